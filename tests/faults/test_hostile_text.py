@@ -200,10 +200,10 @@ def test_what_bash_runs_of_it_is_the_program_itself(tmp_path):
 WALKS = (
     *(scene.keys for scene in SCENES),
     ("1", "enter", "enter"), ("1", "d"), ("1", "i"), ("1", "tab", "enter", "n", "n"),
-    ("2", "n", "v", "v", "v"), ("2", "u", "y"), ("2", "y", "Y", "e"), ("2", "enter", "u"), ("2", "slash"),
+    ("2", "a", "v", "v", "v"), ("2", "u", "y"), ("2", "y", "Y", "e"), ("2", "enter", "u"), ("2", "slash"),
     ("3", "b", "b"), ("3", "v", "v", "d", "enter"), ("3", "enter", "c", "c"),
     ("4", "o", "m", "V", "b", "enter"),
-    ("5", "b", "n", "c"), ("5", "v", "n", "enter"), ("5", "d", "y"),
+    ("5", "b", "n", "c"), ("5", "v", "enter"), ("5", "d", "y"),
     ("6", "enter", "down", "c", "y"), ("6", "K"), ("6", "E"),
     ("7", "v", "v", "v", "v"), ("7", "C"),
     ("L", "space", "down", "space", "right_square_bracket", "enter"), ("L", "o"), ("L", "u"), ("ctrl+p",),

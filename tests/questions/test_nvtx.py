@@ -524,6 +524,17 @@ def test_nodes_are_found_again_by_their_names(session_of):
     assert 0 < len(found) < len(after)
 
 
+def test_single_ranges_and_the_rows_that_open_them_are_found_again(session_of):
+    before, again = (tree_of(session_of(ranks, training)) for _ in range(2))
+    pending, kinds = list(before.roots()), set()
+    while pending:
+        node = pending.pop()
+        kinds.add(node.kind)
+        assert again.find_all(before, (node.id,)) == {node.id}
+        pending += before.children(node, limit=1_000)
+    assert {NodeKind.RANGES, NodeKind.RANGE, NodeKind.PATH} <= kinds
+
+
 def test_the_tree_is_what_walking_up_from_every_range_gives(session_of):
     """Each thread is an example."""
 

@@ -89,7 +89,7 @@ async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_scr
         smart = app.screen.table.names[full]
         assert line_with(app, smart[:30]) and not any(full[:20] in line for line in screen_text(app)[:-7])
         assert any(full in row for row in app.screen.answer_to_export().rows), "files have full names"
-        assert line_with(await press(pilot, "n"), full[:20]) and app.screen.table.names == {}
+        assert line_with(await press(pilot, "a"), full[:20]) and app.screen.table.names == {}
         name = cells(app, "name")[0]
         assert line_with(await press(pilot, "enter"), "in A or B? B")
         assert name_of_screen(await press(pilot, "backspace", "a", "enter")) == "KernelsScreen"

@@ -45,14 +45,11 @@ async def test_the_host_has_a_tab_whose_views_are_those_of_the_commands(job, cac
         assert "│8 Hst│" in screen_text(app)[0]
         assert view_bar(app).startswith("view [threads] functions  call tree")
         assert "every" in screen_text(app)[1], "the sampling period"
-        seen, offered = {}, {}
+        seen = {}
         for view, key in (("threads", "thread"), ("functions", "full_name"), ("gaps", "time"), ("GPU memory", "peak")):
             await show_view(app, view)
             await pilot.pause()
             seen[view] = cells(app, key)
-            offered[view] = "c call tree" in jobs.last_line(app)
-        assert offered == {"threads": True, "functions": True, "gaps": False, "GPU memory": False}
-        assert "the call tree of a thread" not in "\n".join(screen_text(await press(pilot, "question_mark")))
     for view, command, heading, read in (
         ("threads", "threads", "Thread", str),
         ("functions", "functions", "Full Name", str),
@@ -73,11 +70,25 @@ async def test_a_thread_opens_its_functions_and_a_function_its_callers(job, cach
         assert name_of_screen(await press(pilot, "enter")) == "PartialCallTreeScreen" and "[callers]" in view_bar(app)
         first = app.screen.values()
         assert (first["call"].strip(), first["total"]) == (function["function"], function["total"])
+        assert "[callees]" in view_bar(await press(pilot, "b"))
         assert (await press(pilot, "escape")).screen.values()["full_name"] == function["full_name"]
         assert (await press(pilot, "escape")).screen.values()["tid"] == thread["tid"]
         assert "by [all] rank  thread" in view_bar(await press(pilot, "v"))
         assert set(cells(await press(pilot, "b"), "rank")) == {0, 1}
         assert cells(await press(pilot, "b"), "thread")
+
+
+async def test_the_functions_and_the_call_tree_of_a_thread_are_views_of_it(job, cache):
+    async with running(job, cache, WIDE, "8") as (app, pilot):
+        thread = app.screen.values()
+        assert "view [functions] call tree" in view_bar(await press(pilot, "enter"))
+        assert "[call tree]" in view_bar(await press(pilot, "v")) and str(thread["tid"]) in view_bar(app)
+        assert name_of_screen(await press(pilot, "v")) == "ThreadFunctionsScreen"
+        function = (await press(pilot, "v")).screen.node()
+        await pilot.press("P")
+        assert "[callers]" in view_bar(app) and app.screen.values()["full_name"] and function is not None
+        assert "[call tree]" in view_bar(await press(pilot, "escape"))
+        assert (await press(pilot, "escape")).screen.values()["tid"] == thread["tid"]
 
 
 async def test_the_call_tree_has_its_hot_path_opened_and_opens_and_closes_as_ranges_do(job, cache, capsys, tmp_path):

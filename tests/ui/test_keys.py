@@ -34,6 +34,9 @@ def test_every_key_of_a_screen_has_an_action_and_help_there(mode):
         ("#", {"fold"}),
         ("/", {"filter", "search"}),
         ("t", {"take_window"}),
+        ("n N", {"match"}),
+        ("c", {"partner"}),
+        ("a A", {"choose"}),
     ],
 )
 def test_a_key_means_the_same_on_every_screen(shown, actions):

@@ -26,18 +26,19 @@ async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_dir
         assert "--launch-count 1" in app.clipboard and f"--launch-skip {place} " in app.clipboard
 
 
-async def test_before_the_first_table_u_and_enter_say_that_there_is_nothing_yet(demo_job, cache_directory, monkeypatch):
+async def test_before_the_first_table_u_says_that_it_is_missing_and_enter_waits(demo_job, cache_directory, monkeypatch):
     may_answer, ask = threading.Event(), KernelsScreen.ask
     monkeypatch.setattr(KernelsScreen, "ask", lambda *given: may_answer.wait(60) and ask(*given))
     app = NsystuiApp(JobSource((str(demo_job[0]),), cache_directory))
     async with kept_at_work(app) as rest:
         await rest()
         tap(app, "2")
-        assert await becomes_text(app, "computing…")
+        assert await becomes_text(app, "computing Kernels › kernels…")
         tap(app, "enter", "u")
         assert await becomes_text(app, "ncu profiles kernels")
         may_answer.set()
         await rest()
+        assert name_of_screen(app) == "KernelInstancesScreen"
 
 
 @pytest.mark.campaign

@@ -233,9 +233,10 @@ async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path
         assert "H100" in row and "279" in row and "ready" not in row
         assert "exact numbers follow" in line_with(app, "sample: ")
         jobs.tap(app, "enter")
-        assert await becomes_text(app, "nothing is loaded yet")
+        assert await becomes_text(app, "one moment: ⏎ acts when this is computed")
         held_up.set()
         await rest()
+        assert app.current_mode == "kernels", "Enter opened the first rank"
 
 
 async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatch, demo_job, held_up):

@@ -17,8 +17,8 @@ from nsystui.store.session import Session
 
 # Pressed one after the other: the keys that lead from one table to the next.
 KEYS = {
-    "cuda_gpu_kern_sum": ["2", "n"],
-    "cuda_gpu_kern_sum:base": ["n"],
+    "cuda_gpu_kern_sum": ["2", "a"],
+    "cuda_gpu_kern_sum:base": ["a"],
     "cuda_gpu_mem_time_sum": ["v"],
     "cuda_api_sum": ["v", "v"],
     "nvtx_sum": ["5", "v"],

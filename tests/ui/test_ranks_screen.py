@@ -115,7 +115,7 @@ async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, c
     async with kept_at_work(app, WIDE) as rest:
         await rest()
         tap(app, "7")
-        assert await becomes_text(app, "computing…")
+        assert await becomes_text(app, "computing Ranks › ranks…")
         app.post_message(Computing(Computation("steps", 3, 64)))
         assert await becomes_text(app, "computing steps: 3 of")
         may_answer.set()

@@ -116,5 +116,5 @@ async def test_keys_that_cannot_act_say_why_and_what_is_missing_is_said(job, cac
         line_with(await open_recipe(app, pilot, "ucx_gpu_time_util_map"), "record with `nsys profile -t ucx`")
         await open_recipe(app, pilot, "cuda_api_sync", "escape")
         line_with(await press(pilot, "b"), "cannot be grouped otherwise")
-        line_with(await press(pilot, "n"), "no kernel names here")
+        line_with(await press(pilot, "a"), "no kernel names here")
         line_with(await open_recipe(app, pilot, "diff", "escape"), "compare with a path")

@@ -20,9 +20,12 @@ from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nvtx.paths import NodeKind
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens import screen_of
+from nsystui.ui.screens.gpu import GpuScreen
 from nsystui.ui.screens.kernels import KernelInstancesScreen
 from nsystui.ui.screens.nccl import NcclScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen
+from nsystui.ui.screens.nvtx import NvtxScreen
+from nsystui.ui.screens.timeline import TimelineScreen
 from nsystui.ui.widgets.panels import SidePanel
 from nsystui.ui.widgets.window_table import WindowTable
 
@@ -192,7 +195,7 @@ async def test_e_writes_what_the_command_prints_byte_for_byte(job, cache, tmp_pa
         ("5", "csv", ("nvtx",)),
         ("6", "csv", ("events",)),
         ("2b", "csv", ("kernels", "--by", "rank")),
-        ("2Bnn", "csv", ("kernels", "--names", "short")),
+        ("2Baa", "csv", ("kernels", "--names", "short")),
         ("2v", "csv", ("memory",)),
     )
     async with running(job, cache, WIDE) as (app, pilot):
@@ -379,3 +382,68 @@ async def test_enter_on_outdated_rows_opens_the_row_that_takes_their_place(job, 
             tap(app, "enter")
             assert await jobs.becomes(lambda: "outdated" in last_line(app))
         assert len(app.screen_stack) == (1 if fails else 2) and app.return_code is None
+
+
+@pytest.mark.parametrize(
+    ("tab", "screen", "acts"),
+    [
+        ("4", GpuScreen, lambda app: app.selection.window is not None),
+        ("5", NvtxScreen, lambda app: app.screen.node().id not in app.screen.outline.opened),
+        ("L", TimelineScreen, lambda app: "nothing ran here" in last_line(app)),
+    ],
+)
+async def test_enter_on_a_screen_that_is_being_computed_acts_when_it_is_there(
+    job, cache, monkeypatch, tab, screen, acts
+):
+    app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), screen.ask
+
+    def asked_slowly(shown, *question):
+        assert computed.wait(60)
+        return ask(shown, *question)
+
+    async with jobs.kept_at_work(app, WIDE) as rest:
+        await rest()
+        monkeypatch.setattr(screen, "ask", asked_slowly)
+        tap(app, tab)
+        assert await jobs.becomes(lambda: isinstance(app.screen, screen) and app.screen.question.is_awaited)
+        tap(app, "enter")
+        assert await jobs.becomes(lambda: "one moment" in last_line(app))
+        computed.set()
+        await rest()
+        assert acts(app) and app.return_code is None, "\n".join(screen_text(app))
+
+
+async def test_a_screen_says_what_it_computes_also_while_it_shows_other_rows(job, cache, monkeypatch):
+    app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), NcclScreen.ask
+
+    def asked_slowly(screen, *question):
+        assert computed.wait(60)
+        return ask(screen, *question)
+
+    async with jobs.kept_at_work(app, WIDE) as rest:
+        await rest()
+        monkeypatch.setattr(NcclScreen, "ask", asked_slowly)
+        tap(app, "3")
+        assert await jobs.becomes_text(app, "computing NCCL › kernels…")
+        computed.set()
+        await rest()
+        assert "● loaded" in screen_text(app)[0]
+        computed.clear()
+        tap(app, "v")
+        assert await jobs.becomes(lambda: "computing NCCL › CPU calls…" in screen_text(app)[0])
+        computed.set()
+        await rest()
+        assert "● loaded" in screen_text(app)[0]
+
+
+@pytest.mark.parametrize("keys", [("5",), ("8", "v", "v")])
+async def test_the_cursor_of_a_tree_stays_on_its_node_when_the_tree_is_computed_anew(job, cache, keys):
+    async with running(job, cache, WIDE, *keys) as (app, pilot):
+        screen = app.screen
+        way = (await press(pilot, *["down"] * 4)).screen.around_row(), screen.label_of(screen.node())
+        assert screen.table.cursor_row == 4
+        only_first = app.selection.with_tasks(frozenset({app.job.ranks[0].task}))
+        for selection in (only_first, app.selection):
+            app.select(selection)
+            await pilot.pause()
+            assert (screen.around_row(), screen.label_of(screen.node())) == way

@@ -264,9 +264,9 @@ def test_pages_are_asked_for_once_and_given_up_when_many():
     cache = PageCache(answer, page_rows=100, max_pages=3)
     assert cache.missing(150, 60) == [1, 2]
     for number in (1, 2, 3):
-        cache.put(number, cache.fetch(number))
+        cache.read([number])
     assert cache.row(150) is not None and cache.missing(150, 200) == []
-    cache.put(4, cache.fetch(4))
+    cache.read([4])
     assert cache.row(250) is None, "the page that was not looked at for longest leaves"
     assert cache.row(150) is not None and answer.asked == [(100, 100), (200, 100), (300, 100), (400, 100)]
     # Nothing is missing beyond the end.

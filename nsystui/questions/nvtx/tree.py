@@ -403,13 +403,13 @@ class NvtxTree:
         return self.maker.name(path), durations, len(launched) > 0
 
     def find_all(self, before: NvtxTree, numbers: Iterable[int]) -> set[int]:
-        """Find the ranks, threads and paths with the names of some of another tree (ids), where this tree has them.
+        """Find the nodes that are some of another tree (ids), where this tree has them: by their names, ranges by rows.
 
         Looks for every node around them once, however many of them share it.
         """
         again: dict[int, int | None] = {NO_NODE: NO_NODE}
-        paths = [number for number in numbers if number < len(before)]
-        for number in paths:
+        size, wanted, found = len(before), list(numbers), set()
+        for number in (one % size for one in wanted if one < 2 * size):
             way = []
             while number not in again:
                 way.append(number)
@@ -420,7 +420,16 @@ class NvtxTree:
                     name, children = before.maker.name(inside), self.maker.paths.children_of(place).tolist()
                     place = next((child for child in children if self.maker.name(child) == name), None)
                 again[inside] = place
-        return {place for place in map(again.get, paths) if place is not None}
+        for number in wanted:
+            if number < 2 * size:
+                path = again[number % size]
+                place = None if path is None else path + number // size * len(self)
+            else:
+                ranges, index = before.ranges, number - 2 * size
+                place = self.number_of(ranges.lane_of(index).report, ranges.value("row", index))
+            if place is not None:
+                found.add(place)
+        return found
 
     def number_of(self, report: int, row: int) -> int | None:
         """Find the id of a single range by its row of ``nvtx_ranges``; ``None`` where the tree leaves it out."""

@@ -77,8 +77,8 @@ _ALIKE = 0.1
 """Median steps of two anchors that differ by less are the same."""
 _NONE = {
     NVTX: (
-        "no numbered NVTX ranges, such as `step 7`, launch half of the GPU's work (--step-range REGEX selects the ranges "
-        "are steps)"
+        "no numbered NVTX ranges, such as `step 7`, launch half of the GPU's work (--step-range REGEX selects the "
+        "ranges that are steps)"
     ),
     **{kind: f"no {_NAMES[kind]} at regular distances in the GPU's work" for kind in (OPTIMIZER, COLLECTIVES, GRAPH)},
     KERNELS: "the GPU's work does not repeat regularly",

@@ -24,6 +24,8 @@ Result = TypeVar("Result")
 
 _LEAST_PAUSE = 0.5
 _PAUSE = 2.0
+_PATIENCE = 0.3
+"""Seconds after which the first line says that other rows than those on the screen are being computed."""
 
 Token = tuple[Hashable, ...]
 """The version of the session, the selection and the parameters of a screen: the same for the same answer."""
@@ -91,12 +93,16 @@ class AskingScreen(ThrottledScreen[None]):
         """Ask again if the selection, the session or the parameters have changed."""
         raise NotImplementedError
 
+    def show_status(self, status: str) -> None:
+        """Show the progress of the loading, else that the screen computes."""
+        raise NotImplementedError
+
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
         """Show an answer that arrived; ``ranks`` are those it was asked with."""
         raise NotImplementedError
 
     def show_asking(self) -> None:
-        """Say that the first answer is being computed; the second line shows the progress."""
+        """Say that the first answer is being computed; the first line shows the progress."""
 
 
 class Asker:
@@ -115,6 +121,10 @@ class Asker:
         self._began = 0.0
         self._next = 0.0
         self._later: Timer | None = None
+        self.keeps_enter = False
+        """Whether Enter was pressed before the answer is there, on which it then acts."""
+        self.is_late = False
+        """Whether the screen shows the answer to another question, and has done so for a moment."""
 
     @property
     def is_settled(self) -> bool:
@@ -131,6 +141,11 @@ class Asker:
         """Whether the answer on the screen is to another question than the newest, which is computed or has failed."""
         return self._answered is not None and self._asked is not None and self._answered[1:] != self._asked[1:]
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether an answer is on its way, and none to the newest question is on the screen, not even of less data."""
+        return not self.is_settled and (self._answered is None or self.is_outdated)
+
     def ask(self, job: OpenJob, token: Token) -> None:
         """Asks, unless ``token`` says that the answer would be the same; perhaps only after a pause."""
         if token == self._asked:
@@ -140,10 +155,13 @@ class Asker:
                 pause = max(_LEAST_PAUSE, self._next - time.monotonic())
                 self._later = self._screen.set_timer(pause, self._ask_again)
             return
+        self.keeps_enter &= self._asked is None or self._asked[1:] == token[1:]
         self._asked = token
         self._began = time.monotonic()
         if self._finished is None:
             self._screen.show_asking()
+        else:
+            self._screen.set_timer(_PATIENCE, partial(self._say_late, token))
         screen, selection = self._screen, self._screen.selection
 
         def ask() -> tuple[Any, Sequence[RankedTask]]:
@@ -159,6 +177,11 @@ class Asker:
             return False
         return not self.is_settled or time.monotonic() < self._next
 
+    def _say_late(self, token: Token) -> None:
+        if token == self._asked and self.is_awaited:
+            self.is_late = True
+            self._screen.show_status(self._screen.explorer.status)
+
     def _ask_again(self) -> None:
         self._later = None
         if self._screen.is_current:
@@ -171,7 +194,12 @@ class Asker:
         self._answered = token
         self._finish(token)
         same_place = before is not None and before[1:] == token[1:]
-        self._screen.show_answer(*answer, same_place)
+        screen = self._screen
+        screen.show_answer(*answer, same_place)
+        enters, self.keeps_enter = self.keeps_enter, False
+        if enters and screen.is_active and not screen.prompt.is_open:
+            screen.query_one("#keys", KeyLine).show_parts(())
+            screen.app.call_later(screen.app.simulate_key, "enter")  # else no binding would see it
 
     def _failed(self, token: Token, error: Exception) -> None:
         if token == self._asked:
@@ -182,4 +210,7 @@ class Asker:
     def _finish(self, token: Token) -> None:
         now = time.monotonic()
         self._finished = token
+        if self.is_late:
+            self.is_late = False
+            self._screen.show_status(self._screen.explorer.status)
         self._next = now + max(_LEAST_PAUSE, _PAUSE * (now - self._began))

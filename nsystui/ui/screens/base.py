@@ -20,7 +20,7 @@ from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.screens.asking import Asker, Token
 from nsystui.ui.screens.exporting import ExportingScreen
 from nsystui.ui.screens.prompts import SelectingScreen
-from nsystui.ui.widgets.frame import Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
+from nsystui.ui.widgets.frame import CRUMB, Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
 from nsystui.ui.widgets.panels import NoteLines
 from nsystui.ui.widgets.prompt import LinePrompt
 from nsystui.ui.widgets.repainting import Other
@@ -40,7 +40,7 @@ DETAIL_DELAY = 0.2
 _NO_CHOICE = {
     "view": "this tab has one view only",
     "by": "these rows cannot be grouped otherwise",
-    "names": "there are no kernel names here",
+    "as": "these rows are shown in one way only: there are no kernel names here",
     "Metrics": "no GPU metrics here: record with `nsys profile --gpu-metrics-devices=all`",
 }
 """Why a key has nothing to choose from, by the label of the choice."""
@@ -120,8 +120,33 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self.show_text("opening…")
 
     def show_asking(self) -> None:
-        """Say that the first answer is being computed; the second line shows the progress."""
-        self.show_text("computing…")
+        """Say what is being computed; the first line shows the progress."""
+        self.show_text(self._computing)
+
+    @property
+    def _computing(self) -> str:
+        """The tab and the view, or the way to this screen, in words."""
+        tab = [title for key, title, _ in keys.TABS if key == self.MODE_KEY]
+        view = [view.label for view in self.views()[1:] and self.views() if view.name == self.view_name()]
+        return f"computing {CRUMB.join((*tab, *view, *self.path()))}…"
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether what Enter acts on is not there yet."""
+        return self.job is None or self.question.is_awaited
+
+    def on_key(self, event: events.Key) -> None:
+        """Keep Enter for the answer that is on its way; Esc takes it back."""
+        if event.key == "enter" and self.is_awaiting and not self.prompt.is_open:
+            event.stop()
+            self.keep_enter()
+        elif event.key == "escape":
+            self.question.keeps_enter = False
+
+    def keep_enter(self) -> None:
+        """Have Enter act when the answer that is on its way is there."""
+        self.question.keeps_enter = True
+        self.say("one moment: ⏎ acts when this is computed")
 
     def show_text(self, text: str) -> None:
         """Show words in place of an answer."""
@@ -152,8 +177,9 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self.explorer.select(crumbs[message.place][1])
 
     def show_status(self, status: str) -> None:
-        """Shows the progress of the loading on the first line."""
-        self.query_one("#title", TitleLine).set_status(status or self.explorer.state_of_loading)
+        """Shows the progress of the loading on the first line, else that other rows are being computed."""
+        computing = self._computing if self.question.is_late else ""
+        self.query_one("#title", TitleLine).set_status(status or computing or self.explorer.state_of_loading)
 
     def show_title(self, right: str = "", about: str = "") -> None:
         """Updates the lines above: the job (or what it is ``about``), the way here, and at the ``right`` the count."""

@@ -66,6 +66,22 @@ class ChartScreen(JobScreen):
         message.stop()
         self.show_detail()
 
+    @on(StripChart.Selected)
+    def _chart_selected(self, message: StripChart.Selected) -> None:
+        message.stop()
+        if self.is_awaiting:
+            self.keep_enter()
+        else:
+            self.open_column()
+
+    def open_column(self) -> None:
+        """Enter on the chart: select the time under the cursor."""
+        self.action_take_window()
+
+    def action_take_window(self) -> None:
+        """Select the time under the cursor for every screen."""
+        raise NotImplementedError
+
     @on(StripChart.CursorMoved)
     def _cursor_moved(self, message: StripChart.CursorMoved) -> None:
         message.stop()

@@ -59,6 +59,25 @@ class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | No
         self.dismiss(key_of(self._rows[message.row]))
 
 
+def find_partner(screen: TableScreen, go: Callable[[EventKey], None]) -> None:
+    """Finds the GPU work of the call under the cursor, or the call of the GPU work; of several the user chooses one."""
+    key, job = screen.event_here(), screen.job
+    if key is None or job is None:
+        return
+    ranks = job.ranks
+
+    def found(result: Partners) -> None:
+        if not result.rows:
+            screen.say(result.reason)
+        elif len(result.rows) == 1:
+            go(key_of(result.rows[0]))
+        else:
+            listed = PartnersScreen(result.rows, screen.shown_names())
+            screen.lay_over(listed, lambda chosen: None if chosen is None else go(chosen))
+
+    screen.in_background("partner", lambda: partners(job.session, key, ranks), found)
+
+
 _CATEGORIES = {
     "api": "api",
     "kernel": "compute",
@@ -149,23 +168,7 @@ class EventsScreen(TableScreen):
 
     def action_partner(self) -> None:
         """Go from a call to its GPU work, or back."""
-        row, job = self.table.current_row, self.job
-        if row is None or job is None:
-            return
-        key, ranks = key_of(row), job.ranks
-        self.in_background("partner", lambda: partners(job.session, key, ranks), self._partners_found)
-
-    def _partners_found(self, found: Partners) -> None:
-        if not found.rows:
-            self.say(found.reason)
-        elif len(found.rows) == 1:
-            self._go_to_partner(key_of(found.rows[0]))
-        else:
-            self.lay_over(PartnersScreen(found.rows, self.shown_names()), self._partner_chosen)
-
-    def _partner_chosen(self, key: EventKey | None) -> None:
-        if key is not None:
-            self._go_to_partner(key)
+        find_partner(self, self._go_to_partner)
 
     def _go_to_partner(self, key: EventKey) -> None:
         self.explorer.remember()
@@ -203,7 +206,7 @@ class EventsScreen(TableScreen):
     def _search(self, name: NameFilter | None) -> None:
         self.searched = name
         if name is not None:
-            self.action_search_on(1)
+            self.action_match(1)
 
     def action_go_to(self) -> None:
         """Ask for a time to go to."""
@@ -223,7 +226,7 @@ class EventsScreen(TableScreen):
         self.chosen = kinds
         self.job_changed()
 
-    def action_search_on(self, direction: int) -> None:
+    def action_match(self, direction: int) -> None:
         """Go to the next event of the searched name (-1: the one before)."""
         if self.searched is None:
             self.say("search with / first: n and N then go to the matches")

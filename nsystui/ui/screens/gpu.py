@@ -228,11 +228,6 @@ class GpuScreen(ZoomableChartScreen):
         metrics = Choice.among("Metrics", words, chosen, lambda name: self.ask_with(metrics=name))
         return (*super().choices(), metrics)
 
-    @on(StripChart.Selected)
-    def _selected(self, message: StripChart.Selected) -> None:
-        message.stop()
-        self.action_take_window()
-
     def action_take_window(self) -> None:
         """Selects the marked span or the cursor's column for every screen."""
         if self.picture is None or not self.picture.lanes:

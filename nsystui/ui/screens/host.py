@@ -54,7 +54,8 @@ from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
 _SAMPLED = ("thread", "function")
 """The rows of views that count samples."""
-_PLACES = ("host", "host samples", "table", "everywhere")
+_OF_THREAD = ("functions", "call tree")
+"""The views of one thread."""
 _GAPS = 3
 """The place of the single gaps among their groupings."""
 _CATEGORIES = {
@@ -134,11 +135,11 @@ class SampledScreen(TableScreen):
         mode = ["in the kernel"] if values.get("mode") else []
         return [[name], [f"in {values['module_path']}", *mode], *own[1:]]
 
-    def open_function(self, whose: Whose | None, bottom_up: bool) -> None:
-        """Open what the function under the cursor calls; ``bottom_up``: its callers."""
+    def open_callers(self, whose: Whose | None) -> None:
+        """Open the callers of the function under the cursor."""
         name = self.values().get("full_name")
         if isinstance(name, str):
-            self.lay_over(PartialCallTreeScreen(whose, name, bottom_up))
+            self.lay_over(PartialCallTreeScreen(whose, name))
 
 
 class HostScreen(GroupedViewsScreen, SampledScreen):
@@ -146,7 +147,7 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
 
     HOME = SCREEN = "host"
     MODE_KEY = "8"
-    PLACES = _PLACES
+    PLACES = ("host", "table", "everywhere")
     BY = _BY
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
@@ -204,10 +205,6 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
         """The colour of a cause of idle time."""
         return _CATEGORIES.get(str(values.get("cause"))) or super().row_category(values)
 
-    def places(self) -> tuple[str, ...]:
-        """The keys of samples leave where rows are of none."""
-        return tuple(place for place in self.PLACES if place != "host samples" or self.view.question.row in _SAMPLED)
-
     def whose(self) -> Whose | None:
         """The thread or the rank of the cursor's row; ``None`` of a row of all."""
         values, job = self.values(), self.job
@@ -227,9 +224,13 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
             return
         row = self.answered.question.row
         if row == "function":
-            self.open_function(self.whose(), bottom_up=True)
+            self.open_callers(self.whose())
         elif row == "thread":
-            self._open_thread(ThreadFunctionsScreen)
+            whose = self.whose()
+            if whose is not None and self.values().get("samples"):
+                self.lay_over(ThreadFunctionsScreen(whose))
+            elif whose is not None:
+                self.say("no CPU sample of this thread: record with `nsys profile --sample=process-tree`")
         elif self._is_list:
             self.app.call_later(self._show_gap)
         elif row == "time":
@@ -243,28 +244,9 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
         if isinstance(rank, int):
             self.explorer.screen.open_rank(rank)  # type: ignore[attr-defined]
 
-    def _open_thread(self, screen: Callable[[Whose], Any]) -> None:
-        whose = self.whose()
-        if whose is None:
-            return
-        if not self.values().get("samples"):
-            self.say("no CPU sample of this thread: record with `nsys profile --sample=process-tree`")
-            return
-        self.lay_over(screen(whose))
-
     def open_call_tree(self, task: Task, tid: int) -> None:
         """Opens the call tree of a thread, from another screen."""
         self.lay_over(PartialCallTreeScreen(Whose(frozenset({task}), tid, f"thread {tid}")))
-
-    def action_call_tree(self) -> None:
-        """Open the calls of the thread or of the function."""
-        row = self.answered.question.row
-        if row == "thread":
-            self._open_thread(PartialCallTreeScreen)
-        elif row == "function":
-            self.open_function(self.whose(), bottom_up=False)
-        else:
-            self.say("the call tree is of CPU samples: v goes to threads and functions")
 
     def row_details(self) -> Details:
         """Of a cause of idle time all of its words first."""
@@ -294,7 +276,7 @@ class ThreadFunctionsScreen(SampledScreen):
 
     COUNTED = "functions"
     MODE_KEY = "8"
-    PLACES = _PLACES
+    PLACES = ("host", "table", "everywhere")
     ELASTIC = "function"
 
     def __init__(self, whose: Whose) -> None:
@@ -315,11 +297,11 @@ class ThreadFunctionsScreen(SampledScreen):
 
     def open_row(self) -> None:
         """Open the callers of the function in this thread."""
-        self.open_function(self.whose, bottom_up=True)
+        self.open_callers(self.whose)
 
-    def action_call_tree(self) -> None:
-        """Open what the function calls in this thread."""
-        self.open_function(self.whose, bottom_up=False)
+    def choices(self) -> tuple[Choice, ...]:
+        """Offer the call tree of the thread in place of its functions."""
+        return (Choice("view", _OF_THREAD, 0, lambda _: self.app.switch_screen(PartialCallTreeScreen(self.whose))),)
 
 
 @dataclass(frozen=True)
@@ -364,6 +346,10 @@ class CallNodes:
     def ancestors(self, node: CallNode) -> Sequence[int]:
         """The numbers of the nodes above one."""
         return self.calls.above(node.id)
+
+    def find_all(self, before: CallNodes, numbers: Iterable[int]) -> set[int]:
+        """The nodes with the same functions and callers as some of a tree before, which goes in the same direction."""
+        return self.calls.find_all(before.calls, numbers) if before.is_bottom_up == self.is_bottom_up else set()
 
     def _is_small(self, number: int) -> bool:
         return bool(100 * self.calls.total[number] < LEAST * self.calls.samples)
@@ -438,12 +424,8 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the tree with what stood open, else the path of most samples."""
-        before, opened = self.nodes, set() if self.outline is None else self.outline.opened
         self.nodes, self.samples, self._sampling = result
         notes = self._sampling
-        is_same = before is not None and before.is_bottom_up == self.nodes.is_bottom_up
-        opened = self.nodes.calls.find_all(before.calls, opened) if before is not None and is_same else set()
-        opened = opened or set(self.nodes.hot)
         self.table.bar_category = "cpu"
         none = "no sample in the selection has such a function: Esc goes back"
         self.table.empty_text = "\n".join(notes) if self.samples is None or not len(self.samples) else none
@@ -456,8 +438,8 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
             lambda node, count: f"… {count:,} more below {nodes.name(node.id)}",
             lambda node: nodes.many(node.id) != 1,  # a chain of calls, which may be deep, stands at one indent
         )
-        outline = Outline(self.nodes, layout, self._order_key, tuple(self.shown_notes(notes)), opened)
-        self.show_outline(outline, same_place)
+        opened = self.opened_in(nodes) or set(nodes.hot)
+        self.show_outline(Outline(nodes, layout, self._order_key, tuple(self.shown_notes(notes)), opened))
 
     def show_count(self) -> None:
         """Count the rows that stand open, the nodes and the samples."""
@@ -483,7 +465,7 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
 
     def action_callers(self) -> None:
         """Open the callers of the function under the cursor."""
-        self.open_function(self.whose, bottom_up=True)
+        self.open_callers(self.whose)
 
 
 class PartialCallTreeScreen(CallTreeScreen):
@@ -491,9 +473,19 @@ class PartialCallTreeScreen(CallTreeScreen):
 
     SCREEN = ""
 
-    def __init__(self, whose: Whose | None, function: str | None = None, bottom_up: bool = False) -> None:
+    def __init__(self, whose: Whose | None, function: str | None = None) -> None:
         words = [] if whose is None else [whose.words]
         super().__init__(*words, "call tree" if function is None else function_name(function))
-        self.whose, self.function, self.is_bottom_up = whose, function, bottom_up
+        self.whose, self.function, self.is_bottom_up = whose, function, function is not None
         if function is not None:
             self.WAYS = ("callees", "callers")
+
+    def choices(self) -> tuple[Choice, ...]:
+        """Offer the functions of a thread in place of its call tree."""
+        whose, own = self.whose, super().choices()
+        if whose is None or self.function is not None:
+            return own
+        return (
+            Choice("view", _OF_THREAD, 1, lambda _: self.app.switch_screen(ThreadFunctionsScreen(whose))),
+            *own,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nsystui.base.answer import Answer, Record, Unit, Value
@@ -20,6 +21,7 @@ from nsystui.questions.queries.mpi import is_by_range
 from nsystui.questions.queries.registry import view_named
 from nsystui.ui.doors import show_event
 from nsystui.ui.pictures.details import Details, event_details
+from nsystui.ui.screens.events import find_partner
 from nsystui.ui.screens.other_tools import NcuQuestion, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, ViewsScreen, names_choice
 from nsystui.ui.widgets.frame import Choice
@@ -50,7 +52,7 @@ class EventRowsScreen(TableScreen):
 
     COUNTED = "instances"
     ORDER = ("start", False)
-    PLACES: ClassVar[tuple[str, ...]] = ("table", "everywhere")
+    PLACES: ClassVar[tuple[str, ...]] = ("rows opened", "table", "everywhere")
     BACKGROUND = True
     MODE_KEY = "2"
 
@@ -81,6 +83,10 @@ class EventRowsScreen(TableScreen):
         if key is not None:
             show_event(self.explorer, key)
 
+    def action_partner(self) -> None:
+        """Go from a call to its GPU work, or back."""
+        find_partner(self, partial(show_event, self.explorer))
+
     def open_event(self, report: Value, kind: EventKind, row: Value, start: Value) -> None:
         """Opens the list of events at one of them."""
         show_event(self.explorer, _key(report, kind, row, start))
@@ -94,7 +100,7 @@ class KernelInstancesScreen(EventRowsScreen):
     """Every launch of one kernel, the longest first."""
 
     HAS_PANEL = True
-    PLACES = ("launches", "table", "everywhere")
+    PLACES = ("rows opened", "launches", "table", "everywhere")
 
     def __init__(self, name: str, names: Names) -> None:
         super().__init__("launches")
@@ -137,6 +143,7 @@ class RangeInstancesScreen(EventRowsScreen):
 
     COUNTED = "ranges"
     MODE_KEY = "5"
+    PLACES = ("table", "everywhere")
 
     def __init__(self, name: str) -> None:
         super().__init__("by name", name)
@@ -287,9 +294,6 @@ class KernelsScreen(ViewsScreen):
 
     def open_row(self) -> None:
         """Open the launches or calls of a name, or the names of a kind of kernels."""
-        if self.job is None:
-            self.say("this is a sample: its launches can be opened when the export is read")
-            return
         if self.options["by"] in _OF_NAMES and self.answered.question.row == "kernel":
             self._open_kind()
             return

@@ -68,6 +68,8 @@ class LanesScreen(ZoomableChartScreen):
         self.picture: TimelinePicture | None = None
         self.facts: EventFacts | None = None
         """The details of the event under the cursor, once they are looked up."""
+        self.opens: Hashable = None
+        """The `target` of Enter that was pressed before its event was looked up."""
         self._rests = False
         self._wanted = TimelineRequest(None, 1, 1, 0, None, None, False, None)
         self._neighbours: Neighbours | None = None
@@ -260,6 +262,9 @@ class LanesScreen(ZoomableChartScreen):
             if self._place() == place:
                 self.facts = facts
                 self.show_detail()
+                opens, self.opens = self.opens == self.target, None
+                if opens and self.is_active:
+                    self.action_open_event()
 
         self.in_background(
             "detail",
@@ -268,10 +273,24 @@ class LanesScreen(ZoomableChartScreen):
             lambda error: show(EventFacts(None, reason_of(error))),
         )
 
+    def action_open_event(self) -> None:
+        """Go to the event under the cursor."""
+        raise NotImplementedError
+
+    @property
+    def target(self) -> tuple[Hashable, ...]:
+        """The lane, the time and the event under the cursor."""
+        return (self.lane, self.time, self.position.event)
+
     def _place(self) -> Hashable:
         """Where the cursor is, and in which picture."""
         picture = self.picture
-        return (self.lane, self.chart.cursor_column, self.position.event, picture.window if picture else None)
+        return (*self.target, self.chart.cursor_column, picture.window if picture else None)
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Lanes that are there stay while their names and another view are computed."""
+        return self.picture is None and super().is_awaiting
 
     def why_empty(self) -> str:
         """Say why there is no lane to act on; empty where there is one."""

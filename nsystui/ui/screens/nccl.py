@@ -75,7 +75,6 @@ class NcclCallsScreen(EventRowsScreen):
 
     BACKGROUND = False
     MODE_KEY = "3"
-    PLACES = ("nccl calls", "table", "everywhere")
 
     def __init__(self, what: What, row: Mapping[NcclProperty, Any]) -> None:
         words = [str(row[NcclProperty.COLLECTIVE] or "unknown")]

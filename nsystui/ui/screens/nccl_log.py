@@ -118,6 +118,11 @@ class NcclLogScreen(FilteredTableScreen):
         if self.explorer.source.files:
             self.explorer.read_log(again=False)
 
+    @property
+    def is_awaiting(self) -> bool:
+        """No question is asked: the tables come from the reading."""
+        return False
+
     def job_changed(self) -> None:
         """Show the log, which no export changes."""
         self.log_changed()

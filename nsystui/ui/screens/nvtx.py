@@ -147,14 +147,11 @@ class NvtxOutline(Outline[Node]):
         self.opened |= set(way[:-1])
         self.rebuild()
         for above, inside in pairwise(way):
-            if self._row_of_node(inside) is None:
+            if self.row_of(inside) is None:
                 self._fetch(above, self.tree.place_of(inside, self.order))
-        row = self._row_of_node(number)
+        row = self.row_of(number)
         assert row is not None
         return row
-
-    def _row_of_node(self, number: int) -> int | None:
-        return next((i for i, line in enumerate(self.lines) if not line.rest and line.node.id == number), None)
 
     def _fetch(self, above: int, place: int) -> None:
         """Fetches the page of the rows inside a node that has the one at ``place``."""
@@ -232,14 +229,12 @@ class NvtxScreen(OutlineScreen[Node]):
     def show(self, result: Any, same_place: bool) -> None:
         """Show the tree with what stood open before, and the range to go to."""
         tree, number = result
-        before, opened = self.nvtx_tree, set() if self.outline is None else self.outline.opened
         order = ORDERS[self._order_key] if self._order_key else tree.natural_order
         self.nvtx_tree = tree
-        opened = set() if before is None else tree.find_all(before, opened)
-        opened = opened or _first_opened(tree, order)
+        opened = self.opened_in(tree) or _first_opened(tree, order)
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
         outline = NvtxOutline(tree, LAYOUT, order, tree.ranges.notes, opened)
-        self.show_outline(outline, same_place)
+        self.show_outline(outline)
         self.chart.display &= len(outline) > 0
         if self._target is not None:
             self._target = None
@@ -342,7 +337,7 @@ class NvtxScreen(OutlineScreen[Node]):
         node = self.node()
         return None if node is None else node.selection_window
 
-    def action_work(self) -> None:
+    def action_partner(self) -> None:
         """The GPU work of a single range."""
         node = self.node()
         if node is None or self.nvtx_tree is None:
@@ -364,7 +359,7 @@ class NvtxScreen(OutlineScreen[Node]):
         self.say(_FOLDED[following])
         self.ask_with(fold=following)
 
-    def action_next_match(self, direction: int) -> None:
+    def action_match(self, direction: int) -> None:
         """The next node, below or above the cursor, whose name passes the filter."""
         wanted: NameFilter | None = self.selection.name
         outline = self.outline

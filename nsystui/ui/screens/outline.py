@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -43,6 +43,9 @@ class OutlineTree(Protocol[AnyNode]):
 
     def ancestors(self, node: AnyNode) -> Sequence[int]:
         """The ids from the root down to the node around one."""
+
+    def find_all(self, before: Any, numbers: Iterable[int]) -> set[int]:
+        """The ids of the nodes that are the same as some of a tree before, of those that this tree has."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,10 @@ class Outline(Generic[AnyNode]):
         behind = rest.rest - skip - len(found)
         return [*lines, replace(rest, rest=behind, offset=offset + len(found))] if behind and found else lines
 
+    def row_of(self, number: int) -> int | None:
+        """The row of the node of an id, if that is among the visible ones."""
+        return next((row for row, line in enumerate(self.lines) if not line.rest and line.node.id == number), None)
+
     def page(self, offset: int, limit: int) -> Sequence[Row]:
         """The values of the visible rows from ``offset`` on."""
         return [self._row(line) for line in self.lines[offset : offset + limit]]
@@ -206,21 +213,31 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         """The arrows open and close rows here."""
         return frozenset({"left", "right", "h", "l", "<", ">"})
 
-    def show_outline(self, outline: Outline[AnyNode], same_place: bool) -> None:
-        """Shows a tree; its notes stand below, or in place of rows."""
+    def opened_in(self, tree: OutlineTree[AnyNode]) -> set[int]:
+        """The nodes of a new tree that stood open in the one before."""
+        return set() if self.outline is None else tree.find_all(self.outline.tree, self.outline.opened)
+
+    def show_outline(self, outline: Outline[AnyNode]) -> None:
+        """Shows a tree with the cursor on the node that it was on; its notes stand below, or in place of rows."""
+        row = self._same_row(outline) if self.table.is_placed else 0
         self.outline = outline
         self.table.prefix = outline.prefix
-        self.table.set_answer(outline, keep_cursor=same_place)
-        self._mark_order()
+        self.table.set_answer(outline, keep_cursor=True)
+        self.table.move_to(row)
+        self.table.mark_sorted(outline.order_key, outline.order_key not in self.ASCENDING)
         self.notes.show_notes(outline.notes if len(outline) else ())
         if not len(outline):
             self.pane.show([])
         self.show_count()
 
-    def _mark_order(self) -> None:
-        if self.outline is not None:
-            key = self.outline.order_key
-            self.table.mark_sorted(key, key not in self.ASCENDING)
+    def _same_row(self, outline: Outline[AnyNode]) -> int:
+        """The row of the node under the cursor in another tree, else of the innermost node around it there."""
+        node, before = self.node(), self.outline
+        if node is None or before is None:
+            return 0
+        way = (node.id, *reversed(before.tree.ancestors(node)))
+        found = (outline.row_of(number) for old in way for number in outline.tree.find_all(before.tree, (old,)))
+        return next((row for row in found if row is not None), 0)
 
     def node(self) -> AnyNode | None:
         """The node under the cursor."""
@@ -276,12 +293,5 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         """Sort siblings; the tree stays."""
         if self.outline is None:
             return
-        node = self.node() if self.table.cursor_row else None  # at the top, the cursor stays there
         self._order_key = key
-        self.outline = self.outline.sorted_by(key, descending)
-        self.table.prefix = self.outline.prefix
-        self.table.set_answer(self.outline)
-        if node is not None:
-            places = (row for row, line in enumerate(self.outline.lines) if not line.rest and line.node.id == node.id)
-            self.table.move_to(next(places, 0))
-        self._mark_order()
+        self.show_outline(self.outline.sorted_by(key, descending))

@@ -416,10 +416,8 @@ class OverviewScreen(TablesScreen):
     @on(RowSelected)
     async def _row_selected(self, message: RowSelected) -> None:
         message.stop()
-        if self.job is None:
-            self.say("nothing is loaded yet")
-        elif self.picture is None:
-            self.say("one moment: the first report is being read")
+        if self.picture is None or self.is_awaiting:
+            self.keep_enter()
         elif message.table is self.findings:
             self._open_finding()
         elif message.table is self.ranks:

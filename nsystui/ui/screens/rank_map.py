@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from textual import on
 
 from nsystui.base.answer import Answer, Unit
 from nsystui.base.drawing import Drawing
@@ -200,27 +199,23 @@ class RankMapScreen(ChartScreen):
             self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the figures of a map of time."""
-        names = self._picture.figures if self._picture is not None else tuple(PARTS)
-        if self._of_steps or self._figure not in names:
-            return super().choices()
+        """Offer the figures of a map of time, and where lines are of several ranks what stands for these."""
+        picture, found = self._picture, list(super().choices())
+        names = picture.figures if picture is not None else tuple(PARTS)
+        if not self._of_steps and self._figure in names:
+            words = {name: name for name in names}
+            found.append(Choice.among("by", words, self._figure, lambda figure: self.ask_with(_figure=figure)))
+        if picture is not None and len(picture.groups) < len(picture.shown.ranks):
+            ways = {merge: merge.value for merge in Merge}
+            found.append(Choice.among("as", ways, self._merge[self._of_steps], self._merge_by))
+        return tuple(found)
 
-        words = {name: name for name in names}
-        by = Choice.among("by", words, self._figure, lambda figure: self.ask_with(_figure=figure))
-        return (*super().choices(), by)
-
-    def action_merge(self) -> None:
-        """Merge the ranks of a line by the next way: mean, minimum, maximum."""
-        modes = list(Merge)
-        before = self._merge[self._of_steps]
-        self._merge[self._of_steps] = modes[(modes.index(before) + 1) % len(modes)]
-        if self._picture is not None and len(self._picture.groups) == len(self._picture.shown.ranks):
-            self.say("every line is one rank here")
+    def _merge_by(self, merge: Merge) -> None:
+        self._merge[self._of_steps] = merge
         self.job_changed()
 
-    @on(StripChart.Selected)
-    def _selected(self, message: StripChart.Selected) -> None:
-        message.stop()
+    def open_column(self) -> None:
+        """Enter: the ranks of a line on lines of their own, or the time of one rank."""
         place = self._place()
         if place is None:
             return

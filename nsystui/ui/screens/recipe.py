@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from textual import on
-
 from nsystui.base.answer import Answer, Unit
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import Selection, Window
@@ -211,11 +209,6 @@ class RecipeMapScreen(ChartScreen):
             self.say("there is no time to select here")
         else:
             self.select_window(self._span())
-
-    @on(StripChart.Selected)
-    def _selected(self, message: StripChart.Selected) -> None:
-        message.stop()
-        self.action_take_window()
 
     def answer_to_export(self) -> Answer | None:
         """The map as a table, with all figures."""

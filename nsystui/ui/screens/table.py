@@ -114,7 +114,6 @@ class TableScreen(TablesScreen):
         super().__init__(*crumbs)
         self._sort: tuple[str, bool] | None = None
         self._asks_context = False
-        self._opens: tuple[Hashable, ...] | None = None  # Enter was pressed while the rows of this were computed
 
     @property
     def table(self) -> WindowTable:
@@ -182,11 +181,8 @@ class TableScreen(TablesScreen):
         self.show_count()
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
-        """Show an answer, and no details where it has no rows; open a row where that was asked for meanwhile."""
+        """Show an answer, and no details where it has no rows."""
         super().show_answer(result, ranks, same_place)
-        opens, self._opens = self._opens, None
-        if opens == (self.selection, *self.parameters()) and self.is_active and self.table.row_count:
-            self.open_row()
         if self.HAS_DETAILS and not self.table.row_count:
             self.pane.show(())
 
@@ -257,11 +253,10 @@ class TableScreen(TablesScreen):
     @on(RowSelected)
     def _row_selected(self, message: RowSelected) -> None:
         message.stop()
-        if self.question.is_outdated and self.question.is_settled:
-            self.say("these rows are outdated: the new ones could not be computed")
+        if self.is_awaiting:
+            self.keep_enter()
         elif self.question.is_outdated:
-            self._opens = (self.selection, *self.parameters())
-            self.say("one moment: it opens when the new rows are there")
+            self.say("these rows are outdated: the new ones could not be computed")
         else:
             self.open_row()
 
@@ -511,8 +506,8 @@ class FilteredTableScreen(TableScreen):
 
 def names_choice(names: Names, choose: Callable[[Names], object], without: Collection[Names] = ()) -> Choice:
     """The choice of the names of kernels, ``without`` those that a table does not have."""
-    kinds = {kind: kind.value for kind in type(names) if kind not in without}
-    return Choice.among("names", kinds, names, choose)
+    kinds = {kind: f"{kind.value} names" for kind in type(names) if kind not in without}
+    return Choice.among("as", kinds, names, choose)
 
 
 def rows_with(answer: TableAnswer, words: NameFilter | None) -> TableAnswer:

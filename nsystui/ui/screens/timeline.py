@@ -192,16 +192,17 @@ class TimelineScreen(LanesScreen):
         if lane.task not in picture.opened and len(picture.timeline.tasks) > 1 and self.position.event is None:
             self.action_open_rank()
             return
-        row = self.position.event
-        if row is None and self.facts is not None:
-            row = self.facts.row
-            if (interval := self.facts.interval) is not None:
-                show_thread(self.explorer, lane.task, lane.thread or 0, interval.window, bool(interval.node))
-                return
-        if row is None:
-            self.say(self.facts.title if self.facts is not None else "one moment: the event is being read")
-            return
-        show_event(self.explorer, key_of(row))
+        facts, interval = self.facts, self.facts.interval if self.facts is not None else None
+        row = self.position.event or (facts.row if facts is not None else None)
+        if row is not None:
+            show_event(self.explorer, key_of(row))
+        elif facts is None:
+            self.opens = self.target
+            self.say("one moment: the event opens when it is read")
+        elif interval is not None:
+            show_thread(self.explorer, lane.task, lane.thread or 0, interval.window, bool(interval.node))
+        else:
+            self.say(facts.title)
 
     def action_open_rank(self) -> None:
         """Open or close the rank of the lane: its streams and threads."""

@@ -359,7 +359,7 @@ class Choice(NamedTuple):
 
 
 class ChoiceLine(TextLine):
-    """Line 3: the way down to this screen, its views, how rows are grouped and names; each with the current one.
+    """Line 3: the way down to this screen, its views, how rows are grouped and shown; each with the current one.
 
     Where not all options fit, the last choice leaves out those that its key comes to last.
     """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+
+from textual.widget import Widget
 
 from nsystui.base.answer import FILES_ONLY, Answer, Row, TableAnswer, Unit
+from nsystui.ui.widgets.repainting import in_thread
 
 PAGE_ROWS = 200
 """Rows asked for at a time: several screens' worth, and still one short query."""
@@ -23,6 +26,9 @@ class PageCache:
         self._max_pages = max_pages
         self._pages: OrderedDict[int, Sequence[Row]] = OrderedDict()
         self._row_count = len(answer)
+        self._is_reading = False
+        self.failure: Exception | None = None
+        """Why a page could not be read. No other one is asked for then: that would fail again and again."""
 
     def __len__(self) -> int:
         """How many rows the answer has (asked once: counting may be a query)."""
@@ -40,19 +46,47 @@ class PageCache:
     def missing(self, first: int, count: int) -> list[int]:
         """The pages that rows ``first`` to ``first + count`` need and that are not here."""
         last = min(first + count, self._row_count) - 1
-        if last < first:
+        if last < first or self.failure is not None:
             return []
         wanted = range(first // self.page_rows, last // self.page_rows + 1)
         return [number for number in wanted if number not in self._pages]
 
-    def fetch(self, number: int) -> Sequence[Row]:
-        """Ask the answer for page ``number``. Safe in a thread: nothing is kept until ``put``."""
+    def read(self, numbers: Sequence[int]) -> None:
+        """Ask the answer for pages, and keep them."""
+        try:
+            for number in numbers:
+                self._keep({number: self._page(number)})
+        except Exception as error:  # whatever a query can raise: the table says it, the program lives on
+            self.failure = error
+
+    def read_in_thread(
+        self, widget: Widget, numbers: Sequence[int], then: Callable[[PageCache, Collection[int]], object]
+    ) -> None:
+        """Ask for pages in a thread of ``widget``, one request at a time; ``then`` hears which of them are here.
+
+        While one runs nothing is queued: when it is back, the window as it is by then asks for what it lacks.
+        """
+        if self._is_reading:
+            return
+        self._is_reading = True
+
+        def arrived(pages: dict[int, Sequence[Row]], error: Exception | None = None) -> None:
+            self._is_reading, self.failure = False, error
+            self._keep(pages)
+            then(self, pages)
+
+        def ask() -> dict[int, Sequence[Row]]:
+            return {number: self._page(number) for number in numbers}
+
+        in_thread(widget, "pages", ask, arrived, lambda error: arrived({}, error), exclusive=False)
+
+    def _page(self, number: int) -> Sequence[Row]:
         return self.answer.page(number * self.page_rows, self.page_rows)
 
-    def put(self, number: int, rows: Sequence[Row]) -> None:
-        """Keep ``rows`` as page ``number``."""
-        self._pages[number] = rows
-        self._pages.move_to_end(number)
+    def _keep(self, pages: dict[int, Sequence[Row]]) -> None:
+        for number, rows in pages.items():
+            self._pages[number] = rows
+            self._pages.move_to_end(number)
         while len(self._pages) > self._max_pages:
             self._pages.popitem(last=False)
 

@@ -315,6 +315,17 @@ class TableLayout:
                 letters[letter] = measure.column.key
         return letters
 
+    def key_next_to(self, key: str | None, step: int) -> str | None:
+        """The key of the column behind one (``step=-1``: before it), those too narrow to show included."""
+        keys = [measure.column.key for measure in self.measures if measure.column.importance < FILES_ONLY]
+        here = keys.index(key) if key in keys else (-1 if step > 0 else 0)
+        return keys[(here + step) % len(keys)] if keys else None
+
+    def descends(self, key: str) -> bool:
+        """Whether the rows are first sorted from the largest on: by amounts, not by names and times."""
+        units = {measure.column.key: measure.column.unit for measure in self.measures}
+        return units[key] not in (Unit.TEXT, Unit.TIME)
+
     def row_line(
         self, shown: Sequence[str], row: Row, width: int, prefix: str = "", is_plain: bool = False
     ) -> list[Piece]:

@@ -21,10 +21,10 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 
-from nsystui.base.answer import FILES_ONLY, Answer, Record, Row, TableAnswer, Unit, Value, record
+from nsystui.base.answer import Answer, Record, Row, TableAnswer, Value, record
 from nsystui.base.text import shorten, width_of
 from nsystui.ui.widgets.pages import PageCache, same_row
-from nsystui.ui.widgets.repainting import OwnFocus, in_thread
+from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
 from nsystui.ui.widgets.window import SEVERITIES, CategoryWidget, RowWindow, category_class, fill_class
 
@@ -183,10 +183,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._window_changed = True  # rows or room in sight differ from what was measured
         self._window = RowWindow()
         self._cache: PageCache | None = None
-        self._failure: Exception | None = None
-        self._fetching = False
-        self._is_placed = False  # whether the cursor was moved, so that it stands on a row and not at the top
-        self._selects = False  # whether Enter was pressed before there was an answer
+        self.is_placed = False
+        """Whether the cursor was moved, so that it stands on a row and not at the top."""
+        self._selects = False  # whether Enter was pressed on a row that is not here yet
         self._letters: Mapping[str, str] = {}  # while the user picks an order: column keys by letters
         self.sorted_by: tuple[str, bool] | None = None
         """Column key and whether descending, as last marked."""
@@ -201,14 +200,14 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
         Otherwise, or where it is not among rows in memory, on the first row; with ``keep_cursor`` on the same number.
         """
+        is_first = self.answer is None
         same_columns = self.answer is not None and self.answer.columns == answer.columns
-        row = same_row(self.answer, self.cursor_row, answer) if self._is_placed else None
-        self._is_placed = self._is_placed and (keep_cursor or row is not None)
+        row = same_row(self.answer, self.cursor_row, answer) if self.is_placed else None
+        self.is_placed = self.is_placed and (keep_cursor or row is not None)
         top = self._window.top if keep_cursor else 0
         cursor = row if row is not None else self.cursor_row if keep_cursor else 0
         self.answer = answer
         self._cache = PageCache(answer)
-        self._failure = None
         if not same_columns:
             self._table = TableLayout(answer.columns, self.elastic)
         self._is_worded = isinstance(answer, TableAnswer)
@@ -219,10 +218,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.set_reactive(WindowTable.cursor_row, self._window.clamp(cursor))
         self._window.reveal(self.cursor_row)
         self.refresh_rows()
+        self._selects = self._selects and self.row_count > 0 and (is_first or same_columns)
         self._announce()
-        if self._selects and self.row_count:
-            self.post_message(self.RowSelected(self, self.cursor_row))
-        self._selects = False
 
     @property
     def row_count(self) -> int:
@@ -315,19 +312,13 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def sort_next_column(self, step: int = 1) -> None:
         """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
-        columns = [] if self.answer is None else [c for c in self.answer.columns if c.importance < FILES_ONLY]
-        if not columns:
-            return
-        keys, asked = [column.key for column in columns], self._order_asked
-        here = keys.index(asked[0]) if asked and asked[0] in keys else (-1 if step > 0 else 0)
-        self.sort_by(columns[(here + step) % len(columns)].key)
+        key = self._table.key_next_to(self._order_asked[0] if self._order_asked else None, step)
+        if key is not None:
+            self.sort_by(key)
 
     def sort_by(self, key: str) -> None:
         """Ask for the order of column ``key``: names and times from the first on, amounts from the largest on."""
-        if self.answer is None:
-            return
-        unit = next(column.unit for column in self.answer.columns if column.key == key)
-        self._ask_for_order(key, descending=unit not in (Unit.TEXT, Unit.TIME))
+        self._ask_for_order(key, self._table.descends(key))
 
     def _ask_for_order(self, key: str, descending: bool) -> None:
         self._order_asked = (key, descending)
@@ -337,62 +328,29 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         """Row ``index``; ``None`` if there is none, or (``background``) if its page has not arrived."""
         if self._cache is None or not 0 <= index < len(self._cache):
             return None
-        row = self._cache.row(index)
-        if row is None and not self.background and self._failure is None:
-            self._fetch_now(self._cache.missing(index, 1))
-            row = self._cache.row(index)
-        return row
+        if not self.background:
+            self._read(self._cache, self._cache.missing(index, 1))
+        return self._cache.row(index)
+
+    def _read(self, cache: PageCache, numbers: Sequence[int]) -> None:
+        cache.read(numbers)
+        if numbers and cache.failure is not None:
+            self._tell_failure(cache.failure)
 
     def _missing(self) -> list[int]:
-        """The pages that the window lacks (none once one failed: not to ask again and again)."""
-        if self._cache is None or self._failure is not None:
-            return []
-        return self._cache.missing(self._window.top, self._window.height)
+        """The pages that the window lacks."""
+        return self._cache.missing(self._window.top, self._window.height) if self._cache is not None else []
 
-    def _fetch_now(self, numbers: Sequence[int]) -> None:
-        """Fetch pages and wait for them."""
-        assert self._cache is not None
-        for number in numbers:
-            try:
-                self._cache.put(number, self._cache.fetch(number))
-            except Exception as error:  # whatever a query can raise: the table says it, the program lives on
-                self._fail(error)
-                return
+    def _pages_arrived(self, cache: PageCache, pages: Collection[int]) -> None:
+        """Pages are here, or could not be read."""
+        if cache is self._cache:
+            if cache.failure is not None:
+                self._tell_failure(cache.failure)
+            if self.cursor_row // cache.page_rows in pages:
+                self._announce()
+        self._redraw()
 
-    def _fetch_in_thread(self, numbers: Sequence[int]) -> None:
-        """Fetch pages in a thread, one request at a time.
-
-        While one runs nothing is queued: when it is back, the window as it is by then asks for what it lacks.
-        """
-        cache = self._cache
-        assert cache is not None
-        if self._fetching:
-            return
-        self._fetching = True
-
-        def arrived(pages: dict[int, Sequence[Row]], error: Exception | None = None) -> None:
-            self._fetching = False
-            if cache is self._cache:
-                cursor_was_missing = cache.row(self.cursor_row) is None
-                for number, rows in pages.items():
-                    cache.put(number, rows)
-                if error is not None:
-                    self._fail(error)
-                if cursor_was_missing and cache.row(self.cursor_row) is not None:
-                    self._announce()
-            self._redraw()
-
-        in_thread(
-            self,
-            "pages",
-            lambda: {number: cache.fetch(number) for number in numbers},
-            arrived,
-            lambda error: arrived({}, error),
-            exclusive=False,
-        )
-
-    def _fail(self, error: Exception) -> None:
-        self._failure = error
+    def _tell_failure(self, error: Exception) -> None:
         # Not posted here: this may be a repaint, where Textual takes the screen for the sender and does not tell it.
         self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
 
@@ -402,7 +360,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def watch_cursor_row(self, old: int, new: int) -> None:
         """Redraw the two rows, or scroll."""
-        self._is_placed = True
+        self.is_placed = True
         if self._window.reveal(new):
             self._redraw()
         elif self._patience is None:  # else the whole window is about to be drawn
@@ -435,10 +393,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         """
         self._window_changed = True
         missing = self._missing() if self.background and self.is_attached else []
-        if not missing:
+        if not missing or self._cache is None:
             self._draw_now()
             return
-        self._fetch_in_thread(missing)
+        self._cache.read_in_thread(self, missing, self._pages_arrived)
         if self._patience is None:
             self._patience = self.set_timer(PATIENCE, self._draw_now)
 
@@ -451,6 +409,12 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def _announce(self) -> None:
         if self.row_count and self.is_attached:
             self.post_message(self.RowHighlighted(self, self.cursor_row))
+            self._select()
+
+    def _select(self) -> None:
+        if self._selects and self.current_row is not None:
+            self._selects = False
+            self.post_message(self.RowSelected(self, self.cursor_row))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Our actions name the key that runs them, so that keys in ``free_keys`` fall through to the screen."""
@@ -474,10 +438,9 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self.refresh()
 
     def action_select(self, _key: str) -> None:
-        """Tell the screen that the row was chosen; before there are rows, once they are there."""
-        if self.row_count:
-            self.post_message(self.RowSelected(self, self.cursor_row))
-        self._selects = self.answer is None
+        """Tell the screen that the row was chosen, once it is there."""
+        self._selects = self.answer is None or self.row_count > 0
+        self._select()
 
     def on_click(self, event: events.Click) -> None:
         """Sort by a heading; put the cursor on a row, or choose the one that has it."""
@@ -530,8 +493,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         if cache is None:
             return
         missing = self._missing()
-        if missing:
-            (self._fetch_in_thread if self.background else self._fetch_now)(missing)
+        if not self.background:
+            self._read(cache, missing)
+        elif missing:
+            cache.read_in_thread(self, missing, self._pages_arrived)
         present = {index: row for index in self._window.rows() if (row := cache.row(index)) is not None}
         if present and not self._is_worded:
             self._is_worded = True
@@ -555,7 +520,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         width, y = self.size.width, y - self._above
         if y < 0:
             return self._title_line(width)
-        if self._cache is None or self._failure is not None or not self._cache:
+        if not self._cache or self._cache.failure is not None:
             return self._message_line(y, width)
         if y == 0:
             return Strip(self._heading_segments(width), width)
@@ -620,7 +585,8 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _message_line(self, y: int, width: int) -> Strip:
         """Line ``y`` of the words that stand where rows would be."""
-        words = f"These rows could not be read: {self._failure}" if self._failure else self.empty_text
+        failure = self._cache.failure if self._cache is not None else None
+        words = f"These rows could not be read: {failure}" if failure else self.empty_text
         lines = [" " * width, *message_lines(words, width)]
         text = lines[y] if y < len(lines) else " " * width
         return Strip([Segment(text, self._style("window-table--empty"))], width)
