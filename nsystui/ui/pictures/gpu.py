@@ -62,8 +62,11 @@ FITTING, NO_METRICS, USUAL, EVERY, NETWORK = "as room", "none", "usual", "every"
 """The lanes that may be chosen below those of the GPUs, besides a single metric: those that fit, none, one of each
 family, all; or what network adapters moved."""
 
-_LOW, _HIGH, _HIGHEST = 3, 4, 6
-"""Rows of a stack: before metrics get any, where there is room, and of one or two devices alone."""
+_LOW = 3
+"""Rows of a stack before metrics get any."""
+
+_FEWEST_STACKS = 3
+"""A stack is at most as high as so many would be on the whole screen."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +225,7 @@ def _steps(job: OpenJob, busy: BusyIntervals, window: Window) -> tuple[tuple[int
 def _heights(gpus: Sequence[GpuLanes], lines: int) -> tuple[int, int]:
     """The rows of every stack beside the lanes of metrics, and of every metric where the stacks leave some."""
     devices, metrics = sum(gpu.device is not None for gpu in gpus), sum(len(gpu.metrics) for gpu in gpus)
-    height = max(1, min((lines - metrics) // devices, _HIGHEST if devices <= 2 else _HIGH)) if devices else 1
+    height = max(1, min((lines - metrics) // devices, lines // _FEWEST_STACKS)) if devices else 1
     return height, max(1, min((lines - devices * height) // metrics, _LOW)) if metrics else 1
 
 

@@ -81,6 +81,7 @@ class NvtxNamesScreen(ViewsScreen):
     HOME = SCREEN = "nvtx names"
     MODE_KEY = "5"
     PLACES = ("nvtx names", "table", "everywhere")
+    ELASTIC = "name"
     BACKGROUND = True
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
