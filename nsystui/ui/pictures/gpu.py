@@ -500,7 +500,7 @@ def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: Columns) ->
         share = mean(gpu.parts[name], columns) if name in occurring else None
         if share is not None:
             exposed = f" (exposed {_percent(mean(gpu.parts['exposed_nccl'], columns))})" if name == "nccl" else ""
-            values.append((f"{label} {_percent(share)}{exposed}", category))
+            values.append((f"■ {label} {_percent(share)}{exposed}", category))
     values.append((f"idle {_percent(1.0 - busy)}", "idle"))
     return values
 
