@@ -62,11 +62,8 @@ FITTING, NO_METRICS, USUAL, EVERY, NETWORK = "as room", "none", "usual", "every"
 """The lanes that may be chosen below those of the GPUs, besides a single metric: those that fit, none, one of each
 family, all; or what network adapters moved."""
 
-_LOW = 3
-"""Rows of a stack before metrics get any."""
-
-_FEWEST_STACKS = 3
-"""A stack is at most as high as so many would be on the whole screen."""
+_LOW, _FEWEST_STACKS = 3, 3
+"""Rows of a stack before metrics get any; a stack is at most as high as so many would be on the whole screen."""
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,6 @@ _VIEWS = {
 }
 """The view that shows the names of a table."""
 _OF_SAMPLES = ("functions", "calltree")
-_ELASTIC = {**dict.fromkeys(_OF_SAMPLES, "name"), "nccl": "collective"}
-"""The column that names a row of a table, where it is not the last text."""
 _AS_THEY_COME = (_SUMMARY, "steps", "calltree")
 """The tables whose rows have an order of their own."""
 
@@ -155,7 +153,7 @@ class DiffScreen(FilteredTableScreen):
         answer = worded(self.answer) if self._current == _SUMMARY else self.answer
         found = rows_with(answer, self.words)
         self.table.cell_styles = self._styles_of
-        self.table.elastic = _ELASTIC.get(self._current)
+        self.table.elastic = "collective" if self._current == "nccl" else "name"
         headline = self.answer.headline if isinstance(self.answer, ComparisonSummary) else ""
         lines = textwrap.wrap(safe_text(headline), max(1, self.app.size.width), max_lines=2, placeholder=" …")
         self.verdict.show_lines([[(line, "bold")] for line in lines])

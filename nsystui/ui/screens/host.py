@@ -108,6 +108,7 @@ def _samples_count(samples: CpuSamples | None) -> str:
 class SampledScreen(TableScreen):
     """A table with the number of CPU samples and their period at the right of its count."""
 
+    BAR_CATEGORY = "cpu"
     samples: CpuSamples | None = None
 
     def show_count(self) -> None:
@@ -158,7 +159,6 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
         """Show the view in its colours."""
         view, answer = result
         self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
-        self.table.bar_category = "cpu"
         self.table.cell_styles = _cells if view.question.row == "thread" else None
         super().show(result, same_place)
         self.chart.display &= view.question.row == "thread" and len(answer) > 0
@@ -309,7 +309,6 @@ class ThreadFunctionsScreen(SampledScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the functions, the count of samples above them."""
-        self.table.bar_category = "cpu"
         super().show(result, same_place)
         self.notes.show_notes(self.shown_notes(result.notes))
 
@@ -444,7 +443,6 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         is_same = before is not None and before.is_bottom_up == self.nodes.is_bottom_up
         opened = self.nodes.calls.find_all(before.calls, opened) if before is not None and is_same else set()
         opened = opened or set(self.nodes.hot)
-        self.table.bar_category = "cpu"
         none = "no sample in the selection has such a function: Esc goes back"
         self.table.empty_text = "\n".join(notes) if self.samples is None or not len(self.samples) else none
         nodes = self.nodes
