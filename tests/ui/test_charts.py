@@ -188,6 +188,15 @@ async def test_the_lanes_of_a_half_row_have_the_cursor_one_after_the_other():
         assert app.chart.cursor_lane == 3 and app.lines()[1].startswith("▸ r3 ") and app.lines()[1][13] == "▄"
 
 
+async def test_the_cursor_on_nothing_does_not_have_the_colour_of_data():
+    async with shown(ChartApp(lanes=0)) as (app, pilot):
+        app.chart.set_lanes([Lane("SM active", [0.0, 1.0], category="metric")], 0, S)
+        assert (await rested(pilot)).reversed_cells()[0] == (0, 13)
+        styled = [(segment.text, segment.style) for segment in app.chart.render_line(0) if segment.style is not None]
+        cursor = next(style for _, style in styled if style.reverse)
+        assert all(style.color != cursor.color for text, style in styled if "█" in text)
+
+
 async def test_many_lanes_scroll():
     async with shown(ChartApp(lanes=64)) as (app, pilot):
         await pilot.press(*["down"] * 23)

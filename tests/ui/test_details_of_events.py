@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import WIDE, name_of_screen, press, rested, running, screen_text
+from jobs import NARROW, WIDE, name_of_screen, press, rested, running, screen_text
 from support import native
 
 from nsystui.base.answer import Unit
@@ -80,6 +80,15 @@ async def test_of_one_rank_alone_nobody_came_last(job, cache):
         assert "comm " in details(app) and "transfer" not in details(app) and "last" not in details(app)
 
 
+async def test_who_came_last_is_said_also_where_the_communicator_is_not_known(shared_export, cache):
+    async with running([shared_export("h100-2rank-moe-before")], cache, WIDE, "3", "enter") as (app, pilot):
+        rows = app.screen.table.answer.records()[:2]  # the two kernels of one AlltoAll
+        last = min(rows, key=lambda row: row["duration"])["rank"]
+        assert {row["rank"] for row in rows} == {0, 1}
+        for key in ("home", "down"):
+            assert f"rank {last} came last of the open ranks" in details(await press(pilot, key))
+
+
 @pytest.mark.campaign
 async def test_events_show_smart_names_and_keep_full_ones(shared_export, cache):
     async with running([shared_export("ddp-a100-rank0of4")], cache, WIDE, "2") as (app, pilot):
@@ -92,3 +101,10 @@ async def test_events_show_smart_names_and_keep_full_ones(shared_export, cache):
         assert smart[:20] in row and "void " not in row
         columns = [column.header for column in app.screen.answer_to_export().columns]
         assert {"Name", "Smart Name"} <= set(columns)
+
+
+async def test_the_details_of_a_name_begin_with_the_name_also_where_ranges_are_projected(job, cache):
+    async with running(job, cache, NARROW, "5") as (app, pilot):
+        for _ in range(2):
+            await press(pilot, "v")
+            assert details(await rested(pilot)).splitlines()[0].strip() == app.screen.values()["name"]

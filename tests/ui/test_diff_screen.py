@@ -119,6 +119,8 @@ async def test_the_tables_of_two_jobs(demo_job, other_job, cache_directory, tmp_
         for name in ("kernels", "families", "nvtx", "nccl", "memory", "functions", "calltree", "steps", "summary"):
             assert line_with(await press(pilot, "v"), f"[{name}]") and len(app.screen.table.answer)
             assert any("B is " in line for line in screen_text(app)) == (name == "summary"), name
+            if name == "nccl":
+                assert app.screen.row_details()[0] == [app.screen.values()["collective"]]
         assert (await press(pilot, "V")).screen.name_of_table == "steps"
         assert (await press(pilot, "number_sign")).screen.name_of_table == "nvtx"
         assert "step 0" in " ".join(cells(app, "name"))

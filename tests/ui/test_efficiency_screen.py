@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, WIDE, cells, line_with, name_of_screen, press, resize, running, screen_text
+from jobs import NARROW, WIDE, cells, line_with, name_of_screen, press, resize, running, screen_text, view_bar
 
 from nsystui.demo import TrainingJob
 
@@ -45,6 +45,6 @@ async def test_rows_open_the_screen_that_explains_them_and_esc_goes_back(job, ca
         assert name_of_screen(await press(pilot, "down", "enter")) == "RanksScreen"
         assert name_of_screen(await press(pilot, "escape")) == "EfficiencyScreen"
         assert (await press(pilot, "down", "enter")).current_mode == "nccl"
-        assert name_of_screen(await press(pilot, "4", "down", "enter")) == "GpuScreen"
+        assert name_of_screen(await press(pilot, "4", "down", "enter")) == "HostScreen" and "[gaps]" in view_bar(app)
         assert name_of_screen(await press(pilot, "4", "v", "v", "v", "B", "down", "down", "enter")) == "GpuScreen"
         line_with(app, "rank 1")

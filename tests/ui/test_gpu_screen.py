@@ -95,7 +95,9 @@ async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_jo
         chart.cursor_lane = late
         assert line_with(await rested(pilot), "not recorded here")
         await pilot.press("M")
-        assert [lane.height for lane in chart.lanes] == [4] * 4
+        assert [lane.height for lane in chart.lanes] == [5] * 4
+        await resize(pilot, 200, 60)
+        assert [lane.height for lane in chart.lanes] == [11] * 4, "a large terminal has no empty half"
 
 
 @pytest.mark.campaign

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import jobs
 import pytest
@@ -32,7 +33,7 @@ from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Session
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.pictures import overview_lines
-from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked
+from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked, time_lines
 from nsystui.ui.screens.capture import ContentsScreen, DiagnosticsScreen, FilesScreen
 from nsystui.ui.screens.overview import OverviewScreen
 
@@ -66,6 +67,10 @@ async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job,
         place = [column.key for column in picture.tasks.columns].index("busy_percent")
         assert shown == pytest.approx(sum(row[place] for row in picture.tasks.rows) / 4, abs=0.06)
         assert picture.spent.time == 4 * (picture.facts.events.end - picture.facts.events.start)
+
+        copied = replace(picture.spent, memory=picture.spent.memory_only + picture.spent.time // 10)
+        lines = time_lines(replace(picture, spent=copied), None, 120, 1, True)
+        assert any("memory" in text and "(hidden 10.0 %)" in text for line in lines for text, _ in line)
 
         spent, line = overview(await resize(pilot, *WIDE)).picture.spent, line_with(app, "GPU time")
         width = sum(line.count(glyph) for glyph in "█▒▄▆░")

@@ -123,3 +123,9 @@ async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, c
         await rest()
         assert not any("computing" in line for line in screen_text(app))
         line_with(app, "4 of 4 ranks")
+
+
+async def test_one_rank_is_written_as_one_row(job, cache, tmp_path):
+    async with running(job[:1], cache, NARROW, "7") as (app, pilot):
+        await jobs.answer(app, pilot, str(tmp_path / "ranks.csv"), "e")
+        assert "wrote 1 row to ranks.csv" in jobs.last_line(app)

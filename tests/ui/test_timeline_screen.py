@@ -123,6 +123,7 @@ async def test_the_view_zooms_around_the_cursor_and_stays_inside_the_selection(d
         for key, words in (("minus", "all of the selection"), ("0", "in view"), ("less_than_sign", "zooms in")):
             assert words in last_line(await press(pilot, key))
         before = view(await press(pilot, "plus", "plus"))
+        assert "…" not in screen_text(app)[1]
         assert view(await press(pilot, "greater_than_sign")).start == before.start + length(before) // 2
         extent = (await press(pilot, *["greater_than_sign"] * 8)).job.extent()
         assert view(app).end == extent.end and "ends here" in last_line(app)

@@ -113,7 +113,7 @@ _DEVICE = {
     ),
     "orchestration": (
         "orchestration", 1, "max (useful + communication) / time",
-        "GPUs idle, the host is late: gaps in 4 GPU",
+        "GPUs idle, the host is late: gaps in 8 Host",
     ),
 }  # fmt: skip
 _HOST = {

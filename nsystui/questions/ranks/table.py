@@ -99,7 +99,7 @@ COLUMNS = (
     Column("step_median", header="Step Median (ns)", label="step med", unit=Unit.DURATION, decimals=0, importance=1),
     Column("step_p95", header="Step P95 (ns)", label="step p95", unit=Unit.DURATION, decimals=0, importance=2),
     Column("late", header="Late", label="late", unit=Unit.COUNT, importance=1),
-    Column("collectives", header="Collectives", label="of", unit=Unit.COUNT, importance=3),
+    Column("collectives", header="Collectives", label="collectives", unit=Unit.COUNT, importance=3),
     Column("median_lateness", header="Median Lateness (ns)", label="late by", unit=Unit.DURATION, importance=4),
     Column("wait_caused", header="Wait Caused (ns)", label="wait caused", unit=Unit.DURATION, importance=1),
     Column(
@@ -114,7 +114,7 @@ COLUMNS = (
     Column("odd", header="Odd", label="odd", importance=1),
     Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=6),
     Column("transfer", header="Transfer (ns)", label="transfer", unit=Unit.DURATION, importance=6),
-    Column("local_rank", header="Local Rank", label="local", unit=Unit.NUMBER, importance=6),
+    Column("local_rank", header="Local Rank", label="local rank", unit=Unit.NUMBER, importance=6),
     Column("model", header="GPU Model", label="model", importance=7),
     PID.with_importance(7),
     Column("report", header="Report", label="report", importance=6),

@@ -137,11 +137,13 @@ def _collective(job: OpenJob, key: EventKey) -> list[str]:
         found.append(format_value(Unit.BYTES, int(size)))
     if isinstance(communicator, str):
         found.append(f"comm {communicator}")
-    if transfer is not None and transfer == transfer:  # else not all ranks of the communicator are open
-        last = last_to_arrive(job.collectives(), key.report, key.row)
-        rank = next((item.rank for item in job.ranks if last is not None and item.task == last.task), None)
+    last = last_to_arrive(job.collectives(), key.report, key.row)
+    rank = next((item.rank for item in job.ranks if last is not None and item.task == last.task), None)
+    if transfer is not None and transfer == transfer:
         found += [f"rank {rank} came last"] if rank is not None else ["no rank was late"]
         found.append(f"transfer {_duration(int(transfer))}")
+    elif rank is not None:  # the communicator is not known, or not all of its ranks are open
+        found.append(f"rank {rank} came last of the open ranks")
     return [" · ".join(found)] if found else []
 
 

@@ -62,8 +62,8 @@ FITTING, NO_METRICS, USUAL, EVERY, NETWORK = "as room", "none", "usual", "every"
 """The lanes that may be chosen below those of the GPUs, besides a single metric: those that fit, none, one of each
 family, all; or what network adapters moved."""
 
-_LOW, _HIGH, _HIGHEST = 3, 4, 6
-"""Rows of a stack: before metrics get any, where there is room, and of one or two devices alone."""
+_LOW, _FEWEST_STACKS = 3, 3
+"""Rows of a stack before metrics get any; a stack is at most as high as so many would be on the whole screen."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _steps(job: OpenJob, busy: BusyIntervals, window: Window) -> tuple[tuple[int
 def _heights(gpus: Sequence[GpuLanes], lines: int) -> tuple[int, int]:
     """The rows of every stack beside the lanes of metrics, and of every metric where the stacks leave some."""
     devices, metrics = sum(gpu.device is not None for gpu in gpus), sum(len(gpu.metrics) for gpu in gpus)
-    height = max(1, min((lines - metrics) // devices, _HIGHEST if devices <= 2 else _HIGH)) if devices else 1
+    height = max(1, min((lines - metrics) // devices, lines // _FEWEST_STACKS)) if devices else 1
     return height, max(1, min((lines - devices * height) // metrics, _LOW)) if metrics else 1
 
 
@@ -497,7 +497,7 @@ def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: Columns) ->
         share = mean(gpu.parts[name], columns) if name in occurring else None
         if share is not None:
             exposed = f" (exposed {_percent(mean(gpu.parts['exposed_nccl'], columns))})" if name == "nccl" else ""
-            values.append((f"{label} {_percent(share)}{exposed}", category))
+            values.append((f"■ {label} {_percent(share)}{exposed}", category))
     values.append((f"idle {_percent(1.0 - busy)}", "idle"))
     return values
 

@@ -157,11 +157,12 @@ def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> Line:
 def _part_words(spent: Breakdown, with_hidden: bool) -> list[Part]:
     """``█ compute 61.2 %``, ``▒ exposed NCCL 14.1 % (hidden 13.8 %)`` …"""
     parts = []
-    hidden = spent.nccl - spent.exposed_nccl if with_hidden else 0
+    whole = {"exposed_nccl": spent.nccl, "memory_only": spent.memory} if with_hidden else {}
     for field, name, category, glyph in _PARTS:
         time = getattr(spent, field)
         if time or (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
-            rest = f" (hidden {_percent(spent.percent(hidden))})" if hidden and field == "exposed_nccl" else ""
+            hidden = whole.get(field, time) - time
+            rest = f" (hidden {_percent(spent.percent(hidden))})" if hidden else ""
             swatch = glyph.replace("█", _SWATCH)
             parts.append((f"{swatch} {name} {_percent(spent.percent(time))}{rest}", category))
     return parts

@@ -153,7 +153,7 @@ class DiffScreen(FilteredTableScreen):
         answer = worded(self.answer) if self._current == _SUMMARY else self.answer
         found = rows_with(answer, self.words)
         self.table.cell_styles = self._styles_of
-        self.table.elastic = "name" if self._current in _OF_SAMPLES else None
+        self.table.elastic = "collective" if self._current == "nccl" else "name"
         headline = self.answer.headline if isinstance(self.answer, ComparisonSummary) else ""
         lines = textwrap.wrap(safe_text(headline), max(1, self.app.size.width), max_lines=2, placeholder=" …")
         self.verdict.show_lines([[(line, "bold")] for line in lines])

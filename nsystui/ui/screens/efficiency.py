@@ -111,7 +111,7 @@ _EXPLAINED_BY = {
     "mpi_load_balance": "mpi",
     "mpi_communication": "mpi",
     "device_communication": "nccl",
-    "device_orchestration": "gpu",
+    "device_orchestration": "gaps",
 }
 """The view that explains a factor."""
 

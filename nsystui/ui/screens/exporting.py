@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsystui.base.errors import MissingDataError, UsageError
+from nsystui.base.text import counted
 from nsystui.ui.screens.asking import AskingScreen
 from nsystui.ui.widgets.repainting import reason_of
 
@@ -83,7 +84,7 @@ class ExportingScreen(AskingScreen):
 
             return save(answer, path, overwrite)
 
-        self.write(path, f"{len(answer):,} rows", write)
+        self.write(path, counted(len(answer), "row"), write)
 
     def action_copy_row(self) -> None:
         """Copy the row under the cursor."""
@@ -109,7 +110,7 @@ class ExportingScreen(AskingScreen):
             self.say("too much for a terminal's clipboard: e writes it to a file")
             return
         self.app.copy_to_clipboard(text)
-        self.say(f"copied {len(answer):,} rows, {_COPIED}")
+        self.say(f"copied {counted(len(answer), 'row')}, {_COPIED}")
 
     def ask_for_file(
         self, label: str, proposed: str, check: Callable[[str], object], then: Callable[[Path], object]
@@ -141,7 +142,7 @@ class ExportingScreen(AskingScreen):
                 self.say("not written")
 
         def finished(rows: int | None) -> None:
-            written = contents if rows is None else f"{rows:,} rows"
+            written = contents if rows is None else counted(rows, "row")
             self.say(f"wrote {written} to {path.name} in {path.absolute().parent}")
 
         self.in_background("export", partial(writer, path, overwrite), finished, failed, is_exclusive=False)

@@ -70,12 +70,9 @@ class MetricsScreen(_GroupedScreen):
     """Every sampled counter by rank, or its means over kernels, launches, ranges, steps and collectives."""
 
     SCREEN = "metrics"
+    BAR_CATEGORY = "metric"
     WORDS: ClassVar[Mapping[str, str]] = {"": "metric"}
     ABOUT: ClassVar[Mapping[str, str]] = {"": "metric", "step": "busiest", "collective": "collective"}
-
-    def show(self, result: Any, same_place: bool) -> None:
-        self.table.bar_category = "metric"
-        super().show(result, same_place)
 
 
 class NetworkScreen(_GroupedScreen):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from nsystui.base.answer import Answer, Record, Value
 from nsystui.base.selection import Selection, Window
@@ -33,6 +32,7 @@ class GpuMemoryScreen(GroupedViewsScreen):
     HOME = "gpu"
     MODE_KEY = "4"
     SCREEN = "GPU memory"
+    BAR_CATEGORY = "memory"
     PLACES = ("gpu memory", "table", "everywhere")
     BY = {
         "GPU memory": (
@@ -47,11 +47,6 @@ class GpuMemoryScreen(GroupedViewsScreen):
     def __init__(self) -> None:
         super().__init__()
         self.view = self.answered = view_named(self.SCREEN)
-
-    def show(self, result: Any, same_place: bool) -> None:
-        """Show the rows in the colour of memory."""
-        self.table.bar_category = "memory"
-        super().show(result, same_place)
 
     def open_row(self) -> None:
         """Open the allocations that were in use at the peak of the row."""
@@ -90,6 +85,7 @@ class PeakScreen(TableScreen):
 
     MODE_KEY = "4"
     COUNTED = "allocations"
+    BAR_CATEGORY = "memory"
     CLOSED = "this is one allocation: L shows its time on the timeline, t selects it"
 
     def __init__(self, rank: Value, device: Value, memory: Value) -> None:
@@ -101,8 +97,3 @@ class PeakScreen(TableScreen):
         found = allocation_table(job, selection, AT_PEAK)
         rows = [row for row in found.rows if row[:3] == self.place]
         return replace(found, rows=rows, total=len(rows))
-
-    def show(self, result: Any, same_place: bool) -> None:
-        """Show the rows in the colour of memory."""
-        self.table.bar_category = "memory"
-        super().show(result, same_place)

@@ -109,6 +109,7 @@ def _samples_count(samples: CpuSamples | None) -> str:
 class SampledScreen(TableScreen):
     """A table with the number of CPU samples and their period at the right of its count."""
 
+    BAR_CATEGORY = "cpu"
     samples: CpuSamples | None = None
 
     def show_count(self) -> None:
@@ -159,7 +160,6 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
         """Show the view in its colours."""
         view, answer = result
         self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
-        self.table.bar_category = "cpu"
         self.table.cell_styles = _cells if view.question.row == "thread" else None
         super().show(result, same_place)
         self.chart.display &= view.question.row == "thread" and len(answer) > 0
@@ -291,7 +291,6 @@ class ThreadFunctionsScreen(SampledScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the functions, the count of samples above them."""
-        self.table.bar_category = "cpu"
         super().show(result, same_place)
         self.notes.show_notes(self.shown_notes(result.notes))
 

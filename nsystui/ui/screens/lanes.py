@@ -128,12 +128,9 @@ class LanesScreen(ZoomableChartScreen):
         self.chart.show(picture.labels, picture.kinds, picture.lines, window.start, window.end)
         self._place_cursor()
         self.show_selection()
-        seen, whole = (span.end - span.start for span in (window, picture.base))
-        time = format_value(Unit.DURATION, seen)
-        if window != picture.base:
-            time += f" of {format_value(Unit.DURATION, whole)}"
         ranks, lanes = counted(len(picture.timeline.tasks), "rank"), counted(len(picture.lanes), "lane")
-        self.show_title(right=f"{ranks} · {lanes} · {time}")
+        time = f" · {format_value(Unit.DURATION, window.end - window.start)}" if self.view is None else ""
+        self.show_title(right=f"{ranks} · {lanes}{time}")
         self._follow()
 
     def show_selection(self) -> None:

@@ -81,6 +81,7 @@ class NvtxNamesScreen(ViewsScreen):
     HOME = SCREEN = "nvtx names"
     MODE_KEY = "5"
     PLACES = ("nvtx names", "table", "everywhere")
+    ELASTIC = "name"
     BACKGROUND = True
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
@@ -193,6 +194,7 @@ class NvtxScreen(OutlineScreen[Node]):
     PARAMETERS = ("by", "fold", "_jumps")
     MODE_KEY = "5"
     SCREEN = "nvtx"
+    BAR_CATEGORY = "compute"
     STATE = (*OutlineScreen.STATE, "by", "fold")
     PLACES = ("nvtx", "table", "everywhere")
     ASCENDING = ("name", "start")
@@ -211,7 +213,6 @@ class NvtxScreen(OutlineScreen[Node]):
     def body(self) -> Iterable[Widget]:
         """Compose the tree with bars of GPU time, and below it the durations of the ranges of one path."""
         around, notes = super().body()
-        self.table.bar_category = "compute"
         self.chart = StillChart(label_width=24, value_width=10, axis=self._range_axis, id="chart")
         yield from (around, self.chart, notes)
 

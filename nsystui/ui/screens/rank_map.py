@@ -26,7 +26,6 @@ from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 _DEFAULT = "exposed NCCL"
 """The figure by which odd ranks are found: the one that makes the others wait has least of it."""
-_WIDE = 100
 _HIGHEST = 4
 """Rows of a rank where there are few."""
 _ODD, _LEAST_ODD = 3.5, 0.2
@@ -150,8 +149,7 @@ class RankMapScreen(ChartScreen):
         how = f" · {self._wanted.merge.value} of {most} ranks a line" if most > 1 else ""
         ranks = f"{len(shown.ranks):,} rank{'' if len(shown.ranks) == 1 else 's'}"
         unit = "median step" if shown.is_of_steps else f"{shown.figure} %"
-        mark = f" · {_MARK} unlike the others" if self.app.size.width >= _WIDE else ""
-        self.show_title(right=f"{unit}{how}{mark} · {ranks}")
+        self.show_title(right=f"{unit}{how} · {ranks} · {_MARK} unlike the others")
         self.show_detail()
 
     def _axis(self, low: int, high: int, width: int) -> str:

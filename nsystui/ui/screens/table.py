@@ -87,6 +87,8 @@ class TableScreen(TablesScreen):
     PANEL_BORDER = "│ "
     ELASTIC: ClassVar[str | None] = None
     """The text column that takes the room to spare; else the last one."""
+    BAR_CATEGORY: ClassVar[str | None] = None
+    """The category of the bars."""
     ORDER: ClassVar[tuple[str | None, bool]] = (None, True)
     """The column by which answers come sorted, and whether descending."""
     COUNTED: ClassVar[str] = "rows"
@@ -126,6 +128,7 @@ class TableScreen(TablesScreen):
             id="table",
             elastic=self.ELASTIC,
             row_style=self.row_category,
+            bar_category=self.BAR_CATEGORY,
             background=self.BACKGROUND,
             free_keys=self.free_keys(),
         )

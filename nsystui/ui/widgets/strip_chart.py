@@ -335,11 +335,11 @@ class StripChart(TimeChart):
         elif self._is_ramp:
             category = shown.category or "nvtx"
             halves = shades(shown.bins, width, category) if self.has_colours else []
-            plain: list[Cell] = [(shade, category, "") for shade in shade_blocks(shown.bins, width)]
-            cells = half_cells(halves, halves) if self.has_colours else plain
+            cells = (
+                half_cells(halves, halves) if self.has_colours else _filled(shade_blocks(shown.bins, width), category)
+            )
         else:
-            fill = shown.category or ""
-            return blocks(shown.bins, width), [self._fill(fill)] * width
+            cells = _filled(blocks(shown.bins, width), shown.category or "")
         return "".join(cell for cell, *_ in cells), [self._fill(*fills) for _, *fills in cells]
 
     def _halves_of(self, lane: int, width: int) -> list[str]:
@@ -391,6 +391,11 @@ class StripChart(TimeChart):
             first, last = self.span
             axis = axis[:first] + "━" * (last - first + 1) + axis[last + 1 :]
         return axis
+
+
+def _filled(glyphs: str, category: str) -> list[Cell]:
+    """Cells in the colour of a category; empty ones have none, so that the cursor on them does not look like data."""
+    return [(glyph, category if glyph != " " else "", "") for glyph in glyphs]
 
 
 class StillChart(StripChart, can_focus=False):
