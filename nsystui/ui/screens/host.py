@@ -425,7 +425,6 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         """Show the tree with what stood open, else the path of most samples."""
         self.nodes, self.samples, self._sampling = result
         notes = self._sampling
-        self.table.bar_category = "cpu"
         none = "no sample in the selection has such a function: Esc goes back"
         self.table.empty_text = "\n".join(notes) if self.samples is None or not len(self.samples) else none
         nodes = self.nodes
