@@ -233,7 +233,8 @@ def test_two_steps_of_a_job_compare_by_their_windows(demo):
 
 def test_steps_have_median_and_p95_of_every_rank(demo, forth):
     found = by(forth["steps"])
-    assert [row["count_a"] for row in found.values()] == [12, 12, 12]
+    assert {row["count_a"] for row in found.values()} == {12}
+    assert {"step", "on the CPU", "compute", "launch-starved", "blocked by NCCL", "stalled"} <= found.keys()
     for row in found.values():
         assert row["min_a"] <= row["median_a"] <= row["p95_a"] <= row["max_a"]
     own = figures(step_times(demo.steps())[demo.ranks[0].task])

@@ -187,7 +187,7 @@ class TestMfu:
         found = mfu_in(opened(traced(tmp_path / "none.sqlite", {100: [("cuda", 0, 10)]})), MfuRequest(1e15))
         assert (found.value, found.achieved, found.step_time) == (None, None, None)
         notes = " ".join(found.notes)
-        assert "no MFU: it needs NVTX ranges" in notes and "does not name the GPU, give --peak-tflops" in notes
+        assert "no MFU without steps" in notes and "does not name the GPU, give --peak-tflops" in notes
         assert mfu_table(found).rows[0][0] is None
         with pytest.raises(UsageError):  # a wrong range of steps
             mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20])), MfuRequest(1e15, step_range="("))

@@ -188,7 +188,7 @@ def test_copies_cost_the_time_that_no_kernel_hides(tmp_path, call, name):
 
 def test_exposed_communication_and_what_dominates_are_named(tmp_path):
     found = triaged(*illnesses.exposed_communication(tmp_path / "exposed.sqlite").paths)
-    told(finding(found, "exposed-communication"), "(50 % of all NCCL time)", "All of this time is in AllReduce")
+    told(finding(found, "exposed-communication"), "(50 % of all NCCL time)", "All of the exposed time is in AllReduce")
     assert finding(found, "dominant-kernel").cost == 150 * MS
     names = [one.id for one in found.findings]
     assert len(names) == len(set(names)), "each is kept, whatever it stands under"

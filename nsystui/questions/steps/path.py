@@ -362,6 +362,8 @@ def path_table(
     step whose time is nearest to the median, else all of the rank's time. ``start`` and the row of the export are those
     of the longest piece. Raises UsageError where there is no such step.
     """
+    if not selected_ranks(job.ranks, selection):
+        return TableAnswer("path", COLUMNS, [], 0, ("No selected process used a GPU, so there is no path.",))
     task, window, words = _iteration(job, selection, step, step_name)
     walk, path = walked(job, task, window)
     ranks = {one.task: one.rank for one in job.ranks}
@@ -416,8 +418,6 @@ def _iteration(job: OpenJob, selection: Selection, step: int | None, step_name: 
             )
     if step is not None:
         raise UsageError(f"no selected rank has a step {step}; `nsystui steps --every` lists them")
-    if not chosen:
-        raise UsageError("no rank is selected")
     window = selection.window or extent(job.session, Selection(tasks=frozenset({chosen[0].task})))
     time = format_value(Unit.DURATION, window.end - window.start)
     return chosen[0].task, window, f"The path is that of the selected time of rank {chosen[0].rank}: {time}."

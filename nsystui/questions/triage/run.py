@@ -110,7 +110,7 @@ class Triage:
     def _blocking(self) -> Iterator[str]:
         """What blocks compute most, in a sentence; or that the GPUs compute all the time."""
         whole = sum(self.parts.values())
-        if not whole or 2 * self.parts["unresolved"] > whole - self.parts["compute"] > 0:
+        if not whole or self._hardly_works or 2 * self.parts["unresolved"] > whole - self.parts["compute"] > 0:
             return
         shares = {part: 100 * time / whole for part, time in self.parts.items()}
         causes: dict[str, float] = {}
@@ -361,7 +361,7 @@ COLUMNS = (
     Column("sentence", header="Finding", label="finding"),
     Column("recoverable", header="Recoverable per Iteration (ns)", label="to win", unit=Unit.DURATION, importance=3),
     Column("iteration", header="Iteration (ns)", label="of", unit=Unit.DURATION, compared="recoverable", importance=4),
-    Column("speedup", header="Speed-up at Most", label="speed-up", unit=Unit.RATIO, importance=4),
+    Column("speedup", header="Speed-up at Most", label="speed-up", unit=Unit.RATIO, decimals=4, importance=4),
     Column("standing", header="Standing", label="standing", importance=5),
     Column("includes", header="May Include", label="may include", importance=5),
     Column("suggestion", header="Suggestion", label="suggestion", importance=1),
