@@ -273,7 +273,9 @@ class Work:
         for steps in sorted(self._regular.values(), key=len):
             agree, differ = self._votes(steps)
             if len(agree) >= max(2, _LEAST_VOTES * len(self._regular)) and len(agree) > differ:
-                return max((self._regular[code] for code in agree), key=self._wait)
+                # A result that goes to the host ends a step.
+                firsts = [self._regular[code] for code in agree if not self.names.is_to_host[code]]
+                return max(firsts, key=self._wait, default=None)
         return None
 
     def _wait(self, steps: _Repetition) -> float:
