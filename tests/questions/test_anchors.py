@@ -15,9 +15,9 @@ import pytest
 from support import session_over
 from synthetic import ExportWriter, training_job
 
+from nsystui.base.anchors import ANCHORS
 from nsystui.base.errors import UsageError
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.question import ANCHORS
 from nsystui.questions.steps.times import Steps
 
 ADAM = "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>(int)"

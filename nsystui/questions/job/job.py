@@ -50,7 +50,7 @@ class OpenJob:
     step_range: str | None = None
     """Which NVTX ranges are steps, where the user says it for the whole job: see `steps`."""
     steps_by: str | None = None
-    """What steps are found by, where the user says it: one of `queries.question.ANCHORS`."""
+    """What steps are found by, where the user says it: one of `base.anchors.ANCHORS`."""
     families: Rules = ()
     """The user's own rules for families of kernels: see `base.kernel_families`."""
     alignment: Alignment | None = None
@@ -217,7 +217,7 @@ class OpenJob:
 
     def next_steps_by(self) -> str | None:
         """Find steps by the next anchor that any task has, ``None`` for the usual; return it."""
-        from nsystui.questions.queries.question import ANCHORS
+        from nsystui.base.anchors import ANCHORS
         from nsystui.questions.steps.times import Steps
 
         load = partial(Steps.load, self.session, self.ranks, None)
