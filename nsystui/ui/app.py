@@ -329,7 +329,7 @@ class NsystuiApp(App[int]):
         assert self.job is not None
 
         def found(anchor: str | None) -> None:
-            self.say(f"steps by: {anchor or 'usual'}")
+            self.say(f"steps by: {anchor or 'the usual anchor'}")
             self.update_screen()
 
         self._in_thread("anchor", self.job.next_steps_by, found, self.say, exclusive=True)
@@ -575,7 +575,7 @@ class DiffApp(NsystuiApp):
         assert self.job is not None
 
         def found(anchor: str | None) -> None:
-            self.say(f"steps by: {anchor or 'usual'}")
+            self.say(f"steps by: {anchor or 'the usual anchor'}")
             self.update_screen()
 
         self._in_thread("anchor", self.job.next_steps_by, found, self.say, exclusive=True)

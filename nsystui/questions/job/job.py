@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from nsystui.base.errors import UsageError
@@ -49,7 +50,7 @@ class OpenJob:
     step_range: str | None = None
     """Which NVTX ranges are steps, where the user says it for the whole job: see `steps`."""
     steps_by: str | None = None
-    """What steps are found by, where the user says it: one of `queries.question.ANCHORS`."""
+    """What steps are found by, where the user says it: one of `base.anchors.ANCHORS`."""
     families: Rules = ()
     """The user's own rules for families of kernels: see `base.kernel_families`."""
     alignment: Alignment | None = None
@@ -215,13 +216,14 @@ class OpenJob:
         return self.session.version, self.steps_by
 
     def next_steps_by(self) -> str | None:
-        """Find steps by the next anchor that any task has, ``None`` for the usual one; return it."""
-        from nsystui.questions.queries.question import ANCHORS
+        """Find steps by the next anchor that any task has, ``None`` for the usual; return it."""
+        from nsystui.base.anchors import ANCHORS
         from nsystui.questions.steps.times import Steps
 
+        load = partial(Steps.load, self.session, self.ranks, None)
+        usual = {one.anchor for one in load(None).of_task.values()}
         rest = ANCHORS[ANCHORS.index(self.steps_by) + 1 :] if self.steps_by is not None else ANCHORS
-        has_steps = (one for one in rest if Steps.load(self.session, self.ranks, None, one).of_task)
-        self.steps_by = next(has_steps, None)
+        self.steps_by = next((one for one in rest if one not in usual and load(one).of_task), None)
         return self.steps_by
 
     def smart_names(self) -> Mapping[str, str]:

@@ -11,6 +11,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from nsystui.base.anchors import ANCHORS
+
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.drawing import Drawing as Shapes
@@ -98,8 +100,6 @@ class Option(NamedTuple):
         return not (self.metavar or self.choices)
 
 
-ANCHORS = ("nvtx", "optimizer", "collectives", "graph", "kernels")
-"""What steps are found by, in the order in which they are tried: see `steps.times`."""
 STEPS = (
     Option(
         "step-range",

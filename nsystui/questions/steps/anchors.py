@@ -21,13 +21,12 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base import anchors
 from nsystui.base.kernel_families import COMMUNICATION, NCCL, OPTIMIZER, family_of
 from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
-from nsystui.questions.memory.host_copies import DEVICE_TO_HOST
-from nsystui.questions.steps import task_steps
 from nsystui.questions.steps.task_steps import FEWEST, LEAST_COVERAGE, TaskSteps, launched_work, to_arrays
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -49,6 +48,7 @@ _LEAST_VOTES = 0.1
 _JUMP = 1.5
 _MOST_JUMPS = 8
 """Distances within a step are told from those between steps where one is so much longer than the next shorter one."""
+_TO_HOST = 2
 _LOSS = re.compile(r"loss|cross_?entropy", re.IGNORECASE)
 
 
@@ -66,7 +66,7 @@ def anchored_steps(tasks: Collection[Task], session: Session, reports: list[Repo
             order = np.lexsort((batch["start"], batch["launch"]))
             parts.setdefault(task, []).append({key: values[order] for key, values in batch.items()})
     for task in sorted(parts):
-        found[task.report] += Work.of(names, parts.pop(task)).steps(task)
+        found[task.report] += OperationSequence.of(names, parts.pop(task)).steps(task)
     return {report.index: to_arrays(found[report.index], report.clock_offset) for report in reports}
 
 
@@ -74,7 +74,6 @@ def _key(text: sa.ColumnElement[Any]) -> sa.Label[Any]:
     return sa.cast(sa.func.hash(text) % sa.literal(2**62), sa.BigInteger).label("key")
 
 
-_NOTHING = sa.literal(0, sa.BigInteger)
 _KERNEL = sa.func.coalesce(tables.kernels.c.name, tables.kernels.c.short_name, "")
 _OPERATION = sa.func.coalesce(tables.memory_ops.c.operation, "")
 _EXEC = sa.func.coalesce(tables.graph_launches.c.graph_exec_id, 0)
@@ -87,7 +86,7 @@ _MORE: Mapping[str, Sequence[sa.Label[Any]]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Names:
+class OperationNames:
     """The names of operations by ascending key. ``is_to_host``: copies to the host; the rest by families."""
 
     keys: NDArray[np.int64]
@@ -111,12 +110,12 @@ class Names:
         return found
 
 
-def _names(session: Session, reports: Sequence[int]) -> Names:
+def _names(session: Session, reports: Sequence[int]) -> OperationNames:
     found: dict[int, tuple[str, bool]] = {}
     kind = tables.memory_ops.c.copy_kind
     for table, text, is_to_host in (
         (tables.kernels, _KERNEL, sa.false()),
-        (tables.memory_ops, _OPERATION, sa.func.coalesce(kind == DEVICE_TO_HOST, sa.false())),
+        (tables.memory_ops, _OPERATION, sa.func.coalesce(kind == _TO_HOST, sa.false())),
         (tables.graph_launches, _GRAPH, sa.false()),
     ):
         if session.count(table):
@@ -124,7 +123,7 @@ def _names(session: Session, reports: Sequence[int]) -> Names:
             found |= {key: (name, is_copy) for key, name, is_copy in session.rows(query)}
     keys = sorted(found)
     is_copy = np.array([found[key][1] for key in keys], bool)
-    return Names(np.array(keys, np.int64), [found[key][0] for key in keys], is_copy)
+    return OperationNames(np.array(keys, np.int64), [found[key][0] for key in keys], is_copy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,13 +138,13 @@ class _Repetition:
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class OperationSequence:
     """The m operations of a task in the order of their launches, ``(m,)``; times in ns.
 
     ``code``: the place of an operation's name. ``graph``: which CUDA graph, or node of one, it is; 0 for none.
     """
 
-    names: Names
+    names: OperationNames
     launch: Times
     start: Times
     end: Times
@@ -153,7 +152,7 @@ class Work:
     graph: Times
 
     @classmethod
-    def of(cls, names: Names, parts: Sequence[dict[str, Any]]) -> Work:
+    def of(cls, names: OperationNames, parts: Sequence[dict[str, Any]]) -> OperationSequence:
         """The operations of all parts, which are emptied, in order."""
         columns = {key: np.concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
         order = np.argsort(columns["launch"], kind="stable")
@@ -161,13 +160,13 @@ class Work:
 
     def steps(self, task: Task) -> list[TaskSteps]:
         """The steps by each kind of anchor that has any."""
-        anchors = {
-            task_steps.OPTIMIZER: self._best(list(self._optimizer())),
-            task_steps.COLLECTIVES: self._best(list(self._collectives()), _LEAST_AGREEMENT),
-            task_steps.GRAPH: self._best(list(self._graphs())),
-            task_steps.KERNELS: self._any_operation(),
+        by = {
+            anchors.OPTIMIZER: self._best(list(self._optimizer())),
+            anchors.COLLECTIVES: self._best(list(self._collectives()), _LEAST_AGREEMENT),
+            anchors.GRAPH: self._best(list(self._graphs())),
+            anchors.KERNELS: self._any_operation(),
         }
-        return [self._as_steps(task, kind, one) for kind, one in anchors.items() if one is not None]
+        return [self._as_steps(task, kind, one) for kind, one in by.items() if one is not None]
 
     @cached_property
     def _runs(self) -> dict[int, Times]:
@@ -273,7 +272,9 @@ class Work:
         for steps in sorted(self._regular.values(), key=len):
             agree, differ = self._votes(steps)
             if len(agree) >= max(2, _LEAST_VOTES * len(self._regular)) and len(agree) > differ:
-                return max((self._regular[code] for code in agree), key=self._wait)
+                # A result that goes to the host ends a step.
+                firsts = [self._regular[code] for code in agree if not self.names.is_to_host[code]]
+                return max(firsts, key=self._wait, default=None)
         return None
 
     def _wait(self, steps: _Repetition) -> float:
@@ -288,7 +289,7 @@ class Work:
         until = slice(0, edges[-1])
         busy = np.diff(self._busy[edges])
         starts, ends = np.minimum.reduceat(self.start[until], first), np.maximum.reduceat(self.end[until], first)
-        needs_proof = anchor in (task_steps.COLLECTIVES, task_steps.KERNELS)
+        needs_proof = anchor in (anchors.COLLECTIVES, anchors.KERNELS)
         return TaskSteps(
             task,
             found.name,

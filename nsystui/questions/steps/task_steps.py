@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
+from nsystui.base.anchors import NVTX
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start
-from nsystui.questions.queries.question import ANCHORS
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.store import tables
 from nsystui.store.results import json_array, json_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 NO_STEP = -1
-NVTX, OPTIMIZER, COLLECTIVES, GRAPH, KERNELS = ANCHORS
 FEWEST = 3
 """So many steps must follow one another, unless the user named them."""
 LEAST_COVERAGE = 0.5

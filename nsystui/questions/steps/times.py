@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
+from nsystui.base.anchors import ANCHORS, COLLECTIVES, GRAPH, KERNELS, NVTX, OPTIMIZER
 from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Task
@@ -33,19 +34,13 @@ from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
 from nsystui.questions.queries.conditions import Condition, job_end, job_start, matches
 from nsystui.questions.queries.derived import in_runs, of_each_report
-from nsystui.questions.queries.question import ANCHORS
 from nsystui.questions.queries.statistics import places_by
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.steps.anchors import anchored_steps
 from nsystui.questions.steps.task_steps import (
-    COLLECTIVES,
     FEWEST,
-    GRAPH,
-    KERNELS,
     LEAST_COVERAGE,
     NO_STEP,
-    NVTX,
-    OPTIMIZER,
     TaskSteps,
     launched_work,
     of_arrays,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
+from nsystui.base.anchors import NVTX
 from nsystui.base.answer import RANK, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.exports import canonical
@@ -37,7 +38,7 @@ from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_start, where
-from nsystui.questions.steps.task_steps import NVTX, TaskSteps
+from nsystui.questions.steps.task_steps import TaskSteps
 from nsystui.questions.triage.case import Case, by_place, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
