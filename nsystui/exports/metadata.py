@@ -278,7 +278,9 @@ class _Reader:
 
     def _blocking_streams(self) -> tuple[BlockingStream, ...]:
         names = ("processId", "contextId", "streamId")
-        rows = [(*row, 3) for row in self._rows("TARGET_INFO_CUDA_NULL_STREAM", names)]
+        told = self._rows("TARGET_INFO_CUDA_NULL_STREAM", names)
+        told += self._rows("TARGET_INFO_CUDA_CONTEXT_INFO", (*names[:2], "nullStreamId"))  # since 3.7
+        rows = [(*row, 3) for row in told]
         rows += self._rows("TARGET_INFO_CUDA_STREAM", (*names, "flag"))
         # cudaStreamDefault, and the default stream itself (CUpti_ActivityStreamFlag); all others are non-blocking.
         found = {tuple(row) for row in rows if row[3] in (1, 3) and all(isinstance(value, int) for value in row)}

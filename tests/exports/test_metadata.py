@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from dataclasses import astuple
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,16 @@ def facts_of(directory: Path, schema: str = "3.25.0", **capture: Any) -> Metadat
     return open_export(directory / "x.sqlite").metadata
 
 
+def streams_export(path: Path, schema: str) -> Path:
+    """Two processes with a default stream; one has a stream of each kind, and of a kind that nobody knows."""
+    with ExportWriter(path, schema) as export:
+        for pid in (5001, 5000):
+            export.cuda_context(export.process(pid), context=2)
+        rows = [(stream, 0, 1, 5000, 2, 0, flag) for stream, flag in ((20, 3), (21, 1), (22, 2), (23, 0))]
+        export.rows("TARGET_INFO_CUDA_STREAM").extend(rows)
+    return path
+
+
 class TestFacts:
     def test_the_demo_job_is_described(self, demo_job):
         facts = open_export(demo_job[3]).metadata
@@ -138,6 +149,14 @@ class TestFacts:
         assert (facts.environment["RANK"], facts.environment["SLURM_LOCALID"]) == ("3", "1")
         starts = [open_export(path).metadata.session_start_utc for path in demo_job]
         assert len(set(starts)) == 4 and max(starts) - min(starts) < 30_000_000
+
+    @pytest.mark.parametrize("schema", ["2.9.1", "3.7.2", "3.25.0"])
+    def test_default_streams_and_those_that_wait_for_them_are_told_by_process_and_context(self, tmp_path, schema):
+        path = streams_export(tmp_path / "a.sqlite", schema)
+        found = {astuple(stream) for stream in open_export(path).metadata.blocking_streams}
+        assert found == {(5000, 2, 7, True), (5000, 2, 20, True), (5000, 2, 21, False), (5001, 2, 7, True)}
+        edit(path, "UPDATE TARGET_INFO_CUDA_STREAM SET flag = 'many' WHERE flag = 1")
+        assert (5000, 2, 21, False) not in {astuple(one) for one in open_export(path).metadata.blocking_streams}
 
     def test_mpi_ranks_are_told_by_process_and_one_with_two_has_none(self, tmp_path):
         path = cpu_only_export(tmp_path / "cpu.sqlite")
@@ -158,7 +177,10 @@ class TestFacts:
             assert facts_of(tmp_path, driver_version=raw).driver_version == shown, raw
 
     def test_metadata_survives_json(self, demo_job, tmp_path):
-        for path in (*demo_job, cpu_only_export(tmp_path / "cpu.sqlite"), hostile_names_export(tmp_path / "h.sqlite")):
+        streams = streams_export(tmp_path / "streams.sqlite", "3.25.0")
+        assert open_export(streams).metadata.blocking_streams
+        written = cpu_only_export(tmp_path / "cpu.sqlite"), hostile_names_export(tmp_path / "h.sqlite"), streams
+        for path in (*demo_job, *written):
             facts = open_export(path).metadata
             assert Metadata.from_json(json.loads(json.dumps(facts.to_json()))) == facts
 

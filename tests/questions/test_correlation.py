@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -177,9 +178,10 @@ class TestFacts:
         assert facts(demo_session, type(key)(key.report, key.kind, 10**9, key.start)) == []
 
 
-def waits_export(path, schema: str, *, numbered: bool = False):
+def waits_export(path, schema: str, *, numbered: bool = False, shift: int = 0):
     """Event 5 is recorded on stream 13 at 10 µs and on stream 14 at 30 µs; a stream waits for it at 20 µs, the host at
-    40 µs, and for event 6, which nobody recorded.
+    40 µs, and for event 6, which nobody recorded. A query, and a wait for a stream, have an event too. Whatever `shift`
+    adds to the types of synchronisation, the names of the calls tell.
     """
     with ExportWriter(path, schema) as export:
         export.gpu(0)
@@ -191,10 +193,11 @@ def waits_export(path, schema: str, *, numbered: bool = False):
         for start, name, kind, event, correlation in [
             (20_000, "cudaStreamWaitEvent_v3020", 2, 5, 3), (40_000, "cudaEventSynchronize_v3020", 1, 5, 4),
             (50_000, "cudaEventSynchronize_v3020", 1, 6, 5), (60_000, "cudaStreamSynchronize_v3020", 3, 5, 6),
+            (70_000, "cudaEventQuery_v3020", 1, 5, 7),
         ]:  # fmt: skip
             span, ids = (start, start + 5_000), {"correlation_id": correlation, "event_id": event}
             export.api(main, *span, name, correlation)
-            export.sync(process, 0, 15 if kind == 2 else 0xFFFFFFFF, *span, sync_type=kind, **ids)
+            export.sync(process, 0, 15 if kind == 2 else 0xFFFFFFFF, *span, sync_type=kind + shift, **ids)
     if numbered:
         record, sync = "CUPTI_ACTIVITY_KIND_CUDA_EVENT", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
         for table, correlation, number in [(record, 1, 71), (record, 2, 72), (sync, 4, 71)]:
@@ -211,7 +214,7 @@ WAITS = [
 
 @pytest.mark.parametrize("schema", ["2.9.1", pytest.param("3.7.2", marks=pytest.mark.campaign), "3.25.0"])
 def test_a_wait_says_for_which_event_and_where_that_was_recorded(tmp_path, session, schema):
-    session.add(waits_export(tmp_path / "a.sqlite", schema))
+    session.add(waits_export(tmp_path / "a.sqlite", schema, shift=schema == "2.9.1"))
     for kind in (EventKind.SYNC, EventKind.API):
         assert [fact for row in listed(session, kind) for fact in waited(session, row)] == WAITS, kind
 
@@ -239,11 +242,16 @@ def test_waits_of_a_real_export_are_for_the_last_record_before_them(opened):
     )
     waits = native(
         path,
-        "SELECT start, eventId, contextId FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION WHERE syncType = 2 ORDER BY start",
+        "SELECT s.start, s.eventId, s.contextId, n.value FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION s "
+        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId) JOIN StringIds n ON n.id = r.nameId ORDER BY s.start",
     )
+    is_wait = re.compile("cuda(EventSynchronize|StreamWaitEvent)")
+    others = [start for start, _, _, name in waits if not is_wait.match(name)]
+    waits = [wait[:3] for wait in waits if is_wait.match(wait[3])]
     rows = {of(row, "start"): row for row in listed(session, EventKind.SYNC)}
-    assert len(waits) == 186
-    for start, event, context in waits[::20]:
+    assert (len(waits), len(others)) == (185 + 2124, 118 + 1)
+    assert not [fact for start in others[::30] for fact in waited(session, rows[start])]
+    for start, event, context in waits[::200]:
         own = [one for one in records if one[:2] == (event, context) and one[3] <= start]
         (fact,) = waited(session, rows[start])
         assert fact.startswith(f"waited for event {event}, recorded on stream {own[-1][2]} " if own else "waited for")

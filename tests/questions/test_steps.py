@@ -190,8 +190,8 @@ def test_without_gpu_work_the_words_alone_tell(run):
 def test_without_steps_a_note_says_how_to_name_them(run):
     run.series("range", 3)
     assert steps_of(run).notes == (
-        "no steps: no numbered NVTX ranges, such as `step 7`, launch half of the GPU's work (--step-range REGEX selects "
-        "the ranges that are steps); the GPU's work does not repeat regularly",
+        "no steps: no numbered NVTX ranges, such as `step 7`, launch half of the GPU's work (--step-range REGEX "
+        "selects the ranges that are steps); the GPU's work does not repeat regularly",
     )
 
 

@@ -381,11 +381,13 @@ def waited_for(session: Session, key: EventKey, name: str) -> str:
     if not (is_call or key.kind is EventKind.SYNC) or not session.count(syncs):
         return ""
     wanted = sa.select(syncs.c.process, syncs.c.context, syncs.c.event, syncs.c.event_sync, syncs.c.start)
-    wanted = wanted.where(syncs.c.report == key.report, syncs.c.event.is_not(None))
-    if is_call:
-        wanted = wanted.join_from(syncs, calls, is_launched_by(syncs, calls)).where(calls.c.row == key.row)
-    else:
-        wanted = wanted.where(syncs.c.row == key.row)
+    wanted = wanted.join_from(syncs, calls, is_launched_by(syncs, calls)).where(
+        syncs.c.report == key.report,
+        syncs.c.event.is_not(None),
+        (calls if is_call else syncs).c.row == key.row,
+        # Only the name of the call tells: the rows of other waits, and of queries, have numbers of events too.
+        sa.or_(*(calls.c.name.contains(word) for word in _WAITS)),
+    )
     found = session.rows(wanted.limit(1))
     if not found:
         return ""

@@ -5,7 +5,7 @@ ends at a compute kernel and is split, in this order:
 
 * *launch-starved*: until the call that launched the kernel returned;
 * *blocked*, by the kind of the kernel's producer (`dependencies`): from there until the producer ended;
-* *stalled*: from there until the kernel began;
+* *stalled*: from there until the kernel began, also while it waited for compute of another GPU;
 * *unresolved*, in place of all three, where the launch of the kernel is not known.
 
 After the last compute kernel the copies, memsets and communication that still run block the end; the rest is *tail*.
@@ -125,7 +125,8 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     producer = np.where(is_known, work.producer[by], NONE) if len(work) else ended_by
     freed, kind = launched, np.full(len(by), COMPUTE, np.int8)
     if len(work):
-        has_one = producer != NONE
+        # Compute that ends within the gap is another GPU's, and has no part of its own.
+        has_one = (producer != NONE) & (work.kind[producer] != COMPUTE)
         freed = np.where(has_one, np.clip(work.end[producer], launched, end), launched)
         kind = np.where(has_one, work.kind[producer], COMPUTE).astype(np.int8)
     start, launched, freed, end = (np.minimum(times, window.end) for times in (start, launched, freed, end))
@@ -322,9 +323,9 @@ def _slices(session: Session, task: Task, spans: Collection[tuple[int, int]]) ->
     edges = [min(start for start, _ in spans), max(end for _, end in spans)]
     number = session.count(tables.kernels) // _AT_ONCE
     if number:
-        shares = [place / (number + 1) for place in range(1, number + 1)]
-        cuts = sa.func.approx_quantile(columns.start, sa.literal(shares, type_=sa.ARRAY(sa.Float)))
+        shares = (place / (number + 1) for place in range(1, number + 1))
+        cuts = (sa.func.approx_quantile(columns.start, sa.literal_column(str(share))) for share in shares)
         is_own = (columns.report == task.report, columns.process == task.process)
-        edges += session.scalar(sa.select(cuts).where(*is_own)) or ()
-    edges = sorted({int(edge) for edge in edges})
+        edges += session.rows(sa.select(*cuts).where(*is_own))[0]
+    edges = sorted({int(edge) for edge in edges if edge is not None})
     yield from (Window(start, end) for start, end in pairwise(edges))

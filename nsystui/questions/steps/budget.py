@@ -9,15 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
+from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.steps.blocking import PARTS, Iterations, blocked_in, blocking
+from nsystui.store import tables
 
 LABELS = {
     "compute": "compute",
@@ -88,7 +91,7 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
     """
     every = iterations(job, selection, step_name)
     if not every:
-        return TableAnswer("step-budget", PART_COLUMNS, [], 0, job.steps(step_name).why_none)
+        return TableAnswer("step-budget", PART_COLUMNS, [], 0, _notes(job, selection, every, step_name))
     sums = {"iteration": [one.of.time for one in every], "GPU busy": [one.of.busy for one in every]}
     sums["GPU idle"] = [one.of.time - one.of.busy for one in every]
     sums["without compute"] = [one.of.time - one.of.part("compute") for one in every]
@@ -105,15 +108,23 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
         figures = (float(np.median(values)), int(values.min()), int(values.max()), most, len(values), total)
         rows.append((name, 100.0 * total / whole, *figures))
     return TableAnswer(
-        "step-budget", PART_COLUMNS, rows, len(rows), (*_notes(job, every, step_name), *_causes(job, every))
+        "step-budget", PART_COLUMNS, rows, len(rows), (*_notes(job, selection, every, step_name), *_causes(job, every))
     )
 
 
-def _notes(job: OpenJob, every: Sequence[RankIterations], step_name: str | None) -> tuple[str, ...]:
-    steps = job.steps(step_name)
-    if all(one.numbers is not None for one in every):
-        return steps.notes
-    return (*steps.notes, "Without steps all of the time of a GPU is one iteration.")
+def _notes(
+    job: OpenJob, selection: Selection, every: Sequence[RankIterations], step_name: str | None
+) -> tuple[str, ...]:
+    if not every:
+        return job.busy(selection.with_name(None)).notes
+    calls, notes = tables.api_calls, list(job.steps(step_name).notes)
+    if any(one.numbers is None for one in every):
+        notes.append("where no step is known to have launched the work of a GPU, all of its time is one iteration")
+    waits = sa.select(calls.c.row).where(calls.c.name.contains("StreamWaitEvent")).limit(1)
+    if not job.session.count(tables.cuda_events) and job.session.rows(waits):
+        lost = "streams waited for events of which no record is in these exports"
+        notes.append(f"{lost}: what they waited for counts as stalled ({canonical.CUDA_EVENTS.record})")
+    return tuple(notes)
 
 
 def _causes(job: OpenJob, every: Sequence[RankIterations]) -> list[str]:
@@ -126,7 +137,7 @@ def _causes(job: OpenJob, every: Sequence[RankIterations]) -> list[str]:
         return []
     (causes,) = causes_of(job, Selection(), [starved], [time])
     words = cause_words(causes, time)
-    return [f"Launch-starved time by cause: {words}."] if words else []
+    return [f"launch-starved time by cause: {words}"] if words else []
 
 
 STEP_BUDGET_COLUMNS = (
@@ -163,4 +174,4 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
         one.with_importance(FILES_ONLY) if one.key in LABELS and one.key not in seen else one
         for one in STEP_BUDGET_COLUMNS
     )
-    return TableAnswer("steps-budget", tuple(kept), rows, len(rows), _notes(job, every, step_name))
+    return TableAnswer("steps-budget", tuple(kept), rows, len(rows), _notes(job, selection, every, step_name))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -120,8 +121,9 @@ def operations_of(session: Session, task: Task, window: Window | None, communica
     work = {key: values[order] for key, values in joined.items()}
     called, returned, thread = _launches(session, task, work["correlation"])
     inside = work.pop("is_node").astype(bool)
-    _, firsts = np.unique(work["correlation"], return_index=True)
-    inside[firsts] = False
+    ids, firsts = np.unique(work["correlation"], return_index=True)
+    earlier = _begun(session, task, window, work["correlation"][inside]) if window is not None and inside.any() else []
+    inside[firsts[~np.isin(ids, earlier)]] = False
     producer = _producers(session, task, work)
     return Operations(**work, called=called, returned=returned, thread=thread, inside_graph=inside, producer=producer)
 
@@ -139,6 +141,22 @@ def _until(session: Session, task: Task, window: Window, communication: Collecti
         for device, first in session.rows(query.group_by(columns.device)) if session.count(table) else ():
             found[device] = min(found.get(device, first), first)
     return max([window.end, *found.values()])
+
+
+def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int]:
+    """Find the graph launches among ``ids`` of which an operation ended before ``window``, and so was not read."""
+    found = []
+    for table in (tables.kernels, tables.memory_ops):
+        columns = table.c
+        query = sa.select(columns.correlation_id).where(
+            columns.report == task.report,
+            columns.process == task.process,
+            columns.graph_node_id.is_not(None),
+            columns.end <= window.start,
+            columns.correlation_id.between(int(ids.min()), int(ids.max())),
+        )
+        found += [number for (number,) in session.rows(query.distinct())] if session.count(table) else []
+    return found
 
 
 def _launches(session: Session, task: Task, ids: Times) -> tuple[Times, Times, Times]:
@@ -235,15 +253,11 @@ def _producers(session: Session, task: Task, work: dict[str, Numbers]) -> Times:
 
 def _default_streams(session: Session, task: Task, streams: _Streams) -> Iterator[tuple[int, int]]:
     """The legacy default stream of each context and each blocking stream beside it, where both have operations."""
-    every = [
-        one for one in report_at(session, task.report).metadata.blocking_streams if one.pid == pid_of(task.process)
-    ]
-    for one in every:
-        for other in every:
-            pair = streams.number(one.context, one.stream), streams.number(other.context, other.stream)
-            is_pair = one.is_default and not other.is_default and one.context == other.context
-            if is_pair and NONE not in pair:
-                yield pair
+    pid, every = pid_of(task.process), report_at(session, task.report).metadata.blocking_streams
+    own = [one for one in every if one.pid == pid and streams.number(one.context, one.stream) != NONE]
+    for one, other in product(own, repeat=2):
+        if one.is_default and not other.is_default and one.context == other.context:
+            yield streams.number(one.context, one.stream), streams.number(other.context, other.stream)
 
 
 _KEYS = ("context", "stream", "event", "event_sync", "correlation_id")
@@ -290,7 +304,9 @@ def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
         order = np.argsort(keys, kind="stable")
         place = np.searchsorted(keys[order], (own << _SHIFT) + waits["correlation"], side="left") - 1
         record = order[np.maximum(place, 0)]
-        is_known = (place >= 0) & (known[record] == own) & (waits[names[-1]] != NONE)
+        one, other = waits["event_sync"], records["event_sync"][record]
+        is_same = (one == other) | (one == NONE) | (other == NONE)
+        is_known = (place >= 0) & (known[record] == own) & (waits[names[-1]] != NONE) & is_same
         found = np.where(is_known, record, found)
     return found
 

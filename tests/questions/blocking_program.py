@@ -1,0 +1,427 @@
+"""What blocked a GPU, told twice: programs written call by call, and the time between their kernels told naively.
+
+`Naive` reads the rows of an export with SQLite, and a `Gpu` of it says what it did or waited for at each moment, from
+the definitions alone (docs/path.md): all loops, no arrays, nothing of `nsystui.questions`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+from support import native, native_count
+from synthetic import ExportWriter
+
+from nsystui.exports.writing.target import Thread
+from nsystui.exports.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_EVENT, NO_STREAM, STREAM_SYNC, STREAM_WAIT_EVENT
+
+BLOCKING, NON_BLOCKING, DEFAULT = 1, 2, 3
+"""``flag`` of a stream."""
+Span = tuple[int, int]
+GEMM, NCCL, CUSTOM = (
+    "void gemm<float>(float *)",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm *)",
+    "void vllm::cross_device_reduce_1stage<half, 2>(RankData *)",
+)
+
+
+class Program:
+    """A process of an export: its calls in the order of their time. A span is (begin, end), ns."""
+
+    def __init__(self, export: ExportWriter, pid: int) -> None:
+        self.export, self.pid = export, pid
+        self.process = export.process(pid)
+        self.main, self.helper = export.thread(self.process, pid, "python"), export.thread(self.process, pid + 1, "aux")
+        self.ids = count(1)
+
+    def stream(self, stream: int, flag: int, context: int = 1) -> None:
+        self.export.rows("TARGET_INFO_CUDA_STREAM").append((stream, 0, 1, self.pid, context, 0, flag))
+
+    def call(self, name: str, span: Span, thread: Thread | None = None, **how: Any) -> int:
+        """A call of the CUDA API; returns its correlation id."""
+        number = next(self.ids)
+        self.export.api(thread or self.main, *span, name, number, **how)
+        return number
+
+    def kernel(
+        self, called: Span | None, span: Span, stream: int = 13, name: str = GEMM, device: int = 0, **how: Any
+    ) -> None:
+        """A kernel and the call that launched it; none: its row is not in the export."""
+        number = next(self.ids) if called is None else self.call("cudaLaunchKernel_v7000", called)
+        place = {"name": name, "correlation_id": number, "context": device + 1} | how
+        self.export.kernel(self.process, device, stream, *span, **place)
+
+    def nccl(self, called: Span | None, span: Span, stream: int = 20, **how: Any) -> None:
+        self.kernel(called, span, stream, NCCL, **how)
+
+    def copy(self, called: Span, span: Span, stream: int = 13, kind: str = "HtoD", device: int = 0) -> None:
+        number = self.call("cudaMemcpyAsync_v3020", called)
+        place = {"correlation_id": number, "context": device + 1}
+        self.export.memcpy(self.process, device, stream, *span, size=64, kind=kind, **place)
+
+    def memset(self, called: Span, span: Span, stream: int = 13, device: int = 0) -> None:
+        number = self.call("cudaMemsetAsync_v3020", called)
+        place = {"correlation_id": number, "context": device + 1}
+        self.export.memset(self.process, device, stream, *span, size=64, **place)
+
+    def nodes(self, called: Span, *spans: Span, stream: int = 13, name: str = GEMM, device: int = 0) -> None:
+        """A CUDA graph that is traced node by node."""
+        number = self.call("cudaGraphLaunch_v10000", called)
+        for node, span in enumerate(spans):
+            place = {"correlation_id": number, "context": device + 1, "graph_node_id": 100 + node, "graph_id": 1}
+            self.export.kernel(self.process, device, stream, *span, name=name, **place)
+
+    def graph(self, called: Span, span: Span, stream: int = 13, device: int = 0) -> None:
+        """A CUDA graph that is traced as a whole."""
+        number = self.call("cudaGraphLaunch_v10000", called)
+        place = {"graph_id": 1, "graph_exec_id": 2, "correlation_id": number, "context": device + 1}
+        self.export.graph_launch(self.process, device, stream, *span, **place)
+
+    def record(
+        self, at: int, event: int, stream: int, sync: int = 0, device: int = 0, thread: Thread | None = None
+    ) -> None:
+        number = self.call("cudaEventRecord_v3020", (at, at + 1), thread)
+        row = (0, device, device + 1, 0, stream, number, self.process.global_id, event, sync)
+        self.export.rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT").append(row)
+
+    def wait(
+        self, at: int, event: int, stream: int, sync: int = 0, device: int = 0,
+        name: str = "cudaStreamWaitEvent_v3020", kind: int = STREAM_WAIT_EVENT, **how: Any,
+    ) -> None:  # fmt: skip
+        """A row of synchronisation; `name` is the call's, `kind` what the row calls itself."""
+        number = self.call(name, (at, at + 1), **how)
+        row = (at, at + 1, device, device + 1, 0, stream, number, self.process.global_id, None, kind, event, sync)
+        self.export.rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION").append(row)
+
+    def step(self, number: int, span: Span) -> None:
+        self.export.nvtx_range(self.main, *span, f"step {number}")
+
+
+@dataclass(eq=False)
+class _Operation:
+    """Something that a GPU did; ``call``: (begin, end) of the call that launched it."""
+
+    process: int
+    device: int
+    place: tuple[int, int]
+    start: int
+    end: int
+    kind: str
+    correlation: int | None
+    call: Span | None
+    node: int | None
+    inside_graph: bool = False
+    before: _Operation | None = None
+
+
+_PROCESS = ~0xFFFFFF
+_FOREVER = 10**18
+_CUSTOM = re.compile("cross_device_reduce|allreduce_fusion|multimem_all_reduce")
+_AT_END = ("nccl", "communication", "to_device", "to_host", "on_device", "other_copies", "memsets")
+_COPIES = {1: "to_device", 2: "to_host", 8: "on_device"}
+
+
+class Naive:
+    """The operations, records and waits of an export."""
+
+    def __init__(self, path: Path) -> None:
+        def rows(table: str, columns: str) -> list[tuple[Any, ...]]:
+            return native(path, f"SELECT {columns} FROM {table}") if native_count(path, table) else []
+
+        def has(table: str, column: str) -> bool:
+            return bool(native(path, f"SELECT 1 FROM pragma_table_info('{table}') WHERE name = '{column}'"))
+
+        names = dict(rows("StringIds", "id, value"))
+        runtime = rows("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid, correlationId, start, end, nameId")
+        calls = {(thread & _PROCESS, number): (start, end, names[name]) for thread, number, start, end, name in runtime}
+        self.operations: list[_Operation] = []
+
+        def add(kind: str, row: Sequence[Any], node: int | None) -> None:
+            process, device, context, stream, start, end, number = row
+            call = calls.get((process, number))
+            span = None if call is None else call[:2]
+            place = (context, stream)
+            self.operations.append(_Operation(process, device, place, start, end, kind, number, span, node))
+
+        common = "globalPid, deviceId, contextId, streamId, start, end, correlationId"
+        table = "CUPTI_ACTIVITY_KIND_KERNEL"
+        node = "graphNodeId" if has(table, "graphNodeId") else "NULL"
+        for *row, at, demangled, short in rows(table, f"{common}, {node}, demangledName, shortName"):
+            is_nccl = names[short].lower().startswith("nccl")
+            is_custom = _CUSTOM.search(names[demangled])
+            add("nccl" if is_nccl else "communication" if is_custom else "compute", row, at)
+        for *row, kind in rows("CUPTI_ACTIVITY_KIND_MEMCPY", f"{common}, copyKind"):
+            add(_COPIES.get(kind, "other_copies"), row, None)
+        for row in rows("CUPTI_ACTIVITY_KIND_MEMSET", common):
+            add("memsets", row, None)
+        for row in rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", common):
+            add("compute", row, None)
+        self.operations.sort(key=lambda one: one.start)
+        self._in_stream: dict[tuple[int, tuple[int, int]], list[_Operation]] = defaultdict(list)
+        launched: set[tuple[int, int | None]] = set()
+        for one in self.operations:
+            one.inside_graph = one.node is not None and (one.process, one.correlation) in launched
+            launched.add((one.process, one.correlation))
+            stream = self._in_stream[one.process, one.place]
+            one.before = stream[-1] if stream else None
+            stream.append(one)
+
+        def events(table: str) -> list[tuple[Any, ...]]:
+            """(call, correlation, process, place, event, eventSyncId) of each row."""
+            sync = "eventSyncId" if has(table, "eventSyncId") else "0"
+            columns = f"globalPid, correlationId, contextId, streamId, eventId, {sync}"
+            return [
+                (calls[process, number], number, process, (context, stream), event, eventsync)
+                for process, number, context, stream, event, eventsync in rows(table, columns)
+                if (process, number) in calls
+            ]
+
+        self._records = defaultdict(list)
+        for record in events("CUPTI_ACTIVITY_KIND_CUDA_EVENT"):
+            self._records[record[2]].append(record)
+        self._waits = defaultdict(list)
+        for wait in events("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"):
+            if "StreamWaitEvent" in wait[0][2]:
+                self._waits[wait[2], wait[3]].append(wait)
+        self._flags = defaultdict(dict)
+        for pid, context, stream, flag in rows("TARGET_INFO_CUDA_STREAM", "processId, contextId, streamId, flag"):
+            self._flags[pid, context][stream] = flag
+
+    @staticmethod
+    def _launched_before(one: _Operation, start: int, correlation: int) -> bool:
+        """Whether an operation was launched before a call, in time; by its number where its launch has no row."""
+        if one.call is not None:
+            return one.call[0] < start
+        return one.correlation is not None and one.correlation < correlation
+
+    def _last(self, process: int, place: tuple[int, int], start: int, correlation: int) -> _Operation | None:
+        """The last operation that was launched into a stream before a call."""
+        for one in reversed(self._in_stream.get((process, place), [])):
+            if self._launched_before(one, start, correlation):
+                return one
+        return None
+
+    def _record_of(self, wait: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        call, _, process, place, event, sync = wait
+        best = None
+        for record in self._records[process]:
+            is_its = record[5] == sync if sync and record[5] else (record[3][0], record[4]) == (place[0], event)
+            if is_its and record[0][0] < call[0] and (best is None or record[0][0] > best[0][0]):
+                best = record
+        return best
+
+    def producer(self, one: _Operation) -> _Operation | None:
+        """The operation that ``one`` waited for, the last to end."""
+        assert one.call is not None and one.correlation is not None
+        found = [one.before]
+        for wait in self._waits[one.process, one.place]:
+            (called, *_), number = wait[0], wait[1]
+            if called > one.call[0] or (one.before and not self._launched_before(one.before, called, number)):
+                continue
+            record = self._record_of(wait)
+            if record is not None:
+                found.append(self._last(one.process, record[3], record[0][0], record[1]))
+        context, stream = one.place
+        flags = self._flags[one.process >> 24 & 0xFFFFFF, context]
+        own = flags.get(stream)
+        for other, flag in flags.items():
+            if {own, flag} == {BLOCKING, DEFAULT}:
+                found.append(self._last(one.process, (context, other), one.call[0], one.correlation))
+        return max((source for source in found if source is not None), key=lambda source: source.end, default=None)
+
+    def gpu(self, process: int, device: int) -> Gpu:
+        return Gpu(self, [one for one in self.operations if (one.process, one.device) == (process, device)])
+
+
+class Gpu:
+    """The operations of a process on one of its GPUs."""
+
+    def __init__(self, export: Naive, work: list[_Operation]) -> None:
+        self.export, self.work = export, work
+        self.compute = [one for one in work if one.kind == "compute"]
+        self._starts = [one.start for one in self.compute]
+
+    @property
+    def span(self) -> Span:
+        return self.work[0].start, max(one.end for one in self.work)
+
+    @cached_property
+    def _busy(self) -> list[tuple[int, int]]:
+        return joined([(one.start, one.end) for one in self.work])
+
+    @cached_property
+    def told(self) -> list[tuple[int, int, str]]:
+        """The part that each moment belongs to, also of those before the first operation and after the last."""
+        computing = joined([(one.start, one.end) for one in self.compute])
+        found = [(start, end, "compute") for start, end in computing]
+        edges = [-_FOREVER, *(edge for span in computing for edge in span), _FOREVER]
+        for gap_start, gap_end in zip(edges[::2], edges[1::2], strict=True):
+            if gap_end > gap_start:
+                found += self._gap(gap_start, gap_end)
+        return sorted(found)
+
+    def _gap(self, start: int, end: int) -> list[tuple[int, int, str]]:
+        """One stretch without compute, cut wherever anything could change, each piece by its first moment."""
+        place = bisect_right(self._starts, start)
+        if place == len(self.compute):
+            edges = {start, end, *(edge for one in self.work for edge in (one.start, one.end) if start < edge < end)}
+            return [(low, high, self._at_end(low)) for low, high in pairwise(sorted(edges))]
+        kernel = self.compute[place]
+        assert kernel.start == end
+        if kernel.call is None or kernel.inside_graph:
+            return [(start, end, "unresolved")]
+        returned, producer = kernel.call[1], self.export.producer(kernel)
+        moments = {start, end, returned, start if producer is None else producer.end}
+        found = []
+        for moment, until in pairwise(sorted(moment for moment in moments if start <= moment <= end)):
+            if moment < returned:
+                part = "starved"
+            elif producer is not None and moment < producer.end and producer.kind != "compute":
+                part = producer.kind
+            else:
+                part = "stalled"
+            found.append((moment, until, part))
+        return found
+
+    def _at_end(self, moment: int) -> str:
+        """What still runs after the last compute, the first of these kinds; or the tail."""
+        running = {one.kind for one in self.work if one.start <= moment < one.end}
+        return next((kind for kind in _AT_END if kind in running), "tail")
+
+    def parts(self, low: int, high: int) -> Counter[str]:
+        """The time of each part between two moments."""
+        found: Counter[str] = Counter()
+        for start, end, part in self.told:
+            found[part] += max(min(end, high) - max(start, low), 0)
+        return +found
+
+    def busy(self, low: int, high: int) -> int:
+        return sum(max(min(end, high) - max(start, low), 0) for start, end in self._busy)
+
+
+def joined(spans: list[Span]) -> list[Span]:
+    """The moments of one or more spans."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+class Dice(Program):
+    """A program by chance, whose GPUs do what CUDA would: streams in order, events, the legacy default stream."""
+
+    def __init__(self, export: ExportWriter, pid: int, seed: int) -> None:
+        super().__init__(export, pid)
+        self.dice = dice = random.Random(seed)
+        self.now = dice.randrange(1_000)
+        self.ready: dict[tuple[int, int], int] = defaultdict(int)
+        self.events: dict[int, tuple[int, int]] = {}
+        self.taken: set[int] = set()
+        self.syncs = count(1) if dice.random() < 0.5 else None
+        self.shift = dice.choice((0, 0, 1))
+        self.flags = {}
+        for device in range(dice.choice((1, 2, 2))):
+            for place, flag in enumerate(dice.sample((DEFAULT, BLOCKING, NON_BLOCKING, NON_BLOCKING, BLOCKING), 3)):
+                self.flags[device, 7 + 6 * device + 20 * place] = flag
+                self.stream(7 + 6 * device + 20 * place, flag, device + 1)
+        steps = dice.choice((0, 3, 5))
+        for number in range(steps):
+            begin = self.now
+            self._act(dice.randrange(4, 25))
+            self.step(number, (begin, self.now))
+            self.now += dice.choice((1, 50, 400))
+        self._act(dice.randrange(1, 30) if not steps else dice.randrange(3))
+        # Each has some compute.
+        self._launch(0, 7, "kernel")
+
+    def _act(self, times: int) -> None:
+        dice = self.dice
+        for _ in range(times):
+            device, stream = dice.choice(list(self.flags))
+            what = dice.choices(_ACTIONS, _WEIGHTS)[0]
+            self.now += dice.choice((1, 3, 3, 10, 10, 60, 300))
+            if what == "record":
+                self._launch(device, stream, dice.choice(("kernel", "nccl", "HtoD", "memset")))
+                event = dice.randrange(3)
+                self.events[event] = self.ready[device, stream], next(self.syncs) if self.syncs else 0
+                thread = dice.choice((self.main, self.helper))
+                self.record(self.now, event + 40, stream, self.events[event][1], device, thread)
+            elif what == "wait":
+                event = dice.randrange(4)
+                ready, sync = self.events.get(event, (0, 0))
+                self.ready[device, stream] = max(self.ready[device, stream], ready)
+                how = {"name": "cuStreamWaitEvent", "event_class": DRIVER_CALL} if dice.random() < 0.3 else {}
+                self.wait(self.now, event + 40, stream, sync, device, kind=STREAM_WAIT_EVENT + self.shift, **how)
+                if dice.random() < 0.7:
+                    self.now += 2
+                    self._launch(device, stream, "kernel")
+            elif what == "event sync":
+                event = dice.randrange(3)
+                self.now = max(self.now, self.events.get(event, (0, 0))[0])
+                sync = self.events.get(event, (0, 0))[1]
+                kind = EVENT_SYNC + self.shift
+                self.wait(self.now, event + 40, NO_STREAM, sync, device, "cudaEventSynchronize_v3020", kind)
+            elif what == "stream sync":
+                self.now = max(self.now, self.ready[device, stream])
+                kind = STREAM_SYNC + self.shift
+                self.wait(self.now, NO_EVENT, stream, 0, device, "cudaStreamSynchronize_v3020", kind)
+            else:
+                self._launch(device, stream, what)
+
+    def _launch(self, device: int, stream: int, what: str) -> None:
+        dice = self.dice
+        called = (self.now, self.now + dice.choice((2, 5, 5, 40, 200)))
+        spans = [self._run(device, stream, called) for _ in range(dice.randrange(2, 5) if what == "nodes" else 1)]
+        (span, *_) = spans
+        self.now = called[1]
+        if what == "kernel":
+            self.kernel(called, span, stream, device=device)
+        elif what == "lost":
+            self.kernel(None, span, stream, device=device)
+        elif what == "nccl":
+            self.nccl(called, span, stream, device=device)
+        elif what == "custom":
+            self.kernel(called, span, stream, CUSTOM, device)
+        elif what == "memset":
+            self.memset(called, span, stream, device)
+        elif what == "nodes":
+            self.nodes(called, *spans, stream=stream, name=dice.choice((GEMM, GEMM, NCCL)), device=device)
+        elif what == "graph":
+            self.graph(called, span, stream, device)
+        else:
+            self.copy(called, span, stream, what, device)
+
+    def _run(self, device: int, stream: int, called: Span) -> Span:
+        """When an operation runs: once all that it waits for has ended, with some that begin a little too early."""
+        dice, flag = self.dice, self.flags[device, stream]
+        ready = [self.ready[device, stream], called[0] + dice.choice((1, 8, 30))]
+        for (other, its), kind in self.flags.items():
+            if other == device and {flag, kind} == {BLOCKING, DEFAULT}:
+                ready.append(self.ready[other, its])
+        start = max(ready) + dice.choice((0, 1, 4, 20))
+        if dice.random() < 0.05:
+            start = max(start - 3, called[0] + 1)
+        while start in self.taken:
+            start += 1
+        self.taken.add(start)
+        end = start + dice.choice((1, 10, 40, 150, 400))
+        self.ready[device, stream] = max(end, self.ready[device, stream])
+        return start, end
+
+
+_ACTIONS = (
+    "kernel", "nccl", "custom", "HtoD", "DtoH", "DtoD", "PtoP", "memset", "record", "wait",
+    "event sync", "stream sync", "nodes", "graph", "lost",
+)  # fmt: skip
+_WEIGHTS = (10, 3, 1, 2, 1, 1, 1, 1, 6, 6, 0.5, 0.5, 1, 0.5, 0.5)

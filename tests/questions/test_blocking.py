@@ -1,0 +1,745 @@
+"""What blocked each GPU: programs whose parts are known to the ns, and a naive computation of those that are not."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blocking_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Naive, Program
+from support import edit, session_over, shared
+from synthetic import ExportWriter
+
+from nsystui.base.selection import Selection, Task, Window
+from nsystui.cli import main
+from nsystui.exports.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.time_window import report_at
+from nsystui.questions.steps import blocking as blocking_module
+from nsystui.questions.steps.blocking import PARTS, Iterations, blocked_in, blocking
+from nsystui.questions.steps.budget import iterations
+
+MS = 1_000_000
+Parts = Mapping[str, int]
+
+
+def job_of(path: Path) -> closing[OpenJob]:
+    return closing(OpenJob(session_over(path)))
+
+
+def parts_of(one: Iterations, place: int = 0) -> dict[str, int]:
+    """The parts of an iteration that are not nothing."""
+    return {name: time for name, time in zip(PARTS, one.parts[place].tolist(), strict=True) if time}
+
+
+class Cases(Program):
+    """Programs of which each says how its GPU spent its time, ns. The first kernel runs from 20 to 100."""
+
+    def first(self, **how: Any) -> None:
+        self.kernel((0, 10), (20, 100), **how)
+
+    def a_late_launch_starves_the_gpu_and_what_follows_it_is_a_stall(self) -> Parts:
+        self.first()
+        self.kernel((90, 140), (150, 200))
+        return {"compute": 80 + 50, "starved": 40, "stalled": 10}
+
+    def a_kernel_that_begins_before_its_call_returns_leaves_nothing_to_stall(self) -> Parts:
+        self.first()
+        self.kernel((120, 190), (150, 200))
+        return {"compute": 80 + 50, "starved": 50}
+
+    def a_kernel_that_is_launched_ahead_is_only_stalled(self) -> Parts:
+        self.first()
+        self.kernel((11, 13), (103, 200))
+        return {"compute": 80 + 97, "stalled": 3}
+
+    def a_copy_before_in_the_stream_blocks(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (101, 160))
+        self.kernel((13, 15), (165, 200))
+        return {"compute": 80 + 35, "to_device": 60, "stalled": 5}
+
+    def before_a_launch_returns_nothing_blocks(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (101, 160))
+        self.kernel((110, 120), (165, 200))
+        return {"compute": 80 + 35, "starved": 20, "to_device": 40, "stalled": 5}
+
+    def a_copy_in_another_stream_only_overlaps(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (100, 160), stream=14)
+        self.kernel((105, 110), (130, 200))
+        return {"compute": 80 + 70, "starved": 10, "stalled": 20}
+
+    def a_copy_before_all_compute_blocks(self) -> Parts:
+        self.copy((0, 10), (20, 60))
+        self.kernel((11, 12), (70, 100))
+        return {"compute": 30, "to_device": 40, "stalled": 10}
+
+    def copies_block_by_their_direction(self) -> Parts:
+        self.first()
+        now = 100
+        for place, (kind, time) in enumerate((("DtoH", 10), ("DtoD", 20), ("PtoP", 30), ("HtoA", 40))):
+            self.copy((11 + 2 * place, 12 + 2 * place), (now, now + time), kind=kind)
+            self.kernel((12 + 2 * place, 13 + 2 * place), (now + time, now + time + 5))
+            now += time + 5
+        return {"compute": 80 + 4 * 5, "to_host": 10, "on_device": 20, "other_copies": 30 + 40}
+
+    def a_memset_blocks(self) -> Parts:
+        self.first()
+        self.memset((11, 12), (101, 104))
+        self.kernel((13, 15), (106, 200))
+        return {"compute": 80 + 94, "memsets": 4, "stalled": 2}
+
+    def nccl_blocks_who_waits_for_its_event(self) -> Parts:
+        self.first()
+        self.record(11, 1, 13)
+        self.wait(12, 1, 20)
+        self.nccl((13, 14), (102, 180))
+        self.record(15, 2, 20)
+        self.wait(16, 2, 13)
+        self.kernel((17, 18), (185, 200))
+        return {"compute": 80 + 15, "nccl": 80, "stalled": 5}
+
+    def nccl_that_nobody_waits_for_only_overlaps(self) -> Parts:
+        self.first()
+        self.record(11, 1, 13)
+        self.wait(12, 1, 20)
+        self.nccl((13, 14), (102, 180))
+        self.kernel((17, 18), (185, 200))
+        return {"compute": 80 + 15, "stalled": 85}
+
+    def kernels_that_communicate_without_nccl_block_and_are_no_compute(self) -> Parts:
+        self.first()
+        self.kernel((11, 12), (101, 150), name=CUSTOM)
+        self.kernel((13, 14), (155, 200))
+        return {"compute": 80 + 45, "communication": 50, "stalled": 5}
+
+    def of_several_producers_the_last_to_end_blocks(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (100, 130))
+        self.nccl((12, 13), (95, 160))
+        self.record(14, 2, 20)
+        self.wait(15, 2, 13)
+        self.kernel((17, 18), (165, 200))
+        return {"compute": 80 + 35, "nccl": 60, "stalled": 5}
+
+    def a_wait_that_follows_the_launch_does_not_hold_the_kernel(self) -> Parts:
+        self.first()
+        self.nccl((12, 13), (95, 160))
+        self.record(14, 2, 20)
+        self.kernel((17, 18), (165, 200))
+        self.wait(19, 2, 13)
+        self.kernel((20, 21), (205, 210))
+        return {"compute": 80 + 35 + 5, "stalled": 65 + 5}
+
+    def a_wait_holds_the_next_operation_of_its_stream_and_that_the_one_after_it(self) -> Parts:
+        self.first()
+        self.nccl((12, 13), (95, 160))
+        self.record(14, 2, 20)
+        self.wait(15, 2, 13)
+        self.memset((16, 17), (162, 164))
+        self.kernel((17, 18), (170, 200))
+        return {"compute": 80 + 30, "memsets": 64, "stalled": 6}
+
+    def an_event_covers_only_what_was_launched_before_its_record(self) -> Parts:
+        self.first()
+        self.nccl((12, 13), (95, 110))
+        self.record(14, 2, 20)
+        self.nccl((15, 16), (111, 150))
+        self.wait(16, 2, 13)
+        self.kernel((17, 18), (165, 200))
+        return {"compute": 80 + 35, "nccl": 10, "stalled": 55}
+
+    def several_waits_before_one_kernel_all_hold_it(self) -> Parts:
+        self.first()
+        self.nccl((11, 12), (95, 110))
+        self.record(13, 2, 20)
+        self.copy((14, 15), (95, 150), stream=14)
+        self.record(15, 3, 14)
+        self.wait(16, 3, 13)
+        self.wait(17, 2, 13)
+        self.kernel((18, 19), (155, 200))
+        return {"compute": 80 + 45, "to_device": 50, "stalled": 5}
+
+    def a_handle_that_is_recorded_again_means_the_last_record_before_each_wait(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (90, 120), stream=14)
+        self.record(13, 5, 14)
+        self.wait(14, 5, 13)
+        self.kernel((15, 16), (125, 150))
+        self.memset((17, 18), (90, 160), stream=15)
+        self.record(19, 5, 15)
+        self.wait(20, 5, 13)
+        self.kernel((21, 22), (165, 200))
+        return {"compute": 80 + 25 + 35, "to_device": 20, "memsets": 10, "stalled": 5 + 5}
+
+    def a_record_after_the_wait_is_not_waited_for(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (90, 120), stream=14)
+        self.wait(14, 5, 13)
+        self.record(15, 5, 14)
+        self.kernel((16, 17), (125, 150))
+        return {"compute": 80 + 25, "stalled": 25}
+
+    def an_event_that_was_never_recorded_blocks_nobody(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (90, 120), stream=14)
+        self.record(13, 6, 14)
+        self.wait(14, 5, 13)
+        self.kernel((16, 17), (125, 150))
+        return {"compute": 80 + 25, "stalled": 25}
+
+    def of_two_events_with_one_handle_the_number_of_the_record_decides(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (90, 120), stream=14)
+        self.record(13, 5, 14, sync=71)
+        self.memset((14, 15), (90, 140), stream=15)
+        self.record(16, 5, 15, sync=72)
+        self.wait(17, 5, 13, sync=71)
+        self.kernel((18, 19), (150, 200))
+        return {"compute": 80 + 50, "to_device": 20, "stalled": 30}
+
+    def a_number_of_a_record_counts_whatever_the_handles(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (90, 120), stream=14)
+        self.record(13, 5, 14, sync=71)
+        self.wait(17, 6, 13, sync=71)
+        self.kernel((18, 19), (150, 200))
+        return {"compute": 80 + 50, "to_device": 20, "stalled": 30}
+
+    def a_number_that_no_record_has_is_of_a_record_before_the_capture(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (90, 120), stream=14)
+        self.record(13, 5, 14, sync=71)
+        self.wait(17, 5, 13, sync=70)
+        self.kernel((18, 19), (150, 200))
+        return {"compute": 80 + 50, "stalled": 50}
+
+    def without_numbers_of_records_handles_count(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (90, 120), stream=14)
+        self.record(13, 5, 14)
+        self.wait(17, 5, 13, sync=70)
+        self.kernel((18, 19), (150, 200))
+        return {"compute": 80 + 50, "to_device": 20, "stalled": 30}
+
+    def calls_of_the_driver_and_of_other_threads_wait_and_record_too(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (90, 120), stream=14)
+        self.record(13, 5, 14, thread=self.helper)
+        self.wait(17, 5, 13, name="cuStreamWaitEvent", event_class=DRIVER_CALL)
+        self.kernel((18, 19), (150, 200))
+        return {"compute": 80 + 50, "to_device": 20, "stalled": 30}
+
+    def types_of_synchronisation_may_be_numbered_otherwise(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (90, 120), stream=14)
+        self.record(13, 5, 14)
+        self.wait(17, 5, 13, kind=STREAM_SYNC)
+        self.kernel((18, 19), (150, 160))
+        self.memset((20, 21), (90, 180), stream=15)
+        self.record(22, 5, 15)
+        self.wait(23, 5, 13, kind=0)
+        self.kernel((24, 25), (190, 200))
+        return {"compute": 80 + 10 + 10, "to_device": 20, "memsets": 20, "stalled": 30 + 10}
+
+    def who_synchronises_with_an_event_is_the_host(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (90, 120), stream=14)
+        self.record(13, 5, 14)
+        self.wait(14, 5, 13, name="cudaEventSynchronize_v3020")
+        self.wait(15, 5, NO_STREAM, name="cudaEventSynchronize_v3020", kind=EVENT_SYNC)
+        self.wait(16, 5, 13, name="cudaStreamSynchronize_v3020", kind=STREAM_SYNC)
+        self.kernel((18, 19), (150, 200))
+        return {"compute": 80 + 50, "stalled": 50}
+
+    def the_legacy_default_stream_holds_a_blocking_stream(self) -> Parts:
+        self.stream(7, DEFAULT)
+        self.stream(13, BLOCKING)
+        self.first()
+        self.copy((11, 12), (100, 120), stream=7)
+        self.kernel((13, 14), (130, 200))
+        return {"compute": 80 + 70, "to_device": 20, "stalled": 10}
+
+    def a_blocking_stream_holds_the_legacy_default_stream(self) -> Parts:
+        self.stream(7, DEFAULT)
+        self.stream(13, BLOCKING)
+        self.first(stream=7)
+        self.copy((11, 12), (100, 120))
+        self.kernel((13, 14), (130, 200), stream=7)
+        return {"compute": 80 + 70, "to_device": 20, "stalled": 10}
+
+    def the_legacy_default_stream_does_not_hold_a_non_blocking_stream(self) -> Parts:
+        self.stream(7, DEFAULT)
+        self.stream(13, NON_BLOCKING)
+        self.first()
+        self.copy((11, 12), (90, 120), stream=7)
+        self.kernel((13, 14), (130, 200))
+        return {"compute": 80 + 70, "stalled": 30}
+
+    def two_blocking_streams_do_not_hold_each_other(self) -> Parts:
+        self.stream(7, DEFAULT)
+        self.stream(13, BLOCKING)
+        self.stream(14, BLOCKING)
+        self.first()
+        self.copy((11, 12), (90, 120), stream=14)
+        self.kernel((13, 14), (130, 200))
+        return {"compute": 80 + 70, "stalled": 30}
+
+    def a_context_knows_its_default_stream(self) -> Parts:
+        """Without a row among the streams, which those of before the capture have not."""
+        self.export.cuda_context(self.process)
+        self.stream(13, BLOCKING)
+        self.first()
+        self.copy((11, 12), (100, 120), stream=7)
+        self.kernel((13, 14), (130, 200))
+        return {"compute": 80 + 70, "to_device": 20, "stalled": 10}
+
+    def the_default_stream_of_another_context_holds_nothing(self) -> Parts:
+        self.stream(7, DEFAULT)
+        self.stream(33, BLOCKING, context=2)
+        self.first(stream=33, context=2)
+        self.copy((11, 12), (90, 120), stream=7)
+        self.kernel((13, 14), (130, 200), stream=33, context=2)
+        return {"compute": 80 + 70, "stalled": 30}
+
+    def of_a_graph_that_is_traced_node_by_node_only_the_first_node_is_explained(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (100, 105))
+        self.nodes((102, 110), (120, 130), (133, 140), (147, 150))
+        self.kernel((111, 112), (160, 200))
+        return {"compute": 80 + 20 + 40, "starved": 10, "stalled": 10 + 10, "unresolved": 3 + 7}
+
+    def a_graph_whose_first_node_communicates_explains_none_of_its_compute(self) -> Parts:
+        self.first()
+        number = self.call("cudaGraphLaunch_v10000", (11, 12))
+        how = {"correlation_id": number, "graph_node_id": 4}
+        self.export.kernel(self.process, 0, 13, 101, 150, name=NCCL, **how)
+        self.export.kernel(self.process, 0, 13, 155, 200, name="gemm()", **{**how, "graph_node_id": 5})
+        return {"compute": 80 + 45, "unresolved": 55}
+
+    def a_graph_that_is_traced_whole_is_compute(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (100, 105))
+        self.graph((102, 103), (120, 160))
+        self.kernel((111, 112), (165, 200))
+        return {"compute": 80 + 40 + 35, "starved": 3, "to_device": 2, "stalled": 15 + 5}
+
+    def a_kernel_without_a_launch_is_unresolved(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (100, 105))
+        self.kernel(None, (120, 160))
+        self.kernel(None, (165, 180), correlation_id=None)
+        self.kernel((13, 14), (190, 200))
+        return {"compute": 80 + 40 + 15 + 10, "unresolved": 20 + 5, "stalled": 10}
+
+    def what_was_launched_before_the_capture_blocks_all_the_same(self) -> Parts:
+        self.first()
+        self.nccl(None, (95, 140), stream=13)
+        self.kernel((13, 14), (150, 200))
+        return {"compute": 80 + 50, "nccl": 40, "stalled": 10}
+
+    def after_the_last_compute_what_still_runs_blocks_the_end_and_the_rest_is_tail(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (105, 120), kind="DtoH")
+        self.nccl((13, 14), (110, 150))
+        return {"compute": 80, "to_host": 5, "nccl": 40, "tail": 5}
+
+    def without_compute_all_that_runs_blocks(self) -> Parts:
+        self.copy((11, 12), (105, 120), kind="DtoH")
+        self.nccl((13, 14), (130, 150))
+        return {"to_host": 15, "nccl": 20, "tail": 10}
+
+    def compute_in_any_stream_hides_everything(self) -> Parts:
+        self.first()
+        self.kernel((11, 12), (50, 130), stream=14)
+        self.copy((11, 12), (100, 140))
+        self.kernel((13, 14), (142, 200))
+        return {"compute": 110 + 58, "to_device": 10, "stalled": 2}
+
+    def a_producer_that_outlasts_the_start_of_its_kernel_is_cut(self) -> Parts:
+        self.first()
+        self.copy((11, 12), (101, 160))
+        self.kernel((13, 15), (155, 200))
+        return {"compute": 80 + 45, "to_device": 55}
+
+
+CASES = [name for name in vars(Cases) if not name.startswith("_") and name != "first"]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenJob, Mapping[str, tuple[int, Parts]]]]:
+    """Each case is a process of one export: handles, correlation ids and streams are the same in all of them."""
+    path = tmp_path_factory.mktemp("blocking") / "cases.sqlite"
+    with ExportWriter(path) as export:
+        programs = {name: Cases(export, 1000 + 10 * number) for number, name in enumerate(CASES)}
+        expected = {name: (program.process.global_id, getattr(program, name)()) for name, program in programs.items()}
+    with job_of(path) as job:
+        yield job, expected
+
+
+@pytest.mark.parametrize("name", CASES)
+def test(name: str, cases: tuple[OpenJob, Mapping[str, tuple[int, Parts]]]):
+    job, expected = cases
+    process, parts = expected[name]
+    assert parts_of(blocking(job).whole[Task(0, process), 0]) == parts
+
+
+def expect(job: OpenJob, naive: Naive, name: str = "") -> int:
+    """Hold every iteration and all of the time of every GPU against the naive computation; returns how many."""
+    found, number = blocking(job), 0
+    for kept in (found.whole, found.iterations):
+        for (task, device), one in kept.items():
+            gpu, offset = naive.gpu(task.process, device), report_at(job.session, task.report).clock_offset
+            if kept is found.whole:
+                assert (one.starts[0] - offset, one.ends[0] - offset) == gpu.span
+            for place, (low, high) in enumerate(zip(one.starts - offset, one.ends - offset, strict=True)):
+                where = (name, task.process >> 24 & 0xFFFFFF, device, int(low), int(high))
+                assert parts_of(one, place) == gpu.parts(low, high), where
+                assert one.busy[place] == gpu.busy(low, high), where
+                assert one.parts[place].sum() == one.time[place] == high - low, where
+                assert one.part("compute")[place] <= one.busy[place] <= one.time[place], where
+                number += 1
+    return number
+
+
+SEEDS = range(200)
+
+
+def programs(path: Path, seeds: range) -> Path:
+    """Programs by chance, side by side in one export."""
+    with ExportWriter(path) as export:
+        for seed in seeds:
+            Dice(export, 1000 + 10 * seed, seed)
+    return path
+
+
+@pytest.fixture(scope="module")
+def by_chance(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return programs(tmp_path_factory.mktemp("blocking") / "chance.sqlite", SEEDS)
+
+
+def test_programs_by_chance_are_told_as_naively(by_chance: Path):
+    with job_of(by_chance) as job:
+        found = blocking(job)
+        assert len({task for task, _ in found.whole}) == len(SEEDS) < len(found.whole)
+        assert expect(job, Naive(by_chance)) > 3 * len(SEEDS)
+        every = np.sum([one.parts[0] for one in found.whole.values()], axis=0)
+        assert every.all(), dict(zip(PARTS, every.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("at_once", [20, 90])
+def test_it_does_not_matter_how_much_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int):
+    path = programs(tmp_path / "chance.sqlite", range(10))
+    with job_of(path) as job:
+        whole = blocking(job)
+    monkeypatch.setattr(blocking_module, "_AT_ONCE", at_once)
+    with job_of(path) as job:
+        sliced = blocking(job)
+        expect(job, Naive(path))
+    for one, other in ((whole.whole, sliced.whole), (whole.iterations, sliced.iterations)):
+        assert one.keys() == other.keys()
+        for key, its in one.items():
+            for name in ("starts", "ends", "parts", "busy"):
+                assert np.array_equal(getattr(its, name), getattr(other[key], name)), (key, name)
+            starved = other[key].starved
+            assert its.starved.starts.tolist() == starved.starts.tolist(), key
+            assert its.starved.ends.tolist() == starved.ends.tolist(), key
+
+
+def test_a_window_is_one_iteration(tmp_path: Path):
+    path = programs(tmp_path / "chance.sqlite", range(40))
+    naive, seen = Naive(path), set()
+    with job_of(path) as job:
+        low = int(np.median([one.starts[0] for one in blocking(job).whole.values()]))
+        for window in (Window(low, low + 1), Window(low + 100, low + 900), Window(low + 7, low + 5000)):
+            for (task, device), one in blocked_in(job, window).items():
+                gpu, where = naive.gpu(task.process, device), (window, task.process >> 24 & 0xFFFFFF, device)
+                assert parts_of(one) == gpu.parts(window.start, window.end), where
+                assert one.busy[0] == gpu.busy(window.start, window.end), where
+                seen |= parts_of(one).keys()
+    assert seen == {*PARTS}
+
+
+def test_the_first_node_of_a_graph_that_ended_before_the_window_is_the_first_all_the_same(tmp_path: Path):
+    with ExportWriter(tmp_path / "a.sqlite") as export:
+        program = Program(export, 4711)
+        program.kernel((0, 10), (20, 100))
+        program.nodes((102, 110), (120, 130), (133, 140), (147, 150))
+    with job_of(tmp_path / "a.sqlite") as job:
+        (one,) = blocked_in(job, Window(131, 145)).values()
+        assert parts_of(one) == {"compute": 7, "unresolved": 2 + 5}
+
+
+def two_gpus(program: Program) -> dict[int, Parts]:
+    """GPU 0 works for GPU 1, which waits for a copy, and for a kernel, of it."""
+    program.kernel((0, 10), (20, 100))
+    program.kernel((0, 11), (20, 100), stream=33, device=1)
+    program.copy((12, 13), (101, 130), kind="PtoP")
+    program.record(14, 5, 13, sync=1)
+    program.wait(15, 5, 33, sync=1, device=1)
+    program.kernel((16, 17), (135, 150), stream=33, device=1)
+    program.kernel((18, 19), (130, 180))
+    program.record(20, 5, 13, sync=2)
+    program.wait(21, 5, 33, sync=2, device=1)
+    program.kernel((22, 23), (184, 200), stream=33, device=1)
+    return {
+        0: {"compute": 80 + 50, "other_copies": 30},
+        1: {"compute": 80 + 15 + 16, "other_copies": 30, "stalled": 5 + 34},
+    }
+
+
+def test_a_gpu_waits_for_another_of_its_process(tmp_path: Path):
+    with ExportWriter(tmp_path / "a.sqlite") as export:
+        program = Program(export, 4711)
+        expected = two_gpus(program)
+    with job_of(tmp_path / "a.sqlite") as job:
+        found = blocking(job).whole
+        assert {device: parts_of(one) for (_, device), one in found.items()} == expected
+        assert expect(job, Naive(tmp_path / "a.sqlite")) == 2
+
+
+def test_processes_that_share_a_gpu_have_budgets_of_their_own(tmp_path: Path):
+    """The same handles, numbers and streams; what one of them computes does not hide what the other waits for."""
+    path = tmp_path / "a.sqlite"
+    with ExportWriter(path) as export:
+        one, other = Program(export, 4711), Program(export, 4712)
+        for program, copied in ((one, 160), (other, 140)):
+            program.kernel((0, 10), (20, 100))
+            program.copy((12, 13), (101, copied), stream=14)
+            program.record(14, 5, 14, sync=1)
+            program.wait(15, 5, 13, sync=1)
+            program.kernel((16, 17), (170, 200))
+    with job_of(path) as job:
+        found = blocking(job).whole
+        for program, copied in ((one, 160), (other, 140)):
+            assert parts_of(found[Task(0, program.process.global_id), 0]) == {
+                "compute": 80 + 30, "to_device": copied - 100, "stalled": 170 - copied,
+            }  # fmt: skip
+
+
+def stepping(path: Path, *, steps: bool = True, late: int = 0) -> Path:
+    """Three steps of 100 ns on the GPU, from the first operation of one to that of the next.
+
+    Each begins with a copy of 20 ns that holds its first kernel of 40 ns; another is launched 10 ns late, or ``late``
+    more.
+    """
+    with ExportWriter(path) as export:
+        program = Program(export, 4711)
+        for number in range(3):
+            now = 1_000 + 100 * number
+            program.copy((now - 20, now - 19), (now, now + 20), kind="HtoD")
+            program.kernel((now - 18, now - 17), (now + 25, now + 65))
+            program.kernel((now + 60, now + 75 + late), (now + 75 + late, now + 95))
+            if steps:
+                program.step(number, (now - 20, now + 79))
+    return path
+
+
+def test_steps_end_where_the_next_begins_and_the_last_with_its_work(tmp_path: Path):
+    with job_of(stepping(tmp_path / "a.sqlite")) as job:
+        ((_, one),) = blocking(job).iterations.items()
+        assert one.starts.tolist() == [1_000, 1_100, 1_200] and one.ends.tolist() == [1_100, 1_200, 1_295]
+        step = {"compute": 60, "starved": 10, "to_device": 20, "stalled": 5}
+        # The copy of the next step holds its first kernel from the last of this step on.
+        assert [parts_of(one, place) for place in range(3)] == [{**step, "to_device": 25}] * 2 + [step]
+        assert (one.time - one.busy).tolist() == [20, 20, 15]
+        ((_, whole),) = blocking(job).whole.items()
+        assert parts_of(whole) == {name: sum(parts_of(one, place)[name] for place in range(3)) for name in step}
+        starts = [1_065, 1_165, 1_265]
+        assert whole.starved.starts.tolist() == starts and (whole.starved.ends - starts).tolist() == [10] * 3
+
+
+def test_a_selection_chooses_steps_by_their_begin_and_gpus_and_ranks(tmp_path: Path):
+    with job_of(stepping(tmp_path / "a.sqlite")) as job:
+        (one,) = iterations(job, Selection(window=Window(1_050, 1_201)))
+        assert one.numbers is not None and one.numbers.tolist() == [1, 2]
+        assert iterations(job, Selection(devices=frozenset({1}))) == []
+        assert iterations(job, Selection(window=Window(1_001, 1_099))) == []
+
+
+def test_without_steps_the_window_is_the_iteration(tmp_path: Path):
+    with job_of(stepping(tmp_path / "a.sqlite", steps=False)) as job:
+        (one,) = iterations(job, Selection())
+        assert one.numbers is None and one.of.time.tolist() == [295]
+        (one,) = iterations(job, Selection(window=Window(1_010, 1_070)))
+        assert one.numbers is None and parts_of(one.of) == {
+            "compute": 40, "to_device": 10, "stalled": 5, "starved": 5,
+        }  # fmt: skip
+
+
+def real(*names: str) -> list[Any]:
+    """The names of real exports, of which the large ones are in the campaign alone."""
+    large = ("ddp", "dataloader", "ai-training")
+    return [pytest.param(name, marks=pytest.mark.campaign if name.startswith(large) else ()) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name",
+    real(
+        *("h100-2rank-moe-before", "h100-2rank-moe-after", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound"),
+        *("schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4", "ddp-a100-nobroadcast-rank0of4"),
+        *("dataloader-bound-a100", "ai-training-before"),
+    ),
+)
+def test_real_exports_are_told_as_naively(name: str):
+    (path,) = shared(name)
+    with job_of(path) as job:
+        assert expect(job, Naive(path), name)
+
+
+COPIES = ("to_device", "to_host", "on_device", "other_copies")
+COUNTED = {
+    ("ddp-a100-rank0of4", 0): (30.578, 28.146, 0.650, 0, 1.140, 0.287, 0.400),
+    ("ddp-a100-nobroadcast-rank0of4", 0): (29.978, 28.394, 0.527, 0.124, 0.248, 0.256, 0.419),
+    ("dataloader-bound-a100", 0): (200.720, 107.211, 91.876, 0, 0, 0.973, 0.568),
+    ("h100-2rank-moe-before", 0): (299.849, 253.691, 20.703, 17.144, 3.258, 0.348, 4.486),
+    ("h100-2rank-moe-before", 1): (298.662, 256.096, 28.191, 8.174, 2.955, 0.283, 2.719),
+}
+"""What somebody else counted of real exports: medians over 59 steps or one window, in ms, of the iteration and of
+compute, launch-starved, NCCL, copies, memsets and stalled."""
+
+
+@pytest.mark.parametrize(("name", "device"), COUNTED, ids=lambda value: str(value))
+def test_real_exports_are_told_as_somebody_else_counted_them(name: str, device: int):
+    (path,) = shared(name)
+    with job_of(path) as job:
+        found = blocking(job)
+        (one,) = [
+            found.iterations.get(key, whole)
+            for key, whole in found.whole.items()
+            if key[1] == device or len(found.whole) == 1
+        ]
+        assert len(one) == (1 if name.startswith("h100") else 59)
+        copies = np.sum([one.part(part) for part in COPIES], axis=0)
+        times = [one.time, one.part("compute"), one.part("starved"), one.part("nccl"), copies]
+        times += [one.part("memsets"), one.part("stalled")]
+        for time, expected in zip(times, COUNTED[name, device], strict=True):
+            assert np.median(time) / MS == pytest.approx(expected, rel=0.01, abs=0.005)
+        if name == "dataloader-bound-a100":
+            assert one.part("starved").sum() / MS == pytest.approx(38_079, rel=0.01)
+
+
+class TestCommands:
+    """``nsystui budget --by step`` and ``nsystui steps --budget``."""
+
+    @pytest.fixture
+    def asked(self, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[list[dict[str, str]], str]]:
+        """The rows that a command writes, and its notes."""
+
+        def ask(*words: str | Path, status: int = 0) -> tuple[list[dict[str, str]], str]:
+            assert main([*map(str, words), "--format", "csv"]) == status
+            written = capsys.readouterr()
+            return list(csv.DictReader(io.StringIO(written.out))), written.err
+
+        return ask
+
+    def test_the_budget_by_step_has_a_row_for_each_part(self, asked: Any, tmp_path: Path):
+        rows, notes = asked("budget", "--by", "step", stepping(tmp_path / "a.sqlite"))
+        figures = {row.pop("Part"): row for row in rows}
+        assert list(figures) == [
+            *("iteration", "GPU busy", "GPU idle", "without compute", "compute", "launch-starved"),
+            *("blocked by copies to the GPU", "stalled"),
+        ]
+        assert figures["blocked by copies to the GPU"] == {
+            "Share (%)": "23.73", "Median (ns)": "25", "Min (ns)": "20", "Max (ns)": "25",
+            "Most at Rank": "", "Iterations": "3", "Total (ns)": "70",
+        }  # fmt: skip
+        totals = {name: int(row["Total (ns)"]) for name, row in figures.items()}
+        whole = totals["iteration"]
+        assert totals["GPU busy"] + totals["GPU idle"] == whole == totals["compute"] + totals["without compute"]
+        assert whole == sum(list(totals.values())[4:])
+        assert "steps are the NVTX ranges `step *` (3)" in notes
+        assert "launch-starved time by cause: cudaLaunchKernel in `step *` 100.0 %" in notes
+
+    def test_steps_with_their_budget_have_a_row_for_each_step(self, asked: Any, tmp_path: Path):
+        rows, notes = asked("steps", "--budget", stepping(tmp_path / "a.sqlite"))
+        assert [(row["Rank"], row["Device"], row["Step"], row["Start (ns)"], row["Duration (ns)"]) for row in rows] == [
+            ("0", "0", "0", "1000", "100"), ("0", "0", "1", "1100", "100"), ("0", "0", "2", "1200", "95"),
+        ]  # fmt: skip
+        parts = [
+            *("Compute (ns)", "Launch-starved (ns)", "Blocked by NCCL (ns)", "Blocked by other communication (ns)"),
+            *("Blocked by copies to the GPU (ns)", "Blocked by copies to the host (ns)"),
+            *("Blocked by copies on the GPU (ns)", "Blocked by other copies (ns)", "Blocked by memsets (ns)"),
+            *("Stalled (ns)", "Unresolved (ns)", "Tail (ns)"),
+        ]
+        assert [*rows[0]][5:] == parts
+        assert [[int(row[part]) for part in parts] for row in rows] == [
+            [60, 10, 0, 0, 25, 0, 0, 0, 0, 5, 0, 0], [60, 10, 0, 0, 25, 0, 0, 0, 0, 5, 0, 0],
+            [60, 10, 0, 0, 20, 0, 0, 0, 0, 5, 0, 0],
+        ]  # fmt: skip
+        assert "steps are the NVTX ranges `step *` (3)" in notes
+
+    def test_ranks_are_held_against_each_other(self, asked: Any, tmp_path: Path):
+        paths = [stepping(tmp_path / f"rank{rank}.sqlite", late=late) for rank, late in ((0, 0), (1, 5))]
+        rows, _ = asked("budget", "--by", "step", *paths)
+        figures = {row["Part"]: row for row in rows}
+        assert [figures["launch-starved"][name] for name in ("Min (ns)", "Max (ns)", "Most at Rank", "Iterations")] == [
+            "10", "15", "1", "6",
+        ]  # fmt: skip
+        rows, _ = asked("steps", "--budget", "--ranks", "1", *paths)
+        assert [(row["Rank"], row["Launch-starved (ns)"]) for row in rows] == [("1", "15")] * 3
+
+    def test_without_steps_all_of_the_time_is_one_iteration(self, asked: Any, tmp_path: Path):
+        path = stepping(tmp_path / "a.sqlite", steps=False)
+        rows, notes = asked("budget", "--by", "step", path)
+        assert (rows[0]["Part"], rows[0]["Total (ns)"], rows[0]["Iterations"]) == ("iteration", "295", "1")
+        assert "all of its time is one iteration" in notes and "no numbered NVTX ranges" in notes
+        (row,), notes = asked("steps", "--budget", path, "--time", "1010ns:1070ns")
+        assert (row["Step"], row["Duration (ns)"], row["Compute (ns)"]) == ("", "60", "40")
+        assert "all of its time is one iteration" in notes
+
+    def test_without_calls_of_the_api_all_gaps_are_unresolved(self, asked: Any, tmp_path: Path):
+        path = stepping(tmp_path / "a.sqlite")
+        edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
+        rows, notes = asked("budget", "--by", "step", path)
+        totals = {row["Part"]: row["Total (ns)"] for row in rows}
+        assert (totals["iteration"], totals["compute"], totals["unresolved"]) == ("295", "180", "115")
+        assert totals.keys().isdisjoint({"launch-starved", "stalled", "blocked by copies to the GPU"})
+        assert "all of its time is one iteration" in notes
+
+    def test_without_kernels_copies_block_and_without_gpu_work_there_is_nothing(self, asked: Any, tmp_path: Path):
+        path = stepping(tmp_path / "a.sqlite")
+        edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+        rows, _ = asked("budget", "--by", "step", path)
+        assert {row["Part"]: row["Total (ns)"] for row in rows} == {
+            "iteration": "220", "GPU busy": "60", "GPU idle": "160", "without compute": "220", "tail": "160",
+            "blocked by copies to the GPU": "60",
+        }  # fmt: skip
+        edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY")
+        for words in (("budget", "--by", "step"), ("steps", "--budget")):
+            rows, notes = asked(*words, path, status=3)
+            assert rows == [] and "no GPU work in this export" in notes
+        path = stepping(tmp_path / "b.sqlite")
+        for words in (("budget", "--by", "step"), ("steps", "--budget")):
+            assert asked(*words, path, "--devices", "3")[0] == []
+
+    @pytest.mark.parametrize("lost", ["DROP TABLE", "DELETE FROM"])
+    def test_without_records_of_events_it_says_what_to_record(self, asked: Any, tmp_path: Path, lost: str):
+        with ExportWriter(tmp_path / "a.sqlite") as export:
+            Cases(export, 4711).nccl_blocks_who_waits_for_its_event()
+        rows, notes = asked("budget", "--by", "step", tmp_path / "a.sqlite")
+        assert "blocked by NCCL" in [row["Part"] for row in rows] and "--cuda-event-trace" not in notes
+        edit(tmp_path / "a.sqlite", f"{lost} CUPTI_ACTIVITY_KIND_CUDA_EVENT")
+        rows, notes = asked("budget", "--by", "step", tmp_path / "a.sqlite")
+        assert {row["Part"]: row["Total (ns)"] for row in rows}["stalled"] == "85"
+        assert "counts as stalled" in notes and "--cuda-event-trace=true" in notes
+        _, notes = asked("budget", "--by", "step", stepping(tmp_path / "b.sqlite"))
+        assert "--cuda-event-trace" not in notes
+
+    def test_a_packed_job_answers_as_its_export(self, asked: Any, tmp_path: Path, capsys: Any):
+        """Also with default streams and numbers of records, on which some of the cases depend."""
+        with ExportWriter(tmp_path / "a.sqlite") as export:
+            for number, name in enumerate(CASES):
+                getattr(Cases(export, 1000 + 10 * number), name)()
+        assert main(["pack", str(tmp_path / "a.sqlite"), "-o", str(tmp_path / "job")]) == 0
+        capsys.readouterr()
+        rows, _ = asked("steps", "--budget", tmp_path / "a.sqlite")
+        assert len(rows) == len(CASES)
+        assert asked("steps", "--budget", tmp_path / "job")[0] == rows
