@@ -146,6 +146,8 @@ def _finding(one: Told) -> Iterator[str]:
     yield f'<article class="{classes}"><h3>{kind}{badge} {_text(one.id)}{cost}{was}{under}</h3>'
     yield f"<p>{_sentence(one.sentence)}</p>"
     if not one.is_brief:
+        if one.gain:
+            yield f"<p><b>To win</b> {_sentence(one.gain)}</p>"
         yield f"<p><b>How to fix</b> {_sentence(one.advice)} {_sentence(one.reason)}</p>"
         places = [f"<code>{_text(one.command)}</code>"]
         places += [f"{'rank' if one.ranks.isdecimal() else 'ranks'} {_text(one.ranks)}"] if one.ranks else []
