@@ -475,6 +475,19 @@ WORDS: tuple[Word, ...] = (
         "the part of waiting for a late rank that no compute hides, the mean over the other GPUs: what it costs them",
         ("finding",),
     ),
+    Word(
+        "blocked",
+        "what the next compute kernel waited for while no compute ran: its launch (late launches), NCCL, a copy or a "
+        "memset, or none of these (launch latency); `nsystui help path`",
+        ("overview",),
+    ),
+    Word(
+        "to win",
+        "at most so much of a step could be won back: the cost, but no more than what blocked compute; "
+        "`nsystui help path`",
+        ("overview", "finding"),
+    ),
+    Word("path", "the critical path of a step: what its time went to, walked back from its end", ("timeline",)),
     Word("step", "from the first GPU operation of a step to the first one of the next", ("ranks", "diff")),
 )
 

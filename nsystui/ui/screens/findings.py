@@ -36,7 +36,14 @@ COLUMNS = (
     Column("id", header="Rule", label="finding"),
     Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
     Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1, has_bar=True),
-    Column("recoverable", header="Recoverable per Iteration (ns)", label="to win", unit=Unit.DURATION, importance=1),
+    Column(
+        "recoverable",
+        header="Recoverable per Iteration (ns)",
+        label="to win",
+        unit=Unit.DURATION,
+        compared="cost",
+        importance=1,
+    ),
     Column("sentence", header="Finding", label="what is wrong"),
     Column("number", header="Number", label="number", unit=Unit.NUMBER, importance=FILES_ONLY),
 )
