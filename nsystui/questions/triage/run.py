@@ -119,10 +119,10 @@ class Triage:
     def blockers(self) -> dict[str, float]:
         """The share of an iteration of compute and of what blocks it, in words, %, the largest first.
 
-        Empty where nothing is known of most time without compute.
+        Empty where nothing is known of most time without compute, or the GPUs hardly work.
         """
         whole = sum(self.parts.values())
-        if not whole or 2 * self.parts["unresolved"] > whole - self.parts["compute"] > 0:
+        if not whole or self._hardly_works or 2 * self.parts["unresolved"] > whole - self.parts["compute"] > 0:
             return {}
         causes: dict[str, float] = {}
         for part, words in _BLOCKERS.items():
