@@ -13,6 +13,7 @@ from synthetic import training_job
 
 import nsystui
 from nsystui.cli import main
+from nsystui.questions.triage.finding import Standing
 
 PAGE = Path(__file__).parents[1] / "nsystui/docs/python.md"
 
@@ -47,6 +48,9 @@ def test_the_examples_of_the_page_are_true(job_files, monkeypatch, tmp_path):
             ("kernels", {"by": "rank", "ranks": [0, 2]}, ["kernels", "--by", "rank", "--ranks", "0,2"]),
             ("events", {"time": "10ms:11ms"}, ["events", "--time", "10ms:11ms"]),
             ("recipe nccl_sum", {}, ["recipe", "nccl_sum"]),
+            ("budget", {"by": "step"}, ["budget", "--by", "step"]),
+            ("steps", {"budget": True}, ["steps", "--budget"]),
+            ("path", {"by": "kind"}, ["path", "--by", "kind"]),
         ],
     ),
 )
@@ -60,7 +64,7 @@ def test_a_frame_has_the_rows_of_the_json(job, job_files, capsys, question, opti
         for key, value in said.items():
             if value is None:
                 assert pandas.isna(row[key])
-            elif isinstance(value, float):
+            elif isinstance(row[key], float):
                 assert row[key] == pytest.approx(value, rel=1e-3, abs=0.1)
             else:
                 assert row[key] == value
@@ -77,6 +81,11 @@ def test_triage_has_the_rows_of_the_json(findings, job_files, capsys):
     expected = json.loads(capsys.readouterr().out)
     assert findings.id.tolist() == [row["id"] for row in expected]
     assert findings.sentence.tolist() == [row["sentence"] for row in expected]
+    won = findings[findings.recoverable_ns.notna()]
+    assert won.id.tolist() == [row["id"] for row in expected if row["recoverable_ns"] is not None] != []
+    assert (won.speedup == won.iteration_ns / (won.iteration_ns - won.recoverable_ns)).all()
+    assert set(won.standing) <= {one.value for one in Standing}
+    assert {one for others in won.includes.dropna() for one in others.split()} <= set(won.id)
 
 
 @pytest.mark.campaign

@@ -214,6 +214,19 @@ class Wording:
         return f"{sign}{_four_digits(value / self.size)} {self.symbol}"
 
 
+def wordings(columns: Sequence[Column], rows: Sequence[Row]) -> list[Wording]:
+    """The wording of each column that suits ``rows``.
+
+    Columns of one scale have the unit that suits the largest value of all of them, whether they are shown or not: a
+    narrower table has the same numbers.
+    """
+    of_scale: dict[tuple[Unit, str], list[Value]] = {column.scale: [] for column in columns}
+    for column, values in zip(columns, zip(*rows, strict=True), strict=False):
+        of_scale[column.scale].extend(values)
+    found = {scale: Wording.of(scale[0], values) for scale, values in of_scale.items()}
+    return [found[column.scale] for column in columns]
+
+
 _NUMBER = re.compile(r"(?P<whole>[-+]?[0-9][0-9,]*)(?P<fraction>\.[0-9 ]*[0-9])?(?P<unit> [^0-9\s]\S*)?")
 
 

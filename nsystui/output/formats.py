@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from nsystui.base.answer import FILES_ONLY, Answer, Column, Row, TableAnswer, Unit, Value, column_batches, iter_rows
 from nsystui.base.errors import UsageError
 from nsystui.base.text import ascii_glyphs, safe_text, width_of
-from nsystui.base.units import Wording, round_half_up
+from nsystui.base.units import Wording, round_half_up, wordings
 
 FORMATS = ("table", "csv", "json", "md", "parquet")
 """The names of the formats of tables, as ``--format`` takes them."""
@@ -230,8 +230,8 @@ def _write_markdown(answer: Answer, stream: Writable, progress: Progress | None)
 class _TableColumn:
     """The layout of one column of a text table, measured on the first page."""
 
-    def __init__(self, column: Column, values: Sequence[Value]) -> None:
-        self._wording = Wording.of(column.unit, values)
+    def __init__(self, column: Column, wording: Wording, values: Sequence[Value]) -> None:
+        self._wording = wording
         self._is_text = column.unit is Unit.TEXT
         label = safe_text(self._wording.heading(column.label))
         self.width = max(width_of(label), max(map(width_of, map(self._wording.cell, values)), default=0))
@@ -246,6 +246,11 @@ class _TableColumn:
         return self._pad(self._wording.cell(value))
 
 
+def _table_columns(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[_TableColumn]:
+    values: Iterable[Sequence[Value]] = zip(*rows, strict=True) if rows else [()] * len(columns)
+    return map(_TableColumn, columns, wordings(columns, rows), values)
+
+
 _LEAST_TEXT, _NAME_SHARE = 12, 0.4
 
 
@@ -256,8 +261,7 @@ def fitting(answer: TableAnswer, width: int) -> TableAnswer:
     text, keeps 0.4 of a line meanwhile. Then texts are cut at their ends, the widest first, before numbers of
     importance 0 leave, the last first.
     """
-    values: Sequence[Sequence[Value]] = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
-    widths = [_TableColumn(column, held).width for column, held in zip(answer.columns, values, strict=True)]
+    widths = [column.width for column in _table_columns(answer.columns, answer.rows)]
     shown = [number for number, column in enumerate(answer.columns) if column.importance < FILES_ONLY]
     first, last = shown[0], shown[-1]
     texts = {number for number in shown if answer.columns[number].unit is Unit.TEXT}
@@ -313,10 +317,8 @@ def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: P
 
     remaining = pages(answer)
     first = next(remaining, [])
-    values: Iterable[Sequence[Value]] = zip(*first, strict=True) if first else [()] * len(answer.columns)
     is_shown = [column.importance < FILES_ONLY for column in answer.columns]
-    columns = [_TableColumn(column, held) for column, held in zip(answer.columns, values, strict=True)]
-    columns = list(compress(columns, is_shown))
+    columns = list(compress(_table_columns(answer.columns, first), is_shown))
     put(column.heading for column in columns)
     put("-" * column.width for column in columns)
     rows = 0

@@ -16,7 +16,7 @@ from itertools import compress
 from nsystui.base.answer import FILES_ONLY, Column, Unit, Value
 from nsystui.base.drawing import COLOURS, Drawing
 from nsystui.base.text import safe_text
-from nsystui.base.units import Wording, format_value
+from nsystui.base.units import Wording, format_value, wordings
 from nsystui.output.formats import fitting
 from nsystui.output.svg import FONT, INK, PAPER, style, svg
 from nsystui.questions.report.report import JobPage, ReportTable, Section, Told
@@ -146,6 +146,8 @@ def _finding(one: Told) -> Iterator[str]:
     yield f'<article class="{classes}"><h3>{kind}{badge} {_text(one.id)}{cost}{was}{under}</h3>'
     yield f"<p>{_sentence(one.sentence)}</p>"
     if not one.is_brief:
+        if one.gain:
+            yield f"<p><b>To win</b> {_sentence(one.gain)}</p>"
         yield f"<p><b>How to fix</b> {_sentence(one.advice)} {_sentence(one.reason)}</p>"
         places = [f"<code>{_text(one.command)}</code>"]
         places += [f"{'rank' if one.ranks.isdecimal() else 'ranks'} {_text(one.ranks)}"] if one.ranks else []
@@ -220,7 +222,7 @@ def _table(table: ReportTable, has_title: bool = True) -> Iterator[str]:
         column.key for column in fitting(answer.with_columns(known), _CELLS).columns if column.importance < FILES_ONLY
     }
     shown = [column.key in fits for column in answer.columns]
-    columns = [_Cells(column, held) for column, held in compress(zip(answer.columns, values, strict=True), shown)]
+    columns = list(compress(map(_Cells, answer.columns, wordings(answer.columns, answer.rows), values), shown))
     caption = f"<caption>{_text(table.title)}</caption>" if has_title else ""
     heads = "".join(one.head for one in columns)
     yield f"{_scrolled(table.title)}<table>{caption}<thead><tr>{heads}</tr></thead><tbody>"
@@ -235,9 +237,8 @@ def _table(table: ReportTable, has_title: bool = True) -> Iterator[str]:
 class _Cells:
     """The cells of a column, in one unit, with the texts of a text table."""
 
-    def __init__(self, column: Column, values: Sequence[Value]) -> None:
-        self._column, self._values = column, values
-        self._wording = Wording.of(column.unit, values)
+    def __init__(self, column: Column, wording: Wording, values: Sequence[Value]) -> None:
+        self._column, self._values, self._wording = column, values, wording
         is_text = column.unit is Unit.TEXT and not _are_worded(values)
         self._kind = "" if is_text else ' class="n"'
         self.head = f'<th scope="col"{self._kind}><button>{_text(self._wording.heading(column.label))}</button></th>'

@@ -125,6 +125,7 @@ def _finding(one: Told) -> Iterator[str]:
     if one.is_brief:
         return
     lines = [f"**Caused by**: {plain(one.under)}"] if one.under else []
+    lines += [f"**To win**: {plain(one.gain)}"] if one.gain else []
     lines += [f"**How to fix**: {plain(one.advice)} {plain(one.reason)}"]
     lines += [f"**Measured as**: {plain(one.measured)}"] if one.measured else []
     lines += [f"**When**: `{one.window}`"] if one.window else []

@@ -45,7 +45,7 @@ VERBS = {
         *("callers", "metrics", "behind"),
     ),
     "View": (
-        *("choose", "sort", "zoom", "whole", "fold", "drawing", "open_rank", "expand"),
+        *("choose", "sort", "zoom", "whole", "fold", "drawing", "open_rank", "expand", "path"),
         *("collapse", "useful", "clock", "anchor", "kinds", "swap", "check"),
     ),
     "Select": (
@@ -264,6 +264,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("minus,Z", "-", "zoom(-1)", "", ""),
         ("slash", "/", "search", "search", "search events of all ranks by name: text, !text, /regex/; empty for none"),
         ("space", "space", "open_rank", "streams", "show or hide the streams and threads of a rank"),
+        ("I", "I", "path", "path", "the critical path of the step under the cursor, on a lane; again to take it away"),
         ("tab", "tab", "next_rank(1)", "rank", "open the next rank in place of this one; shift+tab the previous one"),
         ("shift+tab", "shift+tab", "next_rank(-1)", "", ""),
         (
@@ -474,6 +475,19 @@ WORDS: tuple[Word, ...] = (
         "the part of waiting for a late rank that no compute hides, the mean over the other GPUs: what it costs them",
         ("finding",),
     ),
+    Word(
+        "blocked",
+        "what the next compute kernel waited for while no compute ran: its launch (late launches), NCCL, a copy or a "
+        "memset, or none of these (launch latency); `nsystui help path`",
+        ("overview",),
+    ),
+    Word(
+        "to win",
+        "at most so much of a step could be won back: the cost, but no more than what blocked compute; "
+        "`nsystui help path`",
+        ("overview", "finding"),
+    ),
+    Word("path", "the critical path of a step: what its time went to, walked back from its end", ("timeline",)),
     Word("step", "from the first GPU operation of a step to the first one of the next", ("ranks", "diff")),
 )
 

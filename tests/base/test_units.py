@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.base.answer import Unit
+from nsystui.base.answer import FILES_ONLY, Column, Unit
 from nsystui.base.errors import UsageError
-from nsystui.base.units import DecimalLayout, Wording, align_decimal, format_value, parse_duration, round_half_up
+from nsystui.base.units import (
+    DecimalLayout,
+    Wording,
+    align_decimal,
+    format_value,
+    parse_duration,
+    round_half_up,
+    wordings,
+)
 
 # 999,950 ns are not "1000 µs", and digits before the point are not rounded away.
 WORDS = {
@@ -147,6 +155,15 @@ def test_a_column_has_one_unit_which_its_heading_names(unit, values, heading, ce
 def test_a_column_without_values_names_no_unit_and_a_heading_that_names_it_already_stays():
     assert [Wording.of(unit, [None, None]).heading("wait") for unit in (Unit.DURATION, Unit.BYTES)] == ["wait"] * 2
     assert Wording.of(Unit.PERCENT, [1.0]).heading("busy %") == "busy %"
+
+
+def test_columns_that_are_compared_share_the_unit_of_their_largest_value_shown_or_not():
+    duration = Column("duration", header="D", label="duration", unit=Unit.DURATION, importance=FILES_ONLY)
+    part = Column("part", header="P", label="part", unit=Unit.DURATION, compared="duration")
+    other = Column("other", header="O", label="other", unit=Unit.DURATION)
+    found = wordings((duration, part, other), [(112_485_001, 3_061, 3_061)])
+    assert [one.symbol for one in found] == ["ms", "ms", "ns"]
+    assert [one.symbol for one in wordings((duration, part), [])] == [Wording.of(Unit.DURATION, ()).symbol] * 2
 
 
 @given(st.lists(st.floats() | st.integers(-(2**62), 2**62) | st.none()))

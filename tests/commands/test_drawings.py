@@ -12,6 +12,7 @@ DRAWN = {
     "gpu": ("gpu",),
     "gpu over time": ("gpu", "--over-time", "--bins", "40"),
     "budget": ("budget",),
+    "budget by step": ("budget", "--by", "step"),
     "timeline": ("timeline", "--all-lanes", "--width", "120"),
     "metrics": ("metrics",),
     "GPU memory": ("gpu-memory",),

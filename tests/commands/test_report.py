@@ -14,6 +14,8 @@ from support import damage_rows, fingerprint
 from synthetic import ExportWriter, cpu_only_export, empty_export, hostile_names_export
 from synthetic.variants import start_gpu_process
 
+from nsystui.base.answer import Unit
+from nsystui.base.units import format_value
 from nsystui.cli import main
 from nsystui.demo import PLANTED_SECRET, TrainingJob
 
@@ -97,6 +99,8 @@ def seen(tmp_path_factory) -> Iterator[Browser]:
     ("section", "title", "words"),
     [
         ("budget", "by GPU", ("budget",)),
+        ("blocking", "an iteration", ("budget", "--by", "step")),
+        ("path", "by kind", ("path", "--by", "kind")),
         ("kernels", "by family", ("kernels", "--by", "family")),
         ("nccl", "by message size", ("nccl", "--sizes", "exact")),
         ("steps", "across ranks", ("steps", "--across")),
@@ -126,13 +130,18 @@ def test_findings_come_with_cost_cause_advice_and_evidence(records, demo_job, pa
     for text in (one[key] for one in told for key in ("sentence", "suggestion", "reason")):
         assert text.replace("`", "") in page.text
     assert len(page.tables["findings"]) >= 1
+    won = [format_value(Unit.DURATION, one["recoverable_ns"]) for one in told if one["recoverable_ns"] is not None]
+    assert won and all(f"To win at most {time} of " in page.text for time in won)
 
 
 def test_the_verdict_the_budget_and_the_parts_of_the_job_are_there(page):
     assert re.search(r"GPUs are busy \d+ % of the time", page.text)
-    assert {"findings", "over-time", "budget", "ranks", "steps", "kernels", "nccl"} < set(page.tables) | {"over-time"}
+    assert {"findings", "over-time", "budget", "blocking", "path", "ranks", "steps", "kernels", "nccl"} < set(
+        page.tables
+    ) | {"over-time"}
     assert {"nvtx", "efficiency", "host", "capture"} <= set(page.tables)
-    assert len([tag for tag, _ in page.elements if tag == "svg"]) >= 4
+    assert len([tag for tag, _ in page.elements if tag == "svg"]) >= 5
+    assert "what blocked the GPUs, of all iterations" in page.text
     assert len(page.table("ranks", "ranks")) == 5
     assert len(page.source) < 150_000, "a page of 64 ranks would be large"
     for words in ("4 ranks", "2 hosts", "driver ", "nsys ", "made by nsystui"):

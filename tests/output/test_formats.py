@@ -151,6 +151,17 @@ def test_table_rows_are_single_lines_of_one_width(rows):
     assert all(width_of(line) <= width_of(lines[1]) for line in lines)
 
 
+def test_columns_that_are_compared_have_one_unit_in_a_table_of_any_width():
+    columns = (
+        Column("compute", header="Compute (ns)", label="compute", unit=Unit.DURATION, compared="duration"),
+        Column("duration", header="Duration (ns)", label="duration", unit=Unit.DURATION, importance=1),
+    )
+    answer = TableAnswer("steps", columns, [(93_269, 112_485_001), (3_061, 115_652_001)])
+    for shown in (answer, fitting(answer, 12)):
+        *_, first, second = written(shown, "table").splitlines()
+        assert (first.split()[0], second.split()[0]) == ("0.093", "0.003")
+
+
 def test_rows_come_page_by_page_and_once():
     for file_format in ("csv", "json", "md", "table"):
         answer, seen, stream = Many(), [], io.StringIO()

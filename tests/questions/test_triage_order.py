@@ -46,7 +46,7 @@ def test_the_cause_comes_before_its_symptom_which_is_folded_and_the_summary_says
     text = lines(found)
     assert any(line.startswith("   so: slow-steps") for line in text)
     assert not any(line.startswith("W  slow-steps") for line in text)
-    assert found.summary == "The GPU is busy 50 % of the time. Largest loss: long idle gaps, mostly poll (50.0 %)."
+    assert found.losses == "The GPU is busy 50 % of the time. Largest loss: long idle gaps, mostly poll (50.0 %)."
     assert "poll" in found.summary
     assert found.summary[:40] in " ".join(text[:3])
     assert "The GPU is busy 50 % of the time." in report(found)
@@ -57,7 +57,7 @@ def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_pat
         gpu.call("cudaMallocHost", MS, 90 * MS)
         gpu.kernel(90 * MS, 100 * MS, launched=90 * MS - 10_000)
     assert (
-        triaged(tmp_path / "a.sqlite").summary
+        triaged(tmp_path / "a.sqlite").losses
         == "The GPU is busy 10 % of the time. Largest loss: start-up (89.9 %, mostly cudaMallocHost)."
     )
 

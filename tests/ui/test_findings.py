@@ -48,6 +48,10 @@ class TestFound:
             assert costs == sorted(costs, reverse=True)
             assert set("▏▎▍▌▋▊▉█") & set(line_with(app, "straggler ")) and "Rank 1" in line_with(app, "straggler ")
             assert "◂ straggler" in line_with(app, "      1     ")
+            blockers = overview(app).findings.found.blockers
+            assert f"a step: compute {blockers['compute']:.1f} %" in line_with(app, "blocked  ")
+            assert f"compute {blockers['compute']:.0f} % of the time" in overview(app).findings.found.summary
+            assert "to win" not in line_with(app, "what is wrong")  # at 80 cells what is wrong says more
             keys = [column.key for column in overview(app).answer_to_export().columns]
             assert {"id", "suggestion", "start", "command"} <= set(keys)
             for size in ((60, 15), WIDE, NARROW):
@@ -56,6 +60,8 @@ class TestFound:
                 words = len(screen.head.texts) + len(screen.looking.texts)
                 assert sum(part.size.height for part in parts) + words + 3 == size[1]
                 assert any("GPUs are busy" in text for text in screen.looking.texts) == (size[1] >= 24)
+                assert any(text.startswith("blocked") for text in screen.head.texts) == (size[1] >= 24)
+                assert ("to win a step" in screen_text(app)[screen.findings.region.y]) == (size == WIDE)
                 assert min(part.size.height for part in parts) >= (2 if size[1] >= 24 else 1)
 
             overview(app).findings.move_to([text.startswith("straggler") for text in rows(app)].index(True))
@@ -63,8 +69,9 @@ class TestFound:
             assert name_of_screen(await press(pilot, "enter")) == "FindingScreen"  # the findings have the focus
             first = app.screen.finding
             assert first.id == "straggler"
-            for word in ("why", "how to fix", "cost", "go to"):
+            for word in ("why", "how to fix", "cost", "to win", "go to"):
                 assert line_with(app, f"{word}  ")
+            assert f"to win      {first.gain.words}"[:70] in line_with(app, "to win  ")
             assert first.advice.text[:20] in line_with(app, "how to fix")
             assert app.screen.table.row_count == len(first.evidence) and " of " in screen_text(app)[1]
             assert (await press(pilot, "right_square_bracket")).screen.finding is not first

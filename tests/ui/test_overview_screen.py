@@ -69,7 +69,7 @@ async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job,
         assert picture.spent.time == 4 * (picture.facts.events.end - picture.facts.events.start)
 
         copied = replace(picture.spent, memory=picture.spent.memory_only + picture.spent.time // 10)
-        lines = time_lines(replace(picture, spent=copied), None, 120, 1, True)
+        lines = time_lines(replace(picture, spent=copied), None, None, 120, 1, True)
         assert any("memory" in text and "(hidden 10.0 %)" in text for line in lines for text, _ in line)
 
         spent, line = overview(await resize(pilot, *WIDE)).picture.spent, line_with(app, "GPU time")

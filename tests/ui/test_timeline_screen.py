@@ -12,6 +12,10 @@ from synthetic import cpu_only_export, empty_export, training_job
 from nsystui.base.selection import Window
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.listing import key_of
+from nsystui.questions.ranks.steps import step_times
+from nsystui.questions.steps.dependencies import COMPUTE
+from nsystui.questions.steps.path import critical_path
+from nsystui.questions.timeline.events import thread_spans
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.screens.timeline import TimelineScreen
 from nsystui.ui.widgets.lane_chart import LaneChart, LaneLine
@@ -335,3 +339,48 @@ async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_d
         assert app.selection.window == interval.window and app.screen.whose.thread == str(tid_of(lane.thread))
         assert app.screen.nodes.calls.samples > 0
         assert (await press(pilot, "escape", "escape")).current_mode == "timeline"
+
+
+@pytest.mark.campaign
+async def test_the_critical_path_of_the_step_under_the_cursor_has_a_lane(
+    demo_job, cache_directory, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    async with running(demo_job, cache_directory, WIDE, "L") as (app, pilot):
+        screen, job = timeline(app), app.job
+        steps = step_times(job.steps())[job.ranks[0].task]
+        window = steps.window(3)
+        screen.look_at(window, window.start + 1000)
+        assert f"critical path of step {steps.numbers[3]}: " in last_line(await press(pilot, "I"))
+        assert labels(app)[:2] == ["▾ rank 0 GPU", f"path step {steps.numbers[3]}"]
+        lane = screen.picture.lanes[1]
+        own, pieces = screen.picture.timeline.events(lane), critical_path(job, lane.task, window).pieces
+        assert (own.start[0], own.end[-1]) == (window.start, window.end) == (pieces[0].start, pieces[-1].end)
+        assert {one.category for one in thread_spans(screen.picture.timeline, lane, window, 200)} <= {
+            "compute",
+            "nccl",
+            "memory",
+            "api",
+            "idle",
+        }
+
+        screen.move_to(time=window.start, lane=lane)
+        await pilot.pause()
+        starts = [timeline(await press(pilot, "right_square_bracket")).time for _ in range(5)]
+        assert starts == own.start[1:6].tolist()  # from piece to piece
+        number = max(
+            (n for n, one in enumerate(pieces) if one.kind == COMPUTE), key=lambda n: pieces[n].end - pieces[n].start
+        )
+        piece = pieces[number]
+        screen.look_at(Window(piece.start, piece.end), piece.start + 1)
+        await pilot.pause()
+        assert line_with(app, f"on the critical path of step {steps.numbers[3]}")
+        assert key_of(screen.event_row()).row == piece.row
+
+        screen.look_at(window, window.start + 1000)
+        await press(pilot, "e", *"path.svg", "enter")
+        assert f"path step {steps.numbers[3]}" in (tmp_path / "path.svg").read_text(encoding="utf-8")
+        await press(pilot, "I")
+        assert not any(label.startswith("path") for label in labels(app))
+        screen.look_at(None, screen.picture.base.start)
+        assert "no step at this time" in last_line(await press(pilot, "I"))

@@ -59,8 +59,11 @@ def _ask_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> 
 
 def _draw_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
     from nsystui.questions.host.time_budget import device_budgets
-    from nsystui.questions.report.drawings import device_bars
+    from nsystui.questions.report.drawings import device_bars, iteration_bars
+    from nsystui.questions.steps.budget import iterations
 
+    if options["by"] == "step":
+        return iteration_bars(iterations(job, selection, options["step_range"]))
     return device_bars(device_budgets(job, selection, options["step_range"]))
 
 
@@ -134,8 +137,13 @@ Where the time of each GPU went, in parts that do not overlap and add up to 100 
 memory operations and whole graphs that nothing else hides, and idle time: start-up (before the first step that is not
 slow, or before the GPU first is half as busy as on average), gaps of 1 ms or more, shorter gaps, and the tail after the
 last operation. Time that was not recorded is not idle time. Notes name the causes of start-up and long gaps: what the
-CPU did meanwhile.""",
+CPU did meanwhile.
+
+With --by step, a row for each part of an iteration: compute, and of the time without compute what the next compute
+kernel waited for: its launch (launch-starved), NCCL, a copy or a memset, or neither (stalled): see
+`nsystui help path`.""",
         examples="""  nsystui budget rank*.sqlite
+  nsystui budget rank*.sqlite --by step
   nsystui budget rank0.sqlite --time 1.2s:1.5s --format json
   nsystui budget rank*.sqlite -o budget.svg""",
         topic="numbers",

@@ -20,6 +20,7 @@ from nsystui.questions.nccl.sizes import DurationsOfSize, bandwidth_curve
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.queries.time_window import extent
 from nsystui.questions.recipes.recipe import RecipeMap
+from nsystui.questions.steps.budget import LABELS, RankIterations
 from nsystui.questions.timeline.lanes import CATEGORIES, IDLE
 from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_text
 
@@ -68,6 +69,39 @@ def device_bars(budgets: Sequence[DeviceBudget], most: int = MOST_LANES) -> Bars
         return None
     named = [(device_label(one.device), one.budget) for one in budgets[:most]]
     return budget_bars(named, "budget of time by GPU")
+
+
+_BLOCKING = {
+    "compute": ("compute", 1.0),
+    "starved": ("api", 1.0),
+    "nccl": ("nccl", 1.0),
+    "communication": ("nccl", 0.6),
+    "to_device": ("memory", 1.0),
+    "to_host": ("memory", 0.8),
+    "on_device": ("memory", 0.6),
+    "other_copies": ("memory", 0.4),
+    "memsets": ("memory", 0.25),
+    "stalled": ("idle", 1.0),
+    "unresolved": ("idle", 0.5),
+    "tail": ("idle", 0.25),
+}
+"""The category of each part of an iteration, and its strength."""
+
+
+def iteration_bars(every: Sequence[RankIterations], most: int = MOST_LANES) -> Bars | None:
+    """A bar for each GPU: the parts of all of its iterations, in percent of their time; ``None`` without any."""
+    used = [part for part in _BLOCKING if any(one.of.part(part).any() for one in every)]
+    bars = []
+    for one in every[:most]:
+        shares = tuple(100.0 * int(one.of.part(part).sum()) / max(int(one.of.time.sum()), 1) for part in used)
+        label = (
+            f"rank {one.rank}"
+            if len({two.rank for two in every}) == len(every)
+            else f"rank {one.rank} GPU {one.of.device}"
+        )
+        bars.append(Bar(label, shares, f"median {format_value(Unit.DURATION, float(np.median(one.of.time)))}"))
+    parts = tuple(Part(LABELS[part], *_BLOCKING[part]) for part in used)
+    return Bars("what blocked the GPUs, of all iterations", parts, tuple(bars), Unit.PERCENT, 100.0) if bars else None
 
 
 def utilisation_lanes(job: OpenJob, selection: Selection, columns: int | None = None) -> DrawnLanes | None:

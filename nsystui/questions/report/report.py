@@ -27,7 +27,15 @@ from nsystui.questions.queries.reports import contents_table, diagnostics_table,
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.job_words import job_words, machine_words
 from nsystui.questions.ranks.overview import job_facts
-from nsystui.questions.report.drawings import bandwidth_curves, budget_bars, device_bars, step_lanes, utilisation_lanes
+from nsystui.questions.report.drawings import (
+    bandwidth_curves,
+    budget_bars,
+    device_bars,
+    iteration_bars,
+    step_lanes,
+    utilisation_lanes,
+)
+from nsystui.questions.steps.budget import iterations
 from nsystui.questions.triage.baseline import Against, Change, against
 from nsystui.questions.triage.finding import Finding
 from nsystui.questions.triage.run import COSTS, Triage, triage
@@ -71,6 +79,8 @@ class Told:
     under: str = ""
     kind: str = ""
     was: str = ""
+    gain: str = ""
+    """What could be won back, in words; empty where nothing is known."""
     is_brief: bool = False
     """Whether the sentence is all there is to tell: what did not get worse."""
     evidence: ReportTable | None = None
@@ -203,6 +213,7 @@ def _told(one: Finding, asked: Asked) -> Told:
         one.rank_numbers,
         window,
         one.under,
+        gain="" if one.gain is None else one.gain.words,
         evidence=evidence,
     )
 
@@ -287,6 +298,17 @@ def _budget(asked: Asked) -> Section:
     drawing = device_bars(budgets, _MOST_RANKS) if len(budgets) > 1 else None
     found = _section("budget", "Budget of time", [table], "budget", drawing=drawing)
     return found if table.total else replace(found, lines=lacking(question_named("gaps"), asked.job) or found.lines)
+
+
+def _blocking(asked: Asked) -> Section:
+    table = _asked(asked, "budget", "an iteration", by="step", step_range=asked.step_range)
+    bars = iteration_bars(iterations(asked.job, asked.selection, asked.step_range), _MOST_RANKS)
+    return _section("blocking", "What blocked the GPUs", [table], "budget", drawing=bars)
+
+
+def _path(asked: Asked) -> Section:
+    tables = [_asked(asked, "path", f"by {by}", by=by, step_range=asked.step_range) for by in ("kind", "name")]
+    return _section("path", "Critical path", tables, "path")
 
 
 def _ranks(asked: Asked) -> Section:
@@ -374,6 +396,8 @@ def _capture(asked: Asked) -> Section:
 _SECTIONS: tuple[tuple[str, Callable[[Asked], Section | None]], ...] = (
     ("GPUs over time", _over_time),
     ("Budget of time", _budget),
+    ("What blocked the GPUs", _blocking),
+    ("Critical path", _path),
     ("Ranks", _ranks),
     ("Steps", _steps),
     ("Kernels", _kernels),

@@ -95,6 +95,8 @@ class Piece(NamedTuple):
     row: int
     launched: int
     """When the operation was launched, by ``thread``; of a piece on the CPU, its start."""
+    begins: int
+    """When the operation began, which may be before or after the piece; of a piece on the CPU, its start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,8 +205,8 @@ class _Walk:
         if start < place.time:
             table, row = (side.table[operation], side.row[operation]) if operation != NONE else (NONE, NONE)
             thread = side.thread[operation] if operation != NONE else place.thread
-            launched = side.called[operation] if operation != NONE else start
-            self.pieces.append(Piece(start, place.time, place.task, kind, name, thread, table, row, launched))
+            launched, begins = (start, start) if operation == NONE else (side.called[operation], side.start[operation])
+            self.pieces.append(Piece(start, place.time, place.task, kind, name, thread, table, row, launched, begins))
         return min(start, place.time)
 
     def before(self, at: _Place) -> _Place | None:
@@ -278,7 +280,7 @@ def walked(job: OpenJob, task: Task, window: Window) -> tuple[_Walk, CriticalPat
     return walk, CriticalPath(task, window, tuple(walk.pieces[::-1]))
 
 
-class _Named(NamedTuple):
+class Named(NamedTuple):
     """A piece with its kernel or CUDA call, and the NVTX range that its thread was in, where that was asked for."""
 
     piece: Piece
@@ -286,7 +288,13 @@ class _Named(NamedTuple):
     range: str
 
 
-def _named(job: OpenJob, pieces: Sequence[Piece], calls: Mapping[Task, _Side], with_ranges: bool) -> list[_Named]:
+def named_pieces(job: OpenJob, task: Task, window: Window) -> list[Named]:
+    """Walk the critical path, see `critical_path`; pieces on the CPU are cut where calls begin and end."""
+    walk, path = walked(job, task, window)
+    return _named(job, path.pieces, walk.sides, with_ranges=False)
+
+
+def _named(job: OpenJob, pieces: Sequence[Piece], calls: Mapping[Task, _Side], with_ranges: bool) -> list[Named]:
     """Name the pieces; those on the CPU are cut where calls begin and end, and where NVTX ranges do."""
     texts = _texts(job, pieces)
     ranges = ThreadRanges.load(job) if with_ranges else None
@@ -294,12 +302,12 @@ def _named(job: OpenJob, pieces: Sequence[Piece], calls: Mapping[Task, _Side], w
     if ranges is not None:
         for task, thread in {(one.task, one.thread) for one in pieces}:
             around[task, thread] = ranges.of(task, (task.report, thread))
-    found: list[_Named] = []
+    found: list[Named] = []
     for piece in pieces:
         own = around.get((piece.task, piece.thread))
         if piece.kind not in (CPU, SYNCHRONISATION):
             name = texts.get((piece.task.report, piece.table, piece.row), "")
-            found.append(_Named(piece, name, _range_at(ranges, own, piece.launched)))
+            found.append(Named(piece, name, _range_at(ranges, own, piece.launched)))
             continue
         side = calls[piece.task]
         whole = Intervals(np.array([piece.start]), np.array([piece.end]))
@@ -308,7 +316,7 @@ def _named(job: OpenJob, pieces: Sequence[Piece], calls: Mapping[Task, _Side], w
         cuts = pairs(Intervals(parts.starts, parts.ends), own if own is not None else outside)
         for start, end, part in zip(cuts.starts.tolist(), cuts.ends.tolist(), cuts.span.tolist(), strict=True):
             name = (*side.names, OUTSIDE)[parts.labels[part]]
-            found.append(_Named(piece._replace(start=start, end=end), name, _range_at(ranges, own, start)))
+            found.append(Named(piece._replace(start=start, end=end), name, _range_at(ranges, own, start)))
     return found
 
 
@@ -367,7 +375,7 @@ def path_table(
     task, window, words = _iteration(job, selection, step, step_name)
     walk, path = walked(job, task, window)
     ranks = {one.task: one.rank for one in job.ranks}
-    groups: dict[tuple[Any, ...], list[_Named]] = {}
+    groups: dict[tuple[Any, ...], list[Named]] = {}
     for number, one in enumerate(_named(job, path.pieces, walk.sides, by == "range")):
         kind, rank = KINDS[one.piece.kind], ranks.get(one.piece.task)
         key: dict[str, tuple[Any, ...]] = {

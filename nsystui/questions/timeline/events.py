@@ -254,9 +254,8 @@ def thread_spans(timeline: Timeline, lane: LaneIdentity, window: Window, count: 
     least = (window.end - window.start) / count
     rows = _last_of_columns(own, window, count) if own.follow else _inside(own, window)
     rows = rows[(own.end[rows] - own.start[rows] >= least) & (own.end[rows] > window.start)]
-    category = own.category
     return [
-        EventSpan(int(own.start[row]), int(own.end[row]), own.names[int(own.name[row])], category)
+        EventSpan(int(own.start[row]), int(own.end[row]), own.names[int(own.name[row])], own.category_of(row))
         for row in rows.tolist()
     ]
 
@@ -351,9 +350,10 @@ def cpu_interval_next_to(
 ) -> int | None:
     """Find where the next interval of a lane of a CPU begins, or the one before: another function or another state.
 
-    With ``wanted`` those of functions that pass.
+    Of a path it is the next piece. With ``wanted`` those of names that pass.
     """
-    own, states = timeline.events(lane), timeline.cpu_work(lane).states.get(lane.thread or 0)
+    own = timeline.events(lane)
+    states = timeline.cpu_work(lane).states.get(lane.thread or 0) if lane.is_cpu else None
     if wanted is not None:
         starts = own.start[np.array([wanted.matches(name) for name in own.names], bool)[own.name]]
     else:
@@ -387,7 +387,7 @@ def lane_events(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Windo
         devices=devices if gpu else timeline.selection.devices,
         streams=whole if None in streams or not streams else chosen,
     )
-    hosts = {lane.calls or EventKind.NVTX for lane in lanes if lane.is_host and not lane.is_cpu}
+    hosts = {lane.calls or EventKind.NVTX for lane in lanes if lane.is_host and not lane.has_stretches}
     kinds = [kind for kind in EventKind if kind in hosts and timeline.session.count(KIND_TABLES[kind].table)]
     if gpu:
         kinds = [*GPU_KINDS, *kinds]

@@ -161,9 +161,8 @@ class ThreadEvents:
     follow: bool
     """Whether none starts before the one before it ends (start/end ranges and nested calls may)."""
 
-    @property
-    def category(self) -> str:
-        """One of `CATEGORIES`."""
+    def category_of(self, place: int) -> str:
+        """Return the category of one of them, of `CATEGORIES`."""
         return _category(self.kind)
 
 
@@ -345,7 +344,8 @@ _MOST_HELD = 16_000_000
 class LaneIdentity:
     """The identity of a lane: a GPU of a rank, one stream of it, or NVTX ranges or calls of one of its threads.
 
-    With ``is_cpu`` it shows what the thread ran on CPUs, and when it was off them.
+    With ``is_cpu`` it shows what the thread ran on CPUs, and when it was off them; with ``path`` the critical path of
+    the rank in that time.
 
     ``device`` is the CUDA ordinal, ``thread`` NVIDIA's globalTid; ``level`` is the nesting level of push/pop ranges, 0
     for the outermost, and ``None`` for start/end ranges. ``calls`` is the kind of the calls, ``None`` for NVTX.
@@ -359,13 +359,20 @@ class LaneIdentity:
     level: int | None = 0
     calls: EventKind | None = None
     is_cpu: bool = False
+    path: Window | None = None
     name: str = field(default="", compare=False)
-    """That of the thread, on the first of its lanes; of a GPU its number, where the rank has several."""
+    """That of the thread, on the first of its lanes; of a GPU its number, where the rank has several; of a path the
+    step."""
 
     @property
     def is_host(self) -> bool:
-        """Whether it is of a thread, not of a GPU."""
-        return self.thread is not None
+        """Whether it is of a thread or a path, not of a GPU."""
+        return self.thread is not None or self.path is not None
+
+    @property
+    def has_stretches(self) -> bool:
+        """Whether it shows stretches of time that are no events."""
+        return self.is_cpu or self.path is not None
 
 
 @dataclass
@@ -382,6 +389,8 @@ class Timeline:
     busy: BusyIntervals
     names: Mapping[str, str] = field(default_factory=dict)
     """The smart name of every kernel by its full name."""
+    paths: dict[LaneIdentity, ThreadEvents] = field(default_factory=dict)
+    """The pieces of the critical paths that have lanes."""
     _devices: dict[tuple[Task, int], LaneWork] = field(default_factory=dict)
     _reports: OrderedDict[int, ReportLanes] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -521,14 +530,16 @@ class Timeline:
 
     def work(self, lane: LaneIdentity) -> LaneWork:
         """Return the busy times of a lane. Raises ``KeyError`` for a lane that is not of this timeline."""
-        if lane.thread is not None:
+        if lane.is_host:
             return self.events(lane).work
         if lane.device is not None and lane.stream is not None:
             return self._inside_now(lane.task).streams[lane.task.process, lane.device, lane.stream]
         return self._devices[lane.task, lane.device or 0]
 
     def events(self, lane: LaneIdentity) -> ThreadEvents:
-        """Return the ranges, calls or stretches on CPUs of a lane of a thread."""
+        """Return the ranges, calls or stretches on CPUs of a lane of a thread; the pieces of a path."""
+        if lane.path is not None:
+            return self.paths[lane]
         inside, thread = self._inside_now(lane.task), lane.thread or 0
         if lane.is_cpu:
             return inside.running[thread]

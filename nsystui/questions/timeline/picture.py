@@ -236,12 +236,12 @@ _WORDS = {EventKind.API: "API", EventKind.OS: "OS", **RUNTIMES}
 
 
 def lane_label(lane: LaneIdentity, is_open: bool | None = None) -> str:
-    """Name a lane: ``rank 0 GPU``, and below it ``stream 7``, ``NVTX python``, ``API``; of nested ranges the level.
+    """Name a lane: ``rank 0 GPU``, below it ``path step 5``, ``stream 7``, ``NVTX python``, ``API``; or a nested level.
 
     ``is_open`` puts a sign before the rank: whether its lanes are shown, ``None`` for no sign.
     """
-    if lane.is_cpu:
-        return f"  CPU {lane.name}".rstrip()
+    if lane.has_stretches:
+        return f"  {'path' if lane.path is not None else 'CPU'} {lane.name}".rstrip()
     if lane.calls is not None:
         return f"  {_WORDS[lane.calls]} {lane.name}".rstrip()
     if lane.thread is not None:
@@ -286,8 +286,18 @@ def _rows(picture: LanePicture) -> Iterator[Row]:
     count = len(found.category)
     lo, length = found.window.start, found.window.end - found.window.start
     thread = None if lane.thread is None else tid_of(lane.thread)
-    is_range = lane.is_host and lane.calls is None and not lane.is_cpu
-    kind = "CPU" if lane.is_cpu else "NVTX" if is_range else "GPU" if lane.stream is None else "stream"
+    is_range = lane.is_host and lane.calls is None and not lane.has_stretches
+    kind = (
+        "path"
+        if lane.path is not None
+        else "CPU"
+        if lane.is_cpu
+        else "NVTX"
+        if is_range
+        else "GPU"
+        if lane.stream is None
+        else "stream"
+    )
     kind = kind if lane.calls is None else _WORDS[lane.calls]
     place = (lane.rank, kind, lane.device, lane.stream, thread, lane.level if is_range else None)
     for number, (category, busy) in enumerate(zip(found.category.tolist(), found.busy.tolist(), strict=True)):

@@ -47,8 +47,11 @@ _BLOCKERS = {
     **dict.fromkeys(("to_device", "to_host", "on_device", "other_copies"), "copies"),
     "memsets": "memsets",
     "stalled": "launch latency",
+    "unresolved": "unresolved",
+    "tail": "tail",
 }
 """What blocks compute by part of the budget of an iteration, in words."""
+_NO_BLOCKERS = ("compute", "unresolved", "tail")
 _LAUNCHES = ("launch-overhead", "launch-bound")
 """The findings, of which a job has one at most, whose cost is short gaps alone."""
 _LEAST_TOLD = 1.0
@@ -91,6 +94,11 @@ class Triage:
 
     @property
     def summary(self) -> str:
+        """What blocks compute, the share of busy time and the largest losses, in sentences."""
+        return " ".join([*self._blocking(), self.losses])
+
+    @property
+    def losses(self) -> str:
         """The share of busy time and the largest losses, in sentences."""
         if self.busy is None:
             return "No GPU work was recorded."
@@ -105,23 +113,33 @@ class Triage:
             if losses
             else "No loss was found."
         )
-        return " ".join([*self._blocking(), f"{whose} busy {busy} % of the time.", lost, *filter(None, hidden)])
+        return " ".join([f"{whose} busy {busy} % of the time.", lost, *filter(None, hidden)])
+
+    @property
+    def blockers(self) -> dict[str, float]:
+        """The share of an iteration of compute and of what blocks it, in words, %, the largest first.
+
+        Empty where nothing is known of most time without compute, or the GPUs hardly work.
+        """
+        whole = sum(self.parts.values())
+        if not whole or self._hardly_works or 2 * self.parts["unresolved"] > whole - self.parts["compute"] > 0:
+            return {}
+        causes: dict[str, float] = {}
+        for part, words in _BLOCKERS.items():
+            causes[words] = causes.get(words, 0.0) + 100 * self.parts[part] / whole
+        return {"compute": 100 * self.parts["compute"] / whole, **dict(sorted(causes.items(), key=lambda one: -one[1]))}
 
     def _blocking(self) -> Iterator[str]:
         """What blocks compute most, in a sentence; or that the GPUs compute all the time."""
-        whole = sum(self.parts.values())
-        if not whole or self._hardly_works or 2 * self.parts["unresolved"] > whole - self.parts["compute"] > 0:
+        shares = self.blockers
+        if not shares:
             return
-        shares = {part: 100 * time / whole for part, time in self.parts.items()}
-        causes: dict[str, float] = {}
-        for part, share in shares.items():
-            if part in _BLOCKERS:
-                causes[_BLOCKERS[part]] = causes.get(_BLOCKERS[part], 0.0) + share
-        most = sorted((cause for cause in causes.items() if cause[1] >= _LEAST_TOLD), key=lambda cause: -cause[1])[:2]
+        compute = shares["compute"]
+        most = [one for one in shares.items() if one[1] >= _LEAST_TOLD and one[0] not in _NO_BLOCKERS][:2]
         whose = "the GPU computes" if self.gpus == 1 else "GPUs compute"
         told = [f"{cause} ({share:.1f} %)" for cause, share in most]
         blocked = f", blocked most by {' and '.join(told)}" if told else ""
-        computed = "<1" if 0 < shares["compute"] < 0.5 else f"{shares['compute']:.0f}"
+        computed = "<1" if 0 < compute < 0.5 else f"{compute:.0f}"
         when = "In a step" if self.has_steps else "Between first and last operation"
         yield f"{when}, {whose} {computed} % of the time{blocked}."
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nsystui.questions.gpu.device_time import Breakdown
     from nsystui.questions.ranks.overview import JobFacts
     from nsystui.questions.triage.finding import Finding
+    from nsystui.questions.triage.run import Triage
     from nsystui.ui.app import FileState
     from nsystui.ui.pictures.overview import Held, IdlePicture, OverviewPicture
 
@@ -113,8 +114,10 @@ _SWATCH = "■"
 """In place of a full block in the legend, which would melt into the bar above it."""
 
 
-def time_lines(picture: OverviewPicture, idle: IdlePicture | None, width: int, rows: int, coloured: bool) -> list[Line]:
-    """The GPU time of all devices as a bar with its parts, the idle time by cause, and all of it over time.
+def time_lines(
+    picture: OverviewPicture, idle: IdlePicture | None, found: Triage | None, width: int, rows: int, coloured: bool
+) -> list[Line]:
+    """The GPU time of all devices as a bar with its parts, what blocks compute, the idle time by cause, and over time.
 
     Nothing where there is no device. ``rows``: of the strip over time; 0 where there is room for little else.
     """
@@ -128,6 +131,7 @@ def time_lines(picture: OverviewPicture, idle: IdlePicture | None, width: int, r
         lines = [
             _bar_line(picture, spent, width),
             *lines,
+            *(blocked_lines(found, width) if found is not None else []),
             *(idle_lines(idle, width, max(rows, 2)) if idle is not None else []),
         ]
     if picture.strips:
@@ -166,6 +170,28 @@ def _part_words(spent: Breakdown, with_hidden: bool) -> list[Part]:
             swatch = glyph.replace("█", _SWATCH)
             parts.append((f"{swatch} {name} {_percent(spent.percent(time))}{rest}", category))
     return parts
+
+
+_BLOCKED = {
+    "compute": "compute",
+    "late launches": "api",
+    "NCCL": "nccl",
+    "other communication": "nccl",
+    "copies": "memory",
+    "memsets": "memory",
+}
+"""The categories of what blocks compute; all else is idle."""
+
+
+def blocked_lines(found: Triage, width: int) -> list[Line]:
+    """``a step: compute 79.1 %  late launches 10.4 %  NCCL 9.8 %``: the largest that fit on a line, if any is known."""
+    whose = "a step: " if found.has_steps else "overall: "
+    parts = [
+        (f"{words} {_percent(share)}", _BLOCKED.get(words, "idle"))
+        for words, share in found.blockers.items()
+        if share >= _LEAST_IDLE
+    ]
+    return wrapped(parts, width, (f"{'blocked'.ljust(LABEL_WIDTH)}{whose}", "bold"))[:1]
 
 
 def idle_lines(idle: IdlePicture, width: int, most_lines: int = 2) -> list[Line]:

@@ -16,9 +16,17 @@ from nsystui.questions.host.segments import BLOCKED, OFF, RUNNABLE
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.around import path_at
 from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.steps.path import KINDS
 from nsystui.questions.timeline.cpu import ON_CPU
-from nsystui.questions.timeline.events import CpuInterval, cpu_interval_in, longest_in, longest_range_in
+from nsystui.questions.timeline.events import (
+    CpuInterval,
+    cpu_interval_in,
+    longest_in,
+    longest_place_in,
+    longest_range_in,
+)
 from nsystui.questions.timeline.lanes import LaneIdentity, Timeline
+from nsystui.questions.timeline.path import path_events, row_of_piece
 from nsystui.questions.timeline.picture import (
     LETTERS,
     LanePicture,
@@ -51,7 +59,8 @@ class TimelineRequest:
     """The request for a picture: the window in view (``None``: all of the selection), its columns, the lanes in sight.
 
     ``lane`` is the one to have in sight, where it is known, else that at ``first``. Unless ``rests``, what takes time
-    (opening a rank, names among many reports) may be left for later. ``found`` are the names to mark.
+    (opening a rank, names among many reports) may be left for later. ``found`` are the names to mark,
+    ``path`` the lane of a critical path, below the first GPU of its rank while that is open.
     """
 
     view: Window | None
@@ -63,6 +72,7 @@ class TimelineRequest:
     rests: bool
     found: NameFilter | None
     label_width: int = 22
+    path: LaneIdentity | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +104,10 @@ def timeline_picture(job: OpenJob, selection: Selection, wanted: TimelineRequest
     if opened is None or (opened and not opened & {item.task for item in timeline.tasks}):
         opened = _opened_first(timeline, wanted.lane)
     lanes, has_all = timeline.lanes(opened, wanted.rests)
+    if (path := wanted.path) is not None and path.task in opened:
+        timeline.paths[path] = path_events(job, path)
+        place = 1 + next((number for number, lane in enumerate(lanes) if lane.task == path.task), len(lanes))
+        lanes = (*lanes[:place], path, *lanes[place:])
     sight = _in_sight(lanes, wanted)
     chosen = [lanes[number] for number in sight]
     with_names = wanted.rests or (len(job.session.reports) <= _FEW_REPORTS and wanted.found is None)
@@ -232,6 +246,8 @@ def _percent(share: float) -> str:
 
 def event_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Window, row: Row | None) -> EventFacts:
     """The event ``row``, or the one that takes up most of ``window`` on a lane. Blocks: call it in a thread."""
+    if lane.path is not None:
+        return _path_facts(job, timeline, lane, window)
     if lane.is_cpu:
         interval = cpu_interval_in(timeline, lane, window)
         (title, *_), *details = _cpu_facts(timeline, lane, window, interval)
@@ -251,6 +267,23 @@ def event_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Wi
     which = f"the longest of {count:,} in this column, " if count > 1 else ""
     details = [[which + place[0], *place[1:]], *([fact] for fact in (*origin, *path))]
     return EventFacts(row, _full_name(timeline, row), details)
+
+
+def _path_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Window) -> EventFacts:
+    """The piece of a critical path that takes most of ``window``, and its operation or call."""
+    own = path_events(job, lane)
+    whose, place = lane.name or "the selected time", longest_place_in(own, window)
+    if place is None:
+        return EventFacts(None, f"the critical path is that of {whose}: I shows that of the step here")
+    piece = own.pieces[place].piece
+    length, row = piece.end - piece.start, row_of_piece(timeline, lane, piece)
+    name = _full_name(timeline, row) if row is not None else own.pieces[place].name
+    title = f"{KINDS[piece.kind]} {_duration(length)}{f': {name}' if name else ''}"
+    rank = next((item.rank for item in timeline.ranks if item.task == piece.task), lane.rank)
+    share = _percent(length / int(own.end[-1] - own.start[0]))
+    facts = [f"on the critical path of {whose}, {share} of it", f"rank {rank}"]
+    details = [] if row is None else [[fact] for part in event_details(job, row)[1:4] for fact in part[:3]]
+    return EventFacts(row, title, [facts, *details])
 
 
 _STATES = {RUNNABLE: "was runnable, but had no CPU", BLOCKED: "waited", OFF: "was off the CPU"}

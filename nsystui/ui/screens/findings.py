@@ -36,6 +36,14 @@ COLUMNS = (
     Column("id", header="Rule", label="finding"),
     Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
     Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1, has_bar=True),
+    Column(
+        "recoverable",
+        header="Recoverable per Iteration (ns)",
+        label="to win",
+        unit=Unit.DURATION,
+        compared="cost",
+        importance=1,
+    ),
     Column("sentence", header="Finding", label="what is wrong"),
     Column("number", header="Number", label="number", unit=Unit.NUMBER, importance=FILES_ONLY),
 )
@@ -60,17 +68,20 @@ def findings_answer(found: Triage) -> TableAnswer:
     """A row for each finding, worst first; the last one says how many rules could not judge, where there are any."""
     rows: list[Row] = [_row(number, one) for number, one in enumerate(found.findings)]
     if found.is_healthy:
-        rows.insert(0, (HEALTHY, "", None, None, "no issues found", None))
+        rows.insert(0, (HEALTHY, "", None, None, None, "no issues found", None))
     if found.not_checked:
         rules = ", ".join(one.rule for one in found.not_checked)
-        rows.append((NOT_CHECKED, "not checked", None, None, f"{len(found.not_checked)} rules: {rules}", None))
-    return TableAnswer("findings", COLUMNS, tuple(rows))
+        rows.append((NOT_CHECKED, "not checked", None, None, None, f"{len(found.not_checked)} rules: {rules}", None))
+    label = "to win a step" if found.has_steps else "to win"
+    columns = tuple(replace(one, label=label) if one.key == "recoverable" else one for one in COLUMNS)
+    return TableAnswer("findings", columns, tuple(rows))
 
 
 def _row(number: int, one: Finding) -> Row:
     """A symptom is indented: it stands below its cause."""
     name = f"└ {one.id}" if one.under else one.id
-    return (one.severity.value[0].upper(), name, one.cost, one.percent, one.sentence, number)
+    won = None if one.gain is None else one.gain.recoverable
+    return (one.severity.value[0].upper(), name, one.cost, one.percent, won, one.sentence, number)
 
 
 def not_checked_answer(rules: Sequence[NotChecked]) -> TableAnswer:
@@ -103,6 +114,7 @@ def advice_lines(one: Finding, width: int) -> list[list[Part]]:
             ("how to fix", one.advice.text),
             ("why", one.advice.reason),
             ("cost", one.measured),
+            ("to win", "" if one.gain is None else one.gain.words),
             ("where", _place(one)),
             ("go to", " · ".join([*ways, f"nsystui {one.door.command}"])),
         )

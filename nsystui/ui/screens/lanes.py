@@ -63,6 +63,8 @@ class LanesScreen(ZoomableChartScreen):
         super().__init__()
         self.opened: frozenset[Task] | None = None
         self.found: NameFilter | None = None
+        self.path_lane: LaneIdentity | None = None
+        """The lane of a critical path, once one is asked for."""
         self.match_count = ""
         """How many events match, in words, once they are counted."""
         self.picture: TimelinePicture | None = None
@@ -93,6 +95,7 @@ class LanesScreen(ZoomableChartScreen):
             self._rests,
             self._to_mark,
             self.chart.label_width,
+            self.path_lane,
         )
         # The lane of the cursor matters only where it lies out of sight, which the chart has seen to.
         return (replace(self._wanted, lane=None),)

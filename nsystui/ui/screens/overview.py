@@ -188,7 +188,7 @@ class OverviewScreen(TablesScreen):
         about, facts = words.title_and_facts(picture.facts, width, so_far, 2 if height >= _ROOMY else 1)
         rows = _STRIP_LINES if height >= _TALL else int(height >= _LOW)
         idle = self.idle if self._is_idle_known else None
-        lines = [*facts, *words.time_lines(picture, idle, width, rows, not self.app.no_color)]
+        lines = [*facts, *words.time_lines(picture, idle, self.findings.found, width, rows, not self.app.no_color)]
         room = height - _FRAME - len(lines) - self.findings_lines() - len(self._summary())
         spare = room - (len(picture.tasks) + _ABOVE_ROWS) - max(len(picture.kernels) + _ABOVE_ROWS, _KERNEL_LINES)
         # A title, headings and two ranks, on the smallest terminal.
@@ -317,7 +317,8 @@ class OverviewScreen(TablesScreen):
             return []
         shown, count = self.findings_lines() - 1, self.findings.row_count
         label = _FINDINGS_LABEL if shown >= count else f"{_FINDINGS_LABEL}{shown} of {count}  "
-        return words.labelled(label, found.summary, width, 2 if height >= _ROOMY else 1)
+        # What blocks compute stands below the bar of the GPU time.
+        return words.labelled(label, found.losses, width, 2 if height >= _ROOMY else 1)
 
     def action_check(self) -> None:
         """Looks for findings where that waits for the user."""

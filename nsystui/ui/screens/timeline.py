@@ -14,6 +14,7 @@ from nsystui.base.units import parse_duration
 from nsystui.questions.events.listing import EventKey, key_of, window_of
 from nsystui.questions.timeline.events import Match, Matches, cpu_interval_next_to, lane_events, range_next_to
 from nsystui.questions.timeline.lanes import LaneIdentity, Timeline
+from nsystui.questions.timeline.path import path_lane_at
 from nsystui.questions.timeline.picture import lane_pictures, timeline_table
 from nsystui.ui.doors import show_event, show_thread
 from nsystui.ui.pictures.timeline import FoundEvent, partner_of, place_of
@@ -51,7 +52,7 @@ class TimelineScreen(LanesScreen):
             self._steps += direction  # when the one before is found
             return
         time, forward = self.time, direction > 0
-        if lane.is_cpu:
+        if lane.has_stretches:
             if not self._go_to_interval(lane, time, forward):
                 self.say("no more matches on this lane")
             return
@@ -216,6 +217,23 @@ class TimelineScreen(LanesScreen):
         self.move_to(time=self.time, lane=lane, event=None)
         self._changed()
 
+    def action_path(self) -> None:
+        """Show the critical path of the step under the cursor on a lane of its own, or take it away."""
+        picture, lane, job, time = self.drawn(), self.lane, self.job, self.time
+        if picture is None or lane is None or job is None:
+            return
+
+        def found(result: tuple[LaneIdentity, str]) -> None:
+            made, words = result
+            is_shown = made == self.path_lane and made in picture.lanes
+            self.path_lane = None if is_shown else made
+            self.say("" if is_shown else words)
+            self.opened = picture.opened | {made.task}
+            self._changed()
+
+        self.say("walking the critical path…")
+        self.in_background("path", lambda: path_lane_at(job, lane, time, picture.base), found)
+
     def action_go_to(self) -> None:
         """Ask for a time to go to."""
         if self.drawn() is not None:
@@ -253,7 +271,11 @@ class TimelineScreen(LanesScreen):
             if not matches.is_whole:
                 self.match_count += ", calls and ranges of open ranks only"
             self.show_selection()
-            if lane is not None and lane.is_cpu and self._go_to_interval(lane, matches.window.start - 1, forward=True):
+            if (
+                lane is not None
+                and lane.has_stretches
+                and self._go_to_interval(lane, matches.window.start - 1, forward=True)
+            ):
                 return
             self._show_match(match)
 
@@ -270,7 +292,7 @@ class TimelineScreen(LanesScreen):
             return
         base = picture.base
         edge = base.start - 1 if forward else base.end
-        if lane.is_cpu:
+        if lane.has_stretches:
             if not self._go_to_interval(lane, time, forward) and not self._go_to_interval(lane, edge, forward):
                 self.say("nothing of that name on this lane")
             return

@@ -14,7 +14,7 @@ from rich.cells import set_cell_size
 
 from nsystui.base.answer import FILES_ONLY, Column, Row, Unit, Value
 from nsystui.base.text import fit, safe_text, shorten, width_of
-from nsystui.base.units import MISSING, Wording
+from nsystui.base.units import MISSING, Wording, wordings
 from nsystui.ui.widgets.plots import bar, stacked_bar
 
 GAP = 2
@@ -213,7 +213,7 @@ class TableLayout:
     def __init__(self, columns: Sequence[Column], elastic: str | None = None) -> None:
         self.names: Mapping[str, str] = {}
         """The text that is shown in place of another: the smart name of a kernel."""
-        self.measures = [ColumnMeasure(column, Wording.of(column.unit, ())) for column in columns]
+        self.measures = list(map(ColumnMeasure, columns, wordings(columns, ())))
         texts = [
             index
             for index, measure in enumerate(self.measures)
@@ -228,19 +228,10 @@ class TableLayout:
         """From which character on the elastic column is seen; 0: from its beginning."""
 
     def word(self, rows: Sequence[Row], of_all: bool = True) -> None:
-        """Choose the units of the columns by the values of ``rows``: ``of_all``, or the first of many.
-
-        Columns of one scale have the unit that suits the largest value of all of them.
-        """
-        columns = list(zip(self.measures, zip(*rows, strict=True), strict=False))
-        of_scale: dict[tuple[Unit, str], list[Value]] = {}
-        for measure, values in columns:
-            if measure.column.importance < FILES_ONLY:
-                of_scale.setdefault(measure.column.scale, []).extend(values)
-        wordings = {scale: Wording.of(scale[0], values) for scale, values in of_scale.items()}
-        for measure, values in columns:
+        """Choose the units of the columns by the values of ``rows``: ``of_all``, or the first of many."""
+        found = wordings([measure.column for measure in self.measures], rows)
+        for measure, wording, values in zip(self.measures, found, zip(*rows, strict=True), strict=False):
             measure.is_empty = of_all and all(value is None for value in values)
-            wording = wordings.get(measure.column.scale, measure.wording)
             if wording != measure.wording:
                 measure.wording, measure.widest = wording, 0
             if measure.column.has_bar and measure.column.unit is not Unit.PERCENT:

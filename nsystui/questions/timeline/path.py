@@ -1,0 +1,112 @@
+"""The critical path of a step as a lane: its pieces one after the other, each with its event where it has one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nsystui.base.answer import Row, Unit
+from nsystui.base.errors import UsageError
+from nsystui.base.selection import Task, Window
+from nsystui.base.units import format_value
+from nsystui.questions.algebra.interval_blocks import blocks_of
+from nsystui.questions.algebra.intervals import union
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.listing import EventKey, event_row
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.time_window import recorded, report_at
+from nsystui.questions.ranks.steps import step_times
+from nsystui.questions.steps import path as paths
+from nsystui.questions.steps.dependencies import (
+    COMMUNICATION,
+    COMPUTE,
+    MEMSET,
+    NCCL,
+    NONE,
+    ON_DEVICE,
+    OTHER_COPY,
+    TO_DEVICE,
+    TO_HOST,
+)
+from nsystui.questions.timeline.events import longest_range_in
+from nsystui.questions.timeline.lanes import LaneIdentity, LaneWork, ThreadEvents, Timeline
+
+_CATEGORIES = {
+    COMPUTE: "compute",
+    **dict.fromkeys((NCCL, COMMUNICATION), "nccl"),
+    **dict.fromkeys((TO_DEVICE, TO_HOST, ON_DEVICE, OTHER_COPY, MEMSET), "memory"),
+    paths.CPU: "api",
+}
+"""The categories of the pieces; in all others the path waits."""
+
+
+@dataclass(frozen=True, eq=False)
+class PathEvents(ThreadEvents):
+    """The pieces of a path, which are no events: their ``kind`` is ``None``."""
+
+    pieces: tuple[paths.Named, ...] = ()
+
+    def category_of(self, place: int) -> str:
+        return _CATEGORIES.get(self.pieces[place].piece.kind, "idle")
+
+
+def path_lane_at(job: OpenJob, lane: LaneIdentity, time: int, base: Window) -> tuple[LaneIdentity, str]:
+    """Return the lane of the path of the step of a rank at a time, and a sentence; without steps, of ``base``. Blocks.
+
+    Raises UsageError where no step is there, or where it has too many operations.
+    """
+    steps = step_times(job.steps()).get(lane.task)
+    found, name = base, ""
+    if steps is not None and steps.on_gpu:
+        here = np.flatnonzero((steps.start <= time) & (time < steps.start + steps.duration))
+        if not len(here):
+            raise UsageError(f"rank {lane.rank} has no step at this time: move the cursor into a step")
+        found, name = steps.window(int(here[0])), f"step {steps.numbers[here[0]]}"
+    made = LaneIdentity(lane.task, lane.rank, path=found, name=name)
+    return made, f"critical path of {name or 'the selected time'}: {path_words(path_events(job, made))}"
+
+
+def path_words(own: PathEvents) -> str:
+    """What most of a path is: ``CPU 52.8 %, compute 40.3 %, NCCL 5.8 %``."""
+    times = Counter[str]()
+    for one in own.pieces:
+        times[paths.KINDS[one.piece.kind]] += one.piece.end - one.piece.start
+    whole = times.total()
+    return ", ".join(f"{kind} {format_value(Unit.PERCENT, 100 * time / whole)}" for kind, time in times.most_common(3))
+
+
+def path_events(job: OpenJob, lane: LaneIdentity) -> PathEvents:
+    """Return the pieces of the path of a lane, which stay with the job. Blocks."""
+    task, window = lane.task, lane.path
+    assert window is not None
+    return job.once(("path lane", task, window), lambda: _events(job, task, window))
+
+
+def _events(job: OpenJob, task: Task, window: Window) -> PathEvents:
+    pieces = tuple(paths.named_pieces(job, task, window))
+    start, end = (np.array([one.piece[edge] for one in pieces], np.int64) for edge in (0, 1))
+    category = np.array([_CATEGORIES.get(one.piece.kind, "") for one in pieces], np.str_)
+    parts = [(name, category == name) for name in dict.fromkeys(_CATEGORIES.values())]
+    blocks = tuple((name, blocks_of(union(start[own], end[own]))) for name, own in parts if own.any())
+    work = LaneWork(blocks, tuple(own for _, own in blocks), recorded(report_at(job.session, task.report)))
+    names = {name: number for number, name in enumerate(dict.fromkeys(map(_words, pieces)))}
+    name = np.array([names[_words(one)] for one in pieces], np.int32)
+    return PathEvents(None, tuple(names), start, end, name, np.arange(len(pieces)), work, True, pieces)
+
+
+def _words(one: paths.Named) -> str:
+    return one.name or paths.KINDS[one.piece.kind]
+
+
+def row_of_piece(timeline: Timeline, lane: LaneIdentity, piece: paths.Piece) -> Row | None:
+    """Find the operation of a piece, or the call that takes most of it; a row of events."""
+    window = Window(piece.start, piece.end)
+    if piece.table != NONE:
+        kind = (EventKind.NCCL if piece.kind == NCCL else EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH)
+        key = EventKey(piece.task.report, kind[piece.table], piece.row, piece.begins)
+        return event_row(timeline.session, key, timeline.ranks)
+    calls = replace(lane, thread=piece.thread, calls=EventKind.API, path=None)
+    is_known = piece.task == lane.task and calls in timeline.lanes(frozenset({lane.task}))[0]
+    return longest_range_in(timeline, calls, window)[0] if is_known else None

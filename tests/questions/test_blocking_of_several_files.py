@@ -1,0 +1,42 @@
+"""What blocked the GPUs of a job of several files: each is judged by its own operations, on its own clock."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from nsystui.base.selection import Window
+from nsystui.demo import TrainingJob
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.steps.blocking import blocked_in, blocking
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
+
+
+@pytest.fixture(scope="module")
+def paths(written_once):
+    return written_once("two-ranks", TrainingJob(ranks=2, steps=4, layers=2, gpu_metrics=False, stall_ms=0).write)
+
+
+def opened(paths, cache) -> closing[OpenJob]:
+    session = Session(cache=Cache(cache))
+    for path in paths:
+        session.add(path)
+    return closing(OpenJob(session))
+
+
+def test_a_file_that_is_known_already_is_not_computed_with_the_others(paths, tmp_path):
+    with opened(paths[:1], tmp_path) as first:
+        (own,) = blocking(first).whole.values()
+    with opened(paths, tmp_path) as both:
+        found = list(blocking(both).whole.values())
+    assert [one.task.report for one in found] == [0, 1]
+    assert found[0].parts.tolist() == own.parts.tolist()
+
+
+def test_a_window_is_that_of_job_time_in_each_file(paths, tmp_path):
+    with opened(paths, tmp_path) as job:
+        for (task, device), own in blocking(job).iterations.items():
+            found = blocked_in(job, Window(int(own.starts[1]), int(own.ends[1])))[task, device]
+            assert found.parts.tolist() == own.parts[1:2].tolist()
