@@ -22,7 +22,6 @@ from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.lanes import LanesScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
-from nsystui.ui.widgets.prompt import one_of
 from nsystui.ui.widgets.repainting import reason_of
 
 Found = TypeVar("Found")
@@ -394,15 +393,14 @@ class TimelineScreen(LanesScreen):
             self.ask_for_export("lanes")
 
     def export_to(self, path: Path) -> None:
-        """Write the lanes as they are drawn, a row for each lane and column, or the events on them; or the drawing."""
+        """Write the lanes as they are drawn: a row for each lane and column, or the drawing."""
         from nsystui.output.formats import DRAWING, format_for_path
 
         write = partial(super().export_to, path)
         if format_for_path(path) == DRAWING:
             write()
             return
-        label, what = "lanes (as drawn) or events?", one_of("lanes", "events")
-        self.prompt.ask(label, "lanes", what, partial(self._list, then=write), replaced=True)
+        self._list("lanes", write)
 
     def action_copy_table(self) -> None:
         """Copy the events of the lanes in sight."""
