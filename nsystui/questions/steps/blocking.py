@@ -272,6 +272,8 @@ def _arrays(
     none = np.zeros(0, np.int64)
     found: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
     for task, spans in _spans(session).items():
+        if task.report not in found:  # a session of few reports has all of them
+            continue
         own = {
             device: tuple(np.append(edge, more) for edge, more in zip(span, edges.get(task, (none, none)), strict=True))
             for device, span in spans.items()
