@@ -12,7 +12,6 @@ from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, Unit, Value
 from nsystui.base.selection import Selection, Window
-from nsystui.base.text import number_of
 from nsystui.base.units import Wording, format_value
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.events.kinds import EventKind
@@ -103,7 +102,9 @@ class StepsScreen(GroupedViewsScreen):
         found = figures_of_all(every)
         wording = Wording.of(Unit.DURATION, (found.median,))
         middle, least, most = (wording.words(value) for value in (found.median, found.least, found.most))
-        number = number_of(found.count, "step") + (f" of {len(every)} ranks" if len(every) > 1 else "")
+        if found.count == 1:
+            return view, answer, ("1 step", steps.found_by, middle)
+        number = f"{found.count:,} steps" + (f" of {len(every)} ranks" if len(every) > 1 else "")
         return view, answer, (number, steps.found_by, f"median {middle}, {least} to {most}")
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -248,7 +249,11 @@ class StepsScreen(GroupedViewsScreen):
         if self.answered.name == "steps" and values:
             times = sorted(((int(values[part] or 0), part) for part in PARTS), reverse=True)
             whole = sum(time for time, _ in times) or 1
-            parts = [f"{LABELS[part]} {_duration(time)} ({100 * time / whole:.1f} %)" for time, part in times if time]
+            parts = [
+                f"{LABELS[part]} {_duration(time)} ({format_value(Unit.PERCENT, 100 * time / whole)} %)"
+                for time, part in times
+                if time
+            ]
             slow = f", {values['slow']}" if values["slow"] else ""
             return [[f"step {values['step']} of rank {values['rank']}: {_duration(values['duration'])}{slow}"], parts]
         if self.answered.name == "steps by rank" and values:
@@ -264,7 +269,8 @@ class StepsScreen(GroupedViewsScreen):
     @staticmethod
     def _of_path(values: Record) -> list[str]:
         """How much of the path a row is."""
-        words = f"{values['kind']}: {_duration(values['time'])} of the path ({values['share']:.1f} %)"
+        share = format_value(Unit.PERCENT, values["share"])
+        words = f"{values['kind']}: {_duration(values['time'])} of the path ({share} %)"
         several = f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}"
         return [words, *([several] if values["pieces"] != 1 else [])]
 
