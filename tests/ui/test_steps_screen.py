@@ -140,9 +140,15 @@ async def test_without_steps_the_screen_says_why_and_offers_the_budget_and_the_p
         assert app.screen.table.row_count
 
 
-async def test_o_takes_another_anchor(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "9", "O") as (app, _):
-        line_with(app, "steps by: ")
+async def test_what_steps_are_found_by_can_be_changed(tmp_path):
+    job = training_job(tmp_path, ranks=2, steps=6, layers=2)
+    async with running(job, None, WIDE, "9") as (app, pilot):
+        shows(app, "NVTX ranges `step *`")
+        for _ in range(5):
+            await press(pilot, "O")
+            if {one.anchor for one in app.job.steps().of_task.values()} == {"optimizer"}:
+                break
+        shows(app, "optimizer kernels", "each ends with the kernels of the optimizer")
 
 
 def test_what_blocked_a_job_is_known_when_that_of_one_report_is_kept(demo_job, tmp_path, monkeypatch):
