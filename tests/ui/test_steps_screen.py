@@ -59,7 +59,7 @@ async def test_more_steps_than_columns_are_means_with_the_longest_marked(tmp_pat
 
 async def test_without_colours_the_parts_have_shades_of_their_own(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9", look=Look(ascii_only=True)) as (app, _):
-        legend = ("compute ", "blocked by NCCL", "launch-starved", "stalled", "blocked by copies")
+        legend = ("compute ", "blocked by NCCL", "launch-starved", "stalled, other", "blocked by memory")
         above = screen_text(app)[: app.screen.table.region.y]
         lines = [line for words in legend for line in above if f" {words}" in line]
         assert len(lines) == len({line.split()[0] for line in lines}) == len(legend)

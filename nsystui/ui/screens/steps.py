@@ -56,9 +56,9 @@ _COLOURS = {
 _LEGEND = {
     "compute": "compute",
     "nccl": "blocked by NCCL",
-    "memory": "blocked by copies",
+    "memory": "blocked by memory",
     "idle": "launch-starved",
-    "metric": "stalled",
+    "metric": "stalled, other",
 }
 _OF_KINDS = {
     **dict.fromkeys((KINDS[one] for one in (TO_DEVICE, TO_HOST, ON_DEVICE, MEMSET)), "memory"),
