@@ -162,7 +162,9 @@ kernel waited for: its launch (launch-starved), NCCL, a copy or a memset, or nei
         has_times=True,
         of_reports=True,
         row="device",
+        home="steps",
         title="budget of time",
+        views=(View("budget", values={"by": "step"}, order=61),),
     ),
     Question(
         "network",

@@ -105,7 +105,7 @@ def row_of_piece(timeline: Timeline, lane: LaneIdentity, piece: paths.Piece) -> 
     window = Window(piece.start, piece.end)
     if piece.table != NONE:
         kind = (EventKind.NCCL if piece.kind == NCCL else EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH)
-        key = EventKey(piece.task.report, kind[piece.table], piece.row, piece.begins)
+        key = EventKey(piece.task.report, kind[piece.table], piece.row, piece.begun)
         return event_row(timeline.session, key, timeline.ranks)
     calls = replace(lane, thread=piece.thread, calls=EventKind.API, path=None)
     is_known = piece.task == lane.task and calls in timeline.lanes(frozenset({lane.task}))[0]
