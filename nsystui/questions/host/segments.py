@@ -186,7 +186,7 @@ def _overlaps(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> s
     width = max(sum(end - start for _, start, end in spans) // len(spans), _LEAST_WIDTH)
     edges = ((start // width - 2, end // width + 1) for _, start, end in spans)  # SQL divides towards zero
     near = sorted({part for first, last in edges for part in range(first, last + 1)})
-    is_near = (columns.start + offset).op("//")(width).in_(near)
+    is_near = (columns.start + offset).op("//", precedence=8)(width).in_(near)
     return sa.and_(exactly, sa.or_(is_near, columns.end.is_(None), columns.end - columns.start > width))
 
 
