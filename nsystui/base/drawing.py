@@ -45,7 +45,12 @@ COLOURS = {
 CATEGORIES = tuple(COLOURS)
 """``compute nccl memory graph idle api os cpu metric nvtx``, and ``error warning better worse``."""
 
-SHADES = {"nccl": "╱", "memory": "▒", "graph": "░", "api": "▒", "os": "╱", "idle": "░", "warning": "▒"}
+SHADES = {
+    **dict.fromkeys(("memory", "api", "warning"), "▒"),
+    **dict.fromkeys(("graph", "idle"), "░"),
+    **dict.fromkeys(("nccl", "os"), "╱"),
+    "metric": "╲",
+}
 """What fills a cell in place of a colour where there are no colours; "█" of every other category."""
 
 

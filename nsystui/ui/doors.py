@@ -23,7 +23,7 @@ async def show_view(app: NsystuiApp, name: str, selection: Selection | None = No
 
     Returns its screen, or ``None`` where a key that was pressed meanwhile went elsewhere.
     """
-    return await app.go(view_named(name).question.home, selection, name, **options)
+    return await app.go(view_named(name).home, selection, name, **options)
 
 
 def show_event(app: NsystuiApp, key: EventKey) -> None:

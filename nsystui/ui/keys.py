@@ -82,6 +82,7 @@ PLACES = {
     "rank map": "4 GPU, the map of ranks",
     "host": "8 Host",
     "call tree": "8 Host, the call tree",
+    "steps": "9 Steps",
     "timeline": "L Timeline",
     "recipe": "A recipe, from the palette",
     "recipe map": "A recipe's map",
@@ -106,6 +107,7 @@ TOPICS = {
     "nvtx names": "numbers",
     "ranks": "ranks",
     "rank map": "ranks",
+    "steps": "path",
     "host": "numbers",
     "call tree": "numbers",
     "recipe": "recipes",
@@ -184,7 +186,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         *((key, key, "selection", "", "") for key in "trDT"),
         ("f", "f", "filter", "", ""),
     ),
-    "nccl log alone": (*((key, key, "", "", "") for key in "12345678L"),),
+    "nccl log alone": (*((key, key, "", "", "") for key in "123456789L"),),
     "gpu": (
         ("plus,equals_sign", "+", "zoom(1)", "zoom in", "zoom in around the cursor"),
         ("minus", "-", "zoom(-1)", "out", "zoom out"),
@@ -246,12 +248,15 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("E", "E", "trace", "trace", "write a trace of the selection: .json.gz (Perfetto), .prv (Paraver)"),
     ),
     "ranks": (
-        ("enter", "⏎", "", "open", "select this rank, step or moment, and show it"),
+        ("enter", "⏎", "", "open", "select this rank or moment, and show it"),
         ("x", "x", "compare", "compare", "compare this rank with another one: x on one, then x on the other"),
         ("X", "X", "compare_groups", "", "compare two groups of ranks, such as 0-3 -- 4-7"),
         ("C", "C", "clock", "clock", "the common clock: refined by collectives, UTC alone, none"),
+    ),
+    "steps": (
+        ("enter", "⏎", "", "open", "select this step for every screen; the event of a piece of the path"),
         ("O", "O", "anchor", "steps by", "what steps are found by: the usual, or another anchor that gives any"),
-        ("M", "M", "metrics('step')", "", "GPU metrics; the mean of each over these ranks' steps"),
+        ("M", "M", "metrics('step')", "", "GPU metrics; the mean of each over these steps"),
     ),
     "rank map": (
         ("enter", "⏎", "", "open", "a line for each rank of this line; on the line of one rank: select this time"),
@@ -337,6 +342,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("6", "6", "mode('events')", "", "Events"),
         ("7", "7", "mode('ranks')", "", "Ranks"),
         ("8", "8", "mode('host')", "", "Host"),
+        ("9", "9", "mode('steps')", "", "Steps"),
         ("L", "L", "timeline", "", "Timeline"),
         ("w", "w", "nvtx_range", "", "innermost range; from an event to the deepest NVTX range around it"),
         ("ctrl+p", "ctrl+p", "palette", "all commands", "commands, views, recipes, kernels and findings by name"),
@@ -348,10 +354,10 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
 """By place the fields of its keys; those that act in one place alone stand first, for a narrow key line shows them."""
 KEYS = tuple(KeyBinding(*fields, place) for place, rows in _KEYS.items() for fields in rows)
 
-_TAB_KEYS = "12345678L"
-_SHORT = {"Overview": "Ovw", "Kernels": "Krn", "Events": "Evt", "Ranks": "Rnk", "Host": "Hst", "Timeline": "Time"}
+_TAB_KEYS = "123456789L"
+_SHORT = ("Ovw", "Krn", "NCCL", "GPU", "NVTX", "Evt", "Rnk", "Hst", "Stp", "Time")
 
-TABS = tuple((key, title, _SHORT.get(title, title)) for key, title in zip(_TAB_KEYS, SCREENS.values(), strict=True))
+TABS = tuple(zip(_TAB_KEYS, SCREENS.values(), _SHORT, strict=True))
 """The screens: key, title, and a short title for narrow terminals."""
 
 MODE_OF = dict(zip(_TAB_KEYS, SCREENS, strict=True))
@@ -474,7 +480,7 @@ WORDS: tuple[Word, ...] = (
         "the part of waiting for a late rank that no compute hides, the mean over the other GPUs: what it costs them",
         ("finding",),
     ),
-    Word("step", "from the first GPU operation of a step to the first one of the next", ("ranks", "diff")),
+    Word("step", "from the first GPU operation of a step to the first one of the next", ("ranks", "steps", "diff")),
 )
 
 

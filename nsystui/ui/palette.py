@@ -62,7 +62,11 @@ SYNONYMS = {
     "call tree": "flame graph stacks cpu samples",
     "threads": "cpu",
     "gaps": "idle why",
-    "steps": "iterations",
+    "steps": "iterations step time",
+    "steps by rank": "iterations step time",
+    "budget": "iterations what blocked launch-starved stalled",
+    "path": "critical path iterations what blocked",
+    "kernels by step": "iterations",
     "collectives": "allreduce waiting late",
     "timeline": "gantt trace lanes",
 }

@@ -86,6 +86,6 @@ async def test_every_screen_is_shown(tmp_path, number):
 
     write()
     async with jobs.running(drawn[-1:], None, jobs.NARROW) as (app, pilot):
-        for key in ("2", "3", "4", "5", "6", "7", "L", "1"):
+        for key in ("2", "3", "4", "5", "6", "7", "9", "L", "1"):
             await pilot.press(key)
         assert jobs.screen_text(app)

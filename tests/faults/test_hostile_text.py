@@ -205,7 +205,7 @@ WALKS = (
     ("4", "o", "m", "V", "b", "enter"),
     ("5", "b", "n", "c"), ("5", "v", "enter"), ("5", "d", "y"),
     ("6", "enter", "down", "c", "y"), ("6", "K"), ("6", "E"),
-    ("7", "v", "v", "v", "v"), ("7", "C"),
+    ("7", "v", "v"), ("7", "C"), ("9", "v", "v", "v", "v"),
     ("L", "space", "down", "space", "right_square_bracket", "enter"), ("L", "o"), ("L", "u"), ("ctrl+p",),
 )  # fmt: skip
 

@@ -199,7 +199,7 @@ def test_keys_and_sizes_while_it_loads(job, unpacked):
         terminal.listen(0.2)
         for number, (columns, lines) in enumerate(((40, 10), (200, 60), (20, 5), (80, 24)) * 3):
             terminal.resize(columns, lines)
-            terminal.press("12345678L"[number % 9])
+            terminal.press("123456789L"[number % 10])
             terminal.listen(0.1)
         assert_obeys(terminal)
 

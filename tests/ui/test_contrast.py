@@ -22,7 +22,7 @@ XTERM = ([GREYS[0], *DIM, GREYS[1]], [GREYS[2], *BRIGHT, GREYS[3]])
 DARK = TerminalTheme((0, 0, 0), (229, 229, 229), *XTERM)
 LIGHT = TerminalTheme((255, 255, 255), (0, 0, 0), *XTERM)
 
-TABLES = (("1",), ("2",), ("3",), ("5",), ("6",), ("7",), ("question_mark",), ("ctrl+p",))
+TABLES = (("1",), ("2",), ("3",), ("5",), ("6",), ("7",), ("9",), ("question_mark",), ("ctrl+p",))
 CHARTS = (("4",), ("7", "h"), ("L",))
 
 

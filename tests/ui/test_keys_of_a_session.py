@@ -168,7 +168,7 @@ async def test_layers_sizes_ranks_and_steps(job, cache):
         assert user.keys <= 5
 
         await user.start_again()
-        await user.press("7", "v", "v")
+        await user.press("9", "v", "v")
         line_with(user.app, "[across]")
         start, length = user.values["start"], user.values["max"]
         await user.press("t")

@@ -32,31 +32,13 @@ async def test_rows_open_what_they_are_of(demo_job, cache_directory):
         line_with(app, f"rank {median}, median")
         assert not (await press(pilot, "down")).screen.table.cell_styles(app.screen.values())
 
-        for crumb in ("steps", "across", "every step", "kinds", "collectives"):
+        for crumb in ("kinds", "collectives"):
             line_with(await press(pilot, "v"), f"[{crumb}]")
             assert not app.screen.lanes.display
         line_with(await press(pilot, "v"), "4 of 4 ranks")
-        assert (await press(pilot, "v", "v", "v", "down", "t")).selection.window is not None  # a step is a selection
-        assert app.screen.values()["step"] == 1
-        line_with(await press(pilot, "escape", "v", "enter"), "[collectives]")
+        line_with(await press(pilot, "v", "enter"), "[collectives]")
         line_with(await press(pilot, "enter"), "│6 Events│")
         assert app.selection.window is not None
-
-
-async def test_the_steps_of_the_rank_under_the_cursor_are_bars_with_the_slow_ones_in_colour(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "7", "v") as (app, pilot):
-        line_with(app, "median of ranks")  # on the row of all
-        line_with(await press(pilot, "down"), "steps of rank 0")
-        one_row = app.screen.step_times.lanes[0].stack
-        line_with(await press(pilot, "v", "v"), "steps of rank 0")
-        lane, answer = app.screen.step_times.lanes[0], app.screen.table.answer
-        bars = dict(lane.stack)
-        assert lane.stack == one_row
-        steps = [row for row in answer.records() if row["rank"] == 0]
-        longest = max(row["duration"] for row in steps)
-        shown = sorted({round(share, 6) for share in (*bars["nvtx"], *bars["warning"]) if share})
-        assert shown == sorted({round(row["duration"] / longest, 6) for row in steps})
-        assert any(row["slow"] for row in steps) == (max(bars["warning"]) > 0)
 
 
 async def test_lanes_take_the_lines_that_the_table_leaves(demo_job, cache_directory):

@@ -54,7 +54,10 @@ async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_d
         ("compare", "compare this rank with another one: x on one, then x on the other – x"),
         ("compare two jobs", words_of(recipe_named("diff"))),
         ("diff", words_of(recipe_named("diff"))),
-        ("steps", "Ranks: steps – view"),
+        ("steps", "Steps: steps – view"),
+        ("step time", "Steps: steps – view"),
+        ("critical path", "Steps: path – view"),
+        ("launch-starved", "Steps: budget – view"),
     ],
 )
 async def test_the_palette_has_commands_and_views_by_their_titles_and_synonyms_first(
@@ -74,7 +77,7 @@ async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_scr
         assert offered(app)[:1] == ["dummy – how many ranks there are, and a word"]
         assert name_of_screen(await press(pilot, "enter")) == "RecipeScreen"
         assert line_with(app, "one").split() == ["▸", "2", "one"]
-        line_with(await press(pilot, "7", *"v" * 6), "[first")
+        line_with(await press(pilot, "7", *"v" * 3), "[first")
         assert line_with(app, "one").split() == ["▸", "2", "one"]
         shows(await press(pilot, "v"), "[second", "1 of 1 words")
         assert line_with(app, "two").split() == ["▸", "2", "two"]

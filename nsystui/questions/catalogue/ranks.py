@@ -37,9 +37,6 @@ def _ask_ranks(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
     return rank_table(job.session, selection, job.ranks, job.rank_facts(selection, options["step_range"]))
 
 
-_AFTER_STEPS = 65
-"""The place of views of the ranks that come after those of the steps."""
-
 QUESTIONS = (
     Question(
         "overview",
@@ -101,22 +98,9 @@ order. The rank with the shortest kernel came last, independent of the clocks.""
         views=(
             View("ranks", counted="ranks"),
             View(
-                "collective kinds",
-                "kinds of collectives",
-                "kinds",
-                {"kinds": True},
-                ("waiting", True),
-                order=_AFTER_STEPS,
-                label="kinds",
+                "collective kinds", "kinds of collectives", "kinds", {"kinds": True}, ("waiting", True), label="kinds"
             ),
-            View(
-                "collectives",
-                "every collective",
-                "collectives",
-                {"collectives": True},
-                ("start", False),
-                order=_AFTER_STEPS,
-            ),
+            View("collectives", "every collective", "collectives", {"collectives": True}, ("start", False)),
         ),
     ),
 )

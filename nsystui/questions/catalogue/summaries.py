@@ -146,7 +146,17 @@ With --instances, every launch of one kernel.""",
         row="kernel",
         home="kernels",
         title="kernels",
-        views=(_view("kernels", "kernels"),),
+        views=(
+            _view("kernels", "kernels"),
+            View(
+                "kernels by step",
+                values={"by": "step,family"},
+                sort=("step", False),
+                order=70,
+                label="kernels",
+                home="steps",
+            ),
+        ),
     ),
     Question(
         "memory",

@@ -37,6 +37,7 @@ SCREENS = {
     "events": "Events",
     "ranks": "Ranks",
     "host": "Host",
+    "steps": "Steps",
     "timeline": "Timeline",
 }
 """The titles of the screens by their modes, in the order of their keys."""
@@ -159,7 +160,7 @@ class View(NamedTuple):
     are those of the question's options that differ from their defaults, ``sort`` the column by which the answer comes
     sorted, and whether it descends. ``label``: the word for it among the views of its screen (default: its name).
     ``tables``: the canonical tables whose rows a user finds there. ``order``: its
-    place among the views of the screen (default: the question's).
+    place among the views of the screen (default: the question's). ``home``: its screen, if not the question's.
     """
 
     name: str
@@ -170,6 +171,7 @@ class View(NamedTuple):
     tables: tuple[str, ...] = ()
     order: int = 0
     label: str = ""
+    home: str = ""
 
 
 class Titled(NamedTuple):
@@ -285,6 +287,11 @@ class QuestionView(NamedTuple):
     @property
     def title(self) -> str:
         return self.view.title or self.question.title
+
+    @property
+    def home(self) -> str:
+        """The screen that shows it."""
+        return self.view.home or self.question.home
 
     def ask(self, job: OpenJob, selection: Selection, values: Values = _NO_VALUES) -> Answer:
         """Its answer; those of the ``values`` count that the question has an option for."""

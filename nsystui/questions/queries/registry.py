@@ -41,12 +41,8 @@ def question_named(name: str, family: str = "") -> Question:
 
 def views_of(home: str) -> tuple[QuestionView, ...]:
     """The views of a screen, in their order."""
-    found = [
-        QuestionView(question, view)
-        for question in questions()
-        if question.home == home
-        for view in question.views or (View(question.name),)
-    ]
+    every = (QuestionView(one, view) for one in questions() for view in one.views or (View(one.name),))
+    found = (one for one in every if one.home == home)
     return tuple(sorted(found, key=lambda one: one.view.order or one.question.order))
 
 

@@ -210,7 +210,7 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
     found = {}
     for report in job.session.reports:
         edges = np.array([window.start, window.end]) - report.clock_offset
-        for task, spans in _spans(job.session.part([report.index])).items():
+        for task, spans in _spans(job.session, [report.index]).items():
             work = operations_of(job.session, task, Window(*edges.tolist()), communicating(job.session, job.families))
             for device in spans:
                 own = budgets_of(work, device, Window(*edges.tolist()), edges[:1], edges[1:])
@@ -271,7 +271,7 @@ def _arrays(
     names = ("process", "device", "count", "starved", *_EDGES, "parts", "busy", "starved_starts", "starved_ends")
     none = np.zeros(0, np.int64)
     found: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
-    for task, spans in _spans(session).items():
+    for task, spans in _spans(session, list(found)).items():
         own = {
             device: tuple(np.append(edge, more) for edge, more in zip(span, edges.get(task, (none, none)), strict=True))
             for device, span in spans.items()
@@ -298,7 +298,7 @@ def _arrays(
     return {index: {key: np.concatenate(parts) for key, parts in arrays.items()} for index, arrays in found.items()}
 
 
-def _spans(session: Session) -> dict[Task, dict[int, tuple[int, int]]]:
+def _spans(session: Session, reports: Collection[int]) -> dict[Task, dict[int, tuple[int, int]]]:
     """From the first operation of each GPU of each process to the end of the last, own clock."""
     found: dict[Task, dict[int, tuple[int, int]]] = {}
     for table in map(tables.of, GPU_TABLES):
@@ -307,7 +307,8 @@ def _spans(session: Session) -> dict[Task, dict[int, tuple[int, int]]]:
         columns = table.c
         place = (columns.report, columns.process, columns.device)
         query = sa.select(*place, sa.func.min(columns.start), sa.func.max(columns.end)).group_by(*place)
-        query = query.where(columns.device.is_not(None), columns.start.is_not(None), columns.end.is_not(None))
+        is_whole = (columns.device.is_not(None), columns.start.is_not(None), columns.end.is_not(None))
+        query = query.where(columns.report.in_(sorted(reports)), *is_whole)
         for report, process, device, start, end in session.rows(query):
             of_task = found.setdefault(Task(report, process), {})
             low, high = of_task.get(device, (start, end))

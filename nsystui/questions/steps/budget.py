@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
@@ -16,7 +17,7 @@ from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.questions.ranks.steps import step_times
+from nsystui.questions.ranks.steps import SLOW, step_times
 from nsystui.questions.steps.blocking import PARTS, Iterations, blocked_in, blocking
 
 LABELS = {
@@ -33,6 +34,20 @@ LABELS = {
     "unresolved": "unresolved",
     "tail": "tail",
 }
+_BLOCKED = "the next compute kernel had been launched and waited for this"
+MEANINGS = {
+    "iteration": "from the first GPU operation of a step to that of the next one",
+    "GPU busy": "something ran: kernels, copies or memsets",
+    "GPU idle": "nothing ran",
+    "without compute": "no compute kernel ran; the parts below add up to this",
+    **dict.fromkeys(LABELS.values(), _BLOCKED),
+    LABELS["compute"]: "at least one kernel ran that does not communicate",
+    LABELS["starved"]: "the GPU waited for the CPU: the next compute kernel had not been launched yet",
+    LABELS["stalled"]: "the next compute kernel had been launched and waited for no operation: its start took so long",
+    LABELS["unresolved"]: "when the next compute kernel was launched is not recorded, as inside CUDA graphs",
+    LABELS["tail"]: "after the last compute kernel nothing ran",
+}
+"""What each row of `budget_by_step` is the time of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +148,9 @@ STEP_BUDGET_COLUMNS = (
     RANK,
     DEVICE.with_importance(3),
     STEP,
-    START.with_importance(2),
+    START.with_importance(4),
     DURATION,
+    Column("slow", header="Slow", label="slow", importance=1),
     *(
         Column(
             part,
@@ -142,25 +158,48 @@ STEP_BUDGET_COLUMNS = (
             label=label.replace("blocked by", "by").replace("launch-", ""),
             unit=Unit.DURATION,
             compared="duration",
-            importance=importance,
         )
-        for importance, (part, label) in enumerate(LABELS.items())
+        for part, label in LABELS.items()
     ),
 )
 
 
 def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """Tabulate the budget of each iteration of each selected GPU, by rank and time."""
-    every = iterations(job, selection, step_name)
+    """Tabulate the budget of each step of each selected GPU, by rank and time; the largest parts matter most."""
+    every = [one for one in iterations(job, selection, step_name) if one.numbers is not None]
     rows: list[Row] = []
     for one in every:
-        numbers = [None] * len(one.of) if one.numbers is None else one.numbers.tolist()
-        columns = (numbers, one.of.starts.tolist(), one.of.time.tolist(), one.of.parts.tolist())
-        for number, start, time, parts in zip(*columns, strict=True):
-            rows.append((one.rank, one.of.device, number, start, time, *parts))
-    seen = {part for part in PARTS if any(one.of.part(part).any() for one in every)}
-    kept = (
-        one.with_importance(FILES_ONLY) if one.key in LABELS and one.key not in seen else one
-        for one in STEP_BUDGET_COLUMNS
-    )
-    return TableAnswer("steps-budget", tuple(kept), rows, len(rows), _notes(job, every, step_name))
+        assert one.numbers is not None
+        slow = ["slow" if is_slow else None for is_slow in one.of.time > SLOW * np.median(one.of.time)]
+        columns = (one.numbers.tolist(), one.of.starts.tolist(), one.of.time.tolist(), slow, one.of.parts.tolist())
+        rows += [(one.rank, one.of.device, *values, *parts) for *values, parts in zip(*columns, strict=True)]
+    totals = {part: sum(int(one.of.part(part).sum()) for one in every) for part in PARTS}
+    largest = sorted(PARTS, key=lambda part: -totals[part])
+    importance = {
+        part: min(place, FILES_ONLY - 1) if totals[part] else FILES_ONLY for place, part in enumerate(largest)
+    }
+    kept = (one.with_importance(importance.get(one.key, one.importance)) for one in STEP_BUDGET_COLUMNS)
+    steps = job.steps(step_name)
+    notes = (*steps.notes, *([_ON_CPU] if steps.of_task and not rows else []))
+    return TableAnswer("steps-budget", tuple(kept), rows, sum(map(len, steps.of_task.values())), notes)
+
+
+_ON_CPU = "no step is known to have launched GPU work: `nsystui steps --every` has their times on the CPU"
+
+
+def steps_side_by_side(
+    job: OpenJob, selection: Selection, rank: int | None = None
+) -> tuple[Times, NDArray[np.float64]]:
+    """Return the numbers of the selected steps ``(n,)`` and their `PARTS` ``(n, len(PARTS))``, ns.
+
+    They are those of a rank, or means over all selected GPUs.
+    """
+    every = [one for one in iterations(job, selection) if one.numbers is not None and rank in (None, one.rank)]
+    own = [one.numbers for one in every if one.numbers is not None]
+    numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *own]))
+    sums, counts = np.zeros((len(numbers), len(PARTS))), np.zeros((len(numbers), 1))
+    for one, of_gpu in zip(every, own, strict=True):
+        places = np.searchsorted(numbers, of_gpu)
+        np.add.at(sums, places, one.of.parts)
+        np.add.at(counts, places, 1)
+    return numbers, sums / counts

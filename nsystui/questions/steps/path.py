@@ -37,9 +37,11 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Intervals
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals
+from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.host.naming import ThreadRanges
 from nsystui.questions.host.segments import NO_SEGMENTS, Segments, one_after_the_other, outermost, pairs
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.queries.time_window import extent, report_at
 from nsystui.questions.ranks.steps import step_times
@@ -95,6 +97,8 @@ class Piece(NamedTuple):
     row: int
     launched: int
     """When the operation was launched, by ``thread``; of a piece on the CPU, its start."""
+    begun: int
+    """When the operation began; of a piece on the CPU, its start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,8 +207,8 @@ class _Walk:
         if start < place.time:
             table, row = (side.table[operation], side.row[operation]) if operation != NONE else (NONE, NONE)
             thread = side.thread[operation] if operation != NONE else place.thread
-            launched = side.called[operation] if operation != NONE else start
-            self.pieces.append(Piece(start, place.time, place.task, kind, name, thread, table, row, launched))
+            launched, begun = (side.called[operation], side.start[operation]) if operation != NONE else (start, start)
+            self.pieces.append(Piece(start, place.time, place.task, kind, name, thread, table, row, launched, begun))
         return min(start, place.time)
 
     def before(self, at: _Place) -> _Place | None:
@@ -348,9 +352,10 @@ COLUMNS = (
     REPORT_ID,
     PROCESS_ID,
     ROW_ID,
-    Column("table", header="Table", label="table", importance=FILES_ONLY),
+    Column("event", header="Event", label="event", importance=FILES_ONLY),
+    Column("event_start", header="Event Start (ns)", label="event start", unit=Unit.TIME, importance=FILES_ONLY),
 )
-_TABLES = ("kernels", "memory_ops", "graph_launches")
+_EVENTS = (EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH)
 
 
 def path_table(
@@ -359,8 +364,8 @@ def path_table(
     """Tabulate the critical path of an iteration by one of `GROUPINGS`, most time first; pieces in their order.
 
     The iteration is that of the first selected rank which has this step; without ``step``, the selected time, else the
-    step whose time is nearest to the median, else all of the rank's time. ``start`` and the row of the export are those
-    of the longest piece. Raises UsageError where there is no such step.
+    step whose time is nearest to the median, else all of the rank's time. ``start`` and the event are those of the
+    longest piece. Raises UsageError where there is no such step.
     """
     task, window, words = _iteration(job, selection, step, step_name)
     walk, path = walked(job, task, window)
@@ -379,10 +384,13 @@ def path_table(
     whole = window.end - window.start
     rows: list[tuple[Any, ...]] = []
     for (kind, rank, around, name, *_), own in groups.items():
-        longest = max((one.piece for one in own), key=lambda piece: piece.end - piece.start)
+        longest, called, _ = max(own, key=lambda one: one.piece.end - one.piece.start)
         time = sum(one.piece.end - one.piece.start for one in own)
-        table = _TABLES[longest.table] if longest.table != NONE else None
-        event = (longest.task.report, longest.task.process, longest.row if table else None, table)
+        event: tuple[Any, ...] = (longest.task.report, longest.task.process, None, None, None)
+        if longest.table != NONE:
+            is_nccl = longest.table == 0 and is_nccl_kernel(called)
+            what = EventKind.NCCL if is_nccl else _EVENTS[longest.table]
+            event = (*event[:2], longest.row, what.value, longest.begun)
         figures = (time, 100.0 * time / whole, len(own), longest.end - longest.start, longest.start)
         rows.append((kind, *figures, rank, around, name, *event))
     if by != "piece":

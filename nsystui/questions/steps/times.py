@@ -97,11 +97,15 @@ _Found = Mapping[str, Mapping[Task, TaskSteps]]
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of each task that has any; ``notes`` say what they are, ``why_none`` why tasks have none."""
+    """The steps of each task that has any; ``notes`` say what they are, ``why_none`` why tasks have none.
+
+    ``agreeing``: the anchors by which the same step time is found, in words.
+    """
 
     of_task: Mapping[Task, TaskSteps]
     notes: tuple[str, ...] = ()
     why_none: tuple[str, ...] = ()
+    agreeing: tuple[str, ...] = ()
 
     @classmethod
     def load(
@@ -159,7 +163,17 @@ class Steps:
     ) -> Steps:
         of_task = _numbered_alike(found)
         why_none = tuple(_why_none(of_task, tasks, reasons))
-        return cls(of_task, (*_anchors(of_task), *_others(of_task, rest), *why_none, *_outside(of_task)), why_none)
+        agreeing, others = _others(of_task, rest)
+        return cls(of_task, (*_anchors(of_task), *others, *why_none, *_outside(of_task)), why_none, agreeing)
+
+    @property
+    def found_by(self) -> str:
+        """The anchor, and how sure it is: ``NVTX ranges `step *`, optimizer kernels (59) agree``."""
+        every = list(self.of_task.values())
+        anchor = _NAMES[every[0].anchor] + (f" `{every[0].name}`" if every[0].anchor == NVTX else "")
+        agree, both = min((one.agree, one.agree + one.differ) for one in every)
+        sure = f", {agree} of {both} operations agree" if both else ""
+        return f"{anchor}{sure}" + "".join(f", {other} agree" for other in self.agreeing)
 
     def numbers_at(self, reports: Times, processes: Times, times: Times) -> Times:
         """Return the number of the step in which each time lies, ``NO_STEP`` for none; all shapes are ``(m,)``."""
@@ -397,9 +411,9 @@ def _anchors(chosen: Mapping[Task, TaskSteps]) -> Iterator[str]:
         yield f"steps are found in the GPU's work ({number}): {_MARKS[anchor].format(name)}{sure}"
 
 
-def _others(chosen: Mapping[Task, TaskSteps], rest: _Found) -> Iterator[str]:
-    """What other anchors say of the same tasks."""
-    alike = []
+def _others(chosen: Mapping[Task, TaskSteps], rest: _Found) -> tuple[tuple[str, ...], list[str]]:
+    """The other anchors that find the same step time of the same tasks, and what others say, as notes."""
+    alike, notes = [], []
     for kind, found in rest.items():
         both = [(chosen[task], one) for task, one in found.items() if task in chosen]
         if both:
@@ -409,12 +423,13 @@ def _others(chosen: Mapping[Task, TaskSteps], rest: _Found) -> Iterator[str]:
                 alike.append(f"{_NAMES[kind]} ({number})")
                 continue
             times = [format_value(Unit.DURATION, one) for one in (other, own)]
-            yield (
+            notes.append(
                 f"{_NAMES[kind]} say otherwise: {number} steps with a median of {times[0]} instead of {times[1]}; "
                 f"--steps-by {kind} takes these"
             )
     if alike:
-        yield f"the same step time is found by {' and by '.join(alike)}"
+        notes.append(f"the same step time is found by {' and by '.join(alike)}")
+    return tuple(alike), notes
 
 
 def _range(counts: Iterable[int]) -> str:

@@ -53,7 +53,7 @@ class Door:
     @property
     def screen(self) -> str:
         """The title of the screen."""
-        return SCREENS["overview" if self.view == DIAGNOSTICS else view_named(self.view).question.home]
+        return SCREENS["overview" if self.view == DIAGNOSTICS else view_named(self.view).home]
 
     @property
     def command(self) -> str:

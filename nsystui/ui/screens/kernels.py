@@ -182,12 +182,11 @@ _GROUPS = {
     "shape": "grid",
     "family": "family",
     "precision": "precision",
-    "step,family": "family in steps",
 }
 """The groupings of kernels besides their name, or in place of it, with the words for them."""
 
-_OF_NAMES = {"family": "family", "precision": "precision", "step,family": "family"}
-"""Those whose rows are all kernels of a kind, and its column: Enter shows their names."""
+_OF_NAMES = ("family", "precision")
+"""Those whose rows are all kernels of a kind: Enter shows their names."""
 
 _BARS = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
 """The category of the bars in the table of each kind of work."""
@@ -239,10 +238,6 @@ class KernelsScreen(ViewsScreen):
         """Show the summary with bars in the colour of its work."""
         self.table.bar_category = _BARS.get(self.view.question.row)
         super().show(result, same_place)
-
-    def natural_order(self) -> tuple[str | None, bool]:
-        """By step where rows are of steps."""
-        return ("step", False) if "step" in self.options["by"] else super().natural_order()
 
     def shown_names(self) -> Mapping[str, str]:
         """Smart names, unless full ones are chosen."""
@@ -312,7 +307,7 @@ class KernelsScreen(ViewsScreen):
 
     def _open_kind(self) -> None:
         """The kernels of the family or precision under the cursor, by name."""
-        word = self.values().get(_OF_NAMES[self.options["by"]])
+        word = self.values().get(self.options["by"])
         if not isinstance(word, str):
             self.say("the names of these kernels do not show a precision: b returns to all names")
             return

@@ -265,7 +265,7 @@ class NvtxScreen(OutlineScreen[Node]):
             notes = [(category, f"{words} of {count:,}")]
             if firsts.step > 1:
                 notes.append((category, f"a bar: mean of {firsts.step:,}"))
-            longest, stack = max(means, default=0), bar_stack([(mean, category) for mean in means], columns)
+            longest, stack = max(means, default=0), bar_stack([{category: mean} for mean in means], columns)
             lane = Lane(name, (), format_value(Unit.DURATION, longest), stack=stack, height=rows, notes=tuple(notes))
             self.chart.set_lanes([lane] if count > 1 else [], 0, count if count > 1 else 0)
 

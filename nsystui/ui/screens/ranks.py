@@ -1,4 +1,4 @@
-"""7 Ranks: the ranks beside each other, their steps, and the collectives that they have in common."""
+"""7 Ranks: the ranks beside each other, and the collectives that they have in common."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from textual.widget import Widget
 
-from nsystui.base.answer import Record, TableAnswer, Unit, Value
-from nsystui.base.selection import Window
-from nsystui.base.units import format_value
-from nsystui.questions.queries.tasks import RankedTask, selected_ranks
-from nsystui.questions.ranks.steps import every_step, steps_across_ranks
+from nsystui.base.answer import Record, Value
+from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.table import odd_figures
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import ViewsScreen
-from nsystui.ui.widgets.plots import step_axis
-from nsystui.ui.widgets.stacks import bar_stack
-from nsystui.ui.widgets.strip_chart import Lane, StillChart
+from nsystui.ui.widgets.strip_chart import StillChart
 
 if TYPE_CHECKING:
     from nsystui.ui.pictures.gpu import ComparedLanes
@@ -33,9 +28,6 @@ _AXIS = 2
 _ROOMY = 30
 """On a terminal of so many lines there are charts."""
 
-_STEPS = ("steps", "steps across", "every step")
-"""The views of steps."""
-
 
 class RanksScreen(ViewsScreen):
     """One table after the other; Enter on a row selects what it is about."""
@@ -48,15 +40,13 @@ class RanksScreen(ViewsScreen):
         super().__init__()
         self.comparison = RankComparison(self)
         self._odd_figures: dict[Value, list[str]] = {}  # by rank the columns of the figures in which it is odd
-        self._steps: Sequence[Record] = ()  # those of the bars, by their numbers
 
     def body(self) -> Iterable[Widget]:
         """Compose the lanes of one rank between the table and the notes."""
         above, notes = super().body()
         self.lanes = StillChart(label_width=16, value_width=7, id="lanes")
-        self.step_times = StillChart(label_width=16, value_width=10, axis=self._step_axis, id="step-times")
         self.table.cell_styles = self._odd_cells
-        yield from (above, self.lanes, self.step_times, notes)
+        yield from (above, self.lanes, notes)
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The clocks change the answer, too."""
@@ -74,11 +64,8 @@ class RanksScreen(ViewsScreen):
         }
         self.table.elastic = "collective" if view.name.startswith("collective") else "odd"
         super().show(result, same_place)
-        is_roomy = self.app.size.height >= _ROOMY
-        self.lanes.display = is_roomy and view.name == "ranks"
-        self.step_times.display = is_roomy and view.name in _STEPS
+        self.lanes.display = self.app.size.height >= _ROOMY and view.name == "ranks"
         self.lanes.styles.height = min(2, self.table.row_count) * self._lane_height + _AXIS
-        self.step_times.styles.height = 2 * self._lane_height + _AXIS
 
     @property
     def _lane_height(self) -> int:
@@ -92,14 +79,9 @@ class RanksScreen(ViewsScreen):
         return [[f"rank {rank}"], *details[1:]] if details and rank is not None else details
 
     def cursor_rests(self) -> None:
-        """Draw the lanes of the rank under the cursor beside the others' mean, or the times of its steps."""
+        """Draw the lanes of the rank under the cursor beside the others' mean."""
         super().cursor_rests()
         job, rank, selection = self.job, self.values().get("rank"), self.selection
-        if self.step_times.display and job is not None:
-            own, name = self._ranks_of(rank), self.options.get("step_range")
-            question = every_step if own else steps_across_ranks  # on a row of all ranks their medians
-            ranks = own or selected_ranks(job.ranks, selection)
-            self.in_background("lanes", lambda: question(ranks, job.steps(name), selection.window), self._draw_steps)
         if job is None or not isinstance(rank, int) or not self.lanes.display:
             return
         columns, height = max(1, self.lanes.chart_width), self._lane_height
@@ -115,26 +97,6 @@ class RanksScreen(ViewsScreen):
 
         self.in_background("lanes", ask, arrived)
 
-    def _step_axis(self, _lo: int, _hi: int, width: int) -> str:
-        """The numbers of the steps below their bars."""
-        return step_axis([row["step"] for row in self._steps if isinstance(row["step"], int)], width)
-
-    def _draw_steps(self, found: TableAnswer) -> None:
-        """Draw a bar for each step of the rank under the cursor, slow ones in the colour of warnings."""
-        self._steps = sorted(found.records(), key=lambda row: row["step"] or 0)
-        rank = next((row.get("rank") for row in self._steps), None)
-        steps = [(row["duration"], "warning" if row["slow"] else "nvtx") for row in self._steps]
-        bars = [(time, category) for time, category in steps if isinstance(time, int | float)]
-        lane = Lane(
-            f"steps of rank {rank}" if rank is not None else "median of ranks",
-            (),
-            format_value(Unit.DURATION, max((time for time, _ in bars), default=0)),
-            stack=bar_stack(bars, max(1, self.step_times.chart_width)),
-            height=2 * self._lane_height,
-            notes=(("warning", "slow"),),
-        )
-        self.step_times.set_lanes([lane] if bars else [], 0, max(1, len(bars)))
-
     def action_clock(self) -> None:
         """Another clock: refined by collectives, UTC alone, none."""
         job = self.job
@@ -145,44 +107,22 @@ class RanksScreen(ViewsScreen):
         else:
             self.say("clock: " + self.explorer.next_clock().value + "…")
 
-    def action_anchor(self) -> None:
-        """Other steps: those by the next anchor."""
-        job = self.job
-        if job is None or self.explorer.loading_now:
-            self.say("steps are found when everything is loaded")
-        elif job.step_range is not None:
-            self.say("steps are the NVTX ranges of --step-range")
-        else:
-            self.explorer.next_anchor()
-
     def action_compare(self) -> None:
         """Mark a rank, or compare it with the marked one."""
-        self.comparison.mark(self._rank())
+        self.comparison.mark(self.values().get("rank"))
 
     def action_compare_groups(self) -> None:
         """Ask for two groups of ranks to compare."""
-        self.comparison.ask_for_groups(self._rank())
-
-    def _rank(self) -> Value:
-        return self.values().get("rank", self.values().get("slowest"))
-
-    def row_window(self) -> Window | None:
-        """The time of a step or collective of all ranks."""
-        values = self.values()
-        start = values.get("start")
-        length = values.get("max") if self.answered.name == "steps across" else values.get("duration")
-        if not isinstance(start, int) or not isinstance(length, int | float):
-            return None
-        return Window(start, start + max(int(length), 1))
+        self.comparison.ask_for_groups(self.values().get("rank"))
 
     def open_row(self) -> None:
-        """Selects the rank, the step or the moment, and shows its GPU time."""
+        """Selects the rank or the moment, and shows its GPU time."""
         values = self.values()
         selection = self.selection
         window = self.row_window()
         if window is not None:
             selection = selection.with_window(window)
-        ranks = self._ranks_of(values.get("rank", values.get("slowest")))
+        ranks = self._ranks_of(values.get("rank"))
         if ranks:
             selection = selection.with_tasks(frozenset(item.task for item in ranks))
         elif window is None:

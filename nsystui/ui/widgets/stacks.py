@@ -7,7 +7,7 @@ with a level, ``nccl:3``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nsystui.base.drawing import SHADES
 from nsystui.ui.widgets.plots import BLOCKS, NO_DATA, NOTHING
@@ -46,13 +46,14 @@ def stack_cells(stack: Stack, width: int, height: int, is_plain: bool = False) -
     return rows
 
 
-def bar_stack(bars: Sequence[tuple[float, str]], width: int) -> Stack:
-    """Values side by side in ``width`` bins as shares of the largest, each of its category; wide bars have gaps."""
-    longest, gap = max((value for value, _ in bars), default=0) or 1, int(width // max(1, len(bars)) > 2)
+def bar_stack(bars: Sequence[Mapping[str, float]], width: int) -> Stack:
+    """Bars side by side in ``width`` bins as shares of the longest, each of categories; wide bars have gaps."""
+    longest, gap = max((sum(bar.values()) for bar in bars), default=0) or 1, int(width // max(1, len(bars)) > 2)
     stack: dict[str, list[float]] = {}
-    for number, (value, category) in enumerate(bars):
+    for number, bar in enumerate(bars):
         first, end = (place * width // len(bars) for place in (number, number + 1))
-        stack.setdefault(category, [0.0] * width)[first : end - gap] = [value / longest] * (end - gap - first)
+        for category, value in bar.items():
+            stack.setdefault(category, [0.0] * width)[first : end - gap] = [value / longest] * (end - gap - first)
     return tuple(stack.items())
 
 

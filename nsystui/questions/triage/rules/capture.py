@@ -158,7 +158,7 @@ def _short(case: Case) -> Iterator[Finding]:
     steps = [len(one) for one in case.steps.values()]
     if steps and max(steps) < case.thresholds.fewest_steps:
         text = f"The window has only {number_of(max(steps), 'step')} of a rank."
-        yield Finding("short-window", Severity.INFO, text, advice, Door("every step"))
+        yield Finding("short-window", Severity.INFO, text, advice, Door("steps"))
         return
     if case.devices and case.spent.busy / len(case.devices) < case.thresholds.shortest_ms * 1e6:
         busy = time_words(case.spent.busy / len(case.devices))
