@@ -78,7 +78,7 @@ async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job,
         for part, glyph in zip(parts, "█▒▄░", strict=True):
             assert line.count(glyph) == pytest.approx(width * part / spent.time, abs=1)
 
-        await resize(pilot, 180, 36)
+        await resize(pilot, 190, 36)
         shares = [float(one) for one in re.findall(r"([0-9.]+) %", line_with(app, "idle      "))]
         assert sum(shares) == pytest.approx(float(line_with(app, "░ idle").split("░ idle")[1].split()[0]), abs=0.2)
         title = screen_text(app)[0]
