@@ -7,7 +7,6 @@ import threading
 import jobs
 import pytest
 from jobs import NARROW, WIDE, becomes_text, kept_at_work, line_with, press, resize, running, screen_text, shows, tap
-from synthetic import training_job
 
 from nsystui.demo import TrainingJob
 from nsystui.questions.collectives.alignment import ClockMode
@@ -59,14 +58,6 @@ async def test_the_clock_of_several_reports_can_be_changed(demo_job, cache_direc
     async with running(demo_job[:1], cache_directory, NARROW, "x") as (app, pilot):
         line_with(app, "there is one rank only")
         line_with(await press(pilot, "7", "C"), "one report has one clock")
-
-
-async def test_what_steps_are_found_by_can_be_changed(tmp_path, cache_directory):
-    job = training_job(tmp_path, ranks=2, steps=6, layers=2)
-    async with running(job, cache_directory, WIDE, "7", "v") as (app, pilot):
-        shows(app, "step *")
-        shows(await press(pilot, "A"), "optimizer kernels", "each ends with the kernels of the optimizer")
-        assert {one.anchor for one in app.job.steps().of_task.values()} == {"optimizer"}
 
 
 async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory):
