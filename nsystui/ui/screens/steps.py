@@ -250,7 +250,7 @@ class StepsScreen(GroupedViewsScreen):
             times = sorted(((int(values[part] or 0), part) for part in PARTS), reverse=True)
             whole = sum(time for time, _ in times) or 1
             parts = [
-                f"{LABELS[part]} {_duration(time)} ({format_value(Unit.PERCENT, 100 * time / whole)} %)"
+                f"{LABELS[part]} {_duration(time)} ({format_value(Unit.PERCENT, 100 * time / whole)})"
                 for time, part in times
                 if time
             ]
@@ -270,7 +270,7 @@ class StepsScreen(GroupedViewsScreen):
     def _of_path(values: Record) -> list[str]:
         """How much of the path a row is."""
         share = format_value(Unit.PERCENT, values["share"])
-        words = f"{values['kind']}: {_duration(values['time'])} of the path ({share} %)"
+        words = f"{values['kind']}: {_duration(values['time'])} of the path ({share})"
         several = f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}"
         return [words, *([several] if values["pieces"] != 1 else [])]
 
