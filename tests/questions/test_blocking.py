@@ -18,11 +18,11 @@ from synthetic import ExportWriter
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.cli import main
 from nsystui.exports.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
+from nsystui.questions.blocking import parts as blocking_module
+from nsystui.questions.blocking.budget import iterations
+from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import report_at
-from nsystui.questions.steps import blocking as blocking_module
-from nsystui.questions.steps.blocking import PARTS, Iterations, blocked_in, blocking
-from nsystui.questions.steps.budget import iterations
 
 MS = 1_000_000
 Parts = Mapping[str, int]
@@ -669,7 +669,7 @@ class TestCommands:
             *("Blocked by copies on the GPU (ns)", "Blocked by other copies (ns)", "Blocked by memsets (ns)"),
             *("Stalled (ns)", "Unresolved (ns)", "Tail (ns)"),
         ]
-        assert [*rows[0]][5:] == parts
+        assert [*rows[0]][5:] == ["Slow", *parts]
         assert [[int(row[part]) for part in parts] for row in rows] == [
             [60, 10, 0, 0, 25, 0, 0, 0, 0, 5, 0, 0], [60, 10, 0, 0, 25, 0, 0, 0, 0, 5, 0, 0],
             [60, 10, 0, 0, 20, 0, 0, 0, 0, 5, 0, 0],
@@ -691,9 +691,12 @@ class TestCommands:
         rows, notes = asked("budget", "--by", "step", path)
         assert (rows[0]["Part"], rows[0]["Total (ns)"], rows[0]["Iterations"]) == ("iteration", "295", "1")
         assert "all of its time is one iteration" in notes and "no numbered NVTX ranges" in notes
-        (row,), notes = asked("steps", "--budget", path, "--time", "1010ns:1070ns")
-        assert (row["Step"], row["Duration (ns)"], row["Compute (ns)"]) == ("", "60", "40")
+        rows, notes = asked("budget", "--by", "step", path, "--time", "1010ns:1070ns")
+        totals = {row["Part"]: row["Total (ns)"] for row in rows}
+        assert (totals["iteration"], totals["compute"]) == ("60", "40")
         assert "all of its time is one iteration" in notes
+        rows, notes = asked("steps", "--budget", path, status=3)
+        assert rows == [] and "no numbered NVTX ranges" in notes
 
     def test_without_calls_of_the_api_all_gaps_are_unresolved(self, asked: Any, tmp_path: Path):
         path = stepping(tmp_path / "a.sqlite")
@@ -740,6 +743,6 @@ class TestCommands:
                 getattr(Cases(export, 1000 + 10 * number), name)()
         assert main(["pack", str(tmp_path / "a.sqlite"), "-o", str(tmp_path / "job")]) == 0
         capsys.readouterr()
-        rows, _ = asked("steps", "--budget", tmp_path / "a.sqlite")
-        assert len(rows) == len(CASES)
-        assert asked("steps", "--budget", tmp_path / "job")[0] == rows
+        rows, _ = asked("budget", "--by", "step", tmp_path / "a.sqlite")
+        assert rows[0]["Iterations"] == str(len(CASES))
+        assert asked("budget", "--by", "step", tmp_path / "job")[0] == rows

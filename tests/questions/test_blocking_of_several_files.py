@@ -8,8 +8,8 @@ import pytest
 
 from nsystui.base.selection import Window
 from nsystui.demo import TrainingJob
+from nsystui.questions.blocking.parts import blocked_in, blocking
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.steps.blocking import blocked_in, blocking
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 

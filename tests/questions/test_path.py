@@ -16,8 +16,8 @@ from nsystui.base.answer import record
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.writing.writer import EVENT_SYNC, NO_STREAM, STREAM_SYNC
+from nsystui.questions.blocking.path import GROUPINGS, KINDS, critical_path, path_table
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.steps.path import GROUPINGS, KINDS, critical_path, path_table
 
 Pieces = list[tuple[int, int, str]]
 

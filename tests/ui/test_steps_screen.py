@@ -6,7 +6,7 @@ from jobs import NARROW, WIDE, cells, line_with, press, running, screen_text, sh
 from synthetic import training_job
 
 import nsystui
-from nsystui.questions.steps.blocking import PARTS
+from nsystui.questions.blocking.parts import PARTS
 from nsystui.ui.app import Look
 
 

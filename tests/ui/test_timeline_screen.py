@@ -11,10 +11,10 @@ from synthetic import cpu_only_export, empty_export, training_job
 
 from nsystui.base.selection import Window
 from nsystui.exports.metadata import tid_of
+from nsystui.questions.blocking.dependencies import COMPUTE
+from nsystui.questions.blocking.path import critical_path
 from nsystui.questions.events.listing import key_of
 from nsystui.questions.ranks.steps import step_times
-from nsystui.questions.steps.dependencies import COMPUTE
-from nsystui.questions.steps.path import critical_path
 from nsystui.questions.timeline.events import thread_spans
 from nsystui.ui.app import Look, NsystuiApp
 from nsystui.ui.screens.timeline import TimelineScreen

@@ -49,7 +49,7 @@ def _draw_gpu(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Sh
 
 def _ask_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     if options["by"] == "step":
-        from nsystui.questions.steps.budget import budget_by_step
+        from nsystui.questions.blocking.budget import budget_by_step
 
         return budget_by_step(job, selection, options["step_range"])
     from nsystui.questions.host.time_budget import budget_with_causes
@@ -58,9 +58,9 @@ def _ask_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> 
 
 
 def _draw_budget(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+    from nsystui.questions.blocking.budget import iterations
     from nsystui.questions.host.time_budget import device_budgets
     from nsystui.questions.report.drawings import device_bars, iteration_bars
-    from nsystui.questions.steps.budget import iterations
 
     if options["by"] == "step":
         return iteration_bars(iterations(job, selection, options["step_range"]))

@@ -18,7 +18,7 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
     from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
 
     if options["budget"]:
-        from nsystui.questions.steps.budget import budget_of_each_step
+        from nsystui.questions.blocking.budget import budget_of_each_step
 
         return budget_of_each_step(job, selection, options["step_range"])
     steps = job.steps(options["step_range"])
@@ -81,7 +81,7 @@ With --budget, what the time of each step went to, and what blocked the GPU: see
     Question(
         "path",
         "the critical path of a step: what its time went to, and what each part waited for",
-        function("steps.path:path_table", "by", "step", "step_range"),
+        function("blocking.path:path_table", "by", "step", "step_range"),
         description="""\
 What the time of one step went to, walked back from its end: from an operation of the GPU to the one that it waited for,
 or to the call that launched it; from a CPU call to what its thread did before, or to the operation that the thread

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import NAME, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.kernel_families import family_of
 from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.blocking.budget import LABELS, iterations
 from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared
 from nsystui.questions.compare.side import Basis, Side, both
 from nsystui.questions.kernels.activities import MEMORY, memory_sizes, work_summary
@@ -23,7 +24,6 @@ from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.statistics import frame_groups
 from nsystui.questions.ranks.steps import StepTimes, step_times
-from nsystui.questions.steps.budget import LABELS, iterations
 from nsystui.store import tables
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def steps(a: Side, b: Side, name: str | None = None) -> Compared:
 
     ``name`` is a regular expression for the ranges that are steps (see `Job.steps`). A row for the time of a step as
     the screen of the ranks has it (`ranks.step_times`), its NVTX range on the CPU, the sum of the durations of its
-    GPU operations, and the parts of its budget (`steps.blocking`) that any step has.
+    GPU operations, and the parts of its budget (`blocking.parts`) that any step has.
     """
     found = [spreads(side, name) for side in (a, b)]
     rows = [

@@ -11,6 +11,7 @@ from nsystui.base.answer import Answer, Record, TableAnswer, Unit, Value, iter_r
 from nsystui.base.drawing import Bar, Bars, Curves, DrawnLane, DrawnLanes, LaneName, Part, Series
 from nsystui.base.selection import Selection
 from nsystui.base.units import MISSING, format_value
+from nsystui.questions.blocking.budget import LABELS, RankIterations
 from nsystui.questions.gpu.device_time import Device
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.host.time_budget import PARTS, Budget, DeviceBudget
@@ -20,7 +21,6 @@ from nsystui.questions.nccl.sizes import DurationsOfSize, bandwidth_curve
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.queries.time_window import extent
 from nsystui.questions.recipes.recipe import RecipeMap
-from nsystui.questions.steps.budget import LABELS, RankIterations
 from nsystui.questions.timeline.lanes import CATEGORIES, IDLE
 from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_text
 

@@ -18,6 +18,7 @@ from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.base.version import __version__
 from nsystui.questions.answers.answering import ask, lacking
+from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.compare import TABLES, ComparisonOptions, Side, worded
 from nsystui.questions.compare.side import with_smart_names
 from nsystui.questions.host.time_budget import caused_budgets
@@ -35,7 +36,6 @@ from nsystui.questions.report.drawings import (
     step_lanes,
     utilisation_lanes,
 )
-from nsystui.questions.steps.budget import iterations
 from nsystui.questions.triage.baseline import Against, Change, against
 from nsystui.questions.triage.finding import Finding
 from nsystui.questions.triage.run import COSTS, Triage, triage

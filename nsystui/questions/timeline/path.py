@@ -13,13 +13,8 @@ from nsystui.base.selection import Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import union
-from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.events.listing import EventKey, event_row
-from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.time_window import recorded, report_at
-from nsystui.questions.ranks.steps import step_times
-from nsystui.questions.steps import path as paths
-from nsystui.questions.steps.dependencies import (
+from nsystui.questions.blocking import path as paths
+from nsystui.questions.blocking.dependencies import (
     COMMUNICATION,
     COMPUTE,
     MEMSET,
@@ -30,6 +25,11 @@ from nsystui.questions.steps.dependencies import (
     TO_DEVICE,
     TO_HOST,
 )
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.events.listing import EventKey, event_row
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.time_window import recorded, report_at
+from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.timeline.events import longest_range_in
 from nsystui.questions.timeline.lanes import LaneIdentity, LaneWork, ThreadEvents, Timeline
 
@@ -100,7 +100,7 @@ def _words(one: paths.Named) -> str:
     return one.name or paths.KINDS[one.piece.kind]
 
 
-def row_of_piece(timeline: Timeline, lane: LaneIdentity, piece: paths.Piece) -> Row | None:
+def row_of_piece(timeline: Timeline, lane: LaneIdentity, piece: paths.PathPiece) -> Row | None:
     """Find the operation of a piece, or the call that takes most of it; a row of events."""
     window = Window(piece.start, piece.end)
     if piece.table != NONE:

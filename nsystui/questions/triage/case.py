@@ -20,6 +20,8 @@ from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value as worded
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, without
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
+from nsystui.questions.blocking.budget import RankIterations, iterations
+from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import IdleSpan
@@ -30,8 +32,6 @@ from nsystui.questions.queries.conditions import Condition, job_end, job_start, 
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extents, selected_reports
 from nsystui.questions.ranks.steps import StepTimes, step_times
-from nsystui.questions.steps.blocking import PARTS, blocked_in, blocking
-from nsystui.questions.steps.budget import RankIterations, iterations
 from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -229,7 +229,7 @@ class Case:
 
     @cached_property
     def blocked(self) -> Mapping[str, int] | None:
-        """The time of each GPU by part of the budget (`steps.blocking`), the mean over all, ns, steps or not.
+        """The time of each GPU by part of the budget (`blocking.parts`), the mean over all, ns, steps or not.
 
         ``None`` where of most time without compute it is not known what it waited for.
         """

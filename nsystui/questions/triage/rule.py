@@ -30,7 +30,7 @@ class FindingKind:
     ``gist``: it in a few words, for the summary, where the finding has none of its own. ``symptom_of``: the ids of
     findings that may be the cause: where half of the time or more is that of one of these. Where only the costs are
     known, half of this one's is enough, as its time is part of this one's. ``is_paid_once``: however long the job runs.
-    ``parts``: those of the budget of an iteration (`steps.blocking`) in which its time can have blocked the GPU; with
+    ``parts``: those of the budget of an iteration (`blocking.parts`) in which its time can have blocked the GPU; with
     ``compute`` its gain is inferred.
     """
 

@@ -12,6 +12,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
+from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.host.time_budget import (
     UNEXPLAINED,
     Budget,
@@ -24,7 +25,6 @@ from nsystui.questions.host.time_budget import (
 )
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import fitting_advice
-from nsystui.questions.steps.blocking import PARTS
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, Gain, NotChecked, Severity, Standing
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
@@ -84,7 +84,7 @@ class Triage:
     """The time of all GPUs by part, and the causes of the idle parts; empty without GPU work."""
     causes: IdleCauses = field(default_factory=IdleCauses)
     parts: Mapping[str, float] = field(default_factory=dict)
-    """The time of an iteration of a GPU by part of `steps.blocking`, the mean over all, ns; empty without any."""
+    """The time of an iteration of a GPU by part of `blocking.parts`, the mean over all, ns; empty without any."""
     has_steps: bool = False
     """Whether the iterations are steps, else they are all of the time."""
     mix: tuple[tuple[str, float], ...] = ()

@@ -9,6 +9,7 @@ from nsystui.base.answer import Row, Unit, record
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.exports.metadata import tid_of
+from nsystui.questions.blocking.path import KINDS
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, event_row, key_of, partners
 from nsystui.questions.host.gaps import causes_in
@@ -16,7 +17,6 @@ from nsystui.questions.host.segments import BLOCKED, OFF, RUNNABLE
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.around import path_at
 from nsystui.questions.queries.data_notes import missing_note
-from nsystui.questions.steps.path import KINDS
 from nsystui.questions.timeline.cpu import ON_CPU
 from nsystui.questions.timeline.events import (
     CpuInterval,

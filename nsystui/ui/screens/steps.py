@@ -14,16 +14,16 @@ from nsystui.base.answer import Answer, Record, Unit, Value
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import Wording, format_value
 from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.blocking.budget import LABELS, MEANINGS, steps_side_by_side
+from nsystui.questions.blocking.dependencies import COMMUNICATION, COMPUTE, MEMSET, NCCL, ON_DEVICE, TO_DEVICE, TO_HOST
+from nsystui.questions.blocking.parts import BLOCKERS, PARTS
+from nsystui.questions.blocking.path import CPU, KINDS
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey, event_row
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import SLOW, figures_of_all, step_times
-from nsystui.questions.steps.blocking import BLOCKERS, PARTS
-from nsystui.questions.steps.budget import LABELS, MEANINGS, steps_side_by_side
-from nsystui.questions.steps.dependencies import COMMUNICATION, COMPUTE, MEMSET, NCCL, ON_DEVICE, TO_DEVICE, TO_HOST
-from nsystui.questions.steps.path import CPU, KINDS
 from nsystui.ui.doors import show_event, show_view
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.kernels import KernelInstancesScreen

@@ -312,7 +312,7 @@ def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
 
 
 @dataclass(frozen=True, eq=False)
-class HostCalls:
+class CudaCalls:
     """The n CUDA calls of a process by start; own clock, ns; shapes ``(n,)``.
 
     ``name``: places in ``names``. ``operation``: the place of the operation that the thread waited for in the call, the
@@ -327,7 +327,7 @@ class HostCalls:
     operation: Times
 
 
-def host_calls_of(session: Session, task: Task, window: Window, work: Operations) -> HostCalls:
+def host_calls_of(session: Session, task: Task, window: Window, work: Operations) -> CudaCalls:
     """Read the CUDA calls of a process in ``window`` (own clock), and for which of its operations each waited.
 
     ``cudaStreamSynchronize`` waits for what was launched into the stream before it, ``cudaEventSynchronize`` for what
@@ -344,7 +344,7 @@ def host_calls_of(session: Session, task: Task, window: Window, work: Operations
     )
     if not session.count(tables.api_calls):
         nothing = np.zeros(0, np.int64)
-        return HostCalls(nothing, nothing, nothing, nothing, (), nothing)
+        return CudaCalls(nothing, nothing, nothing, nothing, (), nothing)
     found = session.arrays(query.order_by(columns.start, columns.end.desc()))
     thread, start, end, ids = (np.ma.filled(found[key], NONE).astype(np.int64) for key in _CALL)
     names, name = np.unique(np.ma.filled(found["name"], "").astype(str), return_inverse=True)
@@ -376,7 +376,7 @@ def host_calls_of(session: Session, task: Task, window: Window, work: Operations
         place, source = place[is_known], source[is_known]
         is_later = (operation[place] == NONE) | (work.end[source] > work.end[operation[place]])
         operation[place[is_later]] = source[is_later]
-    return HostCalls(thread, start, end, name.reshape(-1), tuple(names.tolist()), operation)
+    return CudaCalls(thread, start, end, name.reshape(-1), tuple(names.tolist()), operation)
 
 
 _CALL = ("thread", "start", "end", "correlation_id")

@@ -29,12 +29,7 @@ from nsystui.base.kernel_families import COMMUNICATION as COMMUNICATION_FAMILY
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
-from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.derived import in_runs, of_each_report
-from nsystui.questions.queries.tasks import GPU_TABLES
-from nsystui.questions.queries.time_window import report_at
-from nsystui.questions.ranks.steps import step_times
-from nsystui.questions.steps.dependencies import (
+from nsystui.questions.blocking.dependencies import (
     COMMUNICATION,
     COMPUTE,
     MEMSET,
@@ -47,6 +42,11 @@ from nsystui.questions.steps.dependencies import (
     Operations,
     operations_of,
 )
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.derived import in_runs, of_each_report
+from nsystui.questions.queries.tasks import GPU_TABLES
+from nsystui.questions.queries.time_window import report_at
+from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 from nsystui.store.report import Report
 from nsystui.store.session import Session

@@ -16,11 +16,11 @@ from nsystui.base.answer import DEVICE, DURATION, FILES_ONLY, RANK, START, STEP,
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import SLOW, step_times
-from nsystui.questions.steps.blocking import PARTS, Iterations, blocked_in, blocking
 from nsystui.store import tables
 
 LABELS = {
@@ -194,7 +194,7 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
     steps = job.steps(step_name)
     notes = _notes(job, selection, every, step_name) if every or not found else steps.notes
     notes = (*notes, *([_ON_CPU] if found and steps.of_task and not rows else []))
-    return TableAnswer("steps-budget", tuple(kept), rows, sum(map(len, steps.of_task.values())), notes)
+    return TableAnswer("steps-budget", tuple(kept), rows, sum(len(one) for one in steps.of_task.values() if one.gpu.op_count.any()), notes)
 
 
 _ON_CPU = "no step is known to have launched GPU work: `nsystui steps --every` has their times on the CPU"

@@ -36,17 +36,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Intervals
-from nsystui.questions.collectives.waiting import NOBODY, Arrivals
-from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.host.naming import ThreadRanges
-from nsystui.questions.host.segments import NO_SEGMENTS, Segments, one_after_the_other, outermost, pairs
-from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nccl.names import is_nccl_kernel
-from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.questions.queries.time_window import extent, report_at
-from nsystui.questions.ranks.steps import step_times
-from nsystui.questions.steps.blocking import communicating
-from nsystui.questions.steps.dependencies import (
+from nsystui.questions.blocking.dependencies import (
     COMMUNICATION,
     COMPUTE,
     MEMSET,
@@ -59,6 +49,16 @@ from nsystui.questions.steps.dependencies import (
     host_calls_of,
     operations_of,
 )
+from nsystui.questions.blocking.parts import communicating
+from nsystui.questions.collectives.waiting import NOBODY, Arrivals
+from nsystui.questions.events.kinds import EventKind
+from nsystui.questions.host.naming import ThreadRanges
+from nsystui.questions.host.segments import NO_SEGMENTS, Segments, one_after_the_other, outermost, pairs
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nccl.names import is_nccl_kernel
+from nsystui.questions.queries.tasks import selected_ranks
+from nsystui.questions.queries.time_window import extent, report_at
+from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 
 CPU, LAUNCH_DELAY, KERNEL_DELAY, SYNCHRONISATION, UNRESOLVED = range(10, 15)
@@ -84,7 +84,7 @@ _MOST = 1_000_000
 """So many operations of a rank are walked at most."""
 
 
-class Piece(NamedTuple):
+class PathPiece(NamedTuple):
     """A stretch of the path, job time, ns: on the GPU an operation (its ``table`` and ``row``), else of a thread."""
 
     start: int
@@ -107,7 +107,7 @@ class CriticalPath:
 
     task: Task
     window: Window
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PathPiece, ...]
 
 
 def critical_path(job: OpenJob, task: Task, window: Window) -> CriticalPath:
@@ -166,7 +166,7 @@ class _Walk:
 
     def __init__(self, job: OpenJob, window: Window) -> None:
         self.job, self.window = job, window
-        self.pieces: list[Piece] = []
+        self.pieces: list[PathPiece] = []
         self.sides: dict[Task, _Side] = {}
 
     def side(self, task: Task) -> _Side:
@@ -208,7 +208,9 @@ class _Walk:
             table, row = (side.table[operation], side.row[operation]) if operation != NONE else (NONE, NONE)
             thread = side.thread[operation] if operation != NONE else place.thread
             launched, begun = (side.called[operation], side.start[operation]) if operation != NONE else (start, start)
-            self.pieces.append(Piece(start, place.time, place.task, kind, name, thread, table, row, launched, begun))
+            self.pieces.append(
+                PathPiece(start, place.time, place.task, kind, name, thread, table, row, launched, begun)
+            )
         return min(start, place.time)
 
     def before(self, at: _Place) -> _Place | None:
@@ -285,7 +287,7 @@ def walked(job: OpenJob, task: Task, window: Window) -> tuple[_Walk, CriticalPat
 class Named(NamedTuple):
     """A piece with its kernel or CUDA call, and the NVTX range that its thread was in, where that was asked for."""
 
-    piece: Piece
+    piece: PathPiece
     name: str
     range: str
 
@@ -296,7 +298,7 @@ def named_pieces(job: OpenJob, task: Task, window: Window) -> list[Named]:
     return _named(job, path.pieces, walk.sides, with_ranges=False)
 
 
-def _named(job: OpenJob, pieces: Sequence[Piece], calls: Mapping[Task, _Side], with_ranges: bool) -> list[Named]:
+def _named(job: OpenJob, pieces: Sequence[PathPiece], calls: Mapping[Task, _Side], with_ranges: bool) -> list[Named]:
     """Name the pieces; those on the CPU are cut where calls begin and end, and where NVTX ranges do."""
     texts = _texts(job, pieces)
     ranges = ThreadRanges.load(job) if with_ranges else None
@@ -329,7 +331,7 @@ def _range_at(ranges: ThreadRanges | None, own: Segments | None, time: int) -> s
     return ranges.names[int(own.labels[place])]
 
 
-def _texts(job: OpenJob, pieces: Sequence[Piece]) -> dict[tuple[int, int, int], str]:
+def _texts(job: OpenJob, pieces: Sequence[PathPiece]) -> dict[tuple[int, int, int], str]:
     """The names of the operations of pieces by report, table and row."""
     found: dict[tuple[int, int, int], str] = {}
     smart = job.smart_names()

@@ -1,0 +1,1 @@
+"""What blocked a GPU: dependencies, the parts of an iteration, the critical path."""
