@@ -29,7 +29,7 @@ _CODE = "pyc?|pyx|ipynb|cuh?|cpp|cxx|hpp|ptx|cubin|sqlite|nsys-rep|qdrep|csv|ya?
 # Without a folder before it such a name may be a function: torch.log.
 _PLAIN = "c|cc|h|so|o|sh|txt|log|out|err|json|toml|cfg|ini|md|tar|t?gz|zip|pth?|bin|pkl|np[yz]|h[5*]|exe|dll"
 _BEGINNINGS = (
-    rf"(?<!\w)(?:[A-Z]:|~|\.+)?{_SLASH}",
+    rf"(?<![\w*])(?:[A-Z]:|~|\.+)?{_SLASH}",
     rf"(?<!\w)(?:[$~][\w.-]+|home|users|lustre|gpfs|scratch){_SLASH}",
     r"\S+\\(?!x[0-9A-F]{2})(?=\S)",
     r"\S*%[2*]F",
