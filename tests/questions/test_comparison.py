@@ -168,12 +168,15 @@ def test_totals_are_those_of_the_single_summaries(demo, faster):
     for answer, summary_of in (
         (kernels(a, b), lambda one: kernel_summary(one.job.session, one.selection)),
         (memory(a, b), lambda one: work_summary(one.job.session, one.selection, MEMORY)),
-        (nvtx(a, b), lambda one: nvtx_summary(one.job.session, one.selection, fold_suffixes=True)),
     ):
         for one, letter in ((a, "a"), (b, "b")):
             expected = summary_of(one)
             assert total(answer, f"total_{letter}") == total(expected, "total")
             assert total(answer, f"count_{letter}") == total(expected, "count")
+    for one, key in ((a, "sum_a"), (b, "sum_b")):
+        every = nvtx_summary(one.job.session, one.selection, fold_suffixes=True)
+        before = by(every)["NCCL:ncclCommInitRankConfig"]["total"]
+        assert total(nvtx(a, b), key) == total(every, "total") - before
     single = by(kernel_summary(a.job.session, a.selection, Names.SHORT))
     for name, row in by(kernels(a, b, Names.SHORT)).items():
         assert row["median_a"] == single[name]["median"]
@@ -246,9 +249,36 @@ def test_numbered_ranges_of_both_sides_are_one_row(demo, faster):
     folded, single = (by(nvtx(side(demo), side(faster), fold)) for fold in (True, False))
     assert not any(name.endswith("step 0") for name in folded)
     (steps_row,) = [row for name, row in folded.items() if name.endswith("step *")]
-    assert steps_row["count_a"] == 12
+    assert steps_row["count_a"] == 1
     assert len([name for name in single if "step " in name]) == 3
     assert steps_row["gpu_difference"] == steps_row["gpu_b"] - steps_row["gpu_a"] != 0
+
+
+def test_nvtx_ranges_are_compared_per_step_of_jobs_of_different_lengths(demo, tmp_path):
+    with closing(job_of(*training_job(tmp_path, 2, 5, layers=1, straggler=None))) as other:
+        answer = nvtx(side(demo), side(other), fold_numbers=False)
+    found = {name.removeprefix("training:"): row for name, row in by(answer).items()}
+    (note,) = [note for note in answer.notes if "per step" in note]
+    assert "(A has 12, B has 10); ranges that begin before or after all steps are left out: 8 of " in note
+    assert "CPU Total A per Step (ns)" in {column.header for column in answer.columns}
+    assert "NCCL:ncclCommInitRankConfig" not in found
+    optimizer, layer, gone = (found[name] for name in ("optimizer", "layer_0", "layer_1"))
+    assert optimizer["count_a"] == optimizer["count_b"] == 1
+    assert optimizer["total_a"] == optimizer["sum_a"] / 12 and optimizer["total_b"] == optimizer["sum_b"] / 10
+    assert layer["ratio"] == pytest.approx(1, abs=0.05) and layer["status"] == "both"
+    assert (gone["status"], gone["total_b"], gone["difference"]) == ("gone", 0, -gone["total_a"])
+    faster_step = nvtx(side(demo), side(other)).records()
+    (change,) = [row["difference"] for row in faster_step if str(row["name"]).endswith("step *")]
+    assert change < 0
+
+
+def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
+    own = step_times(demo.steps())[demo.ranks[0].task]
+    middle = own.window(1)
+    part = Window(middle.start, (middle.start + middle.end) // 2)
+    answer = nvtx(side(demo, 0), side(demo, 0, window=part))
+    assert any("not per step, because not all ranks of B have NVTX ranges and steps" in note for note in answer.notes)
+    assert "CPU Total A (ns)" in {column.header for column in answer.columns}
 
 
 # What one side lacks
@@ -309,6 +339,22 @@ def test_the_summary_is_worded_with_the_unit_of_each_row(forth):
 
 
 # Real exports
+
+
+def test_nvtx_ranges_of_a_real_job_are_per_step():
+    """Half of the DALI pipeline runs ahead of the steps, between them; it is neither new nor gone."""
+    paths = shared("ddp-a100-rank0of4", "ddp-a100-nobroadcast-rank0of4")
+    with closing(job_of(paths[0])) as before, closing(job_of(paths[1])) as after:
+        answer = nvtx(side(before), side(after))
+        notes = summary(side(before), side(after)).notes
+    found = by(answer)
+    assert {row["status"] for row in found.values()} == {"both"}
+    assert (found["step *"]["count_a"], found["step *"]["count_b"]) == (1, 1)
+    assert found["step *"]["total_a"] == pytest.approx(29.89e6, abs=0.01e6)
+    assert found["step *"]["difference"] == pytest.approx(-0.512e6, abs=0.001e6)
+    assert found["optimizer"]["difference"] == pytest.approx(-0.819e6, abs=0.001e6)
+    assert found["forward"]["status"] == "both" and found["forward"]["ratio"] == pytest.approx(1, abs=0.01)
+    assert any(note.startswith("NVTX ranges that changed most per step: ") for note in notes)
 
 
 def test_before_and_after_of_a_real_job():
