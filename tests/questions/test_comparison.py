@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import session_over, shared
-from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_export, training_job, whole_graph_export
+from synthetic import (
+    ExportWriter,
+    cpu_only_export,
+    nccl_without_nvtx_export,
+    old_schema_export,
+    training_job,
+    whole_graph_export,
+)
 
 from nsystui.base.answer import NAME, TableAnswer, iter_rows
 from nsystui.base.kernel_families import family_of
@@ -270,6 +278,42 @@ def test_nvtx_ranges_are_compared_per_step_of_jobs_of_different_lengths(demo, tm
     faster_step = nvtx(side(demo), side(other)).records()
     (change,) = [row["difference"] for row in faster_step if str(row["name"]).endswith("step *")]
     assert change < 0
+
+
+def served(path: Path, requests: int, ranges: dict[str, int]) -> Path:
+    """A server that handles requests with the same kernels: ``ranges`` are the NVTX ranges of each, and their µs."""
+    with ExportWriter(path) as export:
+        process = export.process(5000, "server")
+        thread = export.thread(process, 5000, "server")
+        ids, start = count(1), 0
+        for _ in range(requests):
+            for name in (*(f"part{part}(int)" for part in range(30)), "sample(int)"):
+                number, start = next(ids), start + 20_000
+                export.api(thread, start, start + 500, "cudaLaunchKernel_v7000", number)
+                export.kernel(process, 0, 7, start + 5_000, start + 15_000, name=name, correlation_id=number)
+            number, start = next(ids), start + 20_000
+            export.api(thread, start, start + 500, "cudaMemcpyAsync_v3020", number)
+            export.memcpy(process, 0, 7, start + 5_000, start + 6_000, kind="DtoH", size=4096, correlation_id=number)
+            for name, us in ranges.items():
+                export.nvtx_range(thread, start + 1_000, start + 1_000 * (us + 1), name)
+                start += 1_000 * (us + 1)
+            start += 100_000
+    return path
+
+
+def test_a_slower_operation_of_a_server_is_found_whatever_its_number_of_requests(tmp_path):
+    """The steps are found by kernels; the ranges of the last request follow its last kernel, and do not count."""
+    before = served(tmp_path / "a.sqlite", 12, {"schedule": 10, "detokenise": 20, "respond": 30})
+    after = served(tmp_path / "b.sqlite", 30, {"schedule": 5, "grammar": 40, "respond": 90})
+    with closing(job_of(before)) as a, closing(job_of(after)) as b:
+        answer = nvtx(side(a), side(b))
+    found = {name: (row["status"], row["difference"]) for name, row in by(answer).items()}
+    assert found == {
+        "respond": ("both", pytest.approx(60_000, abs=2_000)),
+        "grammar": ("new", pytest.approx(40_000, abs=2_000)),
+        "detokenise": ("gone", pytest.approx(-20_000, abs=2_000)),
+        "schedule": ("both", pytest.approx(-5_000, abs=2_000)),
+    }
 
 
 def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):

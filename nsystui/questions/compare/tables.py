@@ -221,7 +221,7 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
         )
     elif basis.a and basis.b:
         notes += basis.note("ranks with NVTX")
-        without = f"not all ranks of {' and '.join(lacking)} have NVTX ranges and steps"
+        without = f"not all ranks of {' and '.join(lacking)} have NVTX ranges and steps (`nsystui steps`)"
         notes.append(f"times are not per step, because {without}: compare them only if both did the same work")
     found = tuple(
         _measured_ranges(own, _labels(own.names, folded, side), has_gpu, is_chosen)
