@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
@@ -116,6 +117,7 @@ def _ncu(job: OpenJob, parser: argparse.ArgumentParser, words: Sequence[str]) ->
 
 
 def _diff(job: OpenJob, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:
+    from nsystui.base.answer import Unit
     from nsystui.base.selection import Selection
     from nsystui.questions.compare import TABLES, ComparisonOptions
     from nsystui.questions.compare.side import Side
@@ -123,7 +125,14 @@ def _diff(job: OpenJob, parser: argparse.ArgumentParser, words: Sequence[str]) -
     parser.add_argument("--tables", metavar="LIST")
     names = chosen_tables(parser.parse_args(words).tables, tuple(TABLES), tuple(TABLES))
     side = Side(job, Selection(), "")
-    return [Titled(name, "", TABLES[name].make(side, side, ComparisonOptions())) for name in names]
+    # Per rank or per step, counts and times are no whole numbers.
+    divided = (Unit.COUNT, Unit.DURATION, Unit.CHANGE, Unit.BYTES)
+    found = []
+    for name in names:
+        one = TABLES[name].make(side, side, ComparisonOptions())
+        columns = (replace(own, decimals=1) if own.unit in divided else own for own in one.columns)
+        found.append(Titled(name, "", replace(one, columns=tuple(columns))))
+    return found
 
 
 def _nccl_log(_: OpenJob, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import session_over, shared
-from synthetic import cpu_only_export, nccl_without_nvtx_export, old_schema_export, training_job, whole_graph_export
+from synthetic import (
+    ExportWriter,
+    cpu_only_export,
+    nccl_without_nvtx_export,
+    old_schema_export,
+    training_job,
+    whole_graph_export,
+)
 
 from nsystui.base.answer import NAME, TableAnswer, iter_rows
 from nsystui.base.kernel_families import family_of
@@ -168,12 +176,15 @@ def test_totals_are_those_of_the_single_summaries(demo, faster):
     for answer, summary_of in (
         (kernels(a, b), lambda one: kernel_summary(one.job.session, one.selection)),
         (memory(a, b), lambda one: work_summary(one.job.session, one.selection, MEMORY)),
-        (nvtx(a, b), lambda one: nvtx_summary(one.job.session, one.selection, fold_suffixes=True)),
     ):
         for one, letter in ((a, "a"), (b, "b")):
             expected = summary_of(one)
             assert total(answer, f"total_{letter}") == total(expected, "total")
             assert total(answer, f"count_{letter}") == total(expected, "count")
+    for one, key in ((a, "sum_a"), (b, "sum_b")):
+        every = nvtx_summary(one.job.session, one.selection, fold_suffixes=True)
+        before = by(every)["NCCL:ncclCommInitRankConfig"]["total"]
+        assert total(nvtx(a, b), key) == total(every, "total") - before
     single = by(kernel_summary(a.job.session, a.selection, Names.SHORT))
     for name, row in by(kernels(a, b, Names.SHORT)).items():
         assert row["median_a"] == single[name]["median"]
@@ -246,9 +257,72 @@ def test_numbered_ranges_of_both_sides_are_one_row(demo, faster):
     folded, single = (by(nvtx(side(demo), side(faster), fold)) for fold in (True, False))
     assert not any(name.endswith("step 0") for name in folded)
     (steps_row,) = [row for name, row in folded.items() if name.endswith("step *")]
-    assert steps_row["count_a"] == 12
+    assert steps_row["count_a"] == 1
     assert len([name for name in single if "step " in name]) == 3
     assert steps_row["gpu_difference"] == steps_row["gpu_b"] - steps_row["gpu_a"] != 0
+
+
+def test_nvtx_ranges_are_compared_per_step_of_jobs_of_different_lengths(demo, tmp_path):
+    with closing(job_of(*training_job(tmp_path, 2, 5, layers=1, straggler=None))) as other:
+        answer = nvtx(side(demo), side(other), fold_numbers=False)
+    found = {name.removeprefix("training:"): row for name, row in by(answer).items()}
+    (note,) = [note for note in answer.notes if "per step" in note]
+    assert "(A has 12, B has 10); ranges that begin before or after all steps are left out: 8 of " in note
+    assert "CPU Total A per Step (ns)" in {column.header for column in answer.columns}
+    assert "NCCL:ncclCommInitRankConfig" not in found
+    optimizer, layer, gone = (found[name] for name in ("optimizer", "layer_0", "layer_1"))
+    assert optimizer["count_a"] == optimizer["count_b"] == 1
+    assert optimizer["total_a"] == optimizer["sum_a"] / 12 and optimizer["total_b"] == optimizer["sum_b"] / 10
+    assert layer["ratio"] == pytest.approx(1, abs=0.05) and layer["status"] == "both"
+    assert (gone["status"], gone["total_b"], gone["difference"]) == ("gone", 0, -gone["total_a"])
+    faster_step = nvtx(side(demo), side(other)).records()
+    (change,) = [row["difference"] for row in faster_step if str(row["name"]).endswith("step *")]
+    assert change < 0
+
+
+def served(path: Path, requests: int, ranges: dict[str, int]) -> Path:
+    """A server that handles requests with the same kernels: ``ranges`` are the NVTX ranges of each, and their µs."""
+    with ExportWriter(path) as export:
+        process = export.process(5000, "server")
+        thread = export.thread(process, 5000, "server")
+        ids, start = count(1), 0
+        for _ in range(requests):
+            for name in (*(f"part{part}(int)" for part in range(30)), "sample(int)"):
+                number, start = next(ids), start + 20_000
+                export.api(thread, start, start + 500, "cudaLaunchKernel_v7000", number)
+                export.kernel(process, 0, 7, start + 5_000, start + 15_000, name=name, correlation_id=number)
+            number, start = next(ids), start + 20_000
+            export.api(thread, start, start + 500, "cudaMemcpyAsync_v3020", number)
+            export.memcpy(process, 0, 7, start + 5_000, start + 6_000, kind="DtoH", size=4096, correlation_id=number)
+            for name, us in ranges.items():
+                export.nvtx_range(thread, start + 1_000, start + 1_000 * (us + 1), name)
+                start += 1_000 * (us + 1)
+            start += 100_000
+    return path
+
+
+def test_a_slower_operation_of_a_server_is_found_whatever_its_number_of_requests(tmp_path):
+    """The steps are found by kernels; the ranges of the last request follow its last kernel, and do not count."""
+    before = served(tmp_path / "a.sqlite", 12, {"schedule": 10, "detokenise": 20, "respond": 30})
+    after = served(tmp_path / "b.sqlite", 30, {"schedule": 5, "grammar": 40, "respond": 90})
+    with closing(job_of(before)) as a, closing(job_of(after)) as b:
+        answer = nvtx(side(a), side(b))
+    found = {name: (row["status"], row["difference"]) for name, row in by(answer).items()}
+    assert found == {
+        "respond": ("both", pytest.approx(60_000, abs=2_000)),
+        "grammar": ("new", pytest.approx(40_000, abs=2_000)),
+        "detokenise": ("gone", pytest.approx(-20_000, abs=2_000)),
+        "schedule": ("both", pytest.approx(-5_000, abs=2_000)),
+    }
+
+
+def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
+    own = step_times(demo.steps())[demo.ranks[0].task]
+    middle = own.window(1)
+    part = Window(middle.start, (middle.start + middle.end) // 2)
+    answer = nvtx(side(demo, 0), side(demo, 0, window=part))
+    assert any("not per step, because not all ranks of B have NVTX ranges and steps" in note for note in answer.notes)
+    assert "CPU Total A (ns)" in {column.header for column in answer.columns}
 
 
 # What one side lacks
@@ -309,6 +383,22 @@ def test_the_summary_is_worded_with_the_unit_of_each_row(forth):
 
 
 # Real exports
+
+
+def test_nvtx_ranges_of_a_real_job_are_per_step():
+    """Half of the DALI pipeline runs ahead of the steps, between them; it is neither new nor gone."""
+    paths = shared("ddp-a100-rank0of4", "ddp-a100-nobroadcast-rank0of4")
+    with closing(job_of(paths[0])) as before, closing(job_of(paths[1])) as after:
+        answer = nvtx(side(before), side(after))
+        notes = summary(side(before), side(after)).notes
+    found = by(answer)
+    assert {row["status"] for row in found.values()} == {"both"}
+    assert (found["step *"]["count_a"], found["step *"]["count_b"]) == (1, 1)
+    assert found["step *"]["total_a"] == pytest.approx(29.89e6, abs=0.01e6)
+    assert found["step *"]["difference"] == pytest.approx(-0.512e6, abs=0.001e6)
+    assert found["optimizer"]["difference"] == pytest.approx(-0.819e6, abs=0.001e6)
+    assert found["forward"]["status"] == "both" and found["forward"]["ratio"] == pytest.approx(1, abs=0.01)
+    assert any(note.startswith("NVTX ranges that changed most per step: ") for note in notes)
 
 
 def test_before_and_after_of_a_real_job():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support import native, shared
 from synthetic import ExportWriter
 
+from nsystui.base.answer import record
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.demo import Process, TrainingJob
@@ -18,7 +19,7 @@ from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.host import HostEfficiency, HostTime
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, known_peak
 from nsystui.questions.efficiency.result import Efficiency, efficiency, mfu_of
-from nsystui.questions.efficiency.tables import host_table, mfu_table, process_table
+from nsystui.questions.efficiency.tables import MFU_COLUMNS, host_table, mfu_table, process_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store.session import Session
@@ -170,6 +171,13 @@ class TestMfu:
         assert found.value == pytest.approx(5e9 / 10.5e-6 / 989e12)
         assert any("H100 SXM data sheet" in note for note in found.notes)
 
+    def test_the_ceiling_is_the_mfu_without_the_time_in_which_nothing_computes(self, opened: Opener, tmp_path: Path):
+        found = mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60])), MfuRequest(5e9))
+        assert found.compute == 20 / 64  # five kernels of 4 µs, from the first one's start to the last one's end
+        assert found.ceiling == pytest.approx(found.value * 64 / 20)
+        assert record(MFU_COLUMNS, mfu_table(found).rows[0])["ceiling_percent"] == pytest.approx(100 * found.ceiling)
+        assert any("none ran in 68.8 % of the steps" in note for note in found.notes)
+
     def test_the_user_may_give_peak_and_gpus(self, opened: Opener, tmp_path: Path):
         found = mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20])), MfuRequest(5e9, peak_tflops=1000, gpus=4))
         assert found.value == pytest.approx(5e9 / 10e-6 / 4 / 1e15)
@@ -188,7 +196,7 @@ class TestMfu:
         assert (found.value, found.achieved, found.step_time) == (None, None, None)
         notes = " ".join(found.notes)
         assert "no MFU without steps" in notes and "does not name the GPU, give --peak-tflops" in notes
-        assert mfu_table(found).rows[0][0] is None
+        assert mfu_table(found).rows[0][:2] == (None, None)
         with pytest.raises(UsageError):  # a wrong range of steps
             mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20])), MfuRequest(1e15, step_range="("))
 
@@ -206,3 +214,4 @@ class TestMfu:
         assert (found.intervals, found.gpus) == (58, 4)
         assert found.step_time == pytest.approx(30.57e6, rel=1e-3)
         assert found.value == pytest.approx(3e13 / (found.step_time or 0) * 1e9 / 4 / 312e12)
+        assert found.compute == pytest.approx(28.146 / 30.578, abs=0.01)  # the medians in docs/path.md

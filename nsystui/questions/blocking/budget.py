@@ -194,7 +194,13 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
     steps = job.steps(step_name)
     notes = _notes(job, selection, every, step_name) if every or not found else steps.notes
     notes = (*notes, *([_ON_CPU] if found and steps.of_task and not rows else []))
-    return TableAnswer("steps-budget", tuple(kept), rows, sum(len(one) for one in steps.of_task.values() if one.gpu.op_count.any()), notes)
+    return TableAnswer(
+        "steps-budget",
+        tuple(kept),
+        rows,
+        sum(len(one) for one in steps.of_task.values() if one.gpu.op_count.any()),
+        notes,
+    )
 
 
 _ON_CPU = "no step is known to have launched GPU work: `nsystui steps --every` has their times on the CPU"

@@ -17,7 +17,7 @@ from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Window
 from nsystui.base.units import format_value
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared, minus, ratio
-from nsystui.questions.compare.side import Basis, Side, both
+from nsystui.questions.compare.side import ALWAYS, Basis, Side, both
 from nsystui.questions.host.calltree import HOT, LEAST, CallTree, call_trees
 from nsystui.questions.host.functions import (
     FULL_NAME,
@@ -173,15 +173,16 @@ def _indents(shown: Sequence[tuple[int, int]], parents: Numbers) -> list[int]:
 
 def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
     recorded = [bool(side.job.session.count(tables.host_samples)) for side in (a, b)]
-    steps = [_steps(side, step_range) for side in (a, b)]
+    steps = [side.whole_steps(step_range) for side in (a, b)]
     basis = Basis(a.sampled_ranks, b.sampled_ranks)
-    by_step = all(recorded) and all(count for _, count in steps)
-    divisors = [count for _, count in steps] if by_step else [basis.a, basis.b] if basis.is_per_rank else [1, 1]
+    by_step = all(recorded) and all(one.count for one in steps)
+    if by_step:
+        basis = Basis(steps[0].count, steps[1].count, by_step=True)
     sides: list[_Sampled] = []
     left_out, lacking = [], []
-    for side, (spans, _), divisor, is_recorded in zip((a, b), steps, divisors, recorded, strict=True):
+    for side, own, divisor, is_recorded in zip((a, b), steps, basis.divisors, recorded, strict=True):
         whole = samples_of_job(side.job, side.selection)
-        windows = spans if by_step else dict.fromkeys(whole.stacks, side.selection.window or _ALWAYS)
+        windows = own.spans if by_step else dict.fromkeys(whole.stacks, side.selection.window or ALWAYS)
         samples = whole.within(windows)
         groups = grouped(samples, named_threads(side.job, samples.threads), "all")
         time = _time_of(side, samples, windows)
@@ -194,7 +195,7 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
         return _Pair(found, "", tuple(notes))
     if by_step:
         notes.append(
-            f"times are per step (A has {divisors[0]:,}, B has {divisors[1]:,}); samples before and after all steps "
+            f"times are per step (A has {basis.a:,}, B has {basis.b:,}); samples before and after all steps "
             f"are left out: {left_out[0]} of A, {left_out[1]} of B"
         )
     else:
@@ -202,10 +203,7 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
         notes.append("A or B has no steps: compare percentages, and times only if both did the same work")
     said = ("–" if one.time is None else format_value(Unit.DURATION, one.time) for one in found)
     notes.append("a sample of A stands for {} of running time, a sample of B for {}".format(*said))
-    return _Pair(found, "step" if by_step else "rank" if basis.is_per_rank else "", tuple(notes))
-
-
-_ALWAYS = Window(-(1 << 61), 1 << 61)
+    return _Pair(found, basis.each, tuple(notes))
 
 
 def _time_of(side: Side, samples: CpuSamples, windows: Mapping[int, Window]) -> float | None:
@@ -225,23 +223,6 @@ def _time_of(side: Side, samples: CpuSamples, windows: Mapping[int, Window]) -> 
         if ran:
             return ran / len(samples)
     return samples.period
-
-
-def _steps(side: Side, step_range: str | None) -> tuple[dict[int, Window], int]:
-    """By report the time from the first to the last step that is whole in the side's window, and how many steps."""
-    tasks, window = {item.task for item in side.ranks}, side.selection.window
-    spans: dict[int, Window] = {}
-    count = 0
-    for task, one in side.job.steps(step_range).of_task.items():
-        chosen = np.ones(len(one), np.bool_)
-        if window is not None:
-            chosen = (one.starts >= window.start) & (one.ends <= window.end)
-        if task in tasks and chosen.any():
-            own = Window(int(one.starts[chosen].min()), int(one.ends[chosen].max()))
-            known = spans.get(task.report, own)
-            spans[task.report] = Window(min(own.start, known.start), max(own.end, known.end))
-            count += int(chosen.sum())
-    return spans, count
 
 
 _RATIO = Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4, importance=4)

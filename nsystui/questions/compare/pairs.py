@@ -27,7 +27,7 @@ Key = tuple[Value, ...]
 class Measured:
     """The figures of one side for a row: count, sum and median of the durations (ns), and more by key.
 
-    Of ``sums`` the values are divided by the ranks where the table is per rank; those of ``values`` never are.
+    Of ``sums`` the values are divided by what the table is per (`Basis.each`); those of ``values`` never are.
     ``parts``: the different things that the row sums up, by name, where it sums up any.
     """
 
@@ -41,7 +41,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Extra:
-    """Another pair of columns: ``{key}_a`` and ``{key}_b``, labelled ``A label`` and ``B label``.
+    """A pair of columns: ``{key}_a`` and ``{key}_b``, labelled ``A label`` and ``B label``.
 
     With ``difference``, the label of a third one, ``{key}_difference`` is B − A, ns.
     """
@@ -58,9 +58,9 @@ class Extra:
 
 @dataclass(frozen=True)
 class Compared(TableAnswer):
-    """A table of differences; it is sorted by a difference's size, whichever way it goes."""
+    """A table of differences; it is sorted by a difference's size, whichever way it goes. ``each``: see `Basis`."""
 
-    is_per_rank: bool = False
+    each: str = ""
 
     def sorted_by(self, key: str, descending: bool) -> Compared:
         column = next(column for column in self.columns if column.key == key)
@@ -75,71 +75,49 @@ class Compared(TableAnswer):
 
 def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (), what: str = "") -> tuple[Column, ...]:
     """The columns of a table whose rows are identified by ``names``; ``what`` stands before ``time`` in the headers."""
-    each = " per Rank" if basis.is_per_rank else ""
-    short = "/rank" if basis.is_per_rank else ""
-    time, count = (1, 1) if basis.is_per_rank else (None, None)
+    each = f" per {basis.each.capitalize()}" if basis.each else ""
+    over = "Steps" if basis.by_step else "Ranks"
     title = f"{what} " if what else ""
-    more = [column for extra in extras for column in _columns_of(extra, basis)]
+    digits = 1 if each else None
+    usual = (
+        Extra("total", f"{title}Total", "", Unit.DURATION, None, 1, is_sum=True),
+        Extra("count", "Count", "count", Unit.COUNT, None, 4, is_sum=True),
+        Extra("median", "Med", "median", Unit.DURATION, 1, 5),
+    )
+    split_columns = (
+        Column(
+            f"by_{part}",
+            header=f"Difference by {part.capitalize()}{each} (ns)",
+            label=f"from {part}",
+            unit=Unit.CHANGE,
+            decimals=1,
+            importance=importance,
+        )
+        for part, importance in (("count", 3), ("duration", 2))
+    )
     return (
-        Column("difference", header=f"{title}Difference{each} (ns)", label="B − A", unit=Unit.CHANGE, decimals=time),
+        Column("difference", header=f"{title}Difference{each} (ns)", label="B − A", unit=Unit.CHANGE, decimals=digits),
         Column("share", header="Of All Change (%)", label="of change %", unit=Unit.PERCENT, decimals=1, importance=3),
         Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4, importance=3),
-        Column(
-            "total_a",
-            header=f"{title}Total A{each} (ns)",
-            label=f"A{short}",
-            unit=Unit.DURATION,
-            decimals=time,
-            importance=1,
-        ),
-        Column(
-            "total_b",
-            header=f"{title}Total B{each} (ns)",
-            label=f"B{short}",
-            unit=Unit.DURATION,
-            decimals=time,
-            importance=1,
-        ),
-        Column(
-            "count_a", header=f"Count A{each}", label=f"A count{short}", unit=Unit.COUNT, decimals=count, importance=4
-        ),
-        Column(
-            "count_b", header=f"Count B{each}", label=f"B count{short}", unit=Unit.COUNT, decimals=count, importance=4
-        ),
-        Column("median_a", header="Med A (ns)", label="A median", unit=Unit.DURATION, decimals=1, importance=5),
-        Column("median_b", header="Med B (ns)", label="B median", unit=Unit.DURATION, decimals=1, importance=5),
-        Column(
-            "by_count",
-            header=f"Difference by Count{each} (ns)",
-            label="from count",
-            unit=Unit.CHANGE,
-            decimals=1,
-            importance=3,
-        ),
-        Column(
-            "by_duration",
-            header=f"Difference by Duration{each} (ns)",
-            label="from duration",
-            unit=Unit.CHANGE,
-            decimals=1,
-            importance=2,
-        ),
-        *more,
-        Column("sum_a", header="Sum A over Ranks (ns)", label="A sum", unit=Unit.DURATION, importance=FILES_ONLY),
-        Column("sum_b", header="Sum B over Ranks (ns)", label="B sum", unit=Unit.DURATION, importance=FILES_ONLY),
+        *(column for one in usual for column in _columns_of(one, basis)),
+        *split_columns,
+        *(column for extra in extras for column in _columns_of(extra, basis)),
+        Column("sum_a", header=f"Sum A over {over} (ns)", label="A sum", unit=Unit.DURATION, importance=FILES_ONLY),
+        Column("sum_b", header=f"Sum B over {over} (ns)", label="B sum", unit=Unit.DURATION, importance=FILES_ONLY),
         Column("status", header="Status", label="side"),
         *names,
     )
 
 
 def _columns_of(extra: Extra, basis: Basis) -> list[Column]:
-    is_divided = extra.is_sum and basis.is_per_rank
-    each, decimals = (" per Rank", 1) if is_divided else ("", extra.decimals)
+    each = basis.each if extra.is_sum else ""
+    per, short = (f" per {each.capitalize()}", f"/{each}") if each else ("", "")
+    decimals = 1 if each else extra.decimals
     pair = [
         Column(
             f"{extra.key}_{side}",
-            header=f"{extra.title} {side.upper()}{each}{_unit_of(extra.unit)}",
-            label=f"{side.upper()} {extra.label}{'/rank' if is_divided else ''}",
+            header=f"{extra.title} {side.upper()}{per}{_unit_of(extra.unit)}",
+            label=f"{side.upper()} {extra.label}".rstrip() + short,
             unit=extra.unit,
             decimals=decimals,
             importance=extra.importance,
@@ -148,7 +126,7 @@ def _columns_of(extra: Extra, basis: Basis) -> list[Column]:
     ]
     if not extra.difference:
         return pair
-    header = f"{extra.title} Difference{each} (ns)"
+    header = f"{extra.title} Difference{per} (ns)"
     change = Column(
         f"{extra.key}_difference",
         header=header,
@@ -181,7 +159,7 @@ def compared(
     made = [_row(key, a.get(key), b.get(key), basis, extras) for key in dict.fromkeys((*a, *b))]
     change = sum(abs(row.difference) for row in made if row.difference is not None)
     rows = [row.cells(change) for row in sorted(made, key=_order)]
-    return Compared(name, columns(names, basis, extras, what), rows, len(rows), tuple(notes), basis.is_per_rank)
+    return Compared(name, columns(names, basis, extras, what), rows, len(rows), tuple(notes), basis.each)
 
 
 @dataclass(frozen=True)
@@ -206,39 +184,39 @@ _NOTHING = Measured(0, 0)
 
 
 def _row(key: Key, a: Measured | None, b: Measured | None, basis: Basis, extras: Sequence[Extra]) -> _Row:
-    per_rank = (basis.a, basis.b) if basis.is_per_rank else (1, 1)
+    divisors = basis.divisors
     first, second = (a or _NOTHING) if basis.a else None, (b or _NOTHING) if basis.b else None
-    totals = _each(first, per_rank[0], "total"), _each(second, per_rank[1], "total")
-    counts = _each(first, per_rank[0], "count"), _each(second, per_rank[1], "count")
+    totals = _each(first, divisors[0], "total"), _each(second, divisors[1], "total")
+    counts = _each(first, divisors[0], "count"), _each(second, divisors[1], "count")
     medians = [side.median if side is not None else None for side in (first, second)]
     difference = minus(totals[1], totals[0])
-    more = [cell for extra in extras for cell in _extra_cells(first, second, per_rank, extra)]
+    more = [cell for extra in extras for cell in _extra_cells(first, second, divisors, extra)]
     sums = [side.total if side is not None else None for side in (first, second)]
-    cells = (ratio(*totals), *totals, *counts, *medians, *_split(first, second, per_rank), *more, *sums)
+    cells = (ratio(*totals), *totals, *counts, *medians, *_split(first, second, divisors), *more, *sums)
     size = 0 if difference is not None else max(total or 0 for total in totals)
     return _Row(key, difference, size, (difference,), (*cells, _status(a, b, basis)))
 
 
-def _each(side: Measured | None, ranks: int, what: str) -> float | None:
+def _each(side: Measured | None, divisor: int, what: str) -> float | None:
     value = getattr(side, what) if side is not None else None
-    return value if value is None or ranks == 1 else value / ranks
+    return value if value is None or divisor == 1 else value / divisor
 
 
-def _extra_cells(a: Measured | None, b: Measured | None, per_rank: tuple[int, int], extra: Extra) -> Sequence[Value]:
-    pair = _extra(a, per_rank[0], extra), _extra(b, per_rank[1], extra)
+def _extra_cells(a: Measured | None, b: Measured | None, divisors: tuple[int, int], extra: Extra) -> Sequence[Value]:
+    pair = _extra(a, divisors[0], extra), _extra(b, divisors[1], extra)
     if not extra.difference:
         return pair
     first, second = (value if isinstance(value, int | float) else None for value in pair)
     return (minus(second, first), *pair)
 
 
-def _extra(side: Measured | None, ranks: int, extra: Extra) -> Value:
+def _extra(side: Measured | None, divisor: int, extra: Extra) -> Value:
     if side is None:
         return None
     if not extra.is_sum:
         return (side.values or {}).get(extra.key)
     value = (side.sums or {}).get(extra.key) if side.count else 0
-    return value if value is None or ranks == 1 else value / ranks
+    return value if value is None or divisor == 1 else value / divisor
 
 
 def minus(b: float | None, a: float | None) -> float | None:
@@ -260,17 +238,19 @@ def _status(a: Measured | None, b: Measured | None, basis: Basis) -> str | None:
 _Split = tuple[float | None, float | None]
 
 
-def _split(a: Measured | None, b: Measured | None, per_rank: tuple[int, int]) -> _Split:
+def _split(a: Measured | None, b: Measured | None, divisors: tuple[int, int]) -> _Split:
     """The sum of the splits of the parts; a row without parts is its own only one."""
     if a is not None and b is not None and (a.parts or b.parts):
         sides = a.parts or {}, b.parts or {}
         found = [
-            _split(sides[0].get(name, _NOTHING), sides[1].get(name, _NOTHING), per_rank)
+            _split(sides[0].get(name, _NOTHING), sides[1].get(name, _NOTHING), divisors)
             for name in dict.fromkeys((*sides[0], *sides[1]))
         ]
         return _sum([by_count for by_count, _ in found]), _sum([by_duration for _, by_duration in found])
     each = [
-        _each(side, ranks, what) for what in ("count", "total") for side, ranks in zip((a, b), per_rank, strict=True)
+        _each(side, divisor, what)
+        for what in ("count", "total")
+        for side, divisor in zip((a, b), divisors, strict=True)
     ]
     return split(*each)
 

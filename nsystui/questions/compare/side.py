@@ -9,7 +9,7 @@ from itertools import chain
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.kernel_names import smart_names
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Window
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import has_launches
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
@@ -17,6 +17,20 @@ from nsystui.questions.queries.time_window import extent, selected_reports, shar
 from nsystui.questions.ranks.overview import job_facts
 from nsystui.store import tables
 from nsystui.store.report import Report
+
+ALWAYS = Window(-(1 << 61), 1 << 61)
+
+
+@dataclass(frozen=True)
+class WholeSteps:
+    """The number of the steps of all ranks, and of the ranks that have any.
+
+    ``spans``: by report the time from the start of the first step to the end of the last.
+    """
+
+    spans: Mapping[int, Window]
+    count: int
+    ranks: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +71,20 @@ class Side:
         """The number of ranks with CPU samples in their reports."""
         return self._ranks_where(lambda report: bool(report.count(tables.host_samples)))
 
+    def whole_steps(self, name: str | None = None) -> WholeSteps:
+        """The steps of the selected ranks that are whole in the window; for ``name`` see `Job.steps`."""
+        tasks, window = {item.task for item in self.ranks}, self.selection.window or ALWAYS
+        spans: dict[int, Window] = {}
+        count = ranks = 0
+        for task, one in self.job.steps(name).of_task.items():
+            chosen = (one.starts >= window.start) & (one.ends <= window.end)
+            if task in tasks and chosen.any():
+                own = Window(int(one.starts[chosen].min()), int(one.ends[chosen].max()))
+                known = spans.get(task.report, own)
+                spans[task.report] = Window(min(own.start, known.start), max(own.end, known.end))
+                count, ranks = count + int(chosen.sum()), ranks + 1
+        return WholeSteps(spans, count, ranks)
+
     def _ranks_where(self, holds: Callable[[Report], bool]) -> int:
         reports = {report.index for report in self.job.session.reports if holds(report)}
         return sum(item.task.report in reports for item in self.ranks)
@@ -78,22 +106,30 @@ class Side:
 
 @dataclass(frozen=True)
 class Basis:
-    """The numbers of ranks that sums of the two sides are over; ``None`` of ranks is a side that recorded none of it.
+    """The numbers of ranks, or of steps, that sums of the two sides are over; 0 for a side that recorded none of it.
 
-    Where they differ, sums are divided by them: a side of four ranks would else have twice the time of one of two.
+    Sums are divided by steps, and by ranks where their numbers differ: a side of four ranks would else have twice the
+    time of one of two.
     """
 
     a: int
     b: int
+    by_step: bool = False
 
     @property
-    def is_per_rank(self) -> bool:
-        """Whether the sides have different numbers of ranks."""
-        return bool(self.a and self.b and self.a != self.b)
+    def each(self) -> str:
+        """What sums are divided by: ``step``, ``rank``, or nothing (empty)."""
+        if not self.a or not self.b:
+            return ""
+        return "step" if self.by_step else "rank" if self.a != self.b else ""
+
+    @property
+    def divisors(self) -> tuple[int, int]:
+        return (self.a, self.b) if self.each else (1, 1)
 
     def note(self, what: str = "ranks") -> tuple[str, ...]:
-        """A sentence on it, where sums are divided."""
-        if not self.is_per_rank:
+        """A sentence on it, where sums are divided by ranks."""
+        if self.each != "rank":
             return ()
         return (f"times and counts are per rank: A has {self.a:,} {what}, B {self.b:,}",)
 

@@ -167,7 +167,7 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
     """
     used = utilisation(a, b), utilisation(b, a)
     compared = kernels(a, b), nccl(a, b), memory(a, b)
-    ranges = nvtx(a, b)
+    ranges = nvtx(a, b, step_range=step_range)
     basis = Basis(a.gpu_ranks, b.gpu_ranks)
     found = ComparisonSummary("diff-summary", COLUMNS, [], 0, verdict=verdict(a, b, compared[0], step_range))
     lines = [
@@ -190,7 +190,7 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
         *([other_work] if other_work else []),
         *_largest("kernel families", families(a, b)),
         *_largest("kernels", with_smart_names(compared[0], a, b)),
-        *_largest("NVTX ranges", ranges),
+        *_largest("NVTX ranges", ranges, f" per {ranges.each}" if ranges.each else ""),
         *both(*(one.notes for one in used)),
         *compared[0].notes,
         *both(*(side.job.steps(step_range).why_none for side in (a, b))),
@@ -244,7 +244,7 @@ def _work(
 ) -> Iterator[_Line]:
     """The rows of sums, each that of a column of another table. ``steps``: how many each side has."""
     basis = Basis(sides[0].gpu_ranks, sides[1].gpu_ranks)
-    each = " per rank" if basis.is_per_rank else ""
+    each = f" per {basis.each}" if basis.each else ""
 
     def line(what: str, unit: str, pair: _Pair, table: str | None, fact: str = "") -> _Line:
         return _Line(f"{what}{each}", unit, *pair, table, fact=fact and f"{fact}{each}")
@@ -329,7 +329,7 @@ def _graph_time(side: Side, basis: Basis) -> float | None:
     if not side.gpu_ranks:
         return None
     time = graph_time(side)
-    return time / side.gpu_ranks if basis.is_per_rank else time
+    return time / side.gpu_ranks if basis.each else time
 
 
 def _pair(answer: Compared, key: str, basis: Basis) -> _Pair:
@@ -360,7 +360,7 @@ def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> st
     return f"B launched {many} kernels{span}: this changes totals, but not medians and 'from duration'"
 
 
-def _largest(what: str, answer: TableAnswer) -> Iterator[str]:
+def _largest(what: str, answer: TableAnswer, each: str = "") -> Iterator[str]:
     """The names whose totals changed most, each with the total in A, and how many are new or gone."""
     changes = []
     for row in answer.records():
@@ -370,7 +370,7 @@ def _largest(what: str, answer: TableAnswer) -> Iterator[str]:
             whole = f" from {before}" if row["status"] == BOTH else f" ({row['status']})"
             changes.append((-abs(change), f"{row['name']} {format_value(Unit.CHANGE, change)}{whole}"))
     if changes:
-        yield f"{what} that changed most: {', '.join(words for _, words in sorted(changes)[:_NAMED])}"
+        yield f"{what} that changed most{each}: {', '.join(words for _, words in sorted(changes)[:_NAMED])}"
     statuses = answer.cells("status")
     single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := statuses.count(word))]
     if single:
@@ -398,7 +398,9 @@ TABLES: Mapping[str, ComparisonTable] = {
     "summary": ComparisonTable("what changed", lambda a, b, options: summary(a, b, options.step_range)),
     "kernels": ComparisonTable("kernels by name", lambda a, b, options: kernels(a, b, options.names)),
     "families": ComparisonTable("kernels by family", lambda a, b, _: families(a, b)),
-    "nvtx": ComparisonTable("NVTX ranges by name", lambda a, b, options: nvtx(a, b, options.fold_numbers)),
+    "nvtx": ComparisonTable(
+        "NVTX ranges by name", lambda a, b, options: nvtx(a, b, options.fold_numbers, options.step_range)
+    ),
     "nccl": ComparisonTable("NCCL by collective and message size", lambda a, b, _: nccl(a, b)),
     "memory": ComparisonTable("memory operations", lambda a, b, _: memory(a, b)),
     "functions": ComparisonTable("functions by CPU samples", lambda a, b, options: functions(a, b, options.step_range)),

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import NAME, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.kernel_families import family_of
+from nsystui.base.selection import Window
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, iterations
 from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared
@@ -20,6 +21,7 @@ from nsystui.questions.kernels.activities import MEMORY, memory_sizes, work_summ
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
+from nsystui.questions.nvtx.loading import Flags
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.statistics import frame_groups
@@ -189,23 +191,42 @@ _RANGE = (Column("name", header="Range", label="range"),)
 _GPU = Extra("gpu", "GPU Projected", "GPU", Unit.DURATION, None, 3, is_sum=True, difference="GPU B − A")
 
 
-def nvtx(a: Side, b: Side, fold_numbers: bool = True) -> Compared:
+def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = None) -> Compared:
     """NVTX ranges by name: durations on the CPU, and in sum the spans of GPU time projected from them.
 
     Names are without PyTorch's suffix. With ``fold_numbers`` those of both sides that differ in their numbers only are
     one, if they are three or more, as in the tree of the NVTX screen: two runs hardly count their steps alike. Ranges
     and times are those of that screen: each counts with all that it holds, so that rows overlap.
+
+    Where all ranks have steps (see `Job.steps`), times and counts are per step; those of the ranges count that begin
+    between the start of the first step and the end of the last.
     """
     # The ranges of every name: the tree's filter would keep what is around and inside of those that pass it.
     ranges = [side.job.nvtx_ranges(side.selection.with_name(None)) for side in (a, b)]
     folded = numbered({*ranges[0].names, *ranges[1].names}) if fold_numbers else frozenset()
     basis = Basis(a.nvtx_ranks, b.nvtx_ranks)
     has_gpu = basis == Basis(a.projected_ranks, b.projected_ranks)
+    steps = [side.whole_steps(step_range) for side in (a, b)]
+    recorded = zip("AB", (a, b), steps, (basis.a, basis.b), strict=True)
+    lacking = [name for name, side, own, ranks in recorded if not own.ranks == len(side.ranks) == ranks]
+    chosen = [np.ones(len(own), np.bool_) for own in ranges]
+    notes = [*both(ranges[0].notes, ranges[1].notes)]
+    if not lacking:
+        basis = Basis(steps[0].count, steps[1].count, by_step=True)
+        chosen = [_begin_in(own, of.spans) for own, of in zip(ranges, steps, strict=True)]
+        left_out = [f"{len(own) - int(own.sum()):,} of {len(own):,}" for own in chosen]
+        notes.append(
+            f"times and counts are per step (A has {basis.a:,}, B has {basis.b:,}); ranges that begin before or after "
+            f"all steps are left out: {left_out[0]} of A, {left_out[1]} of B"
+        )
+    elif basis.a and basis.b:
+        notes += basis.note("ranks with NVTX")
+        without = f"not all ranks of {' and '.join(lacking)} have NVTX ranges and steps (`nsystui steps`)"
+        notes.append(f"times are not per step, because {without}: compare them only if both did the same work")
     found = tuple(
-        _measured_ranges(own, _labels(own.names, folded, side), has_gpu)
-        for own, side in zip(ranges, (a, b), strict=True)
+        _measured_ranges(own, _labels(own.names, folded, side), has_gpu, is_chosen)
+        for own, side, is_chosen in zip(ranges, (a, b), chosen, strict=True)
     )
-    notes = [*basis.note("ranks with NVTX"), *both(ranges[0].notes, ranges[1].notes)]
     if not has_gpu and (a.projected_ranks or b.projected_ranks):
         notes.append("GPU time is left out: some ranks with NVTX ranges lack the calls that launch kernels")
     return compared("diff-nvtx", _RANGE, (found[0], found[1]), basis, notes, (_GPU,), "CPU")
@@ -221,7 +242,18 @@ def _labels(names: Sequence[str], templates: Collection[str], side: Side) -> lis
     ]
 
 
-def _measured_ranges(ranges: NvtxRanges, labels: Sequence[str | None], has_gpu: bool) -> dict[Key, Measured]:
+def _begin_in(ranges: NvtxRanges, spans: Mapping[int, Window]) -> Flags:
+    """Which ranges begin in the span of their report."""
+    own = [spans.get(lane.report) for lane in ranges.lanes]
+    first, last = (np.array([getattr(one, edge, 0) for one in own], np.int64) for edge in ("start", "end"))
+    start, lane = ranges.start, ranges.lane
+    found: Flags = (start >= first[lane]) & (start < last[lane])
+    return found
+
+
+def _measured_ranges(
+    ranges: NvtxRanges, labels: Sequence[str | None], has_gpu: bool, chosen: Flags
+) -> dict[Key, Measured]:
     import pandas as pd
 
     frame = pd.DataFrame(
@@ -231,7 +263,7 @@ def _measured_ranges(ranges: NvtxRanges, labels: Sequence[str | None], has_gpu: 
             "gpu": np.where(ranges.op_count > 0, ranges.gpu_duration, 0),
         }
     )
-    frame = frame[frame["name"].notna()]
+    frame = frame[chosen & frame["name"].notna()]
     projected = frame.groupby("name")["gpu"].sum().to_dict() if has_gpu else {}
     groups = frame_groups(frame, "duration", ["name"])
     rows = zip(groups["name"], groups["count"], groups["total"], groups["median"], strict=True)

@@ -1,6 +1,7 @@
 """Model FLOPs utilisation: the share of the GPUs' peak that went into the model's own arithmetic (docs/numbers.md#mfu).
 
     MFU = FLOPs of a step / step time / GPUs / peak
+    ceiling = MFU · T / (T - R)    T: time of the steps, R: that in which no compute kernel ran
 
 The user gives the FLOPs of a step of the whole job: about 6·N·tokens for training a transformer of N parameters
 (8·N·tokens where activations are recomputed and that shall count). A step lasts from the first GPU operation that was
@@ -19,10 +20,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nsystui.base.answer import Unit
 from nsystui.base.selection import Window
 from nsystui.base.text import whole_number
+from nsystui.base.units import format_value
 from nsystui.exports.metadata import ALLOCATION_VARIABLE, SIZE_VARIABLES
 from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.blocking.parts import Iterations
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.ranks.steps import StepTimes
 from nsystui.questions.steps.task_steps import TaskSteps
@@ -79,7 +83,9 @@ class MfuRequest:
 class Mfu:
     """``value`` is the MFU from 0 to 1; ``None`` where a part of it is not known, which ``notes`` say.
 
-    ``step_time``: ns, the median of ``intervals`` step times. ``achieved``: TFLOP/s for each GPU.
+    ``step_time``: ns, the median of ``intervals`` step times. ``achieved``: TFLOP/s for each GPU. ``compute``: the
+    share, from 0 to 1, of the time of all steps and GPUs in which a compute kernel ran. ``ceiling``: the MFU if one
+    always ran.
     """
 
     request: MfuRequest
@@ -87,6 +93,7 @@ class Mfu:
     intervals: int
     gpus: int
     peak: Peak | None
+    compute: float | None
     notes: tuple[str, ...]
 
     @property
@@ -101,11 +108,20 @@ class Mfu:
             return None
         return self.achieved / self.peak.tflops
 
+    @property
+    def ceiling(self) -> float | None:
+        return self.value / self.compute if self.value is not None and self.compute else None
+
 
 def mfu(
-    request: MfuRequest, steps: Steps, gpus: Sequence[DeviceIntervals], reports: Sequence[Report], window: Window
+    request: MfuRequest,
+    steps: Steps,
+    gpus: Sequence[DeviceIntervals],
+    reports: Sequence[Report],
+    window: Window,
+    parts: Sequence[Iterations],
 ) -> Mfu:
-    """The MFU of the steps that lie in ``window``, over the tasks that use ``gpus``."""
+    """The MFU of the steps that lie in ``window``, over the tasks that use ``gpus``; ``parts`` are of these steps."""
     tasks = {device.task.task for gpu in gpus for device in gpu.devices}
     times = [whole_steps(own, window) for task, own in steps.of_task.items() if task in tasks]
     together = np.concatenate([np.empty(0, np.int64), *times])
@@ -113,11 +129,18 @@ def mfu(
     count, count_note = _gpus(request, gpus, reports)
     peak, peak_note = _peak(request, gpus)
     notes = [count_note, peak_note, *steps.notes]
+    time = sum(int(one.time.sum()) for one in parts)
+    compute = sum(int(one.part("compute").sum()) for one in parts) / time if time else None
+    if compute and step_time is not None:
+        without = format_value(Unit.PERCENT, 100 * (1 - compute))
+        notes.append(
+            f"the ceiling is the MFU if compute kernels ran all of the time: none ran in {without} of the steps"
+        )
     if step_time is None and steps.of_task:
         notes.append("no MFU: no step in this time has another step after it")
     elif step_time is None:
         notes.append("no MFU without steps (`nsystui steps` says why there are none)")
-    return Mfu(request, step_time, len(together), count, peak, tuple(note for note in notes if note))
+    return Mfu(request, step_time, len(together), count, peak, compute, tuple(note for note in notes if note))
 
 
 def whole_steps(steps: TaskSteps, window: Window) -> Times:

@@ -16,6 +16,7 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
+from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
@@ -272,7 +273,9 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
 def mfu_of(job: OpenJob, selection: Selection, found: Efficiency, request: MfuRequest) -> Mfu:
     """The MFU over the window and GPUs of ``found``. Raises UsageError for a step range that is no pattern."""
     steps = job.steps(request.step_range)
-    return mfu(request, steps, found.gpus, selected_reports(job.session, selection), found.window)
+    every = iterations(job, selection.with_window(found.window), request.step_range)
+    parts = [one.of for one in every if one.numbers is not None]
+    return mfu(request, steps, found.gpus, selected_reports(job.session, selection), found.window, parts)
 
 
 def steps_in(job: OpenJob, found: Efficiency, name: str | None = None) -> int | None:

@@ -72,6 +72,7 @@ PROCESS_COLUMNS = (
 )
 MFU_COLUMNS = (
     Column("mfu_percent", header="MFU (%)", label="MFU", unit=Unit.PERCENT, decimals=2),
+    Column("ceiling_percent", header="Ceiling (%)", label="ceiling", unit=Unit.PERCENT, decimals=2),
     Column(
         "achieved_tflops", header="Achieved per GPU (TFLOP/s)", label="TFLOP/s per GPU", unit=Unit.COUNT, decimals=2
     ),
@@ -165,6 +166,6 @@ def process_table(found: Efficiency) -> TableAnswer:
 def mfu_table(found: Mfu) -> TableAnswer:
     """One row: the MFU and what it is made of; unknown parts are missing, and notes say why."""
     peak, source = (None, None) if found.peak is None else (found.peak.tflops, found.peak.source)
-    value = None if found.value is None else 100.0 * found.value
-    row = (value, found.achieved, peak, source, found.step_time, found.intervals, found.gpus)
+    value, ceiling = (None if one is None else 100.0 * one for one in (found.value, found.ceiling))
+    row = (value, ceiling, found.achieved, peak, source, found.step_time, found.intervals, found.gpus)
     return TableAnswer("mfu", MFU_COLUMNS, [(*row, found.request.flops_per_step)], 1, found.notes)
