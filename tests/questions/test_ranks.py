@@ -142,6 +142,13 @@ class TestTable:
         ]  # fmt: skip
         assert any("A (ranks 0, 1), B (ranks 2, 3); ranks of different parts have different work" in n for n in notes)
 
+    def test_kernels_that_end_before_they_start_give_no_part(self, tmp_path):
+        paths = pipeline_stages(tmp_path).paths
+        for path in paths:
+            edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 5")
+        with closing(OpenJob(session_over(*paths))) as job:
+            assert len(self.rows(job)) == 4
+
     def test_a_part_of_a_job_says_so(self, opened):
         job = OpenJob(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
         answer = rank_table(job.session, Selection(), job.ranks, job.rank_facts(Selection()))

@@ -214,7 +214,7 @@ def test_a_straggler_is_compared_with_the_ranks_of_its_own_model_part(tmp_path):
     told(one, "Among the 2 ranks of part B, the rank runs as many kernels as the others, but they take 50 % longer.")
     assert "different-work" not in ids(found)
     parts = finding(found, "model-parts")
-    told(parts, "The ranks form 2 model parts with different kernels: A (ranks 0, 1), B (ranks 2, 3).")
+    told(parts, "The ranks form 2 model parts by their kernels: A (ranks 0, 1), B (ranks 2, 3).")
     assert parts.severity is Severity.INFO
 
 
