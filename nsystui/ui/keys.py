@@ -471,6 +471,7 @@ WORDS: tuple[Word, ...] = (
         ("nvtx",),
     ),
     Word("GPU total", "from first to last GPU operation launched in a range, summed over the ranges", ("nvtx",)),
+    Word("part", "model part: ranks that run the same kernels; `nsystui help ranks`", ("ranks",)),
     Word("late", "how often a rank was the last at a collective", _RANKS),
     Word("late by", "how long after the first rank it then came (median)", ("ranks",)),
     Word("wait caused", "how long a typical other rank waited for it, summed, hidden by compute or not", _RANKS),

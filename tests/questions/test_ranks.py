@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import edit, session_over, shared
 from synthetic import cpu_only_export
+from synthetic.illnesses import pipeline_stages
 
 from nsystui.base.answer import iter_rows
 from nsystui.base.selection import Selection, Task, Window
@@ -129,6 +131,23 @@ class TestTable:
         answer = rank_table(eight.session, EVERYTHING, eight.ranks, eight.rank_facts(EVERYTHING))
         assert any("collectives, residual" in note for note in answer.notes)
         assert "rank numbers from: NCCL communicator" in answer.notes
+
+    def test_ranks_with_the_same_kernels_are_of_one_model_part(self, eight, tmp_path):
+        assert {row["part"] for row in self.rows(eight)} == {None}
+        with closing(OpenJob(session_over(*pipeline_stages(tmp_path).paths))) as job:
+            rows = self.rows(job)
+            notes = rank_table(job.session, EVERYTHING, job.ranks, job.rank_facts(EVERYTHING)).notes
+        assert [(row["rank"], row["part"], row["step_operations"]) for row in rows] == [
+            (0, "A", 7), (1, "A", 7), (2, "B", 4), (3, "B", 4)
+        ]  # fmt: skip
+        assert any("A (ranks 0, 1), B (ranks 2, 3); ranks of different parts have different work" in n for n in notes)
+
+    def test_kernels_that_end_before_they_start_give_no_part(self, tmp_path):
+        paths = pipeline_stages(tmp_path).paths
+        for path in paths:
+            edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 5")
+        with closing(OpenJob(session_over(*paths))) as job:
+            assert len(self.rows(job)) == 4
 
     def test_a_part_of_a_job_says_so(self, opened):
         job = OpenJob(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))

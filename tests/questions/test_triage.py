@@ -206,6 +206,31 @@ def test_a_rank_with_more_kernels_has_other_work(tmp_path):
     assert finding(found, "different-work").cost == pytest.approx(30 * MS, rel=0.1)
 
 
+def test_a_straggler_is_compared_with_the_ranks_of_its_own_model_part(tmp_path):
+    written = illnesses.pipeline_stages(tmp_path)
+    found = triaged(*written.paths)
+    one = finding(found, "straggler")
+    assert (one.ranks, one.cost) == ((3,), written.cost)
+    told(one, "Among the 2 ranks of part B, the rank runs as many kernels as the others, but they take 50 % longer.")
+    assert "different-work" not in ids(found)
+    parts = finding(found, "model-parts")
+    told(parts, "The ranks form 2 model parts by their kernels: A (ranks 0, 1), B (ranks 2, 3).")
+    assert parts.severity is Severity.INFO
+
+
+@pytest.mark.parametrize("of_names", [True, False])
+def test_stages_of_different_work_are_neither_late_nor_uneven(tmp_path, of_names):
+    found = triaged(*illnesses.pipeline_stages(tmp_path, slow=1.0, of_names=of_names).paths)
+    assert not ids(found) & {"straggler", "imbalance", "different-work"}
+    assert finding(found, "model-parts")
+
+
+def test_ranks_of_one_model_part_are_not_told_as_several(tmp_path):
+    with closing(job_of(*illnesses.pipeline_stages(tmp_path).paths)) as job:
+        second = triage(job, Selection(tasks=job.tasks_of_ranks(frozenset({2, 3}))), names=("different_work",))
+    assert second.findings == ()
+
+
 def numbered_steps(path: Path, times: list[int]) -> Path:
     """Steps of so many ms, each one kernel as long as it."""
     with one_gpu(path) as gpu:

@@ -449,6 +449,31 @@ def slow_numa_node(folder: Path, schema: str = "3.28.1") -> Ill:
     return Ill(paths, 100 * 500_000)
 
 
+def pipeline_stages(folder: Path, slow: float = 1.5, of_names: bool = True) -> Ill:
+    """Two stages of two ranks each, 20 steps of 10 ms; in the second, the kernels of rank 3 are `slow` times as long.
+
+    A step of a rank of the first stage is six kernels, in 5 ms, and an AllGather; of the second three in 6 ms, and an
+    AllReduce. Without `of_names` the kernels of both stages have the same names.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = tuple(folder / f"rank{rank}.sqlite" for rank in range(4))
+    for rank, path in enumerate(paths):
+        is_second = rank >= 2
+        count, compute = (3, 6 * MS) if is_second else (6, 5 * MS)
+        time = round(compute / count * (slow if rank == 3 else 1))
+        with one_gpu(path, session=CaptureSession(environment={"RANK": str(rank)}), gpu=rank) as gpu:
+            for number in range(20):
+                begin = MS + 10 * MS * number
+                gpu.export.nvtx_range(gpu.main, begin - 30_000, begin + 9_900_000, f"step {number}")
+                for place in range(count):
+                    name = "head(float*)" if of_names and is_second else "work(float*)"
+                    gpu.kernel(begin, begin + time, MS + 10 * MS * number - 25_000 + 3_000 * place, name)
+                    begin += time
+                collective = nccl_kernel("AllReduce" if is_second else "AllGather").name
+                gpu.kernel(begin, MS + 10 * MS * (number + 1), MS + 10 * MS * number - 5_000, collective)
+    return Ill(paths, round(20 * 6 * MS * (slow - 1)) // 4)
+
+
 def resting_tensor_cores(path: Path, tensor: int = 2) -> Ill:
     """A GPU whose SMs are active for 80 % of the time, and its tensor cores for `tensor` %."""
     with one_gpu(path) as gpu:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nsystui.questions.nvtx.ranges import NvtxRanges
     from nsystui.questions.nvtx.tree import NvtxTree
     from nsystui.questions.queries.numbering import Numbering
+    from nsystui.questions.ranks.model_parts import ModelParts
     from nsystui.questions.ranks.table import RankFacts
     from nsystui.questions.steps.times import Steps
 
@@ -198,7 +199,15 @@ class OpenJob:
         steps = self.steps(step_name)
         arrivals = [Arrivals.of(group, selection.window) for group in self.collectives().groups]
         times = step_times(steps, selection.window)
-        return RankFacts(self.busy(selection), times, lateness(arrivals), self.alignment or Alignment(), steps.notes)
+        parts, clocks = self.model_parts(step_name), self.alignment or Alignment()
+        return RankFacts(self.busy(selection), times, lateness(arrivals), clocks, parts, steps.notes)
+
+    def model_parts(self, step_name: str | None = None) -> ModelParts:
+        """Which ranks run the same kernels, over everything; ``step_name`` as in `steps`."""
+        from nsystui.questions.ranks.model_parts import ModelParts
+
+        steps = self.steps(step_name)
+        return self.once(("model-parts", step_name), lambda: ModelParts.load(self.session, self.ranks, steps))
 
     def steps(self, name: str | None = None) -> Steps:
         """The training steps of every task.

@@ -20,6 +20,7 @@ from nsystui.questions.collectives.waiting import SYNCHRONOUS, Lateness
 from nsystui.questions.gpu.utilisation import BUSY_PARTS, SHARE_COLUMNS, BusyIntervals, shares, window_notes
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks, world_size
 from nsystui.questions.queries.time_window import extents, shares_clock
+from nsystui.questions.ranks.model_parts import ModelParts
 from nsystui.questions.ranks.overview import task_counts
 from nsystui.questions.ranks.steps import StepTimes, figures
 from nsystui.store.session import Session
@@ -72,6 +73,7 @@ def is_odd(score: float | None) -> bool:
 COLUMNS = (
     RANK,
     HOST.with_importance(4),
+    Column("part", header="Part", label="part", importance=3),
     Column("gpu", header="GPU", label="gpu", importance=5),
     Column(
         "busy_percent",
@@ -113,6 +115,7 @@ COLUMNS = (
     Column("clock_error", header="Clock Error (ns)", label="clock ±", unit=Unit.DURATION, importance=5),
     Column("odd", header="Odd", label="odd", importance=1),
     Column("steps", header="Steps", label="steps", unit=Unit.COUNT, importance=6),
+    Column("step_operations", header="GPU Operations per Step", label="ops/step", unit=Unit.COUNT, importance=6),
     Column("transfer", header="Transfer (ns)", label="transfer", unit=Unit.DURATION, importance=6),
     Column("local_rank", header="Local Rank", label="local rank", unit=Unit.NUMBER, importance=6),
     Column("model", header="GPU Model", label="model", importance=7),
@@ -148,6 +151,7 @@ class RankFacts:
     steps: Mapping[Task, StepTimes]
     lateness: Mapping[Task, Lateness]
     alignment: Alignment
+    parts: ModelParts
     notes: tuple[str, ...] = ()
 
 
@@ -164,7 +168,8 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     for item in chosen:
         row: dict[str, Value] = {"rank": item.rank, "host": item.host or None, "kernels": kernels.get(item.task)}
         row |= {"gpu": facts.busy.gpu_numbers(item.task), "local_rank": item.local_rank, "model": item.gpu or None}
-        row |= {"pid": item.pid, "report": item.report_name}
+        row |= {"pid": item.pid, "report": item.report_name, "part": facts.parts.of_task.get(item.task)}
+        row["step_operations"] = facts.parts.operations.get(item.task)
         if item.task in spent:
             row |= dict(zip((column.key for column in SHARE_COLUMNS), shares(spent[item.task]), strict=True))
         if item.task in facts.steps and (steps := figures(facts.steps[item.task])) is not None:
@@ -194,17 +199,20 @@ def _lateness(found: Lateness | None) -> dict[str, Value]:
 
 
 def odd_figures(rows: Sequence[Record]) -> list[dict[Measure, float]]:
-    """Score each row of the table against the others: its odd figures, the furthest first; empty where it has none."""
-    judged = {}
+    """Score each row of the table against the others: its odd figures, the furthest first; empty where it has none.
+
+    The work of a rank is compared within its model part, its lateness with that of all.
+    """
+    judged: list[dict[Measure, float]] = [{} for _ in rows]
     for measure in _JUDGED:
-        values = (row.get(measure.name) for row in rows)
-        known = [float(value) if isinstance(value, int | float) else None for value in values]
-        judged[measure] = scores(known, measure)
-    figures_of_rows = []
-    for number in range(len(rows)):
-        odd = [(measure, score) for measure, column in judged.items() if is_odd(score := column[number]) and score]
-        figures_of_rows.append(dict(sorted(odd, key=lambda figure: -abs(figure[1]))[:_MOST_REASONS]))
-    return figures_of_rows
+        part_of = [None if measure.only_high else row.get("part") for row in rows]
+        for part in dict.fromkeys(part_of):
+            own = [number for number, one in enumerate(part_of) if one == part]
+            values = (rows[number].get(measure.name) for number in own)
+            known = [float(value) if isinstance(value, int | float) else None for value in values]
+            for number, score in zip(own, scores(known, measure), strict=True):
+                judged[number] |= {measure: score} if score and is_odd(score) else {}
+    return [dict(sorted(odd.items(), key=lambda figure: -abs(figure[1]))[:_MOST_REASONS]) for odd in judged]
 
 
 def _notes(
@@ -219,6 +227,8 @@ def _notes(
         yield words
     if ranks:
         yield f"rank numbers from: {ranks[0].source}"
+    if parts := facts.parts.words(chosen):
+        yield f"{parts}; ranks of different parts have different work"
     size = world_size(session)
     if size is not None and size > len(ranks) and facts.lateness:
         yield f"{len(ranks)} of {size} ranks are open: the late rank is the last of these, not of all"

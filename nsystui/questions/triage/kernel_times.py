@@ -172,14 +172,6 @@ def conditions(case: Case) -> list[Condition]:
     return [*where(tables.kernels, case.chosen), sa.not_(is_nccl), columns.end.is_not(None)]
 
 
-def usual_times(launches: Sequence[KernelLaunches]) -> dict[Kernel, float]:
-    """The usual duration of each kernel, ns: the median over the GPUs."""
-    found: dict[Kernel, list[float]] = {}
-    for one in launches:
-        found.setdefault(one.kernel, []).append(one.usual)
-    return {kernel: float(np.median(times)) for kernel, times in found.items()}
-
-
 def _top(case: Case) -> sa.CTE:
     """The keys of the kernels with most time."""
     keys = shape_columns()

@@ -72,7 +72,7 @@ class _Waiting:
 
 @rule(
     30,
-    reads=WORK | {"nccl_calls", "nvtx_ranges"},
+    reads=WORK | {"nccl_calls", "nvtx_ranges", "api_calls"},
     finds={
         "straggler": FindingKind("waiting for a late rank", parts=BY_COMMUNICATION),
         "imbalance": FindingKind("ranks waiting for each other", parts=BY_COMMUNICATION),
@@ -165,7 +165,7 @@ def _hidden(starts: Times, ends: Times, device: DeviceIntervals | None) -> Times
 
 
 def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
-    costs, computed = waiting.costs, case.computed
+    costs, computed, parts = waiting.costs, case.computed, case.job.model_parts(case.step_name).of_task
     whole = sum(costs.values())
     evidence = _table(case, waiting, computed)
     limits = case.thresholds
@@ -175,7 +175,7 @@ def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
         if case.percent(loss) < limits.straggler_percent or 100 * cost < limits.straggler_share * whole:
             continue
         own, other = waiting.lateness[item.task], "Each other" if len(case.devices) > 2 else "The other"
-        why, advice = _reason(item.task, computed)
+        why, advice = _reason(item.task, computed, parts)
         whole_wait = time_words(own.caused)
         hidden = f" ({whole_wait} including waits that compute hides)" if whole_wait != time_words(loss) else ""
         sentence = (
@@ -191,7 +191,7 @@ def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
         sentence = (
             f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{_among(case)}. The late "
             f"rank varies: rank {most.rank} causes the largest part, {time_words(costs.get(most.task, 0))}."
-            f"{_division(computed)}"
+            f"{_division(computed, parts)}"
         )
         advice = Advice(
             "Look at what the late rank does just before a long wait (Ranks screen, then Timeline; "
@@ -216,21 +216,25 @@ def _among(case: Case) -> str:
     return f" ({there} of {size} ranks are open)" if size and size > there else ""
 
 
-def _division(computed: Mapping[Task, RankCompute]) -> str:
-    """Whether the ranks compute for equally long in total."""
-    times = [one.time for one in computed.values()]
-    if len(times) < 2 or not min(times):
+def _division(computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -> str:
+    """Whether the ranks of each part compute for equally long in total."""
+    times: dict[str | None, list[int]] = {}
+    for task, one in computed.items():
+        times.setdefault(parts.get(task), []).append(one.time)
+    if max(map(len, times.values()), default=0) < 2 or not all(map(min, times.values())):
         return ""
-    longer = max(times) / min(times) - 1
+    longer = max(max(own) / min(own) for own in times.values()) - 1
+    ranks = "ranks of a model part" if parts else "ranks"
     if longer <= _DIFFERS:
-        return " In total, all ranks compute equally long: only the timing of the work varies."
-    return f" The ranks do not compute equally long: the longest {100 * longer:.0f} % longer than the shortest."
+        return f" In total, all {ranks} compute equally long: only the timing of the work varies."
+    return f" The {ranks} do not compute equally long: the longest {100 * longer:.0f} % longer than the shortest."
 
 
-def _reason(task: Task, computed: Mapping[Task, RankCompute]) -> tuple[str, Advice]:
-    """The reason why a rank may be late, as far as its own kernels show it."""
-    others = [one for other, one in computed.items() if other != task]
-    own = computed.get(task)
+def _reason(task: Task, computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -> tuple[str, Advice]:
+    """The reason why a rank may be late, as far as its own kernels show it next to those of its model part."""
+    own, part = computed.get(task), parts.get(task)
+    others = [one for other, one in computed.items() if other != task and parts.get(other) == part]
+    among = f" Among the {len(others) + 1} ranks of part {part}, the" if part else " The"
     unknown = Advice(
         "Look at what this rank does before its collectives (Ranks screen, then Timeline).",
         "The last rank to arrive sets the pace of all ranks.",
@@ -246,14 +250,14 @@ def _reason(task: Task, computed: Mapping[Task, RankCompute]) -> tuple[str, Advi
         return "", unknown
     more, longer = own.kernels / kernels - 1, own.time / time - 1
     if longer < _DIFFERS:
-        return " The rank's own kernels take no longer than those of the other ranks.", usual
+        return f"{among} rank's own kernels take no longer than those of the other ranks.", usual
     if abs(more) <= _DIFFERS:
-        return f" The rank runs as many kernels as the others, but they take {100 * longer:.0f} % longer.", Advice(
+        return f"{among} rank runs as many kernels as the others, but they take {100 * longer:.0f} % longer.", Advice(
             "Check this GPU's clocks, power cap and temperature, or exclude its node. Then compare the input shapes.",
             "The same number of kernels takes longer on this GPU: the GPU is slow, or its inputs are larger.",
         )
     count = f"{100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} kernels than the others"
-    return f" The rank runs {count} and computes {100 * longer:.0f} % longer.", Advice(
+    return f"{among} rank runs {count} and computes {100 * longer:.0f} % longer.", Advice(
         "Divide the work more evenly over the ranks.", "This rank has more to compute than the others."
     )
 

@@ -16,7 +16,6 @@ from nsystui.base.selection import Task, Window
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
-from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.mpi_exchanges import Pair, exchanges
 from nsystui.questions.queries.conditions import Condition, duration, job_end, job_start, where
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
@@ -24,7 +23,7 @@ from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, Spans, by_place, number_of, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
-from nsystui.questions.triage.kernel_times import FEWEST, Kernel, KernelLaunches, kernel_launches, usual_times
+from nsystui.questions.triage.kernel_times import FEWEST, Kernel, KernelLaunches, kernel_launches
 from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_CPU, WORK, FindingKind, rule
 from nsystui.store import tables
 
@@ -267,11 +266,10 @@ _DIFFERENT_WORK_COLUMNS = (
 )
 
 
-class _DifferentWorkRow(NamedTuple):
-    rank: int
-    kernels: int
-    steps: int | None
-    compute: int
+_OF_PARTS = Advice(
+    "Compare a rank with the ranks of its own part (column Part of the Ranks screen).",
+    "Pipeline stages and expert groups have different work: a part that computes longer is no slow GPU.",
+)
 
 
 @rule(
@@ -279,10 +277,14 @@ class _DifferentWorkRow(NamedTuple):
     reads=frozenset({"kernels", "nvtx_ranges", "api_calls"}),
     finds={
         "different-work": FindingKind("uneven work of the ranks", parts=BY_COMMUNICATION),
+        "model-parts": FindingKind(),
     },
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
-    """Ranks that launch more kernels than the others: uneven work, however fast a GPU is."""
+    """Ranks that launch more kernels than the others of their model part: uneven work, however fast a GPU is.
+
+    A remark names the parts where there are several.
+    """
     computed = case.computed
     ranks = [item for item in case.ranks if item.task in computed and computed[item.task].time]
     if len(ranks) < 2 or not shares_clock(case.reports):
@@ -297,34 +299,37 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     kernels = np.array([computed[item.task].kernels for item in ranks], float)
     busy = np.array([computed[item.task].time for item in ranks], float)
     least = 1 + case.thresholds.work_difference_percent / 100
-    more = [item.rank for item, one in zip(ranks, kernels, strict=True) if one > least * np.median(kernels)]
-    heaviest = ranks[int(busy.argmax())].rank
-    cost = round(float(busy.max() - busy.mean()))
+    parts = case.job.model_parts(case.step_name)
+    part = np.array([parts.of_task.get(item.task, "") for item in ranks])
+    usual = np.array([np.median(kernels[part == own]) for own in part])
+    more = [ranks[place].rank for place in np.flatnonzero(kernels > least * usual)]
+    excess = busy - [busy[part == own].mean() for own in part]
+    heaviest = ranks[int(excess.argmax())].rank
+    cost = round(float(excess.max()))
+    words = f"T{parts.words(ranks)[1:]}."
+    remarks = [Finding("model-parts", Severity.INFO, words, _OF_PARTS, Door("ranks"))] if len(set(part)) > 1 else []
     if heaviest not in more or case.percent(cost) < case.thresholds.work_percent:
-        return []
+        return remarks
+    whole = " of its model part" if parts.of_task else ""
     sentence = (
-        f"Compared with the median rank, {rank_words(more, case.ranks)} ran at least "
+        f"Compared with the median rank{whole}, {rank_words(more, case.ranks)} ran at least "
         f"{case.thresholds.work_difference_percent:g} % more kernels. "
-        f"Rank {heaviest} computes {time_words(cost)} longer than the ranks on average."
+        f"Rank {heaviest} computes {time_words(cost)} longer than the ranks{whole} on average."
     )
     advice = Advice(
         "Divide layers, experts or samples more evenly over the ranks.",
         "The rank with the most work sets the pace of every step that ends in a collective.",
     )
     (common,) = steps
-    rows = [
-        _DifferentWorkRow(item.rank, int(count), common, int(time))
-        for item, count, time in zip(ranks, kernels, busy, strict=True)
-    ]
-    rows.sort(key=lambda row: (-row.compute, row.rank))
-    measured = "Compute time |U(K)| of the rank with the most, minus the mean of all ranks."
+    order = sorted(range(len(ranks)), key=lambda place: (-busy[place], ranks[place].rank))
+    rows: list[Row] = [(ranks[place].rank, int(kernels[place]), common, int(busy[place])) for place in order]
+    measured = "Compute time |U(K)| of the rank with the most, minus the mean of all ranks of its model part."
     evidence, share = TableAnswer("different-work", _DIFFERENT_WORK_COLUMNS, rows, len(rows)), case.percent(cost)
     door, ranked = Door("ranks", sort="kernels"), tuple(more)
-    return [
-        Finding(
-            "different-work", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranked
-        )
-    ]
+    found = Finding(
+        "different-work", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranked
+    )
+    return [found, *remarks]
 
 
 _SLOW_PLACES_COLUMNS = (
@@ -340,7 +345,7 @@ _SLOW_PLACES_COLUMNS = (
 
 @dataclass(frozen=True)
 class _Gpu:
-    """A GPU of a rank. ``slowness``: the time of its kernels relative to their median over all GPUs."""
+    """A GPU of a rank. ``slowness``: the time of its kernels relative to their median over its model part."""
 
     rank: int
     host: str
@@ -352,7 +357,7 @@ class _Gpu:
 
 @rule(
     360,
-    reads=frozenset({"kernels", "devices"}),
+    reads=frozenset({"kernels", "devices", "nvtx_ranges", "api_calls"}),
     finds={
         "slow-place": FindingKind("slow GPUs of one place", parts=BY_COMMUNICATION),
     },
@@ -362,7 +367,7 @@ def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
 
     A single slow GPU is a matter of the rule on stragglers. Here every GPU of a host is slow, or the GPUs of the same
     place on every host. The usual time of a kernel (see `kernel_times`) on each GPU is compared with its median over
-    all GPUs, for the kernels that most GPUs run, weighted by their time.
+    the GPUs of its model part, for the kernels that most of these run, weighted by their time.
     """
     gpus = _gpus(case) if shares_clock(case.reports) else []
     hosts = {one.host for one in gpus}
@@ -426,13 +431,15 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, own: Sequence[_Gpu]) ->
 
 
 def _gpus(case: Case) -> list[_Gpu]:
-    """The GPUs that run kernels which most GPUs run."""
-    by_kernel: dict[Kernel, list[KernelLaunches]] = {}
+    """The GPUs that run kernels which most GPUs of their model part run."""
+    part_of = case.job.model_parts(case.step_name).of_task
+    by_kernel: dict[tuple[str | None, Kernel], list[KernelLaunches]] = {}
     for one in kernel_launches(case):
         if one.count >= FEWEST:
-            by_kernel.setdefault(one.kernel, []).append(one)
-    common = {kernel: own for kernel, own in by_kernel.items() if 2 * len(own) > len(case.devices)}
-    usual = usual_times([one for ones in common.values() for one in ones])
+            by_kernel.setdefault((part_of.get(one.task), one.kernel), []).append(one)
+    sizes = Counter(part_of.get(one.device.task.task) for one in case.devices)
+    common = {key: own for key, own in by_kernel.items() if 2 * len(own) > sizes[key[0]]}
+    usual = {key: float(np.median([one.usual for one in own])) for key, own in common.items()}
     places = _places(case)
     of_gpu: dict[tuple[Task, int], list[KernelLaunches]] = {}
     for one in (one for ones in common.values() for one in ones):
@@ -442,16 +449,12 @@ def _gpus(case: Case) -> list[_Gpu]:
         place = device.device
         own = of_gpu.get((place.task.task, place.device), [])
         here = sum(one.count * one.usual for one in own)
-        elsewhere = sum(one.count * usual[one.kernel] for one in own)
+        elsewhere = sum(one.count * usual[part_of.get(one.task), one.kernel] for one in own)
         if elsewhere:
             where_ = places.get((place.task.task.report, place.task.task.process, place.device), "")
-            compute = _compute(case, device)
+            compute = device.breakdown(case.window_of(device)).kernels
             found.append(_Gpu(place.task.rank, place.task.host, where_, place.device, here / elsewhere, compute))
     return found
-
-
-def _compute(case: Case, device: DeviceIntervals) -> int:
-    return device.breakdown(case.window_of(device)).kernels
 
 
 def _places(case: Case) -> Mapping[tuple[int, int, int], str]:
