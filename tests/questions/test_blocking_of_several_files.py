@@ -16,7 +16,9 @@ from nsystui.store.session import Session
 
 @pytest.fixture(scope="module")
 def paths(written_once):
-    return written_once("two-ranks-blocked", TrainingJob(ranks=2, steps=4, layers=2, gpu_metrics=False, stall_ms=0).write)
+    return written_once(
+        "two-ranks-blocked", TrainingJob(ranks=2, steps=4, layers=2, gpu_metrics=False, stall_ms=0).write
+    )
 
 
 def opened(paths, cache) -> closing[OpenJob]:
