@@ -67,15 +67,15 @@ def assert_nothing_left(terminal: Terminal, environment: dict[str, str]) -> None
     [
         (signal.SIGTERM, 143, "? help"),
         (None, 0, "? help"),
-        in_campaign(signal.SIGTERM, 143, "nsystui"),
+        in_campaign(signal.SIGTERM, 143, "Ovw"),
         in_campaign(signal.SIGHUP, 129, "? help"),
-        in_campaign(signal.SIGINT, 130, "nsystui"),
-        in_campaign(None, 0, "nsystui"),
+        in_campaign(signal.SIGINT, 130, "Ovw"),
+        in_campaign(None, 0, "Ovw"),
     ],
 )
 def test_an_end_leaves_the_terminal_as_it_was(job, environment, unpacked, number, status, moment):
     """As soon as it is drawn, while it reads, and later."""
-    with in_a_shell([*PROGRAM, *job], unpacked if moment == "nsystui" else environment, moment) as terminal:
+    with in_a_shell([*PROGRAM, *job], unpacked if moment == "Ovw" else environment, moment) as terminal:
         if number is None:
             terminal.press("q")
         else:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # The results of the last few selections stay in memory, so that going back a crumb costs nothing.
-_MOST_RESULTS = 14
+_MOST_RESULTS = 20
 _EVERYTHING = Selection()
 
 
