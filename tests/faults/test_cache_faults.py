@@ -198,7 +198,7 @@ class TestKilled:
         [
             (how, campaign.step(step), more)
             for how, step in (
-                ("kill", 30), ("fail", 30), ("size", 2000), ("OutOfMemoryException", 60), ("MemoryError", 60)
+                ("kill", 30), ("fail", 31), ("size", 2000), ("OutOfMemoryException", 60), ("MemoryError", 60)
             )
             for more in ((), ("--force",))
         ],
