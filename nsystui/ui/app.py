@@ -570,16 +570,6 @@ class DiffApp(NsystuiApp):
             self.add_mode(mode, type(self).MODES[mode])  # type: ignore[arg-type]
         self.job, self.selection = side.job, side.selection
 
-    def next_anchor(self) -> None:
-        """Finds the steps of every screen by the next anchor, in the background."""
-        assert self.job is not None
-
-        def found(anchor: str | None) -> None:
-            self.say(f"steps by: {anchor or 'the usual anchor'}")
-            self.update_screen()
-
-        self._in_thread("anchor", self.job.next_steps_by, found, self.say, exclusive=True)
-
     def resume_loading(self) -> bool:
         """Resumes the reading that a stop interrupted: ready reports come from the cache, or are read again."""
         if self.loading_now or self.sides is not None:

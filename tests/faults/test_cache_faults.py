@@ -48,7 +48,7 @@ def change_fails_at(number):
             if left[0] < 0 and how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if left[0] == -1:
-                struck.touch()
+                struck.write_text(event)
                 raise OSError(28, "No space left on device", str(given[0]))
     sys.addaudithook(hook)
 
@@ -126,7 +126,9 @@ while True:
     if status != signal.SIGKILL and not struck.exists():
         break
     assert how == "kill" or status == 0, (at, status, out.exists() and out.read_text())
-    assert how == "kill" or ".partial-" not in str(names()), (at, names())
+    # What cannot be removed is left to the next run.
+    removes = struck.exists() and struck.read_text() in ("os.remove", "os.rmdir")
+    assert how == "kill" or removes or ".partial-" not in str(names()), (at, names())
     assert run(None, out) == 0, (at, out.read_text())
     assert out.read_text() == expected, (at, out.read_text())
     # Where an answer was given nothing but that is needed the next time; a result that could not be kept is not there.
@@ -198,7 +200,7 @@ class TestKilled:
         [
             (how, campaign.step(step), more)
             for how, step in (
-                ("kill", 30), ("fail", 31), ("size", 2000), ("OutOfMemoryException", 60), ("MemoryError", 60)
+                ("kill", 30), ("fail", 30), ("size", 2000), ("OutOfMemoryException", 60), ("MemoryError", 60)
             )
             for more in ((), ("--force",))
         ],
