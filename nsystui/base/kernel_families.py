@@ -41,6 +41,19 @@ def _of_frameworks(pattern: str) -> str:
     return rf"^(?=.*?(?:{_FRAMEWORK})).*?{_words(pattern)}"
 
 
+NCCL_BACKEND, OTHER_BACKEND = "NCCL", "other"
+BACKENDS = (
+    (NCCL_BACKEND, r"^(?:void )?nccl"),
+    ("NVSHMEM", r"nvshmem"),
+    ("DeepEP", r"(?:deep|hybrid)_ep::"),
+    ("MSCCL++", r"mscclpp"),
+    ("user buffers", r"userbuffers"),
+    ("custom all-reduce", r"(?:one_?shot|two_?shot|multimem|mnnvl|custom|fast|quick|trtllm)_?all_?(?:reduce|gather)"
+        r"|cross_device_reduce|all_?reduce_?fusion|quick_?reduce|multimem_all"),
+    ("custom all-to-all", r"moe_?(?:a2a|all_?to_?all)|mnnvl_?(?:a2a|all_?to_?all)"),
+)  # fmt: skip
+"""The libraries whose kernels communicate and the pattern of their names, the first that is found, of DuckDB's, too."""
+
 _LOOP = r"^(?:loop_|input_|wrapped_)?"  # how XLA begins the name of a fusion
 _OPTIMIZERS = _words(
     r"(?:fused_?)?(?:adam(?:w|ax)?|adagrad|rmsprop|sgd|adafactor|novograd)|optimizers?"
@@ -48,8 +61,8 @@ _OPTIMIZERS = _words(
     r"|amp_(?:update|non_finite|foreach)\w*"
 )
 _FAMILY_RULES = (
-    (NCCL, r"^(?:void )?nccl"),
-    (COMMUNICATION, r"nvshmem|deep_ep::|cross_device_reduce|(?:one|two)_?shot_?all_?reduce|multimem_all|userbuffers"),
+    (NCCL, BACKENDS[0][1]),
+    *((COMMUNICATION, pattern) for _, pattern in BACKENDS[1:]),
     # torch.compile: triton_KIND_fused_OPERATIONS_NUMBER
     (ATTENTION, r"^triton_tem_.*(?:attention|sdpa)"),
     (CONVOLUTION, r"^triton_tem_.*conv"),

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import sqlalchemy as sa
 
+    from nsystui.base.kernel_families import Rules
     from nsystui.store.on_demand import OnDemand
     from nsystui.store.packing import Packing, Progress
 
@@ -103,6 +104,8 @@ class Session:
     limits: Limits = field(default_factory=Limits)
     warn: Callable[[str], object] = lambda message: None
     tell: Callable[[Computation | None], object] = lambda computing: None
+    families: Rules = ()
+    """The user's own rules for families of kernels (`base.kernel_families`): which kernels communicate."""
     workers: Workers | None = None
     """Others that compute what is made of single reports, where there are any: see `questions.derived.in_runs`."""
     version: int = 0

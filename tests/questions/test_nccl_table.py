@@ -212,7 +212,7 @@ class TestGroups:
 class TestSummary:
     def test_headers(self, payload):
         assert ",".join(column.header for column in payload.summary().columns) == (
-            "What,Collective,Message Size,Communicator,Ranks,Datatype,Reduction,Count,Total Bytes,Time (%),"
+            "What,Collective,Message Size,Communicator,Ranks,Datatype,Reduction,Backend,Count,Total Bytes,Time (%),"
             "Total Time (ns),Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),AlgBW (B/s),BusBW (B/s),"
             "BusBW w/o Wait (B/s),Exposed Time (ns),Overlapped (%)"
         )

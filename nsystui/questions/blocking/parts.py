@@ -25,8 +25,6 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.kernel_families import COMMUNICATION as COMMUNICATION_FAMILY
-from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.blocking.dependencies import (
@@ -43,6 +41,7 @@ from nsystui.questions.blocking.dependencies import (
     operations_of,
 )
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.conditions import communicating
 from nsystui.questions.queries.derived import in_runs, of_each_report
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import report_at
@@ -52,7 +51,6 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.base.kernel_families import Rules
     from nsystui.store.results import Arrays
 
 BLOCKERS = {
@@ -208,11 +206,11 @@ def blocking(job: OpenJob, step_name: str | None = None) -> Blocking:
 
 def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterations]:
     """Find what blocked each GPU in a window of job time, which is one iteration."""
-    found = {}
+    found, communication = {}, communicating(job.session)
     for report in job.session.reports:
         edges = np.array([window.start, window.end]) - report.clock_offset
         for task, spans in _spans(job.session, [report.index]).items():
-            work = operations_of(job.session, task, Window(*edges.tolist()), communicating(job.session, job.families))
+            work = operations_of(job.session, task, Window(*edges.tolist()), communication)
             for device in spans:
                 own = budgets_of(work, device, Window(*edges.tolist()), edges[:1], edges[1:])
                 starved = Intervals(*(times + report.clock_offset for times in (own[2].starts, own[2].ends)))
@@ -227,9 +225,9 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
         if own.on_gpu:
             start = own.start - report_at(job.session, task.report).clock_offset
             edges[task] = start, start + own.duration
-    compute = partial(_arrays, edges, job.families)
+    compute = partial(_arrays, edges)
     reports, is_chosen = job.session.reports, {step_name, job.step_range, job.steps_by} != {None}
-    if is_chosen or job.families:
+    if is_chosen:
         runs = in_runs(job.session, reports, compute, tables.kernels, "what blocked")
         found = {index: arrays for run in runs for index, arrays in run.items()}
     else:
@@ -253,22 +251,14 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
     return Blocking(iterations, whole)
 
 
-def communicating(session: Session, rules: Rules) -> frozenset[str]:
-    """The names of the kernels that communicate without NCCL, by their family."""
-    names = session.rows(sa.select(tables.kernels.c.name).distinct()) if session.count(tables.kernels) else ()
-    return frozenset(name for (name,) in names if name and family_of(name, rules) == COMMUNICATION_FAMILY)
-
-
 _EDGES = ("starts", "ends")
 _LONGEST = 100
 """So many stretches of launch-starved time are kept of each GPU."""
 
 
-def _arrays(
-    edges: Mapping[Task, tuple[Times, Times]], rules: Rules, session: Session, reports: list[Report]
-) -> dict[int, Arrays]:
+def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports: list[Report]) -> dict[int, Arrays]:
     """The budgets of the GPUs of each report in a row: ``count`` rows each, of which the first is `Blocking.whole`."""
-    communication = communicating(session, rules)
+    communication = communicating(session)
     names = ("process", "device", "count", "starved", *_EDGES, "parts", "busy", "starved_starts", "starved_ends")
     none = np.zeros(0, np.int64)
     found: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}

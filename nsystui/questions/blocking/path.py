@@ -49,13 +49,13 @@ from nsystui.questions.blocking.dependencies import (
     host_calls_of,
     operations_of,
 )
-from nsystui.questions.blocking.parts import communicating
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.host.naming import ThreadRanges
 from nsystui.questions.host.segments import NO_SEGMENTS, Segments, one_after_the_other, outermost, pairs
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import is_nccl_kernel
+from nsystui.questions.queries.conditions import communicating
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.queries.time_window import extent, report_at
 from nsystui.questions.ranks.steps import step_times
@@ -132,7 +132,7 @@ class _Side:
         offset = report_at(job.session, task.report).clock_offset
         own = Window(window.start - offset, window.end - offset)
         session = job.session.part([task.report])
-        work = operations_of(session, task, own, communicating(session, job.families))
+        work = operations_of(session, task, own, communicating(session))
         if len(work) > _MOST:
             raise UsageError(f"{len(work):,} operations are too many for one path: choose a shorter time (--time A:B)")
         calls = host_calls_of(session, task, own, work)

@@ -1,12 +1,12 @@
-"""The time of one GPU by category: kernels, NCCL, memory operations, their overlaps, and idle time.
+"""The time of one GPU by category: kernels, communication, memory operations, their overlaps, and idle time.
 
 See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time.
 
 The operations of a device (a CUDA ordinal of one process in one report; docs/exports.md#identifiers) fall into four
 categories:
 
-* K, kernels that are not NCCL's
-* C, NCCL kernels
+* K, kernels that compute: all others
+* C, kernels that communicate: NCCL's and those of the family ``communication``
 * M, memory copies and memsets
 * G, launches of whole CUDA graphs, of which nothing inside was traced
 
@@ -375,20 +375,20 @@ def _merged(
     places: Sequence[tuple[int, ...]],
     streams: frozenset[int] | None,
 ) -> dict[tuple[int, int], IntervalBlocks]:
-    """The union of the operations of a table, by (index into ``places``, 1 for NCCL kernels and else 0); own clock."""
+    """The union of the operations of a table, by (index into ``places``, 1 for those that communicate); own clock."""
     builders = [UnionBuilder() for _ in range(2 * len(places))]
     if places and session.count(table):
         import sqlalchemy as sa
 
-        from nsystui.questions.queries.conditions import given, where
+        from nsystui.questions.queries.conditions import communicates, communicating, given, where
         from nsystui.store import tables
 
         rows = tables.of(table)
         columns = rows.c
         of_place = dict(zip(keys, zip(*places, strict=True), strict=True))
         own = given({**of_place, "place": range(len(places))}).subquery("places")
-        is_nccl = columns.is_nccl if "is_nccl" in columns else sa.literal(0)
-        lane = sa.cast(2 * own.c.place + is_nccl, sa.Integer).label("lane")
+        is_other: Any = communicates(communicating(session)) if rows is tables.kernels else sa.false()
+        lane = sa.cast(2 * own.c.place + sa.cast(is_other, sa.Integer), sa.Integer).label("lane")
         is_same = [columns[key] == own.c[key] for key in keys]
         # The reports by themselves say which files need not be opened.
         of_reports = columns.report.in_(sorted({place[0] for place in places}))

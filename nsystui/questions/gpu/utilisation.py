@@ -184,7 +184,7 @@ def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
     ``of_streams`` says whether the selection is of single streams.
     """
     columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
-    return {one.name: (*columns, *(["is_nccl"] if "is_nccl" in one.field_names else [])) for one in GPU_TABLES}
+    return {one.name: (*columns, *(["is_nccl", "name"] if "is_nccl" in one.field_names else [])) for one in GPU_TABLES}
 
 
 def selected_devices(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[Device]:

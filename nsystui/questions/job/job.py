@@ -52,8 +52,6 @@ class OpenJob:
     """Which NVTX ranges are steps, where the user says it for the whole job: see `steps`."""
     steps_by: str | None = None
     """What steps are found by, where the user says it: one of `base.anchors.ANCHORS`."""
-    families: Rules = ()
-    """The user's own rules for families of kernels: see `base.kernel_families`."""
     alignment: Alignment | None = None
     """How the clocks of the reports were made one, once `align` was asked for."""
     left_out: tuple[str, ...] = ()
@@ -71,6 +69,11 @@ class OpenJob:
         if note := left_out_note(self.session.reports):
             self.tell(note)
         self.session.close()
+
+    @property
+    def families(self) -> Rules:
+        """The user's own rules for families of kernels: see `base.kernel_families`."""
+        return self.session.families
 
     @property
     def ranks(self) -> tuple[RankedTask, ...]:

@@ -30,6 +30,8 @@ from nsystui.store.session import Compute, Session
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+    from nsystui.base.kernel_families import Rules
+
 T = TypeVar("T")
 VERSION = "nsystui:__version__"
 """The name of nsystui's version, as ``pkgutil.resolve_name`` takes it."""
@@ -57,9 +59,11 @@ class WorkerResult(NamedTuple):
     failure: str = ""
 
 
-def compute_there(places: Sequence[ReportPlace], limits: Limits, compute: Compute[Any]) -> WorkerResult:
+def compute_there(
+    places: Sequence[ReportPlace], limits: Limits, compute: Compute[Any], families: Rules = ()
+) -> WorkerResult:
     """Runs on a worker: what ``compute`` gives for some reports of a packed job."""
-    session, host = Session(limits=limits), os.uname().nodename
+    session, host = Session(limits=limits, families=families), os.uname().nodename
     try:
         for place in places:
             if not os.path.isdir(place.path):
@@ -89,12 +93,13 @@ class DaskWorkers:
     scheduler: str
     client: Client
     limits: Limits
+    families: Rules = ()
 
     @classmethod
-    def connect(cls, scheduler: str, limits: Limits) -> DaskWorkers:
+    def connect(cls, scheduler: str, limits: Limits, families: Rules = ()) -> DaskWorkers:
         """The workers of a scheduler: its address, or the path of its file. Raises NsystuiError without any.
 
-        ``limits`` are those of a session here; a worker computes with one thread.
+        ``limits`` and ``families`` are those of a session here; a worker computes with one thread.
         """
         try:
             import distributed
@@ -108,7 +113,7 @@ class DaskWorkers:
                 client: Client = distributed.Client(address, timeout=_CONNECTING, set_as_default=False)
             except (OSError, ValueError) as error:  # a timeout is an OSError
                 raise NsystuiError(f"--dask {scheduler}: no connection to the scheduler: {reason_of(error)}") from None
-        found = cls(scheduler, client, Limits(1, limits.memory))
+        found = cls(scheduler, client, Limits(1, limits.memory), families)
         try:
             with found._errors():
                 found._check_workers()
@@ -168,7 +173,7 @@ class DaskWorkers:
 
     def _submit(self, task: _Task) -> Future:
         places = [ReportPlace(one.index, str(one.path.absolute()), one.clock_offset) for one in task.reports]
-        return self.client.submit(compute_there, places, self.limits, task.compute, pure=False)
+        return self.client.submit(compute_there, places, self.limits, task.compute, self.families, pure=False)
 
     def _result(self, task: _Task, future: Future, error: BaseException | None) -> Any:
         """What a task computed. Raises NsystuiError where it could not."""

@@ -137,16 +137,11 @@ class Opener:
             limits=Limits(source.threads, source.memory or Limits().memory),
             warn=listener.warned,
             tell=listener.computing,
+            families=source.families,
         )
         if source.dask is not None:
             self._connect(session, source.dask, [export.path for export in exports])
-        job = OpenJob(
-            session,
-            numbering=who,
-            step_range=source.step_range,
-            steps_by=source.steps_by,
-            families=source.families,
-        )
+        job = OpenJob(session, numbering=who, step_range=source.step_range, steps_by=source.steps_by)
         return job, exports
 
     def _connect(self, session: Session, scheduler: str, paths: Sequence[Path]) -> None:
@@ -157,7 +152,7 @@ class Opener:
         try:
             check_packed(paths)
             self._listener.computing(Computation(f"waiting for workers of {scheduler}", 0, len(paths)))
-            session.workers = DaskWorkers.connect(scheduler, session.limits)
+            session.workers = DaskWorkers.connect(scheduler, session.limits, session.families)
             self._listener.computing(None)
         except BaseException:
             session.close()

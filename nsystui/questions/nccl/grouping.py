@@ -13,6 +13,7 @@ import numpy as np
 
 from nsystui.base.answer import COLLECTIVE, RANK, STEP, STREAM, Column, Unit
 from nsystui.base.errors import UsageError
+from nsystui.base.kernel_families import NCCL_BACKEND
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.questions.nccl.matching import common
 from nsystui.questions.nccl.names import BUCKETS, EDGES
@@ -89,6 +90,7 @@ class NcclProperty(Enum):
     STEP = "step"
     DATATYPE = "datatype"
     REDUCTION = "reduction"
+    BACKEND = "backend"  # the library: NCCL, NVSHMEM, …
 
 
 USUAL: Final = (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
@@ -104,6 +106,7 @@ COLUMNS: Mapping[NcclProperty, Column] = {
     NcclProperty.STEP: STEP,
     NcclProperty.DATATYPE: Column("datatype", header="Datatype", label="datatype", importance=5),
     NcclProperty.REDUCTION: Column("reduction", header="Reduction", label="reduction", importance=5),
+    NcclProperty.BACKEND: Column("backend", header="Backend", label="backend", importance=3),
 }
 """The column of each group. A column that rows are grouped by never leaves a screen (importance 0)."""
 
@@ -146,6 +149,8 @@ def values_of(frame: pd.DataFrame, by: NcclProperty) -> pd.Series[Any]:
         return pd.Series([bucket_label(number) for number in numbers], index=frame.index, dtype=object)
     if by is NcclProperty.POW2:
         return powers_of_two(frame["message_size"])
+    if by is NcclProperty.BACKEND and "backend" not in frame.columns:
+        return pd.Series(NCCL_BACKEND, index=frame.index, dtype=object)
     if by is NcclProperty.STREAM and "stream" not in frame.columns:
         return pd.Series(pd.NA, index=frame.index, dtype="Int64")
     values = frame[COLUMNS[by].key]

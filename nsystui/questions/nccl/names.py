@@ -77,6 +77,25 @@ def collective_of_kernel(name: str) -> str | None:
     return match["collective"]
 
 
+_OTHERS = (
+    (re.compile(r"all_?reduce|cross_device_reduce|quick_?reduce", re.IGNORECASE), "AllReduce"),
+    (re.compile(r"all_?gather", re.IGNORECASE), "AllGather"),
+    (re.compile(r"reduce_?scatter", re.IGNORECASE), "ReduceScatter"),
+    (re.compile(r"all_?to_?all|a2a", re.IGNORECASE), "AlltoAll"),
+    (re.compile(r"dispatch", re.IGNORECASE), "Dispatch"),
+    (re.compile(r"combine", re.IGNORECASE), "Combine"),
+    (re.compile(r"broadcast", re.IGNORECASE), "Broadcast"),
+    (re.compile(r"barrier", re.IGNORECASE), "Barrier"),
+)
+
+
+def operation_of_kernel(name: str) -> str | None:
+    """The collective in the name of a kernel that communicates, of NCCL's or not; ``None`` where the name hides it."""
+    if is_nccl_kernel(name):
+        return collective_of_kernel(name)
+    return next((collective for pattern, collective in _OTHERS if pattern.search(name)), None)
+
+
 def collective_of_api(name: str) -> str | None:
     """The collective of an NCCL API range: ``ncclAllReduce`` → ``AllReduce``; ``None`` for every other range.
 

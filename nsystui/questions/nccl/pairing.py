@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
+from nsystui.base.kernel_families import BACKENDS, NCCL_BACKEND, OTHER_BACKEND
 from nsystui.questions.nccl.matching import SHARED_KEYS, Found, find, place_in_group
-from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api, collective_of_kernel
+from nsystui.questions.nccl.names import PairingState, Reason, collective_of_api, operation_of_kernel
 from nsystui.questions.nccl.units import (
     NONE,
     Flags,
@@ -31,7 +32,7 @@ from nsystui.questions.nccl.units import (
     roles_of,
     without_inner_calls,
 )
-from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start
+from nsystui.questions.queries.conditions import communicates, communicating, is_launched_by, job_end, job_start
 from nsystui.questions.queries.derived import in_runs
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
@@ -76,11 +77,12 @@ def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Sele
     )
 
 
-def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Select[Any]:
-    """Every NCCL kernel with its launch, by report and start of the launch (of the kernel where it was not recorded).
+def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: Collection[str] = ()) -> sa.Select[Any]:
+    """Every NCCL kernel, and every one of ``others`` by name, with its launch; by report and start of the launch.
 
-    The launch is the API call of the same (report, process, correlation id) (docs/exports.md#launches). Should an
-    export have several, the kernel comes once for each, the earliest first.
+    Where the launch was not recorded, the start of the kernel counts. The launch is the API call of the same (report,
+    process, correlation id) (docs/exports.md#launches). Should an export have several, the kernel comes once for each,
+    the earliest first.
     """
     table, calls = tables.kernels, tables.api_calls
     columns = table.c
@@ -97,15 +99,24 @@ def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Se
             columns.short_name.label("name"),
             columns.correlation_id,
             columns.graph_node_id,
+            _backend(columns.name, others).label("backend"),
             rank_of(table, ranks).label("rank"),
             calls.c.thread,
             job_start(calls).label("launch_start"),
             job_end(calls).label("launch_end"),
         )
         .select_from(table.outerjoin(calls, is_launched_by(table, calls)))
-        .where(columns.is_nccl == 1, *_of(columns.report, reports))
+        .where(communicates(others), *_of(columns.report, reports))
         .order_by(columns.report, sa.func.coalesce(calls.c.start, columns.start), columns.row)
     )
+
+
+def _backend(name: sa.ColumnElement[Any], others: Collection[str]) -> sa.ColumnElement[Any]:
+    """The library of a kernel that communicates: one of `BACKENDS`, ``other`` where the user alone knows it."""
+    if not others:
+        return sa.literal(NCCL_BACKEND)
+    every = [(sa.func.regexp_matches(name, pattern, "i", type_=sa.Boolean), word) for word, pattern in BACKENDS[1:]]
+    return sa.case((tables.kernels.c.is_nccl == 1, NCCL_BACKEND), *every, else_=OTHER_BACKEND)
 
 
 def labels_query(reports: Reports = None) -> sa.Select[Any]:
@@ -180,7 +191,7 @@ def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
 def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame, found: Found) -> pd.DataFrame:
     operation = found.matching.of_kernel
     operations = found.operations.reindex(operation).reset_index(drop=True)
-    of_name = by_name(kernels["name"], collective_of_kernel)
+    of_name = by_name(kernels["name"], operation_of_kernel)
     finished = kernels.assign(
         collective=operations["collective"].astype(object).where(operation >= 0, of_name),
         message_size=_shares(operations["message_size"], operation),
@@ -324,7 +335,7 @@ def _filled(frame: pd.DataFrame, known: pd.Series[Any]) -> pd.Series[Any]:
 
 @dataclass(frozen=True, eq=False)
 class NcclPairing:
-    """Every NCCL kernel and every NCCL call with what is known of it through the other.
+    """Every kernel that communicates and every NCCL call, each with what is known of it through the other.
 
     ``kernels`` and ``calls`` are pandas frames with the index 0, 1, …; missing is missing, times are job time in ns.
 
@@ -334,10 +345,11 @@ class NcclPairing:
     ``state``, ``reason`` (if unpaired), ``operation`` (what belongs together has the same number; -1 for none),
     ``partners`` (how many of the other side belong to it) and ``partner`` (the index of the first, -1 for none).
 
-    ``kernels``: also ``device``, ``stream``, ``launch_start`` (missing where the launch was not recorded).
-    ``collective`` is what its calls and PyTorch's label say; if unpaired, what its name says. ``message_size`` is the
-    sum over its calls (for sends and receives both ways; ``one_way``, missing in all other kernels, is the larger of
-    the two directions); kernels that share calls get even shares, and are estimated.
+    ``kernels``: also ``backend`` (of `BACKENDS`; NCCL's alone have calls), ``device``, ``stream``, ``launch_start``
+    (missing where the launch was not recorded). ``collective`` is what its calls and PyTorch's label say; if unpaired,
+    what its name says. ``message_size`` is the sum over its calls (for sends and receives both ways; ``one_way``,
+    missing in all other kernels, is the larger of the two directions); kernels that share calls get even shares, and
+    are estimated.
 
     ``calls``: also ``thread`` and ``size_source`` (``payload``, ``instrumented`` or ``log``). ``collective`` and
     ``state`` are missing in management calls; those of a group still have its operation and partner. Ranges inside
@@ -397,7 +409,7 @@ def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[R
     """The rows of some reports: calls, kernels, labels, and each process's first correlation id."""
     indices = [report.index for report in reports]
     part = session.part(indices)
-    kernels = part.frame(kernels_query(ranks, indices))
+    kernels = part.frame(kernels_query(ranks, indices, communicating(part)))
     first_ids = first_correlations_query(indices)
     if kernels["launch_start"].notna().all():
         first_ids = first_ids.limit(0)  # nobody asks, and it would read every API call
@@ -419,7 +431,8 @@ class PairingQuality:
 
     @classmethod
     def of(cls, kernels: pd.DataFrame, calls: pd.DataFrame) -> PairingQuality:
-        """Counts rows of an `NcclPairing`."""
+        """Counts rows of an `NcclPairing`; kernels of other backends are not in it."""
+        kernels = kernels[kernels["backend"] == NCCL_BACKEND]
         return cls(_counted_states(kernels), _counted_states(calls), _counted_reasons(kernels), _counted_reasons(calls))
 
     @property

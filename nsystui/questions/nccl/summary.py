@@ -13,6 +13,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, FILES_ONLY, Column, TableAnswer, Unit
+from nsystui.base.kernel_families import NCCL_BACKEND
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few, few_numbers
 from nsystui.exports import canonical
@@ -57,6 +58,7 @@ def nccl_notes(
     """
     of_tasks = Selection(tasks=selection.tasks)
     kernels, calls = selected(pairing.kernels, of_tasks), selected(pairing.calls, of_tasks)
+    kernels = kernels[kernels["backend"] == NCCL_BACKEND]
     speaking = calls[calls["collective"].notna()]
     notes = list(_missing(session, ranks, kernels, speaking))
     graphs = session.count(tables.graph_launches)
@@ -139,6 +141,7 @@ _SHARED = (
     RANKS,
     COLUMNS[NcclProperty.DATATYPE],
     COLUMNS[NcclProperty.REDUCTION],
+    COLUMNS[NcclProperty.BACKEND],
 )
 _COSTS = (
     COUNT,
@@ -173,6 +176,7 @@ def nccl_summary(
     (else `SEVERAL`); and of the selected kernels or calls
 
     * ``count``, and ``bytes``: the message sizes that are known, of sends and receives both ways
+    * ``backend``: the library, where another than NCCL communicates
     * ``share``: the share of a kernel row in the time of all selected kernels, NCCL's or not, whatever the name filter
       (for ``nsys stats -r cuda_gpu_kern_sum``, the ``Time (%)`` of its table)
     * statistics of the durations, ns. A kernel's duration includes waiting for other ranks; a call that never returned
@@ -208,6 +212,8 @@ def nccl_summary(
         *_COSTS,
     )
     frame = pd.concat(blocks, ignore_index=True)
+    if NcclProperty.BACKEND not in by and (frame["backend"] == NCCL_BACKEND).all():
+        columns = tuple(replace(one, importance=FILES_ONLY) if one.key == "backend" else one for one in columns)
     notes = nccl_notes(session, selection, ranks, pairing)
     return TableAnswer.of_frame("nccl", without_empty(columns, frame), frame, total, notes)
 

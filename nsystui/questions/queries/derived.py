@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from zlib import crc32
 
 from nsystui.base.answer import Row
 from nsystui.base.resources import give_back
@@ -51,6 +52,8 @@ def of_each_report(
     ``doing`` says what is computed, for the session's ``tell``. ``in_memory``: the session has them in memory then.
     """
     version = version_of(compute)
+    if session.families:  # which kernels communicate
+        version += f"{crc32(repr(session.families).encode()):08x}"
     found: dict[int, Arrays] = {}
     missing = []
     for report in reports:

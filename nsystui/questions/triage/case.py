@@ -28,7 +28,7 @@ from nsystui.questions.host.causes import IdleSpan
 from nsystui.questions.host.segments import Scheduling, scheduling_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.host_copies import HostCopies, host_copies
-from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
+from nsystui.questions.queries.conditions import Condition, communicates, communicating, job_end, job_start, where
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extents, selected_reports
 from nsystui.questions.ranks.steps import StepTimes, step_times
@@ -43,7 +43,7 @@ REMARKED = 0.05
 
 @dataclass(frozen=True)
 class RankCompute:
-    """The computation of a rank: its kernels without NCCL's, and |U(K)| in ns."""
+    """The computation of a rank: its kernels that do not communicate, and |U(K)| in ns."""
 
     kernels: int
     time: int
@@ -69,6 +69,11 @@ class Case:
     def chosen(self) -> Selection:
         """The selection without its name filter."""
         return self.selection.with_name(None)
+
+    @cached_property
+    def communicating(self) -> list[str]:
+        """The names of the kernels that communicate without NCCL."""
+        return communicating(self.job.session)
 
     @cached_property
     def reports(self) -> list[Report]:
@@ -210,7 +215,7 @@ class Case:
         table = tables.kernels
         query = (
             sa.select(table.c.report, table.c.process, sa.func.count())
-            .where(*where(table, self.chosen), sa.not_(sa.cast(table.c.is_nccl, sa.Boolean)))
+            .where(*where(table, self.chosen), sa.not_(communicates(self.communicating)))
             .group_by(table.c.report, table.c.process)
         )
         counts = {Task(report, process): count for report, process, count in self.job.session.rows(query)}

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
-from nsystui.questions.queries.conditions import Condition, by_report, duration, job_start, where
+from nsystui.questions.queries.conditions import Condition, by_report, communicates, duration, job_start, where
 from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, class_of, medians
 from nsystui.questions.triage.case import Case
 from nsystui.store import tables
@@ -166,10 +166,9 @@ def shape_columns() -> list[sa.Label[Any]]:
 
 
 def conditions(case: Case) -> list[Condition]:
-    """Kernels but NCCL's, of the selection."""
-    columns = tables.kernels.c
-    is_nccl = sa.cast(columns.is_nccl, sa.Boolean)
-    return [*where(tables.kernels, case.chosen), sa.not_(is_nccl), columns.end.is_not(None)]
+    """The selected kernels that do not communicate."""
+    kernels = tables.kernels
+    return [*where(kernels, case.chosen), sa.not_(communicates(case.communicating)), kernels.c.end.is_not(None)]
 
 
 def _top(case: Case) -> sa.CTE:

@@ -410,6 +410,7 @@ _GROUPS: tuple[NcclProperty | None, ...] = (
     NcclProperty.STREAM,
     NcclProperty.RANK,
     NcclProperty.STEP,
+    NcclProperty.BACKEND,
 )
 """The groupings besides the collective."""
 

@@ -16,7 +16,7 @@ from nsystui.base.text import shorten
 from nsystui.exports import canonical
 from nsystui.questions.gpu.metrics import MetricSource, metric_lanes, metric_sources
 from nsystui.questions.kernels.summary import Names, kernel_summary
-from nsystui.questions.queries.conditions import duration, job_start, where
+from nsystui.questions.queries.conditions import communicates, duration, job_start, where
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import (
@@ -55,7 +55,7 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     full_name = sa.func.coalesce(table.c.name, table.c.short_name, "").label("full_name")
     query = (
         sa.select(full_name, time, sa.func.count())
-        .where(*where(table, case.chosen), sa.not_(sa.cast(table.c.is_nccl, sa.Boolean)), table.c.end.is_not(None))
+        .where(*where(table, case.chosen), sa.not_(communicates(case.communicating)), table.c.end.is_not(None))
         .group_by(full_name)
         .order_by(time.desc(), full_name)
     )

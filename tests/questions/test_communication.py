@@ -1,0 +1,116 @@
+"""Communication is not NCCL alone: kernels of other libraries, and those that the user names, count the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from support import edit, session_over
+
+from nsystui.base.kernel_families import BACKENDS, COMMUNICATION, family_of
+from nsystui.base.selection import Selection
+from nsystui.demo import TrainingJob
+from nsystui.questions.blocking.budget import iterations
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nccl.grouping import NcclProperty
+from nsystui.questions.nccl.names import operation_of_kernel
+from nsystui.questions.nccl.summary import KERNEL, nccl_summary
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
+
+# Names of vLLM, FlashInfer, PyTorch's symmetric memory, DeepEP, NVSHMEM, TransformerEngine, TensorRT-LLM.
+OTHERS = {
+    "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData *)": ("custom all-reduce", "AllReduce"),
+    "flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<half>": (
+        "custom all-reduce",
+        "AllReduce",
+    ),
+    "multimem_all_reduce_kernel<c10::BFloat16, 16>": ("custom all-reduce", "AllReduce"),
+    "two_shot_all_reduce_kernel_inplace<float, 16, 8>": ("custom all-reduce", "AllReduce"),
+    "void deep_ep::internode::combine<9, __nv_bfloat16>": ("DeepEP", "Combine"),
+    "void deep_ep::intranode::dispatch<8, 768, 8192>": ("DeepEP", "Dispatch"),
+    "nvshmemi_transfer_amo_nonfetch_kernel": ("NVSHMEM", None),
+    "userbuffers_fp16_sum_inplace_gpu_rr_ag<8>": ("user buffers", None),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_name_of_a_kernel_tells_its_backend_and_its_collective(name):
+    import re
+
+    backend, collective = OTHERS[name]
+    assert family_of(name) == COMMUNICATION
+    assert next(word for word, pattern in BACKENDS if re.search(pattern, name, re.IGNORECASE)) == backend
+    assert operation_of_kernel(name) == collective
+
+
+@pytest.mark.parametrize("name", ["void cub::DeviceReduceKernel<float>", "softmax_warp_forward", "allReduceWarp_norm"])
+def test_reductions_within_a_gpu_do_not_communicate(name):
+    assert family_of(name) != COMMUNICATION
+
+
+@pytest.fixture(scope="module")
+def nccl(written_once):
+    path, _ = written_once(
+        "communication-of-nccl", TrainingJob(ranks=2, steps=3, layers=2, gpu_metrics=False, stall_ms=0).write
+    )
+    return path
+
+
+@pytest.fixture
+def renamed(nccl, tmp_path) -> Callable[[str], Session]:
+    """Opens the same job with the kernels of NCCL renamed."""
+
+    def opened(name: str, rules=()) -> closing[OpenJob]:
+        path = tmp_path / "rank0.sqlite"
+        if not path.exists():
+            path.write_bytes(nccl.read_bytes())
+            edit(path, f"UPDATE StringIds SET value = '{name}' || value WHERE value LIKE 'nccl%Kernel%'")
+        session = Session(cache=Cache(tmp_path / "cache"), families=rules)
+        session.add(path)
+        return closing(OpenJob(session))
+
+    return opened
+
+
+def totals(job: OpenJob) -> dict[str, object]:
+    (device,) = job.gpus(Selection())
+    return vars(device.breakdown(job.extent()))
+
+
+def times(job: OpenJob, part: str) -> list[int]:
+    return [int(one.of.part(part).sum()) for one in iterations(job, Selection())]
+
+
+@pytest.mark.parametrize(("name", "rules"), [("nvshmem_", ()), ("our_fabric_", ((COMMUNICATION, "^our_fabric_"),))])
+def test_other_libraries_are_exposed_and_block_as_nccl_does(nccl, renamed, name, rules):
+    with closing(OpenJob(session_over(nccl))) as before, renamed(name, rules) as after:
+        assert totals(after) == totals(before)
+        assert times(after, "compute") == times(before, "compute")
+        assert times(after, "communication") == times(before, "nccl") != [0]
+        assert times(after, "nccl") == [0]
+
+
+def test_a_rule_of_the_user_counts_although_the_cache_knows_better(nccl, renamed):
+    with renamed("our_fabric_") as without:
+        assert totals(without)["nccl"] == 0
+    with renamed("our_fabric_", ((COMMUNICATION, "^our_fabric_"),)) as job:
+        assert totals(job)["nccl"] > 0
+
+
+def test_the_nccl_table_tells_backends_apart(renamed):
+    with renamed("nvshmem_") as job:
+        found = nccl_summary(
+            job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.BACKEND,), KERNEL
+        ).records()
+        (count,) = job.session.rows(_count())[0]
+    assert [(row["backend"], row["count"]) for row in found] == [("NVSHMEM", count)]
+
+
+def _count():
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    return sa.select(sa.func.count()).where(tables.kernels.c.name.like("nvshmem_%"))
