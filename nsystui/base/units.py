@@ -32,7 +32,7 @@ MEGABYTE = 1_000_000.0
 _Scales = tuple[tuple[int, str], ...]
 _DURATIONS: _Scales = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
 _BYTES: _Scales = ((1, "B"), (1024, "KiB"), (1024**2, "MiB"), (1024**3, "GiB"), (1024**4, "TiB"))
-_RATES: _Scales = ((1, "B/s"), (10**3, "kB/s"), (10**6, "MB/s"), (10**9, "GB/s"), (10**12, "TB/s"))
+_RATES: _Scales = ((1, "B/s"), (10**3, "kB/s"), (10**6, "MB/s"), (10**9, "GB/s"))
 _FREQUENCIES: _Scales = ((1, "Hz"), (10**3, "kHz"), (10**6, "MHz"), (10**9, "GHz"))
 
 

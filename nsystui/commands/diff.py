@@ -39,7 +39,7 @@ EXAMPLES = """  nsystui diff before/ -- after/
   nsystui diff rank*.sqlite --ranks-a 0-3 --ranks-b 4-7
   nsystui diff rank0.sqlite --time-a 1.2s:1.5s --time-b 4.2s:4.5s --format json"""
 
-_TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "functions", "calltree", "steps")
+_TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "functions", "calltree", "steps")
 _USUAL = tuple(name for name in _TABLES if name != "calltree")
 _USUAL_ROWS = 10
 """Of each table but the summary, where several are printed for people to read."""

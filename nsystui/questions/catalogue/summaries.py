@@ -63,6 +63,10 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
 
         return kernels_in_steps(job, selection, job.steps(options.step_range), **wanted)
     answer = kernel_summary(job.session, selection, **wanted)
+    if options.groups == (GroupBy.FAMILY,):
+        from nsystui.questions.kernels.families import with_union_times
+
+        return with_union_times(answer, job.session, selection, job.families)
     if options.ncu:
         from nsystui.questions.kernels.ncu_metrics import with_ncu
 
@@ -81,6 +85,10 @@ def _work(name: str) -> Ask:
             return work_instances(job.session, selection, work, options["instances"], job.ranks)
         if options.get("sizes"):
             return memory_sizes(job.session, selection)
+        if options.get("rates"):
+            from nsystui.questions.memory.host_copies import memory_rates
+
+            return memory_rates(job.session, selection)
         return work_summary(job.session, selection, work)
 
     return ask
@@ -163,11 +171,17 @@ With --instances, every launch of one kernel.""",
         "memory copies and memsets",
         _work("memory"),
         description="""Memory copies and memsets by operation: time, or with --sizes bytes
-(as `nsys stats -r cuda_gpu_mem_time_sum`, `cuda_gpu_mem_size_sum`; in bytes where nsys has MB of 1,000,000).""",
-        examples=f"{_examples('memory')}\n  nsystui memory rank0.sqlite --sizes --format csv",
+(as `nsys stats -r cuda_gpu_mem_time_sum`, `cuda_gpu_mem_size_sum`; in bytes where nsys has MB of 1,000,000),
+or with --rates bytes per second by the kinds of memory.""",
+        examples=f"{_examples('memory')}\n  nsystui memory rank0.sqlite --sizes --format csv\n"
+        "  nsystui memory rank0.sqlite --rates",
         topic="numbers",
         order=140,
-        options=(_INSTANCES, Option("sizes", "bytes instead of time", group="")),
+        options=(
+            _INSTANCES,
+            Option("sizes", "bytes instead of time", group=""),
+            Option("rates", "bytes per second, by the kinds of memory that are copied from and to", group=""),
+        ),
         of_reports=True,
         row="memory",
         home="kernels",
@@ -175,6 +189,7 @@ With --instances, every launch of one kernel.""",
         views=(
             _view("memory", "memory_ops"),
             _view("memory sizes")._replace(title="memory sizes", label="sizes", values={"sizes": True}),
+            _view("memory rates")._replace(title="memory rates", label="rates", values={"rates": True}),
         ),
     ),
     Question(
@@ -222,6 +237,18 @@ With --instances, every launch of one kernel.""",
         home="kernels",
         title="MPI calls",
         views=(_view("mpi", "mpi_calls")._replace(label="MPI"),),
+    ),
+    Question(
+        "overhead",
+        "the profiler's own work",
+        _work("overhead"),
+        description="What nsys recorded of its own work in the processes, by activity: time that is not the program's.",
+        examples="  nsystui overhead rank0.sqlite",
+        topic="numbers",
+        order=172,
+        options=(_INSTANCES,),
+        of_reports=True,
+        title="profiler overhead",
     ),
     Question(
         "libraries",

@@ -13,7 +13,18 @@ from nsystui.base.units import align_decimal, format_value
 from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.pairs import BOTH, GONE, NEW, Compared
 from nsystui.questions.compare.side import Basis, Side, both, with_smart_names
-from nsystui.questions.compare.tables import STEP, families, graph_time, kernels, memory, nccl, nvtx, spreads, steps
+from nsystui.questions.compare.tables import (
+    STEP,
+    api,
+    families,
+    graph_time,
+    kernels,
+    memory,
+    nccl,
+    nvtx,
+    spreads,
+    steps,
+)
 from nsystui.questions.compare.verdict import CHANGED, ComparedBy, Verdict, verdict
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS
 from nsystui.questions.host.naming import worker_processes
@@ -403,6 +414,7 @@ TABLES: Mapping[str, ComparisonTable] = {
     ),
     "nccl": ComparisonTable("NCCL by collective and message size", lambda a, b, _: nccl(a, b)),
     "memory": ComparisonTable("memory operations", lambda a, b, _: memory(a, b)),
+    "api": ComparisonTable("CUDA API calls", lambda a, b, options: api(a, b, options.step_range)),
     "functions": ComparisonTable("functions by CPU samples", lambda a, b, options: functions(a, b, options.step_range)),
     "calltree": ComparisonTable(
         "call tree of the CPU samples", lambda a, b, options: call_tree(a, b, options.step_range)

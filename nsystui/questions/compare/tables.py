@@ -17,7 +17,7 @@ from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, iterations
 from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared
 from nsystui.questions.compare.side import Basis, Side, both
-from nsystui.questions.kernels.activities import MEMORY, memory_sizes, work_summary
+from nsystui.questions.kernels.activities import API, MEMORY, memory_sizes, work_summary
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty
 from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _NAME = (NAME,)
 _FAMILY = (Column("name", header="Family", label="family"),)
 _OPERATION = (Column("name", header="Operation", label="operation"),)
+_CALL = (Column("name", header="Call", label="call"),)
 _BYTES = (Extra("size", "Bytes", "bytes", Unit.BYTES, None, 2, is_sum=True),)
 
 
@@ -99,6 +100,22 @@ def memory(a: Side, b: Side) -> Compared:
     basis = Basis(a.gpu_ranks, b.gpu_ranks)
     notes = (*basis.note("ranks with a GPU"), *both(found[0].notes, found[1].notes))
     return compared("diff-memory", _OPERATION, sides, basis, notes, _BYTES)
+
+
+def api(a: Side, b: Side, step_range: str | None = None) -> Compared:
+    """CUDA API calls by name; per step, of those between the first step and the last, where all ranks have steps."""
+    sides, steps = (a, b), [side.whole_steps(step_range) for side in (a, b)]
+    is_by_step = all(own.ranks == len(side.ranks) > 0 for own, side in zip(steps, sides, strict=True))
+    chosen, basis = [side.selection for side in sides], Basis(len(a.ranks), len(b.ranks))
+    if is_by_step:
+        basis = Basis(steps[0].count, steps[1].count, by_step=True)
+        chosen = [
+            replace(one, window=None, windows=tuple(own.spans.items())) for one, own in zip(chosen, steps, strict=True)
+        ]
+    found = [work_summary(side.job.session, one, API) for side, one in zip(sides, chosen, strict=True)]
+    note = f"times and counts are per step: A has {basis.a:,}, B has {basis.b:,}"
+    notes = (*([note] if is_by_step else basis.note()), *both(found[0].notes, found[1].notes))
+    return compared("diff-api", _CALL, (by_name(found[0]), by_name(found[1])), basis, notes)
 
 
 def graph_time(side: Side) -> int:

@@ -61,7 +61,8 @@ API = Work("api", tables.api_calls, tables.api_calls.c.name, "Num Calls", "Name"
 OS = Work("os", tables.os_calls, tables.os_calls.c.name, "Num Calls", "Name")
 MPI = Work("mpi", tables.mpi_calls, tables.mpi_calls.c.name, "Num Calls", "Name")
 LIBRARIES = Work("libraries", tables.library_calls, tables.library_calls.c.name, "Num Calls", "Name")
-WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
+OVERHEAD = Work("overhead", tables.profiler_overhead, tables.profiler_overhead.c.name, "Count", "Activity")
+WORKS = {work.name: work for work in (MEMORY, API, OS, MPI, OVERHEAD)}
 
 
 def work_summary(session: Session, selection: Selection, work: Work) -> TableAnswer:

@@ -133,7 +133,7 @@ def kernel_summary(
     is_of_names = not any(group in _OF_NAMES for group in group_by)
     kinds = None
     if only or not is_of_names:
-        full = _full_names(session)
+        full = full_names(session)
         of_full = [family_of(one, families) for one in full]
         kinds = given({"name": full, "family": of_full, "precision": list(map(precision_of, full))}).subquery("kinds")
     name = name_of(table, names)
@@ -185,10 +185,10 @@ def _with_smart_names(answer: TableAnswer, session: Session, selection: Selectio
 
 def smart_kernel_names(session: Session) -> Mapping[str, str]:
     """Return the smart name of every kernel of the session by its full name; no two are alike."""
-    return smart_names(_full_names(session))
+    return smart_names(full_names(session))
 
 
-def _full_names(session: Session) -> list[str]:
+def full_names(session: Session) -> list[str]:
     """The full names of the kernels of the session; that of a kernel without a name is empty."""
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:

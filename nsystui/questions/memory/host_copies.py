@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import Unit
+from nsystui.base.answer import COUNT, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.questions.queries.conditions import duration, where
+from nsystui.questions.queries.data_notes import missing_note
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -101,12 +102,66 @@ _SUPERCHIP = re.compile(r"\bG[HB]200\b")
 """GPUs whose link to the host is no PCIe."""
 
 
-def link_words(session: Session, copies: Iterable[HostCopies]) -> str:
-    """What the link of the GPUs could give, where some of the copies get less than half of it; empty if not known."""
+def link_of(session: Session) -> tuple[int, int] | None:
+    """Return the generation of PCIe of the GPUs, and about how many GB/s it gives copies; ``None`` if not known."""
     devices = tables.devices.c
     known = session.rows(sa.select(devices.chip, devices.name).distinct()) if session.count(tables.devices) else []
-    links = {_LINKS.get((chip or "")[:2]) for chip, name in known if not _SUPERCHIP.search(name or "")}
-    link = links.pop() if len(links) == 1 else None
+    links = {None if _SUPERCHIP.search(name or "") else _LINKS.get((chip or "")[:2]) for chip, name in known}
+    return links.pop() if len(links) == 1 else None
+
+
+def link_words(session: Session, copies: Iterable[HostCopies]) -> str:
+    """What the link of the GPUs could give, where some of the copies get less than half of it; empty if not known."""
+    link = link_of(session)
     if link is None or all(one.rate >= 0.5e9 * link[1] for one in copies):
         return ""
     return f"; the GPU's link, PCIe {link[0]} at best, gives about {link[1]} GB/s"
+
+
+RATE_COLUMNS = (
+    COUNT,
+    Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=2),
+    Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION, importance=1),
+    Column("rate", header="Rate (B/s)", label="rate", unit=Unit.RATE, decimals=1),
+    Column("of_link", header="Of Link (%)", label="of link", unit=Unit.PERCENT, decimals=1, importance=1),
+    Column("min", header="Min (B/s)", label="min", importance=4, unit=Unit.RATE, decimals=1),
+    Column("q1", header="Q1 (B/s)", label="q1", importance=3, unit=Unit.RATE, decimals=1),
+    Column("median", header="Med (B/s)", label="median", importance=1, unit=Unit.RATE, decimals=1),
+    Column("q3", header="Q3 (B/s)", label="q3", importance=3, unit=Unit.RATE, decimals=1),
+    Column("max", header="Max (B/s)", label="max", importance=2, unit=Unit.RATE, decimals=1),
+    Column("source", header="From", label="from", importance=1),
+    Column("target", header="To", label="to", importance=1),
+    Column("name", header="Operation", label="operation"),
+)
+
+
+def memory_rates(session: Session, selection: Selection) -> TableAnswer:
+    """Tabulate the rates of copies and memsets by operation and kinds of memory, bytes/s, by total time.
+
+    ``rate``: all bytes by all time; ``min`` to ``max``: of the single operations. ``of_link``: ``rate`` of what
+    16 lanes of the PCIe generation of the GPUs give, of copies between host and GPU.
+    """
+    table = tables.memory_ops
+    columns = table.c
+    time = duration(table)
+    rate = sa.cast(columns.bytes, sa.Double) * 1e9 / sa.cast(time, sa.Double)
+    spread = (sa.func.quantile_cont(rate, share) for share in (0.0, 0.25, 0.5, 0.75, 1.0))
+    keys = (columns.source_memory, columns.target_memory, columns.operation)
+    sums = (sa.cast(sa.func.sum(value), sa.BigInteger) for value in (columns.bytes, time))
+    query = (
+        sa.select(sa.func.count(), *sums, sa.func.min(columns.copy_kind), *spread, *keys)
+        .where(*where(table, selection, columns.operation), columns.bytes.is_not(None), time > 0)
+        .group_by(*keys)
+    )
+    link = link_of(session)
+    rows: list[Row] = []
+    for count, size, spent, kind, *rest in session.rows(query) if session.count(table) else ():
+        whole = 1e9 * size / spent
+        rows.append((count, size, spent, whole, 1e-7 * whole / link[1] if link and kind in DIRECTIONS else None, *rest))
+    rows.sort(key=lambda row: (-int(row[2] or 0), str(row[-1])))
+    notes = [note] if (note := missing_note(session, table)) else []
+    if link is not None:
+        notes.append(
+            f"of link: 16 lanes of PCIe {link[0]}, the most that the GPU has, give copies about {link[1]} GB/s"
+        )
+    return TableAnswer("memory-rates", RATE_COLUMNS, rows, len(rows), tuple(notes))

@@ -50,6 +50,7 @@ _VIEWS = {
     "nvtx": "nvtx",
     "nccl": "nccl",
     "memory": "memory",
+    "api": "api",
     "functions": "functions",
     "calltree": "call tree",
 }

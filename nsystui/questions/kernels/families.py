@@ -1,0 +1,88 @@
+"""Kernel families over time: how long any kernel of a family ran, how long no other kernel did, and what has none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import Column, TableAnswer, Unit
+from nsystui.base.kernel_families import OTHER, Rules, family_of
+from nsystui.base.selection import Selection
+from nsystui.base.text import few
+from nsystui.questions.algebra.interval_blocks import IntervalBlocks, UnionBuilder, combined, slices
+from nsystui.questions.algebra.intervals import merge, subtract
+from nsystui.questions.kernels.summary import full_names, kernel_summary, smart_kernel_names
+from nsystui.questions.queries.conditions import given, where
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+UNION = Column("union", header="Union (ns)", label="union", unit=Unit.DURATION, importance=1)
+ALONE = Column("alone", header="Alone (ns)", label="alone", unit=Unit.DURATION, importance=1)
+_LISTED = 1.0
+"""Kernels without a family that take so much of the kernel time, in %, are named."""
+
+
+def with_union_times(answer: TableAnswer, session: Session, selection: Selection, families: Rules) -> TableAnswer:
+    """Add to a summary by family alone the union of each family's kernels, and the time in which no other family ran.
+
+    Both in ns, the sum over the GPUs. A note names the largest kernels that belong to no family.
+    """
+    found = _union_times(session, selection, families)
+    rows = [
+        (*row, *found.get(str(family), (None, None)))
+        for row, family in zip(answer.rows, answer.cells("family"), strict=True)
+    ]
+    notes = [*answer.notes, "union: any kernel of the family ran; alone: and none of another family"]
+    smart = smart_kernel_names(session)
+    every = kernel_summary(session, selection).records()
+    names = [(str(row["name"] or ""), row["share"]) for row in every]
+    unknown = [
+        f"{smart.get(name, name)} ({share:.1f} %)"
+        for name, share in names
+        if isinstance(share, float) and share >= _LISTED and family_of(name, families) == OTHER
+    ]
+    if unknown:
+        notes.append(f"without a family ([families] in the configuration gives them one): {few(unknown)}")
+    return replace(answer, columns=(*answer.columns, UNION, ALONE), rows=rows, notes=tuple(notes))
+
+
+def _union_times(session: Session, selection: Selection, families: Rules) -> dict[str, tuple[int, int]]:
+    table = tables.kernels
+    if not session.count(table):
+        return {}
+    names = full_names(session)
+    words = sorted({family_of(name, families) for name in names})
+    places = [words.index(family_of(name, families)) for name in names]
+    kinds = given({"name": names, "family": places}).subquery("kinds")
+    columns = table.c
+    keys = (columns.report, columns.process, columns.device)
+    query = (
+        sa.select(*keys, kinds.c.family, columns.start, columns.end)
+        .join_from(table, kinds, sa.func.coalesce(columns.name, "") == kinds.c.name)
+        .where(*where(table, selection, columns.name), columns.end.is_not(None), columns.device.is_not(None))
+    )
+    builders: dict[tuple[int, ...], dict[int, UnionBuilder]] = {}
+    for batch in session.array_batches(query):
+        rows = np.stack([np.asarray(batch[key]) for key in ("report", "process", "device", "family")])
+        for place in np.unique(rows, axis=1).T:
+            is_own = (rows == place[:, None]).all(axis=0)
+            *gpu, family = place.tolist()
+            builder = builders.setdefault(tuple(gpu), {}).setdefault(family, UnionBuilder())
+            builder.add(batch["start"][is_own], batch["end"][is_own])
+    sums: dict[str, Any] = {word: np.zeros(2, np.int64) for word in words}
+    for of_gpu in builders.values():
+        every = {family: builder.blocks() for family, builder in of_gpu.items()}
+        for family, own in every.items():
+            others = [one for key, one in every.items() if key != family]
+            sums[words[family]] += own.length, _alone(own, others)
+    return {word: (int(both[0]), int(both[1])) for word, both in sums.items()}
+
+
+def _alone(own: IntervalBlocks, others: list[IntervalBlocks]) -> int:
+    if not others:
+        return own.length
+    rest = combined(others, merge)
+    return sum(subtract(*parts).length for parts in slices([own, rest]))
