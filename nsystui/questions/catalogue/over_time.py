@@ -100,7 +100,27 @@ def _read_events(values: Values) -> Any:
     return kinds_of(values["kinds"])
 
 
+def _ask_streams(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
+    from nsystui.questions.gpu.streams import stream_table
+
+    return stream_table(job, selection)
+
+
 QUESTIONS = (
+    Question(
+        "streams",
+        "the streams of each GPU: kind, NVTX range, queued launches",
+        _ask_streams,
+        description="""The streams of each GPU: whether they compute, communicate or copy, the NVTX range that is around
+all of their launches, and how many launches wait for how long.""",
+        examples="  nsystui streams rank0.sqlite\n  nsystui streams rank*.sqlite --ranks 0 --format csv",
+        topic="numbers",
+        order=135,
+        of_reports=True,
+        home="kernels",
+        title="streams",
+        views=(View("streams", counted="streams", tables=("kernels", "memory_ops"), order=165),),
+    ),
     Question(
         "gpu",
         "GPU utilisation per rank and device, or over time",

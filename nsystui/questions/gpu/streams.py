@@ -1,0 +1,171 @@
+"""The streams of each GPU: what runs on them, for which NVTX ranges, and how long their launches queue.
+
+An operation is queued from the start of the API call that launched it to its own start, as HTA counts the queue length
+of a stream (docs/numbers.md#streams).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import DEVICE, RANK, STREAM, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Selection, Task
+from nsystui.base.text import few
+from nsystui.base.units import format_value
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nvtx.paths import template
+from nsystui.questions.nvtx.ranges import NvtxRanges
+from nsystui.questions.queries.conditions import communicates, communicating, duration, where
+from nsystui.questions.queries.tasks import GPU_TABLES, selected_ranks
+from nsystui.questions.steps.task_steps import launched_work
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+COLUMNS = (
+    RANK,
+    DEVICE.with_importance(2),
+    STREAM,
+    Column("kind", header="Kind", label="kind"),
+    Column("count", header="Operations", label="ops", unit=Unit.COUNT, importance=2),
+    Column("compute", header="Compute (ns)", label="compute", unit=Unit.DURATION),
+    Column("communication", header="Communication (ns)", label="comm", unit=Unit.DURATION, importance=1),
+    Column("copies", header="Copies (ns)", label="copies", unit=Unit.DURATION, importance=1),
+    Column("queued", header="Queued Max", label="queued", unit=Unit.COUNT),
+    Column("queued_mean", header="Queued Mean", label="mean queued", unit=Unit.NUMBER, decimals=1, importance=3),
+    Column("at_limit", header="Time at Limit (ns)", label="at limit", unit=Unit.DURATION, importance=3),
+    Column("delay", header="Med Launch Delay (ns)", label="delay", unit=Unit.DURATION, decimals=0, importance=1),
+    Column("delay_p90", header="p90 Launch Delay (ns)", label="p90 delay", unit=Unit.DURATION, importance=3),
+    Column("purpose", header="NVTX Range of All", label="range of all", importance=1),
+)
+"""``kind``: what takes 95 % of the time of the stream's operations, else ``mixed``."""
+
+QUEUE_LIMIT = 1024
+"""So many launches of a stream wait at most, as HTA has it: then the launching thread waits, too."""
+_MOSTLY = 0.95
+_SAMPLED = 1000
+"""The ranges around so many launches of a stream, evenly chosen, are looked at."""
+_NCCL = "NCCL:"
+_Place = tuple[Task, int, int]
+"""A process, a CUDA ordinal in it and a stream."""
+
+
+@dataclass
+class _Launches:
+    """The launches of a stream: times of the calls and of the operations' starts, and the launching threads."""
+
+    called: list[Times] = field(default_factory=list)
+    start: list[Times] = field(default_factory=list)
+    thread: list[Times] = field(default_factory=list)
+
+
+def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
+    """Tabulate the selected streams by rank, device and compute time; queues and ranges are those of all of the time.
+
+    ``queued``: the most launches that waited at a time, ``queued_mean``: the mean over the time from the first launch
+    to the last start, ``at_limit``: how long `QUEUE_LIMIT` or more waited. ``purpose``: the innermost NVTX range name
+    around every launch that was looked at, unless it is around those of all other streams, too.
+    """
+    chosen = selection.with_name(None)
+    ranks = {item.task: item.rank for item in selected_ranks(job.ranks, selection)}
+    spent = {place: times for place, times in _spent(job.session, chosen).items() if place[0] in ranks}
+    launches = _launches(job.session, sorted(spent))
+    ranges = job.nvtx_ranges(Selection(tasks=selection.tasks))
+    names = {place: _ranges_of_all(ranges, place[0].report, own) for place, own in launches.items()}
+    shared = frozenset.intersection(*map(frozenset, names.values())) if len(names) > 1 else frozenset()
+    rows: list[Row] = []
+    beside = []
+    for (task, device, stream), (count, *times) in sorted(spent.items(), key=lambda one: (ranks[one[0][0]], one[0])):
+        place = (task, device, stream)
+        own = launches.get(place)
+        purpose = next((name for name in names.get(place, ()) if name not in shared), None)
+        queue: Sequence[object] = _queue(own) if own is not None else (None,) * 5
+        rows.append((ranks[task], device, stream, _kind(times), count, *times, *queue, purpose))  # type: ignore[arg-type]
+        if min(times[:2]) and times[1] < _MOSTLY * sum(times):
+            beside.append(f"{format_value(Unit.DURATION, times[1])} on stream {stream} of rank {ranks[task]}")
+    notes = [f"communication on streams that also compute: {few(beside)}"] if beside else []
+    return TableAnswer("streams", COLUMNS, rows, len(rows), tuple(notes))
+
+
+def _kind(times: Sequence[int]) -> str:
+    words = ("compute", "communication", "copies")
+    return next((word for word, one in zip(words, times, strict=True) if one >= _MOSTLY * sum(times)), "mixed")
+
+
+def _spent(session: Session, selection: Selection) -> dict[_Place, list[int]]:
+    """The operations of each stream, and the durations of what computes, communicates and copies, ns."""
+    found: dict[_Place, list[int]] = {}
+    others = communicating(session)
+    for table in (tables.kernels, tables.graph_launches, tables.memory_ops):
+        if not session.count(table):
+            continue
+        columns = table.c
+        keys = (columns.report, columns.process, columns.device, columns.stream)
+        is_kernel = table is tables.kernels
+        own_time = sa.case((communicates(others), duration(table)), else_=0) if is_kernel else sa.literal_column("0")
+        sums = (sa.cast(sa.func.sum(value), sa.BigInteger) for value in (duration(table), own_time))
+        query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, selection), columns.end.is_not(None))
+        for report, process, device, stream, count, time, communication in session.rows(query.group_by(*keys)):
+            own = found.setdefault((Task(report, process), device, stream), [0, 0, 0, 0])
+            own[0] += count
+            own[3 if table is tables.memory_ops else 1] += time - communication
+            own[2] += communication
+    return found
+
+
+def _launches(session: Session, places: Sequence[_Place]) -> dict[_Place, _Launches]:
+    calls = tables.api_calls.c.thread.label("thread")
+    more = {
+        one.name: (*(tables.of(one).c[key].label(key) for key in ("device", "stream")), calls) for one in GPU_TABLES
+    }
+    found: dict[_Place, _Launches] = {place: _Launches() for place in places}
+    for task, work in launched_work(session, {place[0].report for place in places}, more):
+        for device, stream in np.unique(np.stack([work["device"], work["stream"]]), axis=1).T.tolist():
+            own = found.get((task, device, stream))
+            if own is not None:
+                rows = (work["device"] == device) & (work["stream"] == stream)
+                for kept, key in ((own.called, "launch"), (own.start, "start"), (own.thread, "thread")):
+                    kept.append(work[key][rows])
+    return {place: own for place, own in found.items() if own.called}
+
+
+def _queue(own: _Launches) -> tuple[int, float, int, float, float]:
+    """The largest and the mean number of queued launches, the time at the limit, and the delay: median and p90, ns."""
+    called, start = (np.concatenate(parts) for parts in (own.called, own.start))
+    delay = np.maximum(start - called, 0)
+    moments = np.concatenate([called, np.maximum(start, called)])
+    change = np.repeat(np.array([1, -1], np.int32), len(called))
+    order = np.lexsort((change, moments))
+    moments, waiting = moments[order], np.cumsum(change[order])
+    span = int(moments[-1] - moments[0])
+    is_full = waiting[:-1] >= QUEUE_LIMIT
+    at_limit = int(np.diff(moments)[is_full].sum())
+    mean = float(delay.sum() / span) if span else 0.0
+    return int(waiting.max()), round(mean, 2), at_limit, float(np.median(delay)), float(np.percentile(delay, 90))
+
+
+def _ranges_of_all(ranges: NvtxRanges, report: int, own: _Launches) -> list[str]:
+    """The names of the ranges, numbers aside, that are around every launch that is looked at; the innermost first."""
+    called, thread = (np.concatenate(parts) for parts in (own.called, own.thread))
+    some = np.unique(np.linspace(0, len(called) - 1, _SAMPLED).astype(np.int64))
+    lane_of = {lane.thread: number for number, lane in enumerate(ranges.lanes) if lane.report == report}
+    lanes = np.array([lane_of.get(one, -1) for one in thread[some].tolist()], np.int64)
+    innermost = ranges.innermost_at(lanes, called[some])
+    kinds, counts = np.unique(innermost, return_counts=True)
+    common: list[str] | None = None
+    for index in kinds[np.argsort(-counts)].tolist():
+        chain = list(_chain(ranges, index))
+        common = chain if common is None else [name for name in common if name in chain]
+    return common or []
+
+
+def _chain(ranges: NvtxRanges, index: int) -> Iterator[str]:
+    while index >= 0:
+        name = template(ranges.names[ranges.value("name", index)])
+        if not name.startswith(_NCCL):  # what NCCL's own ranges tell, the collectives tell, too
+            yield name
+        index = ranges.value("parent", index)

@@ -1,0 +1,82 @@
+"""The streams of a GPU: kinds, queued launches and ranges, against counts over the rows of the export."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from contextlib import closing
+
+import numpy as np
+import pytest
+from support import native, session_over, shared
+
+from nsystui.base.selection import Selection
+from nsystui.questions.gpu.streams import stream_table
+from nsystui.questions.job.job import OpenJob
+
+EVERYTHING = Selection()
+_ACTIVITY = "CUPTI_ACTIVITY_KIND_"
+
+
+def _queues(path) -> dict[int, tuple[int, float, list[int]]]:
+    """The most queued launches, the mean number, and the delays of each stream, by walking all events."""
+    events, delays = defaultdict(list), defaultdict(list)
+    for table in ("KERNEL", "MEMCPY", "MEMSET"):
+        rows = native(
+            path,
+            f"SELECT g.streamId, min(r.start), g.start FROM {_ACTIVITY}{table} g "
+            f"JOIN {_ACTIVITY}RUNTIME r ON r.correlationId = g.correlationId "
+            "AND r.globalTid / 16777216 = g.globalPid / 16777216 GROUP BY g.rowid",
+        )
+        for stream, called, start in rows:
+            events[stream] += [(called, 1, 1), (max(start, called), 0, -1)]
+            delays[stream].append(max(start - called, 0))
+    found = {}
+    for stream, own in events.items():
+        waiting = most = 0
+        for _, _, change in sorted(own):
+            waiting += change
+            most = max(most, waiting)
+        span = max(own)[0] - min(own)[0]
+        found[stream] = most, sum(delays[stream]) / span, delays[stream]
+    return found
+
+
+@pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "h100-2rank-moe-before"])
+def test_queues_are_those_of_a_walk_over_launches_and_starts(name):
+    (path,) = shared(name)
+    with closing(OpenJob(session_over(path))) as job:
+        found = {row["stream"]: row for row in stream_table(job, EVERYTHING).records()}
+    expected = _queues(path)
+    assert set(found) == set(expected)
+    for stream, (most, mean, delays) in expected.items():
+        row = found[stream]
+        assert row["queued"] == most
+        assert row["queued_mean"] == pytest.approx(mean, abs=0.006)
+        assert row["delay"] == np.median(delays)
+        assert row["at_limit"] == 0
+
+
+def test_a_stream_is_what_takes_most_of_its_time_and_belongs_to_the_range_around_all_launches():
+    (path,) = shared("ddp-a100-rank0of4")
+    with closing(OpenJob(session_over(path))) as job:
+        found = {row["stream"]: row for row in stream_table(job, EVERYTHING).records()}
+    assert Counter(row["kind"] for row in found.values()) == {"compute": 2, "copies": 1, "communication": 1}
+    (copies,) = [row for row in found.values() if row["kind"] == "copies"]
+    assert "[DALI]" in copies["purpose"]
+    ((time,),) = native(path, f'SELECT sum("end" - start) FROM {_ACTIVITY}MEMCPY WHERE streamId = {copies["stream"]}')
+    assert copies["copies"] == time
+
+
+def test_communication_on_a_stream_that_computes_is_told():
+    (path,) = shared("h100-2rank-moe-before")
+    with closing(OpenJob(session_over(path))) as job:
+        answer = stream_table(job, EVERYTHING)
+    (note,) = answer.notes
+    assert note.startswith("communication on streams that also compute: 17.17 ms on stream 7 of rank 0")
+
+
+def test_the_demo_names_streams_by_their_ranges(demo_session):
+    with closing(OpenJob(demo_session)) as job:
+        rows = stream_table(job, EVERYTHING).records()
+        assert {row["purpose"] for row in rows if row["kind"] == "copies"} == {"data loading"}
+        assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)
