@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 
 import pytest
-from support import edit, session_over
+from support import edit, native, session_over
 
 from nsystui.base.kernel_families import BACKENDS, COMMUNICATION, family_of
 from nsystui.base.selection import Selection
 from nsystui.demo import TrainingJob
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nccl.bandwidth import grouped_pairing
 from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nccl.names import operation_of_kernel
 from nsystui.questions.nccl.summary import KERNEL, nccl_summary
@@ -37,7 +40,6 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_name_of_a_kernel_tells_its_backend_and_its_collective(name):
-    import re
 
     backend, collective = OTHERS[name]
     assert family_of(name) == COMMUNICATION
@@ -114,3 +116,30 @@ def _count():
     from nsystui.store import tables
 
     return sa.select(sa.func.count()).where(tables.kernels.c.name.like("nvshmem_%"))
+
+
+def test_nccl_kernels_are_told_apart_by_the_range_that_launched_them(nccl):
+    """Naively: the innermost range, but NCCL's and PyTorch's labels, around the launch on its thread."""
+    launches = native(
+        nccl,
+        "SELECT r.start, r.globalTid FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds n ON n.id = k.shortName "
+        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId) WHERE n.value LIKE 'nccl%'",
+    )
+    ranges = native(
+        nccl,
+        'SELECT e.start, e."end", e.globalTid, coalesce(e.text, s.value) FROM NVTX_EVENTS e '
+        'LEFT JOIN StringIds s ON s.id = e.textId WHERE e.eventType = 59 AND e."end" IS NOT NULL',
+    )
+    expected: Counter[str | None] = Counter()
+    for moment, thread in launches:
+        around = [
+            (start, text)
+            for start, end, own, text in ranges
+            if own == thread and start <= moment < end and not text.startswith("nccl")
+        ]
+        expected[re.sub("[0-9]+", "*", max(around)[1]) if around else None] += 1
+    with closing(OpenJob(session_over(nccl))) as job:
+        by = (NcclProperty.RANGE,)
+        answer = nccl_summary(job.session, Selection(), job.ranks, grouped_pairing(job, by), by, KERNEL)
+    assert {row["range"]: row["count"] for row in answer.records()} == expected
+    assert len(expected) > 1

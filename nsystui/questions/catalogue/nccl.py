@@ -61,7 +61,7 @@ def _chosen(values: Values) -> dict[NcclProperty, Any]:
 
 
 def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
-    from nsystui.questions.nccl.bandwidth import in_steps
+    from nsystui.questions.nccl.bandwidth import grouped_pairing
     from nsystui.questions.nccl.grouping import NcclProperty
     from nsystui.questions.nccl.listing import nccl_listing
     from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_of_size
@@ -73,9 +73,7 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
         from nsystui.questions.nccl.from_log import read_log
 
         job.nccl_log = read_log(named(values["nccl_log"]), job.ranks)
-    pairing = job.pairing()
-    if NcclProperty.STEP in by or values["step_range"] is not None:
-        pairing = in_steps(pairing, job.steps(values["step_range"]))
+    pairing = grouped_pairing(job, by, values["step_range"])
     reported = job.nccl_log.reported if job.nccl_log is not None else ()
     if values["sizes"]:
         size = {"bucket": NcclProperty.SIZE, "pow2": NcclProperty.POW2, "exact": NcclProperty.BYTES}[values["sizes"]]
@@ -147,8 +145,8 @@ Buckets and powers of two have base 1024 and include their lower edge.""",
             Option(
                 "by",
                 "group by any of collective, size (bucket), pow2 (power of two), bytes (exact size), communicator, "
-                "stream, rank, step, datatype, reduction, separated by commas (default: collective,size); calls have "
-                "no stream",
+                "stream, rank, step, range (NVTX), datatype, reduction, backend, separated by commas (default: "
+                "collective,size); calls have no stream",
                 metavar="LIST",
                 default="collective,size",
                 one_of="table",

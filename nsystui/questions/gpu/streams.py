@@ -18,6 +18,7 @@ from nsystui.base.text import few
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nccl.names import is_of_nccl
 from nsystui.questions.nvtx.paths import template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import communicates, communicating, duration, where
@@ -49,7 +50,6 @@ QUEUE_LIMIT = 1024
 _MOSTLY = 0.95
 _SAMPLED = 1000
 """The ranges around so many launches of a stream, evenly chosen, are looked at."""
-_NCCL = "NCCL:"
 _Place = tuple[Task, int, int]
 """A process, a CUDA ordinal in it and a stream."""
 
@@ -165,7 +165,7 @@ def _ranges_of_all(ranges: NvtxRanges, report: int, own: _Launches) -> list[str]
 
 def _chain(ranges: NvtxRanges, index: int) -> Iterator[str]:
     while index >= 0:
-        name = template(ranges.names[ranges.value("name", index)])
-        if not name.startswith(_NCCL):  # what NCCL's own ranges tell, the collectives tell, too
-            yield name
+        name = ranges.names[ranges.value("name", index)]
+        if not is_of_nccl(name):  # what these tell, the collectives tell, too
+            yield template(name)
         index = ranges.value("parent", index)

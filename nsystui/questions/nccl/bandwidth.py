@@ -35,7 +35,7 @@ The nominal rate of the link between the GPUs of a host, by their model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,15 +44,21 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.nccl.grouping import selected
+from nsystui.questions.nccl.grouping import NcclProperty, selected
+from nsystui.questions.nccl.names import is_of_nccl
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.units import whole
+from nsystui.questions.nvtx.paths import template
+from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.steps.times import Steps
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from nsystui.questions.job.job import OpenJob
 
 
 Floats = NDArray[np.float64]
@@ -152,6 +158,42 @@ def in_steps(pairing: NcclPairing, steps: Steps) -> NcclPairing:
         step = pd.Series(numbers, index=frame.index, dtype="Int64")
         parts[name] = frame.assign(step=step.where((step >= 0) & frame[moment].notna()))
     return replace(pairing, **parts)
+
+
+def in_ranges(pairing: NcclPairing, ranges: NvtxRanges) -> NcclPairing:
+    """The pairing with a column ``range`` of its ``kernels`` and ``calls``: the NVTX range around the launch, or call.
+
+    It is the innermost that is neither NCCL's nor PyTorch's label of a collective, its numbers replaced by ``*``.
+    """
+    import pandas as pd
+
+    lane_of = {(lane.report, lane.thread): number for number, lane in enumerate(ranges.lanes)}
+    names = [None if is_of_nccl(name) else template(name) for name in ranges.names]
+    is_label = np.array([name is None for name in names], bool)
+    parts: dict[str, Any] = {}
+    for name, frame, thread, moment in (
+        ("kernels", pairing.kernels, "launch_thread", "launch_start"),
+        ("calls", pairing.calls, "thread", "start"),
+    ):
+        places = zip(whole(frame["report"]).tolist(), whole(frame[thread]).tolist(), strict=True)
+        lanes = np.array([lane_of.get(place, NO_PARENT) for place in places], np.int64)
+        found = ranges.innermost_at(lanes, whole(frame[moment]))
+        while len(some := np.flatnonzero(found >= 0)) and len(
+            some := some[is_label[ranges.values("name", found[some])]]
+        ):
+            found[some] = ranges.values("parent", found[some])
+        of_row = np.where(found >= 0, ranges.values("name", np.maximum(found, 0)), NO_PARENT) if names else found
+        texts = [None if number < 0 else names[number] for number in of_row.tolist()]
+        parts[name] = frame.assign(range=pd.Series(texts, index=frame.index, dtype=object))
+    return replace(pairing, **parts)
+
+
+def grouped_pairing(job: OpenJob, groups: Collection[NcclProperty], step_range: str | None = None) -> NcclPairing:
+    """The pairing of a job, with the steps and the NVTX ranges of its rows where these are among ``groups``."""
+    pairing = job.pairing()
+    if NcclProperty.STEP in groups or step_range is not None:
+        pairing = in_steps(pairing, job.steps(step_range))
+    return in_ranges(pairing, job.nvtx_ranges(Selection())) if NcclProperty.RANGE in groups else pairing
 
 
 def launched_in_steps(pairing: NcclPairing, steps: Steps, selection: Selection) -> dict[str, int]:

@@ -88,6 +88,7 @@ class NcclProperty(Enum):
     STREAM = "stream"
     RANK = "rank"
     STEP = "step"
+    RANGE = "range"  # the innermost NVTX range around the launch that is not NCCL's
     DATATYPE = "datatype"
     REDUCTION = "reduction"
     BACKEND = "backend"  # the library: NCCL, NVSHMEM, …
@@ -104,6 +105,7 @@ COLUMNS: Mapping[NcclProperty, Column] = {
     NcclProperty.STREAM: STREAM,
     NcclProperty.RANK: RANK,
     NcclProperty.STEP: STEP,
+    NcclProperty.RANGE: Column("range", header="NVTX Range", label="range"),
     NcclProperty.DATATYPE: Column("datatype", header="Datatype", label="datatype", importance=5),
     NcclProperty.REDUCTION: Column("reduction", header="Reduction", label="reduction", importance=5),
     NcclProperty.BACKEND: Column("backend", header="Backend", label="backend", importance=3),
@@ -138,7 +140,7 @@ def label_of(frame: pd.DataFrame) -> pd.Series[Any]:
 def values_of(frame: pd.DataFrame, by: NcclProperty) -> pd.Series[Any]:
     """The value of a grouping for each row of ``kernels`` or ``calls``, else missing. Calls have no stream.
 
-    ``NcclProperty.STEP`` needs the column that `bandwidth.in_steps` adds.
+    Step and range need the columns that `bandwidth.grouped_pairing` adds.
     """
     import pandas as pd
 

@@ -112,6 +112,11 @@ def is_communication(name: str) -> bool:
     return collective_of_api(name) is not None
 
 
+def is_of_nccl(name: str) -> bool:
+    """Whether an NVTX range (``domain:text``) is NCCL's own or PyTorch's label of a collective."""
+    return name.lower().startswith("nccl:") or _API_RANGE.match(name.rpartition(":")[2]) is not None
+
+
 def collective_of_label(text: str) -> str | None:
     """The collective of a PyTorch label: ``nccl:all_to_all, op_id = 991144`` → ``AlltoAll``.
 

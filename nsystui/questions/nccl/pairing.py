@@ -203,8 +203,8 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
         partners=np.append(found.operations["calls"].to_numpy(np.int64), 0)[operation],
         partner=np.append(found.operations["first_call"].to_numpy(np.int64), NONE)[operation],
     )
-    unused = ["context", "correlation_id", "graph_node_id", "thread", "launch_end"]
-    return _compact(finished.drop(columns=unused))
+    unused = ["context", "correlation_id", "graph_node_id", "launch_end"]
+    return _compact(finished.drop(columns=unused).rename(columns={"thread": "launch_thread"}))
 
 
 def _shares(size: pd.Series[Any], operation: Ints) -> pd.Series[Any]:
@@ -345,11 +345,11 @@ class NcclPairing:
     ``state``, ``reason`` (if unpaired), ``operation`` (what belongs together has the same number; -1 for none),
     ``partners`` (how many of the other side belong to it) and ``partner`` (the index of the first, -1 for none).
 
-    ``kernels``: also ``backend`` (of `BACKENDS`; NCCL's alone have calls), ``device``, ``stream``, ``launch_start``
-    (missing where the launch was not recorded). ``collective`` is what its calls and PyTorch's label say; if unpaired,
-    what its name says. ``message_size`` is the sum over its calls (for sends and receives both ways; ``one_way``,
-    missing in all other kernels, is the larger of the two directions); kernels that share calls get even shares, and
-    are estimated.
+    ``kernels``: also ``backend`` (of `BACKENDS`; NCCL's alone have calls), ``device``, ``stream``, and ``launch_start``
+    and ``launch_thread`` (missing where the launch was not recorded). ``collective`` is what its calls and PyTorch's
+    label say; if unpaired, what its name says. ``message_size`` is the sum over its calls (for sends and receives both
+    ways; ``one_way``, missing in all other kernels, is the larger of the two directions); kernels that share calls get
+    even shares, and are estimated.
 
     ``calls``: also ``thread`` and ``size_source`` (``payload``, ``instrumented`` or ``log``). ``collective`` and
     ``state`` are missing in management calls; those of a group still have its operation and partner. Ranges inside

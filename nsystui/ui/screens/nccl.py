@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import zip_longest
@@ -63,13 +63,6 @@ _BESIDE = 52
 """Columns of the details beside the drawing on a wide terminal."""
 
 
-def pairing_for(job: OpenJob, groups: Collection[NcclProperty]) -> NcclPairing:
-    """The pairing, with the step of each row where rows are grouped by it."""
-    from nsystui.questions.nccl.bandwidth import in_steps
-
-    return in_steps(job.pairing(), job.steps()) if NcclProperty.STEP in groups else job.pairing()
-
-
 class NcclCallsScreen(EventRowsScreen):
     """The single kernels or calls of a row; ``c`` goes to the event of the partner."""
 
@@ -90,7 +83,9 @@ class NcclCallsScreen(EventRowsScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         """List the kernels or calls of the row, with the partner of each."""
-        return nccl_listing(job.session, selection, job.ranks, pairing_for(job, self.row), self.row, self.what)
+        from nsystui.questions.nccl.bandwidth import grouped_pairing
+
+        return nccl_listing(job.session, selection, job.ranks, grouped_pairing(job, self.row), self.row, self.what)
 
     def counted(self) -> str:
         return f"{self.what}s"
@@ -410,6 +405,7 @@ _GROUPS: tuple[NcclProperty | None, ...] = (
     NcclProperty.STREAM,
     NcclProperty.RANK,
     NcclProperty.STEP,
+    NcclProperty.RANGE,
     NcclProperty.BACKEND,
 )
 """The groupings besides the collective."""
@@ -436,8 +432,10 @@ class NcclScreen(CollectivesScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
         """Summarise the kernels, or the calls where there are none; on a tall terminal with bandwidths by size."""
+        from nsystui.questions.nccl.bandwidth import grouped_pairing
+
         groups = (NcclProperty.COLLECTIVE,) if self.by is None else (NcclProperty.COLLECTIVE, self.by)
-        pairing = pairing_for(job, groups)
+        pairing = grouped_pairing(job, groups)
         has_kernels = len(pairing.kernels) > 0
         what: What = self.what if has_kernels else CALL
         answer = nccl_summary(job.session, selection, job.ranks, pairing, groups, what)
