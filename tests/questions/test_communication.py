@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 
+import pandas as pd
 import pytest
 from support import edit, native, session_over
 
@@ -18,6 +19,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import grouped_pairing
 from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nccl.names import operation_of_kernel
+from nsystui.questions.nccl.roles import communicator_roles
 from nsystui.questions.nccl.summary import KERNEL, nccl_summary
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
@@ -108,6 +110,35 @@ def test_the_nccl_table_tells_backends_apart(renamed):
         ).records()
         (count,) = job.session.rows(_count())[0]
     assert [(row["backend"], row["count"]) for row in found] == [("NVSHMEM", count)]
+
+
+def test_communicators_of_the_demo_have_the_members_and_roles_that_it_gave_them(demo_session):
+    by = (NcclProperty.COMMUNICATOR,)
+    with closing(OpenJob(demo_session)) as job:
+        rows = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), by, KERNEL).records()
+    assert sorted((row["members"], row["role"]) for row in rows) == [
+        ("0-1", "PP: sends and receives alone"),
+        ("0-3", "DP: reduces over all ranks"),
+        ("2-3", "PP: sends and receives alone"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "role"),
+    [
+        ([("AlltoAll", 0, 60), ("AllReduce", 1, 40)], "EP: exchanges for 60 % of its time"),
+        ([("AlltoAll", 0, 40), ("AllGather", 1, 60)], None),
+        ([("Send", 0, 5), ("Recv", 1, 5)], "PP: sends and receives alone"),
+        ([("AllReduce", 0, 5), ("AllReduce", 1, 5)], "DP: reduces over all ranks"),
+        ([("AllReduce", 0, 5)], None),  # a part of the ranks: tensor parallel, or another
+    ],
+)
+def test_a_role_follows_from_collectives_and_members_or_is_not_told(rows, role):
+    frame = pd.DataFrame(
+        [("c", name, rank, 0, time) for name, rank, time in rows] + [("w", "AllGather", 1, 0, 1), ("w", None, 0, 0, 1)],
+        columns=["communicator", "collective", "rank", "start", "end"],
+    )
+    assert communicator_roles(frame)["c"].role == role
 
 
 def _count():

@@ -33,7 +33,7 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.demo import TrainingJob
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.kernels.summary import Names, kernel_summary
-from nsystui.questions.nccl.bandwidth import in_steps
+from nsystui.questions.nccl.bandwidth import grouped_pairing
 from nsystui.questions.nccl.grouping import COLUMNS, SEVERAL, USUAL, NcclProperty, by_of, is_of, powers_of_two
 from nsystui.questions.nccl.listing import COMMUNICATION, nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
@@ -94,7 +94,7 @@ def mixed(open_, tmp_path_factory) -> Opened:
     directory = tmp_path_factory.mktemp("mixed")
     ranks = training_job(directory, ranks=2, steps=3, layers=4)
     opened = open_(*ranks, instrumented_nccl_export(directory / "rank2.sqlite"))
-    opened.pairing = in_steps(opened.pairing, opened.job.steps())
+    opened.pairing = grouped_pairing(opened.job, NcclProperty)
     return opened
 
 
@@ -138,7 +138,11 @@ class TestGroups:
         assert whole["count"].to_dict()[KERNEL] > 40
         for by in groupings:
             parts = mixed.summary(selection, by).frame()
-            assert len(parts) > 2 or by in ((NcclProperty.DATATYPE,), (NcclProperty.REDUCTION,)), by
+            assert len(parts) > 2 or by in (
+                (NcclProperty.DATATYPE,),
+                (NcclProperty.REDUCTION,),
+                (NcclProperty.BACKEND,),
+            ), by
             assert not parts.duplicated(["what", *(COLUMNS[one].key for one in by)]).any(), by
             pd.testing.assert_frame_equal(parts.groupby("what")[self.SUMMED].sum(min_count=1).loc[whole.index], whole)
 

@@ -28,6 +28,7 @@ from nsystui.questions.nccl.grouping import (
     values_of,
 )
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
+from nsystui.questions.nccl.roles import communicator_roles
 from nsystui.questions.nccl.units import Ints, first_of_each
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.data_notes import recording_advice
@@ -135,6 +136,10 @@ WITHOUT_WAIT = Column(
 )
 EXPOSED = Column("exposed", header="Exposed Time (ns)", label="exposed", unit=Unit.DURATION, importance=1)
 OVERLAPPED = Column("overlapped", header="Overlapped (%)", label="overlap", unit=Unit.PERCENT, decimals=1, importance=2)
+_ROLES = (
+    Column("members", header="Members", label="members", importance=1),
+    Column("role", header="Role", label="role", importance=1),
+)
 _SHARED = (
     COLUMNS[NcclProperty.COLLECTIVE],
     COLUMNS[NcclProperty.COMMUNICATOR],
@@ -177,6 +182,7 @@ def nccl_summary(
 
     * ``count``, and ``bytes``: the message sizes that are known, of sends and receives both ways
     * ``backend``: the library, where another than NCCL communicates
+    * ``members``, ``role``: with communicators, see `communicator_roles`
     * ``share``: the share of a kernel row in the time of all selected kernels, NCCL's or not, whatever the name filter
       (for ``nsys stats -r cuda_gpu_kern_sum``, the ``Time (%)`` of its table)
     * statistics of the durations, ns. A kernel's duration includes waiting for other ranks; a call that never returned
@@ -214,6 +220,11 @@ def nccl_summary(
     frame = pd.concat(blocks, ignore_index=True)
     if NcclProperty.BACKEND not in by and (frame["backend"] == NCCL_BACKEND).all():
         columns = tuple(replace(one, importance=FILES_ONLY) if one.key == "backend" else one for one in columns)
+    if NcclProperty.COMMUNICATOR in by:
+        roles = communicator_roles(pairing.kernels)
+        of_row = [roles.get(str(name), (None, None)) for name in frame["communicator"]]
+        frame = frame.assign(**{one.key: [role[n] for role in of_row] for n, one in enumerate(_ROLES)})
+        columns += _ROLES
     notes = nccl_notes(session, selection, ranks, pairing)
     return TableAnswer.of_frame("nccl", without_empty(columns, frame), frame, total, notes)
 
