@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -116,6 +117,7 @@ def test_the_means_of_kernels_say_how_much_of_them_was_long_enough(sampled: Open
     assert short[METRICS[1]] == 1090
     assert (short["busiest"], short["of_peak"]) == (None, None), "of DRAM only half was sampled"
     assert (short["bound"], short["occupancy"]) == (None, None), "no warps were sampled"
+    assert (long["samples"], long["alone"], short["samples"], short["alone"]) == (5, 5, 0, 0)
     (only,) = records(metric_means(sampled, Selection(), "launch"))
     assert (only["name"], only["rank"], only["device"], only["start"], only["duration"]) == ("long", 0, 0, 20, 55)
 
@@ -266,3 +268,35 @@ def test_the_means_of_a_real_kernel_are_those_of_a_loop(opened: Opener, shared_e
         low, high = min(start for start, _ in kernels), max(end for _, end in kernels)
         near = [sample for sample in samples if sample[1] > low and sample[0] < high]
         assert one[metric] == pytest.approx(naive(near, kernels))
+
+
+def test_a_sample_is_alone_where_a_single_kernel_ran_since_the_one_before(demo_session: Session) -> None:
+    job, metric = OpenJob(demo_session), "Tensor Active [Throughput %]"
+    gpu = {(one.task.report, one.task.process): (one.task.report, one.gpu) for one in used_devices(job.session)}
+    running: dict[tuple[int, int | None], list[tuple[int, int, str]]] = {}
+    for report in job.session.reports:
+        rows = native(
+            report.path,
+            'SELECT globalPid, k.start, k."end", s.value FROM CUPTI_ACTIVITY_KIND_KERNEL k '
+            "JOIN StringIds s ON s.id = k.demangledName",
+        )
+        for process, start, end, name in rows:
+            place = gpu[report.index, process]
+            running.setdefault(place, []).append((start + report.clock_offset, end + report.clock_offset, name))
+    taken, alone = Counter[str](), Counter[str]()
+    for place, samples in spans_of(job, metric).items():
+        kernels = np.array([(start, end) for start, end, _ in running[place]])
+        names = [name for *_, name in running[place]]
+        for first, last, _ in samples:
+            for one in np.flatnonzero((kernels[:, 0] < last) & (kernels[:, 1] >= last)).tolist():
+                taken[names[one]] += 1
+            beside = np.flatnonzero((kernels[:, 0] < last) & (kernels[:, 1] > first))
+            if len(beside) == 1 and kernels[beside[0], 0] <= first and kernels[beside[0], 1] >= last:
+                alone[names[beside[0]]] += 1
+    smart = job.smart_names()
+    answer = records(metric_means(job, Selection(), "kernel"))
+    assert {one["name"]: one["samples"] for one in answer if one["samples"]} == {
+        smart[key]: n for key, n in taken.items()
+    }
+    assert {one["name"]: one["alone"] for one in answer if one["alone"]} == {smart[key]: n for key, n in alone.items()}
+    assert {one["alone"] for one in records(metric_means(job, Selection(), "step"))} == {None}

@@ -6,7 +6,7 @@ See docs/numbers.md#gpu-metrics. A GPU's counters are of all that ran on it: wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,7 +30,7 @@ from nsystui.base.answer import (
 )
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import safe_text
-from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.intervals import Intervals, Times
 from nsystui.questions.gpu.metrics import (
     MetricSamples,
     MetricSource,
@@ -97,6 +97,8 @@ _DERIVED = (
     Column(
         "resolved", header="In Launches of 2 Samples (%)", label="resolved", unit=Unit.PERCENT, decimals=1
     ).with_importance(4),
+    Column("samples", header="Samples", label="samples", unit=Unit.COUNT, importance=5),
+    Column("alone", header="Samples Alone", label="alone", unit=Unit.COUNT, importance=4),
     Column("busiest", header="Busiest Unit", label="busiest", importance=1),
     Column("of_peak", header="Of Its Peak (%)", label="of peak", unit=Unit.PERCENT, decimals=1, has_bar=True),
     Column("bound", header="Bound By", label="bound by", importance=2),
@@ -297,13 +299,17 @@ class _Sums:
 
 
 _COUNTED, _LENGTH, _DESCRIBED, _RESOLVED = "count", "length", "described", "resolved"
+_SAMPLES, _ALONE = "samples", "alone"
+_OF_KERNELS = ("kernel", "launch", "collective")
 
 
 def metric_means(job: OpenJob, selection: Selection, by: str) -> TableAnswer:
     """Tabulate the means of every metric over what ``by`` says (a key of ``SUBJECTS``), the largest time first.
 
-    ``described`` is the share of the time that samples describe, ``resolved`` that in intervals in which two samples or
-    more were taken: where it is small, the means are those of what ran before and after, too.
+    ``samples`` were taken in this time, and ``alone`` are those of them before which, since the last one, a single
+    kernel ran (missing of ranges and steps). ``described`` is the share of the time that samples describe, ``resolved``
+    that in intervals in which two samples or more were taken: where it is small, the means are those of what ran
+    before and after, too.
     """
     sources = metric_sources(job.session, selection, every=True)
     if not sources:
@@ -312,8 +318,14 @@ def metric_means(job: OpenJob, selection: Selection, by: str) -> TableAnswer:
     for place in dict.fromkeys([*_users(job, selection), *((one.report, one.gpu) for one in sources)]):
         own = [one for one in sources if (one.report, one.gpu) == place]
         samples = next(samples_of(job.session, own), [])
+        most = max(samples, key=lambda one: len(one.ends), default=None)
+        is_alone = _alone(job, place, most) if most is not None and by in _OF_KERNELS else None
         for pieces in subject.pieces(place):
             _add_up(sums, samples, pieces)
+            if most is not None:
+                sums.add(_SAMPLES, pieces.rows, samples_in(most, pieces.starts, pieces.ends))
+            if is_alone is not None:
+                sums.add(_ALONE, pieces.rows, samples_in(is_alone, pieces.starts, pieces.ends))
     rows = subject.rows()
     metrics, count = tuple(dict.fromkeys(one.metric for one in sources)), len(rows)
     means = np.full((len(metrics), count), np.nan)
@@ -324,6 +336,8 @@ def metric_means(job: OpenJob, selection: Selection, by: str) -> TableAnswer:
     shares = np.full((2, count), np.nan)
     for number, key in enumerate((_DESCRIBED, _RESOLVED)):
         np.divide(100.0 * sums.of(key, count), length, out=shares[number], where=length > 0)
+    taken = sums.of(_SAMPLES, count).astype(int).tolist()
+    alone = sums.of(_ALONE, count).astype(int).tolist() if by in _OF_KERNELS else [None] * count
     families = _by_family(sources, metrics, means)
     busiest, occupancy = _busiest(families, count), _occupancy(families, count)
     counts = sums.of(_COUNTED, count)
@@ -332,7 +346,7 @@ def metric_means(job: OpenJob, selection: Selection, by: str) -> TableAnswer:
     for row in np.argsort(-length, kind="stable").tolist():
         if counts[row] and (not subject.are_single or sums.of(_RESOLVED, count)[row]):
             totals = () if subject.are_single else (int(counts[row]), int(length[row]))
-            derived = (*_plain(shares[:, row]), *busiest[row], occupancy[row])
+            derived = (*_plain(shares[:, row]), taken[row], alone[row], *busiest[row], occupancy[row])
             found.append((*rows[row], *totals, *derived, *_plain(means[:, row])))
     is_long = sums.of(_RESOLVED, count).sum() >= _MOSTLY * length.sum()
     notes = () if found and is_long else _means_notes(job, by, bool(found))
@@ -372,6 +386,22 @@ def _add_up(sums: _Sums, samples: Sequence[MetricSamples], pieces: WorkIntervals
 
 
 _FEWEST_SAMPLES = 2
+
+
+def _alone(job: OpenJob, place: Place, samples: MetricSamples) -> MetricSamples:
+    """The samples that describe time in which one kernel ran on the GPU, and no other."""
+    kernels = list(_launches(job, Selection(), place, Texts()))
+    starts, ends = (
+        np.concatenate([np.zeros(0, np.int64), *(getattr(one, name) for one in kernels)]) for name in ("starts", "ends")
+    )
+    moments = np.concatenate([starts, ends])
+    order = np.argsort(moments, kind="stable")
+    running = np.cumsum(np.repeat([1, -1], len(starts))[order])
+    edges = moments[order]
+    single = Intervals(edges[:-1][running[:-1] == 1], edges[1:][running[:-1] == 1])
+    within = np.searchsorted(single.starts, samples.starts, side="right") - 1
+    chosen = (within >= 0) & (samples.ends <= np.append(single.ends, 0)[within])
+    return replace(samples, starts=samples.starts[chosen], ends=samples.ends[chosen], values=samples.values[chosen])
 
 
 def _by_family(sources: Sequence[MetricSource], metrics: Sequence[str], means: Floats) -> dict[str, Floats]:
