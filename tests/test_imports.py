@@ -197,7 +197,7 @@ HEADLESS = {
     "diff": "--ranks-a 0 --ranks-b 0", "api": "", "osrt": "", "mpi": "", "libraries": "", "budget": "", "info": "",
     "stats": "-r cuda_gpu_kern_sum", "recipe": "nccl_gpu_time_util_map", "network": "--by collective", "timeline": "",
     "pack": "-o DIRECTORY", "report": "-o DIRECTORY.html", "ncu": "", "export": "--trace -", "threads": "",
-    "functions": "", "calltree": "", "gaps": "", "path": "",
+    "functions": "", "calltree": "", "gaps": "", "path": "", "streams": "", "overhead": "",
 }  # fmt: skip
 
 

@@ -171,6 +171,11 @@ def family_of(name: str, own: Rules = ()) -> str:
     return (_first(own, name) if own else None) or _first(_FAMILY_RULES, name) or OTHER
 
 
+def backend_of(name: str) -> str:
+    """The library of a kernel that communicates, of `BACKENDS`; ``other`` where the user's rules alone know it."""
+    return _first(BACKENDS, name) or OTHER_BACKEND
+
+
 _SCALAR = re.compile(r"(?:^|(?<=, ))(?:double|float)(?=[,)])")
 
 

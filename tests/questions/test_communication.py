@@ -11,12 +11,11 @@ import pandas as pd
 import pytest
 from support import edit, native, session_over
 
-from nsystui.base.kernel_families import BACKENDS, COMMUNICATION, family_of
+from nsystui.base.kernel_families import COMMUNICATION, backend_of, family_of
 from nsystui.base.selection import Selection
 from nsystui.demo import TrainingJob
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nccl.bandwidth import grouped_pairing
 from nsystui.questions.nccl.grouping import NcclProperty
 from nsystui.questions.nccl.names import operation_of_kernel
 from nsystui.questions.nccl.roles import communicator_roles
@@ -45,7 +44,7 @@ def test_the_name_of_a_kernel_tells_its_backend_and_its_collective(name):
 
     backend, collective = OTHERS[name]
     assert family_of(name) == COMMUNICATION
-    assert next(word for word, pattern in BACKENDS if re.search(pattern, name, re.IGNORECASE)) == backend
+    assert backend_of(name) == backend
     assert operation_of_kernel(name) == collective
 
 
@@ -91,6 +90,8 @@ def times(job: OpenJob, part: str) -> list[int]:
 def test_other_libraries_are_exposed_and_block_as_nccl_does(nccl, renamed, name, rules):
     with closing(OpenJob(session_over(nccl))) as before, renamed(name, rules) as after:
         assert totals(after) == totals(before)
+        (note,) = [note for note in after.busy(Selection()).notes if "all communication" in note]
+        assert note.endswith("NVSHMEM" if "nvshmem" in name else "other")
         assert times(after, "compute") == times(before, "compute")
         assert times(after, "communication") == times(before, "nccl") != [0]
         assert times(after, "nccl") == [0]
@@ -114,8 +115,8 @@ def test_the_nccl_table_tells_backends_apart(renamed):
 
 def test_communicators_of_the_demo_have_the_members_and_roles_that_it_gave_them(demo_session):
     by = (NcclProperty.COMMUNICATOR,)
-    with closing(OpenJob(demo_session)) as job:
-        rows = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), by, KERNEL).records()
+    job = OpenJob(demo_session)
+    rows = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), by, KERNEL).records()
     assert sorted((row["members"], row["role"]) for row in rows) == [
         ("0-1", "PP: sends and receives alone"),
         ("0-3", "DP: reduces over all ranks"),
@@ -171,6 +172,6 @@ def test_nccl_kernels_are_told_apart_by_the_range_that_launched_them(nccl):
         expected[re.sub("[0-9]+", "*", max(around)[1]) if around else None] += 1
     with closing(OpenJob(session_over(nccl))) as job:
         by = (NcclProperty.RANGE,)
-        answer = nccl_summary(job.session, Selection(), job.ranks, grouped_pairing(job, by), by, KERNEL)
+        answer = nccl_summary(job.session, Selection(), job.ranks, job.pairing_by(by), by, KERNEL)
     assert {row["range"]: row["count"] for row in answer.records()} == expected
     assert len(expected) > 1

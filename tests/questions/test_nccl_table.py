@@ -33,7 +33,6 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.demo import TrainingJob
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.kernels.summary import Names, kernel_summary
-from nsystui.questions.nccl.bandwidth import grouped_pairing
 from nsystui.questions.nccl.grouping import COLUMNS, SEVERAL, USUAL, NcclProperty, by_of, is_of, powers_of_two
 from nsystui.questions.nccl.listing import COMMUNICATION, nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
@@ -94,7 +93,7 @@ def mixed(open_, tmp_path_factory) -> Opened:
     directory = tmp_path_factory.mktemp("mixed")
     ranks = training_job(directory, ranks=2, steps=3, layers=4)
     opened = open_(*ranks, instrumented_nccl_export(directory / "rank2.sqlite"))
-    opened.pairing = grouped_pairing(opened.job, NcclProperty)
+    opened.pairing = opened.job.pairing_by(NcclProperty)
     return opened
 
 

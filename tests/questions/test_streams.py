@@ -10,8 +10,8 @@ import pytest
 from support import native, session_over, shared
 
 from nsystui.base.selection import Selection
-from nsystui.questions.gpu.streams import stream_table
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.timeline.streams import stream_table
 
 EVERYTHING = Selection()
 _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
@@ -76,7 +76,6 @@ def test_communication_on_a_stream_that_computes_is_told():
 
 
 def test_the_demo_names_streams_by_their_ranges(demo_session):
-    with closing(OpenJob(demo_session)) as job:
-        rows = stream_table(job, EVERYTHING).records()
-        assert {row["purpose"] for row in rows if row["kind"] == "copies"} == {"data loading"}
-        assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)
+    rows = stream_table(OpenJob(demo_session), EVERYTHING).records()
+    assert {row["purpose"] for row in rows if row["kind"] == "copies"} == {"data loading"}
+    assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)

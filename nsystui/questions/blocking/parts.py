@@ -41,8 +41,8 @@ from nsystui.questions.blocking.dependencies import (
     operations_of,
 )
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.conditions import communicating
 from nsystui.questions.queries.derived import in_runs, of_each_report
+from nsystui.questions.queries.kernel_names import communicating
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.ranks.steps import step_times

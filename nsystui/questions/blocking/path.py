@@ -55,7 +55,7 @@ from nsystui.questions.host.naming import ThreadRanges
 from nsystui.questions.host.segments import NO_SEGMENTS, Segments, one_after_the_other, outermost, pairs
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import is_nccl_kernel
-from nsystui.questions.queries.conditions import communicating
+from nsystui.questions.queries.kernel_names import communicating
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.queries.time_window import extent, report_at
 from nsystui.questions.ranks.steps import step_times

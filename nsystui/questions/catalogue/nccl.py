@@ -61,7 +61,6 @@ def _chosen(values: Values) -> dict[NcclProperty, Any]:
 
 
 def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
-    from nsystui.questions.nccl.bandwidth import grouped_pairing
     from nsystui.questions.nccl.grouping import NcclProperty
     from nsystui.questions.nccl.listing import nccl_listing
     from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_of_size
@@ -73,7 +72,7 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
         from nsystui.questions.nccl.from_log import read_log
 
         job.nccl_log = read_log(named(values["nccl_log"]), job.ranks)
-    pairing = grouped_pairing(job, by, values["step_range"])
+    pairing = job.pairing_by(by, values["step_range"])
     reported = job.nccl_log.reported if job.nccl_log is not None else ()
     if values["sizes"]:
         size = {"bucket": NcclProperty.SIZE, "pow2": NcclProperty.POW2, "exact": NcclProperty.BYTES}[values["sizes"]]

@@ -101,7 +101,7 @@ def _read_events(values: Values) -> Any:
 
 
 def _ask_streams(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.gpu.streams import stream_table
+    from nsystui.questions.timeline.streams import stream_table
 
     return stream_table(job, selection)
 

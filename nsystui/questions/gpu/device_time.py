@@ -380,7 +380,8 @@ def _merged(
     if places and session.count(table):
         import sqlalchemy as sa
 
-        from nsystui.questions.queries.conditions import communicates, communicating, given, where
+        from nsystui.questions.queries.conditions import given, where
+        from nsystui.questions.queries.kernel_names import communicates, communicating
         from nsystui.store import tables
 
         rows = tables.of(table)

@@ -32,12 +32,15 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("tensor active", r"Tensor Active"),
     ("DRAM read", r"DRAM Read (Throughput|Bandwidth)"),
     ("DRAM write", r"DRAM Write (Throughput|Bandwidth)"),
-    ("NVLink TX", r"NVLink TX (Throughput|Bandwidth|(Requests|Responses) User Data)"),
-    ("NVLink RX", r"NVLink RX (Throughput|Bandwidth|(Requests|Responses) User Data)"),
+    ("NVLink TX", r"NVLink TX (Throughput|Bandwidth|Responses User Data)"),
+    ("NVLink RX", r"NVLink RX (Throughput|Bandwidth|Responses User Data)"),
     ("PCIe TX", r"PCIe TX (Throughput|Bandwidth)"),
     ("PCIe RX", r"PCIe RX (Throughput|Bandwidth)"),
 )
-"""The metrics that get a lane unasked, in order: our name, and the beginnings of NVIDIA's names on all chips."""
+"""The metrics that get a lane unasked, in order: our name, and the beginnings of NVIDIA's names on all chips.
+
+Of NVLink's data those of the responses to reads and writes: requests hold the same bytes a second time, or none.
+"""
 
 _OF_WHAT = (
     (r"Warps", "warp slots"),

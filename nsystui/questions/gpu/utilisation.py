@@ -36,6 +36,7 @@ from nsystui.questions.gpu.device_time import (
 )
 from nsystui.questions.queries.data_notes import recording_advice
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
+from nsystui.questions.queries.kernel_names import other_communication
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
@@ -78,7 +79,7 @@ class BusyIntervals:
         version = session.version
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), before))
         reports = selected_reports(session, selection)
-        notes = [*_notes(reports, selection)]
+        notes = [*_notes(reports, selection), *other_communication(session)]
         same_gpu = [{item.device.task.rank for item in same} for same in _by_gpu(session, devices) if len(same) > 1]
         if same_gpu:
             shared = "; ".join(f"ranks {few_numbers(ranks)}" for ranks in same_gpu[:3])

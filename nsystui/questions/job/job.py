@@ -6,7 +6,7 @@ joins, or steps are found by something else, they are computed anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nsystui.questions.gpu.device_time import DeviceIntervals
     from nsystui.questions.gpu.utilisation import BusyIntervals
     from nsystui.questions.nccl.from_log import LogSizes
+    from nsystui.questions.nccl.grouping import NcclProperty
     from nsystui.questions.nccl.pairing import NcclPairing
     from nsystui.questions.nvtx.ranges import NvtxRanges
     from nsystui.questions.nvtx.tree import NvtxTree
@@ -246,6 +247,16 @@ class OpenJob:
         if self._smart_names is None or self._smart_names[0] != version:
             self._smart_names = version, smart_kernel_names(self.session)
         return self._smart_names[1]
+
+    def pairing_by(self, groups: Collection[NcclProperty], step_range: str | None = None) -> NcclPairing:
+        """The pairing, with the steps and the NVTX ranges of its rows where these are among ``groups``."""
+        from nsystui.questions.nccl.bandwidth import in_ranges, in_steps
+        from nsystui.questions.nccl.grouping import NcclProperty
+
+        pairing = self.pairing()
+        if NcclProperty.STEP in groups or step_range is not None:
+            pairing = in_steps(pairing, self.steps(step_range))
+        return in_ranges(pairing, self.nvtx_ranges(_EVERYTHING)) if NcclProperty.RANGE in groups else pairing
 
     def nvtx_ranges(self, selection: Selection) -> NvtxRanges:
         """The NVTX ranges of a selection; those of every window and name are read once."""

@@ -14,8 +14,9 @@ from nsystui.base.selection import Selection
 from nsystui.base.text import few
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, UnionBuilder, combined, slices
 from nsystui.questions.algebra.intervals import merge, subtract
-from nsystui.questions.kernels.summary import full_names, kernel_summary, smart_kernel_names
+from nsystui.questions.kernels.summary import kernel_summary, smart_kernel_names
 from nsystui.questions.queries.conditions import given, where
+from nsystui.questions.queries.kernel_names import full_names
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -35,16 +35,15 @@ from nsystui.questions.kernels.occupancy import theoretical_occupancy
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, given, job_start, where
 from nsystui.questions.queries.data_notes import missing_note
-from nsystui.questions.queries.derived import of_all_reports, of_each_report
+from nsystui.questions.queries.derived import of_all_reports
+from nsystui.questions.queries.kernel_names import full_names
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
-from nsystui.store.report import Report
-from nsystui.store.results import json_array, json_of
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
-    from nsystui.store.results import Arrays
+    pass
 
 
 class Names(Enum):
@@ -186,20 +185,6 @@ def _with_smart_names(answer: TableAnswer, session: Session, selection: Selectio
 def smart_kernel_names(session: Session) -> Mapping[str, str]:
     """Return the smart name of every kernel of the session by its full name; no two are alike."""
     return smart_names(full_names(session))
-
-
-def full_names(session: Session) -> list[str]:
-    """The full names of the kernels of the session; that of a kernel without a name is empty."""
-
-    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        report, name = tables.kernels.c.report, sa.func.coalesce(tables.kernels.c.name, "")
-        rows = part.rows(sa.select(report, name).distinct().where(report.in_([one.index for one in reports])))
-        names = {one.index: [name for index, name in rows if index == one.index] for one in reports}
-        return {index: {"names": json_array(own)} for index, own in names.items()}
-
-    having = [one for one in session.reports if one.count(tables.kernels)]
-    stored = of_each_report(session, having, "kernel-names", compute, by=tables.kernels)
-    return list(dict.fromkeys(name for arrays in stored.values() for name in json_of(arrays["names"])))
 
 
 def kernel_names(session: Session, most: int) -> list[str]:

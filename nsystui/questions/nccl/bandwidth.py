@@ -35,7 +35,7 @@ The nominal rate of the link between the GPUs of a host, by their model.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,7 +46,7 @@ from nsystui.base.selection import Selection
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.nccl.grouping import NcclProperty, selected
+from nsystui.questions.nccl.grouping import selected
 from nsystui.questions.nccl.names import is_of_nccl
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.units import whole
@@ -57,8 +57,6 @@ from nsystui.questions.steps.times import Steps
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from nsystui.questions.job.job import OpenJob
 
 
 Floats = NDArray[np.float64]
@@ -186,14 +184,6 @@ def in_ranges(pairing: NcclPairing, ranges: NvtxRanges) -> NcclPairing:
         texts = [None if number < 0 else names[number] for number in of_row.tolist()]
         parts[name] = frame.assign(range=pd.Series(texts, index=frame.index, dtype=object))
     return replace(pairing, **parts)
-
-
-def grouped_pairing(job: OpenJob, groups: Collection[NcclProperty], step_range: str | None = None) -> NcclPairing:
-    """The pairing of a job, with the steps and the NVTX ranges of its rows where these are among ``groups``."""
-    pairing = job.pairing()
-    if NcclProperty.STEP in groups or step_range is not None:
-        pairing = in_steps(pairing, job.steps(step_range))
-    return in_ranges(pairing, job.nvtx_ranges(Selection())) if NcclProperty.RANGE in groups else pairing
 
 
 def launched_in_steps(pairing: NcclPairing, steps: Steps, selection: Selection) -> dict[str, int]:

@@ -32,8 +32,9 @@ from nsystui.questions.nccl.units import (
     roles_of,
     without_inner_calls,
 )
-from nsystui.questions.queries.conditions import communicates, communicating, is_launched_by, job_end, job_start
+from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start
 from nsystui.questions.queries.derived import in_runs
+from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
 from nsystui.store.report import Report

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
 from nsystui.base.errors import UsageError
-from nsystui.base.kernel_families import COMMUNICATION, family_of
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.store import tables
-from nsystui.store.session import Session
 
 Condition = sa.ColumnElement[bool]
 
@@ -109,20 +106,6 @@ def _refusal(pattern: str) -> str:
     except duckdb.Error as error:
         return str(error).splitlines()[0].removeprefix("Invalid Input Error: ")
     return ""
-
-
-def communicating(session: Session) -> list[str]:
-    """List the names of the kernels that communicate without NCCL, by their family (docs/numbers.md#communication)."""
-    names = sa.select(tables.kernels.c.name).distinct()
-    found = session.rows(names) if session.count(tables.kernels) else ()
-    return sorted(name for (name,) in found if name and family_of(name, session.families) == COMMUNICATION)
-
-
-def communicates(others: Collection[str]) -> sa.ColumnElement[bool]:
-    """Select the kernels that communicate: NCCL's, and those with the names ``others`` (see `communicating`)."""
-    columns = tables.kernels.c
-    is_nccl: sa.ColumnElement[bool] = columns.is_nccl == 1
-    return sa.or_(is_nccl, sa.func.coalesce(columns.name, "").in_(others)) if others else is_nccl
 
 
 def duration(table: sa.FromClause) -> sa.ColumnElement[int]:

@@ -28,7 +28,8 @@ from nsystui.questions.host.causes import IdleSpan
 from nsystui.questions.host.segments import Scheduling, scheduling_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.host_copies import HostCopies, host_copies
-from nsystui.questions.queries.conditions import Condition, communicates, communicating, job_end, job_start, where
+from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
+from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extents, selected_reports
 from nsystui.questions.ranks.steps import StepTimes, step_times

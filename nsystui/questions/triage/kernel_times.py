@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
-from nsystui.questions.queries.conditions import Condition, by_report, communicates, duration, job_start, where
+from nsystui.questions.queries.conditions import Condition, by_report, duration, job_start, where
 from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, class_of, medians
+from nsystui.questions.queries.kernel_names import communicates
 from nsystui.questions.triage.case import Case
 from nsystui.store import tables
 

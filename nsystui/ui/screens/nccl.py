@@ -83,9 +83,7 @@ class NcclCallsScreen(EventRowsScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         """List the kernels or calls of the row, with the partner of each."""
-        from nsystui.questions.nccl.bandwidth import grouped_pairing
-
-        return nccl_listing(job.session, selection, job.ranks, grouped_pairing(job, self.row), self.row, self.what)
+        return nccl_listing(job.session, selection, job.ranks, job.pairing_by(self.row), self.row, self.what)
 
     def counted(self) -> str:
         return f"{self.what}s"
@@ -432,10 +430,8 @@ class NcclScreen(CollectivesScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
         """Summarise the kernels, or the calls where there are none; on a tall terminal with bandwidths by size."""
-        from nsystui.questions.nccl.bandwidth import grouped_pairing
-
         groups = (NcclProperty.COLLECTIVE,) if self.by is None else (NcclProperty.COLLECTIVE, self.by)
-        pairing = grouped_pairing(job, groups)
+        pairing = job.pairing_by(groups)
         has_kernels = len(pairing.kernels) > 0
         what: What = self.what if has_kernels else CALL
         answer = nccl_summary(job.session, selection, job.ranks, pairing, groups, what)

@@ -16,7 +16,8 @@ from nsystui.base.text import shorten
 from nsystui.exports import canonical
 from nsystui.questions.gpu.metrics import MetricSource, metric_lanes, metric_sources
 from nsystui.questions.kernels.summary import Names, kernel_summary
-from nsystui.questions.queries.conditions import communicates, duration, job_start, where
+from nsystui.questions.queries.conditions import duration, job_start, where
+from nsystui.questions.queries.kernel_names import communicates
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import (

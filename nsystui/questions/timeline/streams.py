@@ -21,7 +21,8 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import is_of_nccl
 from nsystui.questions.nvtx.paths import template
 from nsystui.questions.nvtx.ranges import NvtxRanges
-from nsystui.questions.queries.conditions import communicates, communicating, duration, where
+from nsystui.questions.queries.conditions import duration, where
+from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import GPU_TABLES, selected_ranks
 from nsystui.questions.steps.task_steps import launched_work
 from nsystui.store import tables

@@ -1,0 +1,59 @@
+"""The names of kernels, and which of them communicate (docs/numbers.md#communication)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from nsystui.base.kernel_families import COMMUNICATION, backend_of, family_of
+from nsystui.base.text import few
+from nsystui.exports import canonical
+from nsystui.questions.queries.derived import of_each_report
+from nsystui.store.report import Report
+from nsystui.store.results import json_array, json_of
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from nsystui.store.results import Arrays
+
+
+def full_names(session: Session) -> list[str]:
+    """The full names of the kernels of the session; that of a kernel without a name is empty."""
+
+    def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
+        import sqlalchemy as sa
+
+        from nsystui.store import tables
+
+        report, name = tables.kernels.c.report, sa.func.coalesce(tables.kernels.c.name, "")
+        rows = part.rows(sa.select(report, name).distinct().where(report.in_([one.index for one in reports])))
+        names = {one.index: [name for index, name in rows if index == one.index] for one in reports}
+        return {index: {"names": json_array(own)} for index, own in names.items()}
+
+    having = [one for one in session.reports if one.count(canonical.KERNELS)]
+    stored = of_each_report(session, having, "kernel-names", compute, by=canonical.KERNELS)
+    return list(dict.fromkeys(name for arrays in stored.values() for name in json_of(arrays["names"])))
+
+
+def communicating(session: Session) -> list[str]:
+    """List the names of the kernels that communicate without NCCL, by their family."""
+    return sorted(name for name in full_names(session) if family_of(name, session.families) == COMMUNICATION)
+
+
+def other_communication(session: Session) -> tuple[str, ...]:
+    """Say whose kernels count as NCCL's where time is told by category; empty where NCCL alone communicates."""
+    backends = list(dict.fromkeys(map(backend_of, communicating(session))))
+    return (f"NCCL stands for all communication here: it includes kernels of {few(backends)}",) if backends else ()
+
+
+def communicates(others: Collection[str]) -> sa.ColumnElement[bool]:
+    """Select the kernels that communicate: NCCL's, and those with the names ``others`` (see `communicating`)."""
+    import sqlalchemy as sa
+
+    from nsystui.store import tables
+
+    columns = tables.kernels.c
+    is_nccl: sa.ColumnElement[bool] = columns.is_nccl == 1
+    return sa.or_(is_nccl, sa.func.coalesce(columns.name, "").in_(others)) if others else is_nccl
