@@ -54,6 +54,7 @@ def test_queues_are_those_of_a_walk_over_launches_and_starts(name):
         assert row["queued_mean"] == pytest.approx(mean, abs=0.006)
         assert row["delay"] == np.median(delays)
         assert row["at_limit"] == 0
+        assert row["launched"] == pytest.approx(100 * len(delays) / row["count"])
 
 
 def test_a_stream_is_what_takes_most_of_its_time_and_belongs_to_the_range_around_all_launches():

@@ -34,6 +34,7 @@ COLUMNS = (
     STREAM,
     Column("kind", header="Kind", label="kind"),
     Column("count", header="Operations", label="ops", unit=Unit.COUNT, importance=2),
+    Column("launched", header="Launch Known (%)", label="launched", unit=Unit.PERCENT, decimals=1, importance=4),
     Column("compute", header="Compute (ns)", label="compute", unit=Unit.DURATION),
     Column("communication", header="Communication (ns)", label="comm", unit=Unit.DURATION, importance=1),
     Column("copies", header="Copies (ns)", label="copies", unit=Unit.DURATION, importance=1),
@@ -67,9 +68,10 @@ class _Launches:
 def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
     """Tabulate the selected streams by rank, device and compute time; queues and ranges are those of all of the time.
 
-    ``queued``: the most launches that waited at a time, ``queued_mean``: the mean over the time from the first launch
-    to the last start, ``at_limit``: how long `QUEUE_LIMIT` or more waited. ``purpose``: the innermost NVTX range name
-    around every launch that was looked at, unless it is around those of all other streams, too.
+    ``launched``: the share of operations whose API call was recorded, missing of a part of the time. ``queued``: the
+    most launches that waited at a time, ``queued_mean``: the mean over the time from the first launch to the last
+    start, ``at_limit``: how long `QUEUE_LIMIT` or more waited. ``purpose``: the innermost NVTX range name around every
+    launch that was looked at, unless it is around those of all other streams, too.
     """
     chosen = selection.with_name(None)
     ranks = {item.task: item.rank for item in selected_ranks(job.ranks, selection)}
@@ -85,7 +87,9 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
         own = launches.get(place)
         purpose = next((name for name in names.get(place, ()) if name not in shared), None)
         queue: Sequence[object] = _queue(own) if own is not None else (None,) * 5
-        rows.append((ranks[task], device, stream, _kind(times), count, *times, *queue, purpose))  # type: ignore[arg-type]
+        known = sum(map(len, own.called)) if own is not None else 0
+        launched = 100.0 * known / count if selection.window is None else None
+        rows.append((ranks[task], device, stream, _kind(times), count, launched, *times, *queue, purpose))  # type: ignore[arg-type]
         if min(times[:2]) and times[1] < _MOSTLY * sum(times):
             beside.append(f"{format_value(Unit.DURATION, times[1])} on stream {stream} of rank {ranks[task]}")
     notes = [f"communication on streams that also compute: {few(beside)}"] if beside else []
