@@ -69,15 +69,16 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     lost, idle, numbers, ranks = [], [], set(), set()
     window, longest, usual = None, 0, 0.0
     for task, one in steps.items():
-        places = np.flatnonzero(one.duration[warm_up:] > case.thresholds.slow_step * one.median) + warm_up
-        lost.append(float((one.duration[places] - one.median).sum()))
+        typical = one.typical
+        places = np.flatnonzero((one.duration > case.thresholds.slow_step * typical)[warm_up:]) + warm_up
+        lost.append(float((one.duration - typical)[places].sum()))
         gaps = _long_gaps(case, one)
         idle.append(float(np.maximum(gaps[places] - np.median(gaps[warm_up:]), 0).sum()))
         for place in places.tolist():
             numbers.add(int(one.numbers[place]))
             ranks.add(case.rank_of[task])
             if one.duration[place] > longest:
-                window, longest, usual = one.window(place), int(one.duration[place]), one.median
+                window, longest, usual = one.window(place), int(one.duration[place]), float(typical[place])
     cost = _mean(lost)
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
@@ -141,7 +142,7 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
 def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
     lost = []
     for one in steps.values():
-        lost.append(float(np.maximum(one.duration[:warm_up] - one.median, 0).sum()))
+        lost.append(float(np.maximum(one.duration - one.typical, 0)[:warm_up].sum()))
     cost = _mean(lost)
     if not warm_up or case.percent(cost) < case.thresholds.warm_up_percent:
         return None
