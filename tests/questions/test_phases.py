@@ -189,9 +189,7 @@ class TestKernels:
                 server.step(f"step {number}", eager=[(FLASH, MS)])
                 continue
             start = server.now
-            call = server.call("cudaGraphLaunch_v10000", (start + US, start + 2 * US))
-            place = {"correlation_id": call, "context": 1}
-            server.export.graph(server.process, 0, 13, start + 5 * US, start + MS, **place)
+            server.graph((start + US, start + 2 * US), (start + 5 * US, start + MS))
             server.now += 2 * MS
             server.export.nvtx_range(server.main, start, server.now, f"step {number}")
         assert phases_of(server) == ["decode", "prefill"] * 3
@@ -283,3 +281,50 @@ class TestTable:
         assert main(["steps", str(forward.export.path), "--phases"]) == 0
         out = capsys.readouterr().out
         assert "prefill" in out and "host-bound" in out.lower()
+
+
+class TestGraphs:
+    @pytest.fixture
+    def export(self, server: Server) -> Path:
+        for number in range(4):
+            server.step(f"step {number}", [(FLASH, MS), (GEMM, 2 * MS)], [(GEMM, MS)] * 5 if number % 2 else ())
+        server.export.close()
+        return server.export.path
+
+    def table(self, export: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, str]]:
+        assert main(["kernels", str(export), "--names", "full", *options, "--format", "csv"]) == 0
+        return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+    def test_kernels_are_replayed_or_launched_one_by_one(self, export, capsys):
+        found = self.table(export, capsys, "--by", "graph")
+        keys = ("CUDA Graph", "Instances", "Instances (%)", "Total Time (ns)", "Time (%)")
+        assert [[row[key] for key in keys] for row in found] == [
+            ["eager", "8", "44.4", str(12 * MS), "54.5"],
+            ["replayed", "10", "55.6", str(10 * MS), "45.5"],
+        ]
+
+    def test_shares_are_of_the_kernels_of_a_step(self, export, capsys):
+        found = self.table(export, capsys, "--by", "step,graph")
+        keys = ("Step", "CUDA Graph", "Instances", "Instances (%)")
+        assert sorted([row[key] for key in keys] for row in found) == [
+            ["0", "eager", "2", "100.0"],
+            ["1", "eager", "2", "28.6"],
+            ["1", "replayed", "5", "71.4"],
+            ["2", "eager", "2", "100.0"],
+            ["3", "eager", "2", "28.6"],
+            ["3", "replayed", "5", "71.4"],
+        ]
+
+    def test_the_eager_ones_are_named(self, export, capsys):
+        found = self.table(export, capsys, "--only", "eager")
+        assert {row["Name"]: row["Instances"] for row in found} == {FLASH: "4", GEMM: "4"}
+        assert {row["Name"]: row["Instances"] for row in self.table(export, capsys, "--only", "replayed")} == {
+            GEMM: "10"
+        }
+
+    def test_graphs_that_were_traced_as_a_whole_are_told(self, server, capsys):
+        server.step("step 0", eager=[(GEMM, MS)])
+        server.graph((server.now, server.now + US), (server.now + 2 * US, server.now + MS))
+        server.export.close()
+        assert main(["kernels", str(server.export.path), "--by", "graph"]) == 0
+        assert "1 whole CUDA graph launches are not in this table" in capsys.readouterr().err
