@@ -32,7 +32,7 @@ from nsystui.ui.widgets.plots import step_axis
 from nsystui.ui.widgets.stacks import bar_stack
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
-_CHARTED = ("steps", "steps by rank", "steps across")
+_CHARTED = ("steps", "steps by rank", "steps across", "steps by phase")
 """The views below the chart of the steps."""
 _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "budget": (("part", {"by": "step"}), ("GPU", {"by": "gpu"})),
@@ -221,9 +221,9 @@ class StepsScreen(GroupedViewsScreen):
             self.say("this is time of the CPU: L shows it on the timeline, t selects it")
         elif name == "kernels by step":
             self._open_kernels(values)
-        elif name == "budget":
+        elif name in ("budget", "steps by phase"):
             self.explorer.remember()
-            self.take_view("path")
+            self.take_view("path" if name == "budget" else "steps")
         else:
             ranks = frozenset(item.rank for item in self.job_ranks if str(item.rank) == str(values.get("rank")))
             selection = self.selection if window is None else self.selection.with_window(window)
@@ -253,8 +253,9 @@ class StepsScreen(GroupedViewsScreen):
                 for time, part in times
                 if time
             ]
-            slow = f", {values['slow']}" if values["slow"] else ""
-            return [[f"step {values['step']} of rank {values['rank']}: {_duration(values['duration'])}{slow}"], parts]
+            words = ", ".join(str(values[key]) for key in ("phase", "slow") if values[key])
+            length = f"{_duration(values['duration'])}{f', {words}' if words else ''}"
+            return [[f"step {values['step']} of rank {values['rank']}: {length}"], parts]
         if self.answered.name == "steps by rank" and values:
             return [["all ranks" if values["rank"] == "all" else f"rank {values['rank']}"], *own[1:]]
         if "part" in values:
