@@ -14,6 +14,7 @@ import pytest
 from blocking_program import Program
 from support import session_over
 from synthetic import ExportWriter
+from triaging import finding, told, triaged
 
 from nsystui.base.answer import Record, record
 from nsystui.base.selection import Selection
@@ -328,3 +329,24 @@ class TestGraphs:
         server.export.close()
         assert main(["kernels", str(server.export.path), "--by", "graph"]) == 0
         assert "1 whole CUDA graph launches are not in this table" in capsys.readouterr().err
+
+
+class TestTriage:
+    RULES = ("step_times",)
+
+    def test_prefills_among_decodes_are_neither_slow_nor_a_warm_up_nor_a_drift(self, server):
+        """Prefills come first, and more often later."""
+        for number in range(60):
+            server.forward(number, PREFILL if number < 3 or (number > 30 and number % 2) else DECODE)
+        server.export.close()
+        assert not triaged(server.export.path, rules=self.RULES).findings
+
+    def test_a_slow_step_is_held_against_those_of_its_phase(self, server):
+        for number in range(40):
+            server.forward(number, PREFILL if number % 2 else DECODE)
+        server.step("[Executor] _forward_step 40: 0 ctx reqs, 9 gen reqs", replayed=[(GEMM, 290 * MS)])
+        server.forward(41, DECODE)
+        server.export.close()
+        found = finding(triaged(server.export.path, settings=["slow_step_percent=1"], rules=self.RULES), "slow-steps")
+        told(found, "1 of 40 steps (number 40) took more than 1.5 times the rank's median step of the same phase.")
+        assert found.cost == pytest.approx(290 * MS + 26 * US - 97_400 * US)

@@ -12,7 +12,7 @@ from nsystui.ui.app import Look
 
 async def test_the_views_are_of_steps_and_the_line_above_says_what_these_are(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9") as (app, pilot):
-        assert view_bar(app).startswith("view [steps] by rank  across  budget  path  kernels")
+        assert view_bar(app).startswith("view [steps] by rank  across  budget  path  kernels  phases")
         count = len(demo_job) * len(set(cells(app, "step")))
         shows(app, f"{count} steps of 4 ranks · NVTX ranges `step *` · median ")
         for label in ("by rank", "across", "budget", "path", "kernels", "steps"):

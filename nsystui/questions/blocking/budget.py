@@ -208,12 +208,7 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
         numbers, phases, parts = one.numbers.tolist(), phase_words(one.phases), one.of.parts.tolist()
         columns = (numbers, phases, one.of.starts.tolist(), one.of.time.tolist(), slow, parts)
         rows += [(one.rank, one.of.device, *values, *own) for *values, own in zip(*columns, strict=True)]
-    totals = {part: sum(int(one.of.part(part).sum()) for one in every) for part in PARTS}
-    largest = sorted(PARTS, key=lambda part: -totals[part])
-    importance = {
-        part: min(place, FILES_ONLY - 1) if totals[part] else FILES_ONLY for place, part in enumerate(largest)
-    }
-    importance["phase"] = phase_column(one.phases for one in every).importance
+    importance = {**part_importance(every), "phase": phase_column(one.phases for one in every).importance}
     kept = (one.with_importance(importance.get(one.key, one.importance)) for one in STEP_BUDGET_COLUMNS)
     steps = job.steps(step_name)
     notes = notes_of(job, selection, every, step_name) if every or not found else steps.notes
@@ -225,6 +220,13 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
         sum(len(one) for one in steps.of_task.values() if one.gpu.op_count.any()),
         notes,
     )
+
+
+def part_importance(every: Sequence[RankIterations]) -> dict[str, int]:
+    """Return the importance of the columns of `PARTS`: the largest comes first, what no iteration has is for files."""
+    totals = {part: sum(int(one.of.part(part).sum()) for one in every) for part in PARTS}
+    largest = sorted(PARTS, key=lambda part: -totals[part])
+    return {part: min(place, FILES_ONLY - 1) if totals[part] else FILES_ONLY for place, part in enumerate(largest)}
 
 
 _ON_CPU = "no step is known to have launched GPU work: `nsystui steps --every` has their times on the CPU"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, union
-from nsystui.questions.blocking.budget import STEP_PART_COLUMNS, RankIterations, iterations, notes_of
+from nsystui.questions.blocking.budget import STEP_PART_COLUMNS, RankIterations, iterations, notes_of, part_importance
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
 from nsystui.questions.steps.phases import DECODE, PHASES
@@ -60,8 +60,9 @@ _FIGURES = (
 )
 PHASE_COLUMNS = (
     *_FIGURES,
-    *(replace(one, compared="median", decimals=0, importance=3) for one in STEP_PART_COLUMNS),
+    *(replace(one, compared="median", decimals=0) for one in STEP_PART_COLUMNS),
 )
+_NOT_PREPARED = "no NVTX range `prepare…inputs` says when the host prepares a step: its measures are missing"
 
 
 def budget_of_phases(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
@@ -79,7 +80,10 @@ def budget_of_phases(job: OpenJob, selection: Selection, step_name: str | None =
         name = "all" if code is None else "none" if code == NO_PHASE else PHASES[code]
         if every:
             rows.append((name, *_figures(every, chosen, whole, host.of(chosen), name)))
-    return TableAnswer("phases", PHASE_COLUMNS, rows, len(rows), notes_of(job, selection, every, step_name))
+    importance = part_importance(every)
+    columns = tuple(one.with_importance(importance.get(one.key, one.importance)) for one in PHASE_COLUMNS)
+    notes = notes_of(job, selection, every, step_name)
+    return TableAnswer("phases", columns, rows, len(rows), (*notes, *([] if host.prepares else [_NOT_PREPARED])))
 
 
 def _figures(

@@ -76,6 +76,10 @@ class StepTimes:
         return float(np.median(self.duration))
 
     @property
+    def has_phases(self) -> bool:
+        return bool((self.phases != NO_PHASE).any())
+
+    @property
     def typical(self) -> NDArray[np.float64]:
         """The median of the steps of the phase of each step, ns."""
         return medians_of_phases(self.duration, self.phases)
@@ -235,9 +239,7 @@ def _notes(steps: Steps, times: Mapping[Task, StepTimes]) -> tuple[str, ...]:
     if any(not one.on_gpu for one in times.values()):
         notes.append("where the launches of a step are not known, its time is that on the CPU")
     if times:
-        of_phase = (
-            " of the steps of the same phase" if any((one.phases != NO_PHASE).any() for one in times.values()) else ""
-        )
+        of_phase = " of the steps of the same phase" if any(one.has_phases for one in times.values()) else ""
         notes.append(f"slow: more than {SLOW} times the median{of_phase}")
     return tuple(notes)
 

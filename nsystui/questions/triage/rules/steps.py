@@ -19,6 +19,7 @@ from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, mostly
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
+from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.questions.triage.case import (
     Case,
     Place,
@@ -82,9 +83,10 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     cost = _mean(lost)
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
+    of_phase = " of the same phase" if any(one.has_phases for one in steps.values()) else ""
     sentence = (
-        f"After the warm-up, {len(numbers):,} of {number_of(max(map(len, steps.values())) - warm_up, 'step')} "
-        f"(number {few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step. "
+        f"After the warm-up, {len(numbers):,} of {number_of(max(map(len, steps.values())) - warm_up, 'step')} (number "
+        f"{few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step{of_phase}. "
         f"The longest step took {time_words(longest)} instead of {time_words(usual)}."
     )
     in_gaps = min(_mean(idle), cost)
@@ -161,7 +163,9 @@ def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Findi
 def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
     lost, shares, ranks = [], [], set()
     for task, one in steps.items():
-        later = one.duration[warm_up:].astype(float)
+        # Of inference servers the steps of the most frequent phase: prefills that come later are no drift.
+        usual = one.phases == np.bincount(one.phases - NO_PHASE).argmax() + NO_PHASE
+        later = one.duration[usual][warm_up:].astype(float)
         third = len(later) // 3
         if len(later) < max(case.thresholds.drift_steps, 3):
             continue
