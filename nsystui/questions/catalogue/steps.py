@@ -90,7 +90,7 @@ decode steps of an inference server: see `nsystui help path`.""",
             View("steps", counted="steps", values={"budget": True}),
             View("steps by rank", "steps by rank", label="by rank"),
             View("steps across", "steps across ranks", "steps", {"across": True}, ("step", False), label="across"),
-            View("steps by phase", "steps by phase", "phases", {"phases": True}, order=64, label="phases"),
+            View("steps by phase", "steps by phase", "phases", {"phases": True}, order=71, label="phases"),
         ),
     ),
     Question(
