@@ -138,7 +138,10 @@ class _HostWork:
         devices = {(one.device.task.task, one.device.device): one for one in job.busy(selection).devices}
         self.idle = []
         for one in every if self.prepares else ():
-            device, window = devices.get((one.of.task, one.of.device)), Window(one.of.starts.min(), one.of.ends.max())
+            device, window = (
+                devices.get((one.of.task, one.of.device)),
+                Window(int(one.of.starts.min()), int(one.of.ends.max())),
+            )
             self.idle.append(EMPTY if device is None else device.idle(window))
 
     def of(self, chosen: Sequence[NDArray[np.bool_]]) -> _Host:
