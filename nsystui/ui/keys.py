@@ -496,6 +496,16 @@ WORDS: tuple[Word, ...] = (
     ),
     Word("path", "the critical path of a step: what its time went to, walked back from its end", ("timeline",)),
     Word("step", "from the first GPU operation of a step to the first one of the next", ("ranks", "steps", "diff")),
+    Word(
+        "phase",
+        "of a step of an inference server: prefill, decode or mixed, by its name or its kernels; `nsystui help ranks`",
+        ("steps",),
+    ),
+    Word(
+        "host-bound",
+        "two or more measures of idle time, launch calls and exposed host preparation say so; `nsystui help path`",
+        ("steps",),
+    ),
 )
 
 

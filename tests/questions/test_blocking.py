@@ -669,7 +669,7 @@ class TestCommands:
             *("Blocked by copies on the GPU (ns)", "Blocked by other copies (ns)", "Blocked by memsets (ns)"),
             *("Stalled (ns)", "Unresolved (ns)", "Tail (ns)"),
         ]
-        assert [*rows[0]][5:] == ["Slow", *parts]
+        assert [*rows[0]][3:] == ["Phase", "Start (ns)", "Duration (ns)", "Slow", *parts]
         assert [[int(row[part]) for part in parts] for row in rows] == [
             [60, 10, 0, 0, 25, 0, 0, 0, 0, 5, 0, 0], [60, 10, 0, 0, 25, 0, 0, 0, 0, 5, 0, 0],
             [60, 10, 0, 0, 20, 0, 0, 0, 0, 5, 0, 0],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -368,11 +369,41 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
                 idle += chosen.end - reach
             else:
                 idle = sum(one.breakdown(chosen).idle for one in job.busy(Selection()).devices)
-            for by in ("all", "rank", "range"):
+            for by in ("all", "rank", "range", "length"):
                 answer = gaps_table(job, Selection(chosen), by)
                 assert sum(answer.cells("time")) == idle, by
                 for row in answer.records():
                     assert row["startup"] + row["gaps"] + row["tail"] == row["time"], by
+
+
+def test_idle_spans_by_length_are_those_between_the_operations_of_all_streams(tmp_path: Path):
+    """Streams overlap: a gap of one in which another works is none."""
+    dice, expected = random.Random(3), [Counter[int](), Counter[int]()]
+    edges = (0, 1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000)
+    spans: list[tuple[int, int]] = [(0, 5_000)]
+    with training(tmp_path / "lengths.sqlite") as (export, main_thread, _):
+        for number in range(400):
+            end = max(end for _, end in spans)
+            start = end + (int(10 ** dice.uniform(2, 7.3)) if number % 3 else -dice.randrange(2_000))
+            spans.append((start, start + dice.randrange(2_000, 9_000)))
+            export.api(main_thread, 1_000, 2_000, "cudaLaunchKernel_v7000", number)
+            export.kernel(main_thread.process, 0, 7 + number % 2, *spans[-1], name="saxpy()", correlation_id=number)
+    reach = 0
+    for start, end in sorted(spans[1:]):
+        if start > reach and reach:
+            bucket = max(edge for edge in edges if 1_000 * edge <= start - reach)
+            expected[0][1_000 * bucket] += 1
+            expected[1][1_000 * bucket] += start - reach
+        reach = max(reach, end)
+    window = Window(min(start for start, _ in spans[1:]), reach)
+    with job_of(tmp_path / "lengths.sqlite") as job:
+        found = list(gaps_table(job, Selection(window), "length").records())
+    lengths = [1_000 * edge for edge in edges]
+    assert [row["from"] for row in found] == sorted(expected[0])
+    assert {row["from"]: (row["spans"], row["time"]) for row in found} == {
+        length: (expected[0][length], expected[1][length]) for length in expected[0]
+    }
+    assert [row["to"] for row in found] == [next((one for one in lengths if one > row["from"]), None) for row in found]
 
 
 def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path):

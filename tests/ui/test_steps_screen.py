@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jobs import NARROW, WIDE, cells, line_with, press, running, screen_text, shows, view_bar
+from server_program import Server
 from synthetic import training_job
 
 import nsystui
@@ -12,13 +13,13 @@ from nsystui.ui.app import Look
 
 async def test_the_views_are_of_steps_and_the_line_above_says_what_these_are(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9") as (app, pilot):
-        assert view_bar(app).startswith("view [steps] by rank  across  budget  path  kernels")
+        assert view_bar(app).startswith("view [steps] by rank  across  budget  path  kernels  phases")
         count = len(demo_job) * len(set(cells(app, "step")))
         shows(app, f"{count} steps of 4 ranks · NVTX ranges `step *` · median ")
-        for label in ("by rank", "across", "budget", "path", "kernels", "steps"):
+        for label in ("by rank", "across", "budget", "path", "kernels", "phases", "steps"):
             line_with(await press(pilot, "v"), f"[{label}]")
             assert app.screen.table.row_count
-            assert app.screen.chart.display == (label in ("by rank", "across", "steps"))
+            assert app.screen.chart.display == (label in ("by rank", "across", "phases", "steps"))
     async with running(demo_job[:1], cache_directory, NARROW, "9") as (app, _):
         shows(app, "│9 Stp│", "steps · median ")
         assert not app.screen.chart.display
@@ -138,6 +139,20 @@ async def test_without_steps_the_screen_says_why_and_offers_the_budget_and_the_p
         assert "compute" in cells(app, "part")
         line_with(await press(pilot, "v"), "[path]")
         assert app.screen.table.row_count
+
+
+async def test_steps_of_a_server_have_phases_with_a_row_for_each(tmp_path):
+    server = Server(tmp_path / "server.sqlite")
+    server.forward_all()
+    server.export.close()
+    async with running([server.export.path], None, WIDE, "9") as (app, pilot):
+        assert cells(app, "phase")[:3] == ["decode", "prefill", "decode"] and not any(cells(app, "slow"))
+        shows(app, "step 0 of rank 0: 97.4", ", decode")
+        assert not app.screen.chart.lanes[0].label.startswith("slow")
+        line_with(await press(pilot, *"vvvvvv"), "[phases]")
+        assert cells(app, "phase") == ["all", "prefill", "decode", "mixed"]
+        assert app.screen.chart.display
+        line_with(await press(pilot, "down", "enter"), "view [steps]")
 
 
 async def test_what_steps_are_found_by_can_be_changed(tmp_path):

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from nsystui.base.answer import DEVICE, DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.intervals import Times, intersect, union
 from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.questions.ranks.steps import SLOW, step_times
+from nsystui.questions.ranks.steps import SLOW, StepTimes, medians_of_phases, phase_column, phase_words, step_times
+from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.store import tables
 
 LABELS = {
@@ -55,11 +56,25 @@ MEANINGS = {
 
 @dataclass(frozen=True, eq=False)
 class RankIterations:
-    """The budgets of the iterations of a GPU with its rank and the numbers of its steps, none where it has no steps."""
+    """The budgets of the iterations of a GPU with its rank, and its steps, none where it has no steps."""
 
     rank: int
     of: Iterations
-    numbers: Times | None
+    steps: StepTimes | None
+
+    @property
+    def numbers(self) -> Times | None:
+        """The numbers of the steps."""
+        return None if self.steps is None else self.steps.numbers
+
+    @property
+    def phases(self) -> Times:
+        """The phase of each iteration: a code of `steps.phases.PHASES`."""
+        return np.full(len(self.of), NO_PHASE, np.int64) if self.steps is None else self.steps.phases
+
+    def is_slow(self) -> NDArray[np.bool_]:
+        """Tell which take longer than usual in their phase."""
+        return self.of.time > SLOW * medians_of_phases(self.of.time, self.phases)
 
 
 def iterations(job: OpenJob, selection: Selection, step_name: str | None = None) -> list[RankIterations]:
@@ -68,7 +83,7 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
     A GPU without steps has one iteration: the window, or the time from its first operation to the end of its last.
     """
     found, window = blocking(job, step_name), selection.window
-    numbers = {task: one for task, one in step_times(job.steps(step_name)).items() if one.on_gpu}
+    steps = {task: one for task, one in step_times(job.steps(step_name)).items() if one.on_gpu}
     without = blocked_in(job, window) if window is not None and found.whole.keys() - found.iterations.keys() else {}
     kept = []
     for rank in selected_ranks(job.ranks, selection):
@@ -83,7 +98,7 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
             if window is not None:
                 inside = (own.starts >= window.start) & (own.starts < window.end)
             if inside.any():
-                kept.append(RankIterations(rank.rank, own.at(inside), numbers[task].numbers[inside]))
+                kept.append(RankIterations(rank.rank, own.at(inside), steps[task].at(inside)))
     return kept
 
 
@@ -106,7 +121,7 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
     """
     every = iterations(job, selection, step_name)
     if not every:
-        return TableAnswer("step-budget", PART_COLUMNS, [], 0, _notes(job, selection, every, step_name))
+        return TableAnswer("step-budget", PART_COLUMNS, [], 0, notes_of(job, selection, every, step_name))
     sums = {"iteration": [one.of.time for one in every], "GPU busy": [one.of.busy for one in every]}
     sums["GPU idle"] = [one.of.time - one.of.busy for one in every]
     sums["without compute"] = [one.of.time - one.of.part("compute") for one in every]
@@ -123,13 +138,18 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
         figures = (float(np.median(values)), int(values.min()), int(values.max()), most, len(values), total)
         rows.append((name, 100.0 * total / whole, *figures))
     return TableAnswer(
-        "step-budget", PART_COLUMNS, rows, len(rows), (*_notes(job, selection, every, step_name), *_causes(job, every))
+        "step-budget",
+        PART_COLUMNS,
+        rows,
+        len(rows),
+        (*notes_of(job, selection, every, step_name), *_causes(job, every)),
     )
 
 
-def _notes(
+def notes_of(
     job: OpenJob, selection: Selection, every: Sequence[RankIterations], step_name: str | None
 ) -> tuple[str, ...]:
+    """Return the notes of a budget of these iterations."""
     if not every:
         return job.busy(selection.with_name(None)).notes
     calls, notes = tables.api_calls, list(job.steps(step_name).notes)
@@ -145,7 +165,7 @@ def _notes(
 def _causes(job: OpenJob, every: Sequence[RankIterations]) -> list[str]:
     """What the CPU did while the GPUs waited for launches."""
     starved = [
-        (one.of.task, one.of.device, one.of.starved.clip(int(one.of.starts[0]), int(one.of.ends[-1]))) for one in every
+        (one.of.task, one.of.device, intersect(one.of.starved, union(one.of.starts, one.of.ends))) for one in every
     ]
     time = sum(int(one.of.part("starved").sum()) for one in every)
     if not time:
@@ -155,23 +175,25 @@ def _causes(job: OpenJob, every: Sequence[RankIterations]) -> list[str]:
     return [f"launch-starved time by cause: {words}"] if words else []
 
 
+STEP_PART_COLUMNS = tuple(
+    Column(
+        part,
+        header=f"{label[0].upper()}{label[1:]} (ns)",
+        label=label.replace("blocked by", "by").replace("launch-", ""),
+        unit=Unit.DURATION,
+        compared="duration",
+    )
+    for part, label in LABELS.items()
+)
 STEP_BUDGET_COLUMNS = (
     RANK,
     DEVICE.with_importance(3),
     STEP,
+    phase_column(()),
     START.with_importance(4),
     DURATION,
     Column("slow", header="Slow", label="slow", importance=1),
-    *(
-        Column(
-            part,
-            header=f"{label[0].upper()}{label[1:]} (ns)",
-            label=label.replace("blocked by", "by").replace("launch-", ""),
-            unit=Unit.DURATION,
-            compared="duration",
-        )
-        for part, label in LABELS.items()
-    ),
+    *STEP_PART_COLUMNS,
 )
 
 
@@ -182,17 +204,14 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
     rows: list[Row] = []
     for one in every:
         assert one.numbers is not None
-        slow = ["slow" if is_slow else None for is_slow in one.of.time > SLOW * np.median(one.of.time)]
-        columns = (one.numbers.tolist(), one.of.starts.tolist(), one.of.time.tolist(), slow, one.of.parts.tolist())
-        rows += [(one.rank, one.of.device, *values, *parts) for *values, parts in zip(*columns, strict=True)]
-    totals = {part: sum(int(one.of.part(part).sum()) for one in every) for part in PARTS}
-    largest = sorted(PARTS, key=lambda part: -totals[part])
-    importance = {
-        part: min(place, FILES_ONLY - 1) if totals[part] else FILES_ONLY for place, part in enumerate(largest)
-    }
+        slow = ["slow" if is_slow else None for is_slow in one.is_slow()]
+        numbers, phases, parts = one.numbers.tolist(), phase_words(one.phases), one.of.parts.tolist()
+        columns = (numbers, phases, one.of.starts.tolist(), one.of.time.tolist(), slow, parts)
+        rows += [(one.rank, one.of.device, *values, *own) for *values, own in zip(*columns, strict=True)]
+    importance = {**part_importance(every), "phase": phase_column(one.phases for one in every).importance}
     kept = (one.with_importance(importance.get(one.key, one.importance)) for one in STEP_BUDGET_COLUMNS)
     steps = job.steps(step_name)
-    notes = _notes(job, selection, every, step_name) if every or not found else steps.notes
+    notes = notes_of(job, selection, every, step_name) if every or not found else steps.notes
     notes = (*notes, *([_ON_CPU] if found and steps.of_task and not rows else []))
     return TableAnswer(
         "steps-budget",
@@ -203,13 +222,20 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
     )
 
 
+def part_importance(every: Sequence[RankIterations]) -> dict[str, int]:
+    """Return the importance of the columns of `PARTS`: the largest comes first, what no iteration has is for files."""
+    totals = {part: sum(int(one.of.part(part).sum()) for one in every) for part in PARTS}
+    largest = sorted(PARTS, key=lambda part: -totals[part])
+    return {part: min(place, FILES_ONLY - 1) if totals[part] else FILES_ONLY for place, part in enumerate(largest)}
+
+
 _ON_CPU = "no step is known to have launched GPU work: `nsystui steps --every` has their times on the CPU"
 
 
 def steps_side_by_side(
     job: OpenJob, selection: Selection, rank: int | None = None
-) -> tuple[Times, NDArray[np.float64]]:
-    """Return the numbers of the selected steps ``(n,)`` and their `PARTS` ``(n, len(PARTS))``, ns.
+) -> tuple[Times, NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the numbers of the selected steps ``(n,)``, their `PARTS` ``(n, len(PARTS))``, ns, and which are slow.
 
     They are those of a rank, or means over all selected GPUs.
     """
@@ -217,8 +243,12 @@ def steps_side_by_side(
     own = [one.numbers for one in every if one.numbers is not None]
     numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *own]))
     sums, counts = np.zeros((len(numbers), len(PARTS))), np.zeros((len(numbers), 1))
+    phases = np.full(len(numbers), NO_PHASE)
     for one, of_gpu in zip(every, own, strict=True):
         places = np.searchsorted(numbers, of_gpu)
         np.add.at(sums, places, one.of.parts)
         np.add.at(counts, places, 1)
-    return numbers, sums / counts
+        phases[places] = one.phases
+    means = sums / counts
+    times = means.sum(axis=1)
+    return numbers, means, times > SLOW * medians_of_phases(times, phases)

@@ -21,6 +21,10 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
         from nsystui.questions.blocking.budget import budget_of_each_step
 
         return budget_of_each_step(job, selection, options["step_range"])
+    if options["phases"]:
+        from nsystui.questions.blocking.phase_table import budget_of_phases
+
+        return budget_of_phases(job, selection, options["step_range"])
     steps = job.steps(options["step_range"])
     chosen = selected_ranks(job.ranks, selection)
     table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
@@ -31,7 +35,9 @@ def _draw_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> 
     """The times of all steps, whichever table is asked for."""
     from nsystui.questions.report.drawings import step_lanes
 
-    return step_lanes(_ask_steps(job, selection, {**options, "across": False, "budget": False, "every": True}))
+    return step_lanes(
+        _ask_steps(job, selection, {**options, "across": False, "budget": False, "phases": False, "every": True})
+    )
 
 
 QUESTIONS = (
@@ -45,12 +51,14 @@ Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) that launch at leas
 Without them, steps are what comes back regularly in the GPU's work: the optimizer's kernels, collectives, one CUDA
 graph, any operation.
 
-With --budget, what the time of each step went to, and what blocked the GPU: see `nsystui help path`.""",
+With --budget, what the time of each step went to, and what blocked the GPU; with --phases, the same of the prefill and
+decode steps of an inference server: see `nsystui help path`.""",
         examples="""  nsystui steps rank*.sqlite
   nsystui steps rank*.sqlite --across --sort spread_ns --top 10
   nsystui steps rank0.sqlite --every --format csv -o steps.csv
   nsystui steps rank*.sqlite --step-range '^iteration (\\d+)'
-  nsystui steps rank*.sqlite --steps-by optimizer""",
+  nsystui steps rank*.sqlite --steps-by optimizer
+  nsystui steps server.sqlite --phases""",
         topic="ranks",
         order=60,
         options=(
@@ -61,6 +69,12 @@ With --budget, what the time of each step went to, and what blocked the GPU: see
             Option(
                 "budget",
                 "a row for each step of each GPU, with what its time went to and what blocked it",
+                one_of="table",
+            ),
+            Option(
+                "phases",
+                "a row for each phase of inference (prefill, decode, mixed): its steps, what their time went to, and "
+                "whether the host bounds them",
                 one_of="table",
             ),
             *STEPS,
@@ -76,6 +90,7 @@ With --budget, what the time of each step went to, and what blocked the GPU: see
             View("steps", counted="steps", values={"budget": True}),
             View("steps by rank", "steps by rank", label="by rank"),
             View("steps across", "steps across ranks", "steps", {"across": True}, ("step", False), label="across"),
+            View("steps by phase", "steps by phase", "phases", {"phases": True}, order=71, label="phases"),
         ),
     ),
     Question(

@@ -24,9 +24,9 @@ class _Kernels(NamedTuple):
 
 
 def _read_kernels(values: Values) -> _Kernels:
-    from nsystui.questions.kernels.summary import Names, family_or_precision, group_by_of
+    from nsystui.questions.kernels.summary import Names, group_by_of, kind_of_kernels
 
-    only = family_or_precision(values["only"]) if values["only"] else ""
+    only = kind_of_kernels(values["only"]) if values["only"] else ""
     groups = group_by_of(values["by"])
     launches = _read_ncu(values["ncu"], groups, values["instances"]) if values["ncu"] else []
     return _Kernels(Names(values["names"]), groups, values["instances"], only, values["step_range"], launches)
@@ -117,6 +117,8 @@ With --instances, every launch of one kernel.""",
   nsystui kernels rank*.sqlite --by family,rank
   nsystui kernels rank*.sqlite --by step,family --format csv
   nsystui kernels rank*.sqlite --only attention
+  nsystui kernels server.sqlite --by graph
+  nsystui kernels server.sqlite --only eager
   nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
   nsystui kernels rank0.sqlite --ncu report.csv
   nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration_ns --top 10""",
@@ -132,12 +134,18 @@ With --instances, every launch of one kernel.""",
             Option(
                 "by",
                 "also group by rank, device, stream, step, shape (grid and block), separated by commas; with family or "
-                "precision a row is all kernels of one; with step, shares are of each step's kernel time",
+                "precision a row is all kernels of one; with graph those that CUDA graphs replayed, and those launched "
+                "one by one (eager); with step, shares are of each step's kernel time",
                 metavar="LIST",
                 default="",
                 members="kernels.summary:GroupBy",
             ),
-            Option("only", "only the kernels of this family or precision", metavar="WORD", default=""),
+            Option(
+                "only",
+                "only the kernels of this family or precision, or `replayed` by CUDA graphs, or `eager`",
+                metavar="WORD",
+                default="",
+            ),
             Option("instances", "the launches of the kernel of this name", metavar="NAME", lists=True),
             *steps_in("table"),
             Option(

@@ -6,6 +6,7 @@ operation, gaps in between. `before_launch` says in words what the thread that l
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +48,9 @@ from nsystui.questions.queries.time_window import extents, report_at
 from nsystui.store import tables
 
 PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
-BY = ("all", "rank", "range")
+BY = ("all", "rank", "range", "length")
+_LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
+"""The shortest idle span in each row of the histogram, ns: those of NVIDIA's guide to TensorRT-LLM, and 10 ms."""
 _WITH_RANGE = 100
 """Of so many of the longest spans the NVTX range is looked for."""
 
@@ -122,6 +125,11 @@ _RANGE = Column("range", header="NVTX Range", label="NVTX range")
 _SHARE = Column("share", header="Cause (%)", label="for", unit=Unit.PERCENT, decimals=1, importance=1)
 _BEFORE_SPANS = 2 + len(CAUSE_COLUMNS)
 RANGE_COLUMNS = (_RANGE, *SUM_COLUMNS[:_BEFORE_SPANS], _SHARE, *SUM_COLUMNS[_BEFORE_SPANS:])
+LENGTH_COLUMNS = (
+    Column("from", header="From (ns)", label="from", unit=Unit.DURATION),
+    Column("to", header="To (ns)", label="to", unit=Unit.DURATION),
+    *(one.with_importance(0) if one.key == "spans" else one for one in RANGE_COLUMNS[1:]),
+)
 LIST_COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -155,22 +163,24 @@ class _Sum:
 def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
     """Tabulate idle time by cause (of each rank), or by NVTX range with its largest cause, the longest first.
 
-    The times add up to all idle time.
+    By length there is a row for the idle spans from one length to another, to the next row, with their largest cause;
+    the last has no end. The times add up to all idle time.
     """
-    is_range = by == "range"
+    is_range, has_largest = by == "range", by in ("range", "length")
     idle = idle_time(job, selection, step_name, is_range)
     ranks = {item.task: item.rank for item in job.ranks}
     sums: dict[tuple[Row, Cause | None], _Sum] = {}
     for place, cause, span, time in _times(idle, by, ranks):
-        of_row = sums.setdefault((place, None if is_range else cause), _Sum())
+        of_row = sums.setdefault((place, None if has_largest else cause), _Sum())
         of_row.causes[cause] += time
         of_row.parts[idle.parts[span]] += time
         of_row.spans.add(span)
-    rows = [of_row.row(place, idle.idle, is_range) for (place, _), of_row in sums.items()]
-    columns = {"all": SUM_COLUMNS, "rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS}[by]
+    rows = [of_row.row(place, idle.idle, has_largest) for (place, _), of_row in sums.items()]
+    by_columns = {"rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS, "length": LENGTH_COLUMNS}
+    columns = by_columns.get(by, SUM_COLUMNS)
     keys = [column.key for column in columns]
     texts = [keys.index(key) for key in ("range", *(column.key for column in CAUSE_COLUMNS)) if key in keys]
-    rows.sort(key=lambda row: (-int(row[keys.index("time")] or 0), str(row)))
+    rows.sort(key=lambda row: (row[0] if by == "length" else -int(row[keys.index("time")] or 0), str(row)))
     total = len(rows)
     if selection.name is not None:
         matches = selection.name.matches
@@ -180,9 +190,11 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     return _answer(job, columns, rows, total, [note for note in notes if note])
 
 
-def _place(by: str, rank: int | None, name: str | None) -> Row:
+def _place(by: str, rank: int | None, name: str | None, length: int) -> Row:
     """The cells before the times."""
-    return {"rank": (rank,), "range": (name,)}.get(by, ())
+    place = bisect_right(_LENGTHS, length)
+    to = _LENGTHS[place] if place < len(_LENGTHS) else None
+    return {"rank": (rank,), "range": (name,), "length": (_LENGTHS[place - 1], to)}.get(by, ())
 
 
 def _times(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> list[tuple[Row, Cause, int, int]]:
@@ -192,7 +204,9 @@ def _times(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> list[tuple[Ro
     whole: dict[Row, Counter[Cause]] = {}
     numbers = (part.tolist() for part in (one.span, one.cause, one.range, one.time))
     for span, number, name, time in zip(*numbers, strict=True):
-        place, cause = _place(by, ranks.get(one.spans[span].task), one.ranges[name]), one.causes[number]
+        idle = one.spans[span]
+        place = _place(by, ranks.get(idle.task), one.ranges[name], idle.end - idle.start)
+        cause = one.causes[number]
         whole.setdefault(place, Counter())[cause] += time
         rows.append((place, cause, span, time))
     shown = {place: folded(times) for place, times in whole.items()}
@@ -200,23 +214,23 @@ def _times(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> list[tuple[Ro
 
 
 def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
-    """Name the NVTX ranges of most of the time of a row of `gaps_table`, or the causes of a row by range."""
+    """Name the NVTX ranges of most of the time of a row of `gaps_table`, or the causes of a row by range or length."""
     found = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
     ranks = {item.task: item.rank for item in job.ranks}
     one, wanted = found.attribution, {key: value for key, value in values.items() if key in _WORDS}
-    by = "range" if "range" in values else "rank" if "rank" in values else "all"
-    is_range, rank = by == "range", values.get("rank")
-    own = _place(by, rank if isinstance(rank, int) else None, str(values.get("range")))
+    by = next((by for by, key in (("range", "range"), ("length", "from"), ("rank", "rank")) if key in values), "all")
+    has_largest, rank = by in ("range", "length"), values.get("rank")
+    own = _place(by, rank if isinstance(rank, int) else None, str(values.get("range")), int(values.get("from") or 0))
     times: Counter[str] = Counter()
     for (place, cause, _, time), number in zip(_times(found, by, ranks), one.range.tolist(), strict=True):
-        if place == own and is_range:
+        if place == own and has_largest:
             times[cause.words or cause.kind] += time
         elif place == own and dict(zip(_WORDS, cause_cells(cause), strict=True)).items() >= wanted.items():
             times[one.ranges[number]] += time
     longest = sorted(times, key=lambda name: (-times[name], name))[:_TOLD]
     largest = [(name, 100.0 * times[name] / times.total()) for name in longest if times[name]]
     said = ", ".join(f"{name} {format_value(Unit.PERCENT, share)}" for name, share in largest)
-    return f"{'causes' if is_range else 'NVTX ranges'}: {said}" if said else ""
+    return f"{'causes' if has_largest else 'NVTX ranges'}: {said}" if said else ""
 
 
 _WORDS = tuple(column.key for column in CAUSE_COLUMNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -57,7 +58,7 @@ class Names(Enum):
 
 
 class GroupBy(Enum):
-    """A further grouping of the rows of the summary. Family and precision are in place of names, which tell them."""
+    """A further grouping of the rows of the summary. Family, precision and graph are in place of names."""
 
     RANK = "rank"
     DEVICE = "device"
@@ -66,9 +67,12 @@ class GroupBy(Enum):
     SHAPE = "shape"  # grid and block
     FAMILY = "family"
     PRECISION = "precision"
+    GRAPH = "graph"  # replayed by one, or launched one by one
 
 
 _OF_NAMES = (GroupBy.FAMILY, GroupBy.PRECISION)
+LAUNCHES = REPLAYED, EAGER = ("replayed", "eager")
+"""How kernels are launched: by a CUDA graph that was traced node by node, or by a call of their own."""
 
 
 def group_by_of(text: str) -> tuple[GroupBy, ...]:
@@ -80,9 +84,9 @@ FAMILY = Column("family", header="Family", label="family")
 PRECISION = Column("precision", header="Precision", label="precision")
 
 
-def family_or_precision(text: str) -> str:
-    """Return the family or precision of this name, in whatever case. Raises UsageError where there is none."""
-    words = (*FAMILIES, *PRECISIONS)
+def kind_of_kernels(text: str) -> str:
+    """Return the family, precision or launch of this name, in whatever case. Raises UsageError where there is none."""
+    words = (*FAMILIES, *PRECISIONS, *LAUNCHES)
     known = next((word for word in words if word.lower() == text.lower()), None)
     if known is None:
         raise UsageError(f"--only {text}: {meant(text, words, 'there are ' + ', '.join(words))}")
@@ -97,6 +101,7 @@ _GROUP_COLUMNS = {
     GroupBy.SHAPE: (Column("grid", header="GridXYZ", label="grid"), Column("block", header="BlockXYZ", label="block")),
     GroupBy.FAMILY: (FAMILY,),
     GroupBy.PRECISION: (PRECISION,),
+    GroupBy.GRAPH: (Column("graph", header="CUDA Graph", label="CUDA graph"),),
 }
 
 
@@ -124,14 +129,14 @@ def kernel_summary(
 ) -> TableAnswer:
     """Summarise kernels, one row for each name (and each group): share of kernel time, statistics of duration in ns.
 
-    ``ranks`` is needed for ``GroupBy.RANK``; ``families`` are the user's own rules; ``only`` is a family or a
-    precision. Without grouping the columns, order and values are those of ``cuda_gpu_kern_sum``; smart names come with
-    families and precisions. ``summarise`` makes the rows: for ``GroupBy.STEP`` see `kernels_in_steps`.
+    ``ranks`` is needed for ``GroupBy.RANK``; ``families`` are the user's own rules; ``only`` is a family, a precision
+    or one of `LAUNCHES`. Without grouping the columns, order and values are those of ``cuda_gpu_kern_sum``; smart names
+    come with families and precisions. ``summarise`` makes the rows: for ``GroupBy.STEP`` see `kernels_in_steps`.
     """
     table = tables.kernels
-    is_of_names = not any(group in _OF_NAMES for group in group_by)
+    is_of_names = not any(group in (*_OF_NAMES, GroupBy.GRAPH) for group in group_by)
     kinds = None
-    if only or not is_of_names:
+    if (only and only not in LAUNCHES) or any(group in _OF_NAMES for group in group_by):
         full = full_names(session)
         of_full = [family_of(one, families) for one in full]
         kinds = given({"name": full, "family": of_full, "precision": list(map(precision_of, full))}).subquery("kinds")
@@ -148,6 +153,8 @@ def kernel_summary(
         conditions = where(table, selection, name)
         if kinds is not None and only:
             conditions.append(sa.or_(kinds.c.family == only, kinds.c.precision == only))
+        if only in LAUNCHES:
+            conditions.append(_launch_of(table) == only)
         rows_of = table if kinds is None else table.join(kinds, sa.func.coalesce(table.c.name, "") == kinds.c.name)
         return summarise(session, rows_of, duration(table), keys, conditions, columns)
 
@@ -158,8 +165,29 @@ def kernel_summary(
         is_whole = selection.is_everything and not only
         total = len(rows) if is_whole else statistics.number_of_values(session, name)
     answer = TableAnswer("kernels", columns, rows, total, kernel_notes(session))
+    if GroupBy.GRAPH in group_by:
+        return _with_count_shares(answer)
     is_smart = names is Names.SMART and is_of_names
     return _with_smart_names(answer, session, selection, families) if is_smart else answer
+
+
+def _launch_of(table: sa.FromClause) -> sa.ColumnElement[str]:
+    return sa.case((table.c.graph_node_id.is_not(None), REPLAYED), else_=EAGER)
+
+
+_COUNT_SHARE = Column("count_share", header="Instances (%)", label="count %", unit=Unit.PERCENT, decimals=1)
+
+
+def _with_count_shares(answer: TableAnswer) -> TableAnswer:
+    """The rows with the share of the kernels of all, or of those of the step, that each has."""
+    counts = [int(count or 0) for count in answer.cells("count")]
+    steps = answer.cells("step") if STEP in answer.columns else [None] * len(counts)
+    totals: Counter[Value] = Counter()
+    for step, count in zip(steps, counts, strict=True):
+        totals[step] += count
+    shares = (100.0 * count / totals[step] for step, count in zip(steps, counts, strict=True))
+    rows = [(*row, share) for row, share in zip(answer.rows, shares, strict=True)]
+    return replace(answer, columns=(*answer.columns, _COUNT_SHARE), rows=rows)
 
 
 SMART_NAME = Column("smart", header="Smart Name", label="name")
@@ -202,6 +230,8 @@ def _group_keys(
         return [rank_of(table, ranks).label("rank")]
     if group is GroupBy.SHAPE:
         return [grid_of(table).label("grid"), block_of(table).label("block")]
+    if group is GroupBy.GRAPH:
+        return [_launch_of(table).label("graph")]
     source: sa.FromClause = kinds if group in _OF_NAMES and kinds is not None else table
     return [source.c[group.value].label(group.value)]
 

@@ -6,29 +6,31 @@ the end of its last operation. On the CPU it is the NVTX range, which runs ahead
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.answer import DURATION, RANK, START, STEP, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.tasks import RankedTask
-from nsystui.questions.steps.task_steps import TaskSteps
+from nsystui.questions.steps.phases import PHASES
+from nsystui.questions.steps.task_steps import NO_PHASE, TaskSteps
 from nsystui.questions.steps.times import Steps
 
 SLOW = 1.5
-"""A step is slow that takes more than so many times the median of its rank."""
+"""A step is slow that takes more than so many times the median of its rank, of steps of its phase where it has one."""
 
 
 @dataclass(frozen=True, eq=False)
 class StepTimes:
     """The n steps of a task; arrays of shape ``(n,)``, job time and durations in ns.
 
-    ``start``, ``duration``: on the GPU where the steps launched something, else on the CPU (``on_gpu``).
+    ``start``, ``duration``: on the GPU where the steps launched something, else on the CPU (``on_gpu``). ``phases``:
+    codes of `steps.phases.PHASES`.
     """
 
     task: Task
@@ -38,6 +40,7 @@ class StepTimes:
     cpu_start: Times
     cpu_duration: Times
     op_time: Times
+    phases: Times
     on_gpu: bool
 
     def __len__(self) -> int:
@@ -50,21 +53,21 @@ class StepTimes:
         has_work = steps.gpu.op_count > 0
         if not has_work.any():
             zero = np.zeros(len(steps), np.int64)
-            return cls(steps.task, steps.numbers, steps.starts, cpu, steps.starts, cpu, zero, on_gpu=False)
-        start, end = steps.gpu.start[has_work], steps.gpu.end[has_work]
-        until = np.append(start[1:], end[-1:])
-        # Work of two steps may be on the GPU at once, in streams of their own: then each has its own span.
-        duration = np.where(until > start, until - start, end - start)
-        rest = (steps.numbers, steps.starts, cpu, steps.gpu.op_time)
-        numbers, cpu_start, cpu, op_time = (values[has_work] for values in rest)
-        return cls(steps.task, numbers, start, duration, cpu_start, cpu, op_time, on_gpu=True)
+            return cls(
+                steps.task, steps.numbers, steps.starts, cpu, steps.starts, cpu, zero, steps.phases, on_gpu=False
+            )
+        start, end = steps.spans()
+        rest = (steps.numbers, steps.starts, cpu, steps.gpu.op_time, steps.phases)
+        numbers, cpu_start, cpu, op_time, phases = (values[has_work] for values in rest)
+        return cls(steps.task, numbers, start, end - start, cpu_start, cpu, op_time, phases, on_gpu=True)
 
     def within(self, window: Window | None) -> StepTimes:
         """The steps that begin in a window."""
-        if window is None:
-            return self
-        chosen = (self.start >= window.start) & (self.start < window.end)
-        names = ("numbers", "start", "duration", "cpu_start", "cpu_duration", "op_time")
+        return self if window is None else self.at((self.start >= window.start) & (self.start < window.end))
+
+    def at(self, chosen: NDArray[np.bool_]) -> StepTimes:
+        """Some of them."""
+        names = ("numbers", "start", "duration", "cpu_start", "cpu_duration", "op_time", "phases")
         return StepTimes(self.task, **{name: getattr(self, name)[chosen] for name in names}, on_gpu=self.on_gpu)
 
     @property
@@ -73,8 +76,17 @@ class StepTimes:
         return float(np.median(self.duration))
 
     @property
+    def has_phases(self) -> bool:
+        return bool((self.phases != NO_PHASE).any())
+
+    @property
+    def typical(self) -> NDArray[np.float64]:
+        """The median of the steps of the phase of each step, ns."""
+        return medians_of_phases(self.duration, self.phases)
+
+    @property
     def is_slow(self) -> NDArray[np.bool_]:
-        return self.duration > SLOW * self.median if len(self) else np.zeros(0, bool)
+        return self.duration > SLOW * self.typical
 
     @property
     def first_steady(self) -> int:
@@ -85,6 +97,14 @@ class StepTimes:
         """The span of a step, ns."""
         start = int(self.start[place])
         return Window(start, start + max(int(self.duration[place]), 1))
+
+
+def medians_of_phases(times: NDArray[Any], phases: NDArray[Any]) -> NDArray[np.float64]:
+    """Compute for each of n steps ``(n,)`` the median time of those of the same phase."""
+    found = np.zeros(len(times))
+    for phase in np.unique(phases).tolist():
+        found[phases == phase] = np.median(times[phases == phase])
+    return found
 
 
 @dataclass(frozen=True)
@@ -157,9 +177,23 @@ ACROSS_COLUMNS = (
     Column("ratio", header="Of Median Step (%)", label="of median", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("slow", header="Slow", label="slow", importance=1),
 )
+_PHASE = Column("phase", header="Phase", label="phase", importance=FILES_ONLY)
+
+
+def phase_column(phases: Iterable[Times]) -> Column:
+    """Return the column of phases, for files alone where no step has any."""
+    return _PHASE.with_importance(1 if any((one != NO_PHASE).any() for one in phases) else FILES_ONLY)
+
+
+def phase_words(phases: Times) -> list[str | None]:
+    """Return the cells of the column of phases."""
+    return [None if code == NO_PHASE else PHASES[code] for code in phases.tolist()]
+
+
 STEP_COLUMNS = (
     RANK,
     STEP,
+    _PHASE,
     START,
     DURATION,
     Column("ratio", header="Of Median (%)", label="of median", unit=Unit.PERCENT, decimals=1, importance=1),
@@ -205,7 +239,8 @@ def _notes(steps: Steps, times: Mapping[Task, StepTimes]) -> tuple[str, ...]:
     if any(not one.on_gpu for one in times.values()):
         notes.append("where the launches of a step are not known, its time is that on the CPU")
     if times:
-        notes.append(f"slow: more than {SLOW} times the median")
+        of_phase = " of the steps of the same phase" if any(one.has_phases for one in times.values()) else ""
+        notes.append(f"slow: more than {SLOW} times the median{of_phase}")
     return tuple(notes)
 
 
@@ -221,21 +256,24 @@ def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window
     """A row for each step number: how long it took on those of these ranks that have it, and which was slowest.
 
     ``start`` is the first of the ranks. A step is slow whose median over the ranks is more than 1.5 times that of all
-    steps.
+    steps of its phase.
     """
     times = _times(ranks, steps, window)
     found: dict[int, list[_OnRank]] = {}
+    phases: dict[int, int] = {}
     for item in ranks:
         own = times.get(item.task)
         if own is not None:
-            columns = (own.numbers.tolist(), own.start.tolist(), own.duration.tolist())
-            for number, start, duration in zip(*columns, strict=True):
+            columns = (own.numbers.tolist(), own.start.tolist(), own.duration.tolist(), own.phases.tolist())
+            for number, start, duration, phase in zip(*columns, strict=True):
                 found.setdefault(number, []).append(_OnRank(duration, item.rank, start))
+                phases.setdefault(number, phase)
     medians = {number: float(np.median([one.duration for one in every])) for number, every in found.items()}
-    middle = float(np.median(list(medians.values()))) if medians else 0.0
+    typical = medians_of_phases(np.array(list(medians.values())), np.array([phases[number] for number in medians]))
+    middles = dict(zip(medians, typical.tolist(), strict=True))
     rows: list[Row] = []
     for number, every in sorted(found.items()):
-        longest, shortest = max(every), min(every)
+        longest, shortest, middle = max(every), min(every), middles[number]
         rows.append(
             (
                 number,
@@ -262,10 +300,13 @@ def every_step(ranks: Sequence[RankedTask], steps: Steps, window: Window | None 
         own = times.get(item.task)
         if own is None:
             continue
-        ratios = 100.0 * own.duration / own.median if own.median else np.full(len(own), np.nan)
-        columns = (own.numbers, own.start, own.duration, ratios, own.is_slow, own.cpu_start, own.cpu_duration)
-        for *values, is_slow, cpu_start, cpu, op_time in zip(
-            *(column.tolist() for column in (*columns, own.op_time)), strict=True
+        typical = own.typical
+        ratios = np.divide(100.0 * own.duration, typical, out=np.full(len(own), np.nan), where=typical > 0)
+        columns = (own.start, own.duration, ratios, own.is_slow, own.cpu_start, own.cpu_duration, own.op_time)
+        for number, phase, *values, is_slow, cpu_start, cpu, op_time in zip(
+            own.numbers.tolist(), phase_words(own.phases), *(column.tolist() for column in columns), strict=True
         ):
-            rows.append((item.rank, *values, _SLOW if is_slow else None, cpu_start, cpu, op_time))
-    return TableAnswer("every-step", STEP_COLUMNS, rows, sum(map(len, steps.of_task.values())), _notes(steps, times))
+            rows.append((item.rank, number, phase, *values, _SLOW if is_slow else None, cpu_start, cpu, op_time))
+    phase_of = phase_column(one.phases for one in times.values())
+    shown = tuple(phase_of if one is _PHASE else one for one in STEP_COLUMNS)
+    return TableAnswer("every-step", shown, rows, sum(map(len, steps.of_task.values())), _notes(steps, times))

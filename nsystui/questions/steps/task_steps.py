@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
-NO_STEP = -1
+NO_STEP = NO_PHASE = -1
 FEWEST = 3
 """So many steps must follow one another, unless the user named them."""
 LEAST_COVERAGE = 0.5
@@ -31,7 +31,7 @@ LEAST_COVERAGE = 0.5
 
 _TIMES = ("starts", "ends")
 _GPU = ("op_count", "op_time", "start", "end")
-_FOUND = ("name", "anchor", "agree", "differ", "is_doubtful")
+_FOUND = ("name", "anchor", "agree", "differ", "is_doubtful", "labels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,9 @@ class TaskSteps:
 
     ``anchor``: what they were found by. Of the other names that come back once a step, ``agree`` give as many steps and
     ``differ`` do not. ``is_doubtful``: nothing tells them from layers.
+
+    ``labels``: the names of the ranges, none where they were found otherwise. ``until``: when each ends on the GPU,
+    where ranges follow that are no steps; see `spans`. ``phases``: codes of `phases.PHASES`.
     """
 
     task: Task
@@ -58,14 +61,32 @@ class TaskSteps:
     agree: int = 0
     differ: int = 0
     is_doubtful: bool = False
+    labels: Sequence[str] = ()
+    until: Times | None = None
+    phases: Times = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.phases) != len(self.starts):
+            object.__setattr__(self, "phases", np.full(len(self.starts), NO_PHASE, np.int64))
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
     def median(self) -> float:
-        """The median time from the first GPU operation of a step to that of the next, ns."""
-        return float(np.median(np.diff(self.gpu.start, append=self.gpu.end[-1])))
+        """The median time of a step on the GPU, ns."""
+        starts, ends = self.spans()
+        return float(np.median(ends - starts))
+
+    def spans(self) -> tuple[Times, Times]:
+        """When each step that launched something begins and ends on the GPU, ns: at the first operation of the next.
+
+        The last one ends with its last operation, and so does one whose work runs beside that of the next.
+        """
+        has_work = self.gpu.op_count > 0
+        start, end = self.gpu.start[has_work], self.gpu.end[has_work]
+        until = np.append(start[1:], end[-1:]) if self.until is None else self.until[has_work]
+        return start, np.where(until > start, until, end)
 
     def places_at(self, times: Times) -> Times:
         """Find the step whose CPU range contains each time (its end excluded), by its place; ``NO_STEP`` for none."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from nsystui.base.anchors import ANCHORS, COLLECTIVES, GRAPH, KERNELS, NVTX, OPTIMIZER
 from nsystui.base.answer import Unit
@@ -37,6 +38,7 @@ from nsystui.questions.queries.derived import in_runs, of_each_report
 from nsystui.questions.queries.statistics import places_by
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.steps.anchors import anchored_steps
+from nsystui.questions.steps.phases import with_phases
 from nsystui.questions.steps.task_steps import (
     FEWEST,
     LEAST_COVERAGE,
@@ -122,7 +124,7 @@ class Steps:
             named = partial(_steps, tasks, NameFilter(f"re:{name}"))
             for found in in_runs(session, reports, named, tables.api_calls, "steps"):
                 of_task |= found
-            return cls._of(of_task, {}, tasks, [f"no NVTX range is called `{name}`"])
+            return cls._of(of_task, {}, tasks, [f"no NVTX range is called `{name}`"])._with_phases(session, False)
 
         def stored(question: str, compute: Callable[..., dict[int, Arrays]]) -> dict[str, dict[Task, TaskSteps]]:
             kept = of_each_report(
@@ -137,7 +139,11 @@ class Steps:
         by = stored("steps", _kept) if anchor in (None, NVTX) else {}
         if anchor != NVTX and len(by.get(NVTX, ())) < len(tasks):
             by |= stored("anchored steps", anchored_steps)
-        return cls._chosen(by, tasks, anchor)
+        return cls._chosen(by, tasks, anchor)._with_phases(session, True)
+
+    def _with_phases(self, session: Session, is_kept: bool) -> Steps:
+        of_task, note = with_phases(session, self.of_task, is_kept)
+        return replace(self, of_task=of_task, notes=(*self.notes, *([note] if note else [])))
 
     @classmethod
     def _chosen(cls, by: _Found, tasks: Mapping[Task, int], anchor: str | None) -> Steps:
@@ -182,13 +188,18 @@ class Steps:
 
 @dataclass(eq=False)
 class _Candidate:
-    """Ranges of one task, thread and name that follow one another; ``total`` is the task's GPU time, ns."""
+    """Ranges of one task, thread and name that follow one another; ``total`` is the task's GPU time, ns.
+
+    Those that the user did not choose, ``is_chosen``, are no steps, but end the one before them.
+    """
 
     task: Task
     name: str
     numbers: Times
     starts: Times
     ends: Times
+    labels: Sequence[str]
+    is_chosen: NDArray[np.bool_]
     gpu: Projection = field(init=False)
     total: int = 0
 
@@ -199,7 +210,7 @@ class _Candidate:
 
     @property
     def is_ascending(self) -> bool:
-        return bool((np.diff(self.numbers) > 0).all())
+        return bool((np.diff(self.numbers[self.is_chosen]) > 0).all())
 
     @cached_property
     def word(self) -> int:
@@ -209,12 +220,12 @@ class _Candidate:
     @property
     def share(self) -> float | None:
         """The part of the task's GPU time that was launched in them; ``None`` where there is no such time."""
-        return int(self.gpu.op_time.sum()) / self.total if self.total else None
+        return int(self.gpu.op_time[self.is_chosen].sum()) / self.total if self.total else None
 
     @property
     def time(self) -> int:
         """The durations of the ranges on the CPU, ns."""
-        return int((self.ends - self.starts).sum())
+        return int((self.ends - self.starts)[self.is_chosen].sum())
 
     def add(self, launch: Times, start: Times, end: Times) -> None:
         """Takes in GPU operations by the times of their launches."""
@@ -228,10 +239,22 @@ class _Candidate:
         np.maximum.at(self.gpu.end, place, end)
 
     def steps(self) -> TaskSteps:
-        """The ranges as the steps of their task."""
-        numbers = self.numbers if self.is_ascending else np.arange(len(self.starts))
-        outside = self.total - int(self.gpu.op_time.sum())
-        return TaskSteps(self.task, self.name, numbers, self.starts, self.ends, without_holes(self.gpu), outside)
+        """The chosen ranges as the steps of their task."""
+        chosen, gpu = self.is_chosen, without_holes(self.gpu)
+        every = TaskSteps(self.task, self.name, self.numbers, self.starts, self.ends, gpu)
+        until = np.zeros(len(every), np.int64)
+        until[gpu.op_count > 0] = every.spans()[1]
+        own = Projection(*(values[chosen] for values in (gpu.op_count, gpu.start, gpu.end, gpu.op_time)))
+        return replace(
+            every,
+            numbers=self.numbers[chosen] if self.is_ascending else np.arange(int(chosen.sum())),
+            starts=self.starts[chosen],
+            ends=self.ends[chosen],
+            gpu=own,
+            outside=self.total - int(own.op_time.sum()),
+            labels=[label for label, is_own in zip(self.labels, chosen.tolist(), strict=True) if is_own],
+            until=None if chosen.all() else until[chosen],
+        )
 
 
 def _kept(tasks: Collection[Task], session: Session, reports: list[Report]) -> dict[int, Arrays]:
@@ -261,8 +284,11 @@ def _candidates(session: Session, tasks: Collection[Task], wanted: NameFilter | 
         return []
     kinds: set[tuple[Any, ...]] | None = None
     if wanted is not None:
-        is_named = (*_is_whole(tasks), matches(FOLDED_LABEL, wanted))
-        ranges = session.arrays(sa.select(*_place_and(sa.literal(wanted.pattern))).where(*is_named).order_by("start"))
+        is_whole, is_named = _is_whole(tasks), matches(FOLDED_LABEL, wanted)
+        alike = sa.select(_TEMPLATE).where(*is_whole, is_named).distinct()
+        # Those whose names differ in numbers alone end a step, too.
+        query = sa.select(*_place_and(sa.literal(wanted.pattern)), is_named.label("is_chosen"))
+        ranges = session.arrays(query.where(*is_whole, _TEMPLATE.in_(alike)).order_by("start"))
     else:
         kinds = set(session.rows(_kinds_query(tasks)))
         if not kinds:
@@ -273,7 +299,8 @@ def _candidates(session: Session, tasks: Collection[Task], wanted: NameFilter | 
         task = Task(kind[0], kind[1])
         if task in tasks and (kinds is None or kind in kinds):
             starts, ends, names = (ranges[key][rows] for key in ("start", "end", "name"))
-            found.append(_candidate(task, kind[3], starts, ends, names.tolist(), wanted))
+            is_chosen = ranges["is_chosen"][rows].astype(bool) if wanted is not None else np.ones(len(rows), bool)
+            found.append(_candidate(task, kind[3], starts, ends, names.tolist(), is_chosen, wanted))
     return [one for one in found if one is not None]
 
 
@@ -323,20 +350,41 @@ def _ranges_query(tasks: Iterable[Task], templates: Sequence[str]) -> sa.Select[
 
 
 def _candidate(
-    task: Task, name: str, starts: Times, ends: Times, names: Sequence[str], wanted: NameFilter | None
+    task: Task,
+    name: str,
+    starts: Times,
+    ends: Times,
+    names: Sequence[str],
+    is_chosen: NDArray[np.bool_],
+    wanted: NameFilter | None,
 ) -> _Candidate | None:
     """The ranges of one name by start as a candidate, ``None`` where they cannot be steps."""
-    follows = np.concatenate(([True], starts[1:] >= np.maximum.accumulate(ends)[:-1]))
-    if wanted is not None:
-        pattern = re.compile(wanted.pattern, re.IGNORECASE if wanted.ignore_case else 0)
-        chosen = np.flatnonzero(follows)
-        # The number is in the first group of the pattern, or in the whole name.
-        found = ((names[place], pattern.search(names[place])) for place in chosen.tolist())
-        numbers = _numbers([(match[1] or "") if match and pattern.groups else name for name, match in found])
-        return _Candidate(task, name, numbers, starts[chosen], ends[chosen])
-    candidate = _Candidate(task, name, _numbers(names), starts, ends)
-    is_plausible = candidate.word < len(_WORDS) or candidate.is_ascending
-    return candidate if follows.all() and is_plausible else None
+    if wanted is None:
+        candidate = _Candidate(task, name, _numbers(names), starts, ends, names, is_chosen)
+        is_plausible = candidate.word < len(_WORDS) or candidate.is_ascending
+        return candidate if _follows(starts, ends).all() and is_plausible else None
+    pattern = re.compile(wanted.pattern, re.IGNORECASE if wanted.ignore_case else 0)
+    own = np.flatnonzero(is_chosen)
+    own = own[_follows(starts[own], ends[own])]
+    if not len(own):
+        return None
+    # Of the rest only what lies between the steps ends one.
+    before = np.searchsorted(starts[own], starts, side="right") - 1
+    following = np.append(starts[own], np.iinfo(np.int64).max)[before + 1]
+    is_between = ~is_chosen & (before >= 0) & (starts >= ends[own][np.maximum(before, 0)]) & (ends <= following)
+    kept = np.union1d(own, np.flatnonzero(is_between))
+    kept = kept[_follows(starts[kept], ends[kept])]
+    # The number is in the first group of the pattern, or in the whole name.
+    found = ((names[place], pattern.search(names[place])) for place in own.tolist())
+    numbers = np.zeros(len(starts), np.int64)
+    numbers[own] = _numbers([(match[1] or "") if match and pattern.groups else name for name, match in found])
+    labels = [names[place] for place in kept.tolist()]
+    return _Candidate(task, name, numbers[kept], starts[kept], ends[kept], labels, is_chosen[kept])
+
+
+def _follows(starts: Times, ends: Times) -> NDArray[np.bool_]:
+    """Which ranges, by start, begin after all before them have ended."""
+    return np.concatenate(([True], starts[1:] >= np.maximum.accumulate(ends)[:-1]))
 
 
 def _numbers(names: Sequence[str]) -> Times:

@@ -75,6 +75,7 @@ _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
         ("rank and cause", {"by": "rank"}),
         ("NVTX range", {"by": "range"}),
         ("gap", {"list": True}),
+        ("length", {"by": "length"}),
     ),
 }
 

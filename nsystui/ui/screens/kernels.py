@@ -182,10 +182,11 @@ _GROUPS = {
     "shape": "grid",
     "family": "family",
     "precision": "precision",
+    "graph": "CUDA graph",
 }
 """The groupings of kernels besides their name, or in place of it, with the words for them."""
 
-_OF_NAMES = ("family", "precision")
+_OF_NAMES = ("family", "precision", "graph")
 """Those whose rows are all kernels of a kind: Enter shows their names."""
 
 _BARS = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}

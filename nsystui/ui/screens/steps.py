@@ -23,7 +23,7 @@ from nsystui.questions.events.listing import EventKey, event_row
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.tasks import selected_ranks
-from nsystui.questions.ranks.steps import SLOW, figures_of_all, step_times
+from nsystui.questions.ranks.steps import figures_of_all, step_times
 from nsystui.ui.doors import show_event, show_view
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.kernels import KernelInstancesScreen
@@ -32,7 +32,7 @@ from nsystui.ui.widgets.plots import step_axis
 from nsystui.ui.widgets.stacks import bar_stack
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
-_CHARTED = ("steps", "steps by rank", "steps across")
+_CHARTED = ("steps", "steps by rank", "steps across", "steps by phase")
 """The views below the chart of the steps."""
 _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "budget": (("part", {"by": "step"}), ("GPU", {"by": "gpu"})),
@@ -146,9 +146,9 @@ class StepsScreen(GroupedViewsScreen):
         draw = partial(self._draw, rank, values.get("step"))
         self.in_background("chart", lambda: steps_side_by_side(job, selection, rank), draw)
 
-    def _draw(self, rank: int | None, step: Value, found: tuple[Times, NDArray[np.float64]]) -> None:
+    def _draw(self, rank: int | None, step: Value, found: tuple[Times, NDArray[np.float64], NDArray[np.bool_]]) -> None:
         """A column for each step, or for the mean of several; slow steps have marks, without any the longest of all."""
-        numbers, parts = found
+        numbers, parts, is_marked = found
         count, width, rows = len(numbers), self.chart.chart_width, self._chart_rows
         if not count:
             self.chart.set_lanes([], 0, 0)
@@ -164,7 +164,6 @@ class StepsScreen(GroupedViewsScreen):
                 bar[_COLOURS[part]] += time
         legend = sorted(((sum(bar[one] for bar in bars) / len(bars), one) for one in colours), reverse=True)
         notes = [(one, f"{_LEGEND[one]} {format_value(Unit.DURATION, time)}") for time, one in legend if time]
-        is_marked = times > SLOW * np.median(times)
         word, category = "slow", "warning"
         if size > 1 and not is_marked.any():
             word, category, is_marked = f"longest {numbers[times.argmax()]}", "nvtx", times == times.max()
@@ -222,9 +221,9 @@ class StepsScreen(GroupedViewsScreen):
             self.say("this is time of the CPU: L shows it on the timeline, t selects it")
         elif name == "kernels by step":
             self._open_kernels(values)
-        elif name == "budget":
+        elif name in ("budget", "steps by phase"):
             self.explorer.remember()
-            self.take_view("path")
+            self.take_view("path" if name == "budget" else "steps")
         else:
             ranks = frozenset(item.rank for item in self.job_ranks if str(item.rank) == str(values.get("rank")))
             selection = self.selection if window is None else self.selection.with_window(window)
@@ -254,8 +253,9 @@ class StepsScreen(GroupedViewsScreen):
                 for time, part in times
                 if time
             ]
-            slow = f", {values['slow']}" if values["slow"] else ""
-            return [[f"step {values['step']} of rank {values['rank']}: {_duration(values['duration'])}{slow}"], parts]
+            words = ", ".join(str(values[key]) for key in ("phase", "slow") if values[key])
+            length = f"{_duration(values['duration'])}{f', {words}' if words else ''}"
+            return [[f"step {values['step']} of rank {values['rank']}: {length}"], parts]
         if self.answered.name == "steps by rank" and values:
             return [["all ranks" if values["rank"] == "all" else f"rank {values['rank']}"], *own[1:]]
         if "part" in values:

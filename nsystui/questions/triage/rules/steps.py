@@ -19,6 +19,7 @@ from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, mostly
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
+from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.questions.triage.case import (
     Case,
     Place,
@@ -69,21 +70,23 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     lost, idle, numbers, ranks = [], [], set(), set()
     window, longest, usual = None, 0, 0.0
     for task, one in steps.items():
-        places = np.flatnonzero(one.duration[warm_up:] > case.thresholds.slow_step * one.median) + warm_up
-        lost.append(float((one.duration[places] - one.median).sum()))
+        typical = one.typical
+        places = np.flatnonzero((one.duration > case.thresholds.slow_step * typical)[warm_up:]) + warm_up
+        lost.append(float((one.duration - typical)[places].sum()))
         gaps = _long_gaps(case, one)
         idle.append(float(np.maximum(gaps[places] - np.median(gaps[warm_up:]), 0).sum()))
         for place in places.tolist():
             numbers.add(int(one.numbers[place]))
             ranks.add(case.rank_of[task])
             if one.duration[place] > longest:
-                window, longest, usual = one.window(place), int(one.duration[place]), one.median
+                window, longest, usual = one.window(place), int(one.duration[place]), float(typical[place])
     cost = _mean(lost)
     if case.percent(cost) < case.thresholds.slow_step_percent:
         return None
+    of_phase = " of the same phase" if any(one.has_phases for one in steps.values()) else ""
     sentence = (
-        f"After the warm-up, {len(numbers):,} of {number_of(max(map(len, steps.values())) - warm_up, 'step')} "
-        f"(number {few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step. "
+        f"After the warm-up, {len(numbers):,} of {number_of(max(map(len, steps.values())) - warm_up, 'step')} (number "
+        f"{few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step{of_phase}. "
         f"The longest step took {time_words(longest)} instead of {time_words(usual)}."
     )
     in_gaps = min(_mean(idle), cost)
@@ -141,7 +144,7 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
 def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
     lost = []
     for one in steps.values():
-        lost.append(float(np.maximum(one.duration[:warm_up] - one.median, 0).sum()))
+        lost.append(float(np.maximum(one.duration - one.typical, 0)[:warm_up].sum()))
     cost = _mean(lost)
     if not warm_up or case.percent(cost) < case.thresholds.warm_up_percent:
         return None
@@ -160,7 +163,9 @@ def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Findi
 def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
     lost, shares, ranks = [], [], set()
     for task, one in steps.items():
-        later = one.duration[warm_up:].astype(float)
+        # Of inference servers the steps of the most frequent phase: prefills that come later are no drift.
+        usual = one.phases == np.bincount(one.phases - NO_PHASE).argmax() + NO_PHASE
+        later = one.duration[usual][warm_up:].astype(float)
         third = len(later) // 3
         if len(later) < max(case.thresholds.drift_steps, 3):
             continue

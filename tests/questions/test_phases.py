@@ -1,0 +1,304 @@
+"""Steps of inference servers: which prefill, which decode, what each phase takes, and whether the host bounds it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from server_program import ADAM, CONTEXT, DECODE, FLASH, FMHA, GEMM, MS, ORDER, PREFILL, SPLIT, US, Server
+from support import session_over
+from triaging import finding, told, triaged
+
+from nsystui.base.answer import Record, record
+from nsystui.base.selection import Selection
+from nsystui.cli import main
+from nsystui.questions.blocking.budget import budget_of_each_step
+from nsystui.questions.blocking.phase_table import budget_of_phases
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.ranks.steps import every_step, steps_across_ranks
+from nsystui.questions.steps.phases import PHASES, phase_named
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    return Server(tmp_path / "server.sqlite")
+
+
+def opened_job(server: Server) -> closing[OpenJob]:
+    server.export.close()
+    return closing(OpenJob(session_over(server.export.path)))
+
+
+def rows_of(answer: Any) -> list[Record]:
+    return [record(answer.columns, row) for row in answer.rows]
+
+
+def phases_of(server: Server, name: str | None = None) -> list[str | None]:
+    with opened_job(server) as job:
+        return [row["phase"] for row in rows_of(every_step(job.ranks, job.steps(name)))]
+
+
+@pytest.fixture
+def forward(server: Server) -> Server:
+    server.forward_all()
+    return server
+
+
+class TestChosenSteps:
+    def test_a_step_ends_at_the_next_one_of_its_name_whatever_its_phase(self, forward):
+        """It does not swallow the prefill behind it: that made steps before a prefill take twice their time."""
+        with opened_job(forward) as job:
+            found = rows_of(every_step(job.ranks, job.steps(r"_forward_step (\d+): 0 ctx")))
+            parts = rows_of(budget_of_each_step(job, Selection(), r"_forward_step (\d+): 0 ctx"))
+        assert [row["step"] for row in found] == [number for number, one in enumerate(ORDER) if one == DECODE]
+        assert {row["duration"] for row in found[:-1]} == {97_400 * US} and not any(row["slow"] for row in found)
+        assert [row["duration"] for row in parts] == [row["duration"] for row in found]
+
+    def test_ranges_of_other_names_between_them_end_none(self, server):
+        for number in range(6):
+            server.step(f"step {number}", eager=[(GEMM, MS)])
+            server.export.nvtx_range(server.main, server.now + 1, server.now + 2, f"other {number}")
+            server.now += 100 * US
+        with opened_job(server) as job:
+            (found,) = job.steps(r"^step [024]").of_task.values()
+            durations = [row["duration"] for row in rows_of(every_step(job.ranks, job.steps("^step [024]")))]
+        assert found.numbers.tolist() == [0, 2, 4] and found.outside == 3 * MS
+        assert durations == [MS + 126 * US] * 3
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "phase"),
+        [
+            ("[Executor] _forward_step 3: 1 ctx reqs, 31 gen reqs", "mixed"),
+            ("[Executor] _forward_step 3: 4 ctx reqs, 0 gen reqs", "prefill"),
+            ("[Executor] _forward_step 3: 0 ctx reqs, 31 gen reqs", "decode"),
+            ("[Executor] _forward_step 3: 0 ctx reqs, 0 gen reqs", None),
+            ("execute_context_2(512)_generation_0(0)", "prefill"),
+            ("execute_context_0(0)_generation_8(8)", "decode"),
+            ("execute_context_1(128)_generation_7(7)", "mixed"),
+            ("Decode step 12", "decode"),
+            ("prefill_iter 1", "prefill"),
+            ("decode images 3", None),
+            ("step 7", None),
+        ],
+    )
+    def test_a_name_tells_a_phase(self, name, phase):
+        code = phase_named(name)
+        assert (PHASES[code] if code >= 0 else None) == phase
+
+    def test_names_are_kept_with_the_steps(self, forward, tmp_path, capsys):
+        forward.export.close()
+        told = ["prefill" if one == PREFILL else "decode" if one == DECODE else "mixed" for one in ORDER]
+        for _ in range(2):  # computed, and found in the cache
+            assert main(["steps", str(forward.export.path), "--every", "--format", "csv"]) == 0
+            found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+            assert [row["Phase"] for row in found] == told
+
+    def test_slow_steps_are_so_among_those_of_their_phase(self, server):
+        server.forward_all()
+        server.step("[Executor] _forward_step 11: 0 ctx reqs, 9 gen reqs", replayed=[(GEMM, 200 * MS)])
+        server.forward(12, DECODE)
+        with opened_job(server) as job:
+            steps = job.steps()
+            assert "phases, by the names of their ranges: 3 prefill, 9 decode, 1 mixed" in steps.notes
+            tables = [every_step(job.ranks, steps), steps_across_ranks(job.ranks, steps)]
+            tables.append(budget_of_each_step(job, Selection()))
+        for table in tables:
+            assert [row["step"] for row in rows_of(table) if row["slow"]] == [11]
+
+
+class TestKernels:
+    """Phases of steps whose names tell none."""
+
+    def steps(self, server: Server, *works: dict[str, Sequence[tuple[str, int]]]) -> Server:
+        for number, work in enumerate([*works] * 3):
+            server.step(f"step {number}", **work)
+        return server
+
+    def test_replayed_steps_decode_and_eager_attention_prefills(self, server):
+        eager, replayed = {"eager": [(GEMM, MS), (FMHA, MS)]}, {"replayed": [(GEMM, MS), (FMHA, MS)]}
+        found = phases_of(self.steps(server, eager, replayed, replayed))
+        assert found == ["prefill", "decode", "decode"] * 3
+
+    def test_attention_kernels_tell_what_is_launched_one_by_one(self, server):
+        works = [[(FLASH, MS)], [(GEMM, MS), (SPLIT, US)], [(FLASH, MS), (SPLIT, MS)], [(GEMM, MS)]]
+        found = phases_of(self.steps(server, *({"eager": work} for work in works)))
+        assert found == ["prefill", "decode", "mixed", None] * 3
+
+    def test_a_context_kernel_prefills_in_a_graph_too(self, server):
+        found = phases_of(self.steps(server, {"replayed": [(CONTEXT, MS)]}, {"replayed": [(GEMM, MS)]}))
+        assert found == ["prefill", "decode"] * 3
+
+    def test_a_graph_that_was_traced_as_a_whole_is_replayed(self, server):
+        for number in range(6):
+            if number % 2:
+                server.step(f"step {number}", eager=[(FLASH, MS)])
+                continue
+            start = server.now
+            server.graph((start + US, start + 2 * US), (start + 5 * US, start + MS))
+            server.now += 2 * MS
+            server.export.nvtx_range(server.main, start, server.now, f"step {number}")
+        assert phases_of(server) == ["decode", "prefill"] * 3
+
+    @pytest.mark.parametrize(
+        "works",
+        [
+            [{"eager": [(FLASH, MS)]}],  # an encoder: nothing decodes
+            [{"replayed": [(GEMM, MS)]}, {"eager": [(GEMM, MS)]}],  # no attention
+            [{"replayed": [(FLASH, MS)], "eager": [(ADAM, US)]}],  # it trains
+        ],
+    )
+    def test_without_evidence_there_is_no_phase(self, server, works):
+        self.steps(server, *works)
+        with opened_job(server) as job:
+            assert {row["phase"] for row in rows_of(every_step(job.ranks, job.steps()))} == {None}
+            assert not any(note.startswith("phases") for note in job.steps().notes)
+            assert [row["phase"] for row in rows_of(budget_of_phases(job, Selection()))] == ["all"]
+
+    def test_they_are_found_again_in_the_cache(self, server, capsys):
+        self.steps(server, {"eager": [(FLASH, MS)]}, {"replayed": [(FLASH, MS)]}).export.close()
+        for choice in ([], [], ["--step-range", r"^step (\d)"], ["--steps-by", "nvtx"]):
+            assert main(["steps", str(server.export.path), "--budget", "--format", "csv", *choice]) == 0
+            found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+            assert [row["Phase"] for row in found] == ["prefill", "decode"] * 3
+
+
+class TestTable:
+    def test_each_phase_has_its_own_budget(self, forward):
+        with opened_job(forward) as job:
+            each = rows_of(budget_of_each_step(job, Selection()))
+            found = {row["phase"]: row for row in rows_of(budget_of_phases(job, Selection()))}
+        assert list(found) == ["all", "prefill", "decode", "mixed"]
+        for phase, row in found.items():
+            own = [one for one in each if phase in ("all", one["phase"])]
+            times = [one["duration"] for one in own]
+            assert (row["count"], row["median"], row["min"], row["max"]) == (
+                len(own), median(times), min(times), max(times)
+            )  # fmt: skip
+            for part in ("compute", "starved", "unresolved", "stalled", "tail"):
+                assert row[part] == median(one[part] for one in own)
+            assert row["share"] == pytest.approx(100 * sum(times) / sum(one["duration"] for one in each))
+
+    def test_measures_of_the_host_are_those_of_a_naive_count(self, server):
+        """A step prepares for 400 µs, of which its predecessor's kernels hide 100."""
+        prepared, calls = [], []
+        for number in range(5):
+            start = server.now
+            prepared.append((start - 100 * US, start + 300 * US))
+            server.export.nvtx_range(server.helper, *prepared[-1], "_prepare_tp_inputs")
+            calls.append((start + 310 * US, start + 360 * US))
+            kernel = (start + 400 * US, start + 1000 * US)
+            server.kernel(calls[-1], kernel, name=GEMM)
+            server.now = kernel[1]
+            server.export.nvtx_range(
+                server.main, start, server.now, f"[Executor] _forward_step {number}: 0 ctx reqs, 1 gen reqs"
+            )
+        with opened_job(server) as job:
+            every, decode = rows_of(budget_of_phases(job, Selection()))
+        time = 4 * 1000 * US + 600 * US
+        idle, exposed, total = 4 * 400 * US, 4 * 300 * US, 4 * 400 * US
+        expected = {
+            "idle": 100 * idle / time,
+            "launch": 100 * 5 * 50 * US / time,
+            "exposed": 100 * exposed / total,
+            "of_time": 100 * exposed / time,
+            "of_idle": 100 * exposed / idle,
+        }
+        assert {key: every[key] for key in expected} == pytest.approx(expected)
+        assert (every["host_bound"], decode["host_bound"]) == ("yes", "yes")
+
+    def test_a_decode_step_may_be_idle_for_less_than_a_prefill_step(self, server):
+        """Of each 1000 µs 250 are idle: two measures for steps that decode, none for others."""
+        for number in range(12):
+            start = server.now
+            server.kernel((start, start + 5 * US), (start + 250 * US, start + 1000 * US), name=GEMM)
+            server.now += 1000 * US
+            requests = "0 ctx reqs, 1 gen reqs" if number % 2 else "1 ctx reqs, 0 gen reqs"
+            server.export.nvtx_range(server.main, start, server.now, f"[Executor] _forward_step {number}: {requests}")
+        with opened_job(server) as job:
+            found = {row["phase"]: row for row in rows_of(budget_of_phases(job, Selection()))}
+        assert {phase: row["host_bound"] for phase, row in found.items()} == {
+            "all": "no", "prefill": "no", "decode": "yes"
+        }  # fmt: skip
+        assert found["all"]["exposed"] is None  # no range says when the host prepares
+
+    def test_the_command_and_its_screen_words(self, forward, capsys):
+        forward.export.close()
+        assert main(["steps", str(forward.export.path), "--phases"]) == 0
+        out = capsys.readouterr().out
+        assert "prefill" in out and "host-bound" in out.lower()
+
+
+class TestGraphs:
+    @pytest.fixture
+    def export(self, server: Server) -> Path:
+        for number in range(4):
+            server.step(f"step {number}", [(FLASH, MS), (GEMM, 2 * MS)], [(GEMM, MS)] * 5 if number % 2 else ())
+        server.export.close()
+        return server.export.path
+
+    def table(self, export: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, str]]:
+        assert main(["kernels", str(export), "--names", "full", *options, "--format", "csv"]) == 0
+        return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+    def test_kernels_are_replayed_or_launched_one_by_one(self, export, capsys):
+        found = self.table(export, capsys, "--by", "graph")
+        keys = ("CUDA Graph", "Instances", "Instances (%)", "Total Time (ns)", "Time (%)")
+        assert [[row[key] for key in keys] for row in found] == [
+            ["eager", "8", "44.4", str(12 * MS), "54.5"],
+            ["replayed", "10", "55.6", str(10 * MS), "45.5"],
+        ]
+
+    def test_shares_are_of_the_kernels_of_a_step(self, export, capsys):
+        found = self.table(export, capsys, "--by", "step,graph")
+        keys = ("Step", "CUDA Graph", "Instances", "Instances (%)")
+        assert sorted([row[key] for key in keys] for row in found) == [
+            ["0", "eager", "2", "100.0"],
+            ["1", "eager", "2", "28.6"],
+            ["1", "replayed", "5", "71.4"],
+            ["2", "eager", "2", "100.0"],
+            ["3", "eager", "2", "28.6"],
+            ["3", "replayed", "5", "71.4"],
+        ]
+
+    def test_the_eager_ones_are_named(self, export, capsys):
+        found = self.table(export, capsys, "--only", "eager")
+        assert {row["Name"]: row["Instances"] for row in found} == {FLASH: "4", GEMM: "4"}
+        assert {row["Name"]: row["Instances"] for row in self.table(export, capsys, "--only", "replayed")} == {
+            GEMM: "10"
+        }
+
+    def test_graphs_that_were_traced_as_a_whole_are_told(self, server, capsys):
+        server.step("step 0", eager=[(GEMM, MS)])
+        server.graph((server.now, server.now + US), (server.now + 2 * US, server.now + MS))
+        server.export.close()
+        assert main(["kernels", str(server.export.path), "--by", "graph"]) == 0
+        assert "1 whole CUDA graph launches are not in this table" in capsys.readouterr().err
+
+
+class TestTriage:
+    RULES = ("step_times",)
+
+    def test_prefills_among_decodes_are_neither_slow_nor_a_warm_up_nor_a_drift(self, server):
+        """Prefills come first, and more often later."""
+        for number in range(60):
+            server.forward(number, PREFILL if number < 3 or (number > 30 and number % 2) else DECODE)
+        server.export.close()
+        assert not triaged(server.export.path, rules=self.RULES).findings
+
+    def test_a_slow_step_is_held_against_those_of_its_phase(self, server):
+        for number in range(40):
+            server.forward(number, PREFILL if number % 2 else DECODE)
+        server.step("[Executor] _forward_step 40: 0 ctx reqs, 9 gen reqs", replayed=[(GEMM, 290 * MS)])
+        server.forward(41, DECODE)
+        server.export.close()
+        found = finding(triaged(server.export.path, settings=["slow_step_percent=1"], rules=self.RULES), "slow-steps")
+        told(found, "1 of 40 steps (number 40) took more than 1.5 times the rank's median step of the same phase.")
+        assert found.cost == pytest.approx(290 * MS + 26 * US - 97_400 * US)
