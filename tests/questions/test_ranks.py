@@ -13,16 +13,26 @@ from support import edit, session_over, shared
 from synthetic import cpu_only_export
 from synthetic.illnesses import pipeline_stages
 
-from nsystui.base.answer import iter_rows
+from nsystui.base.answer import Unit, iter_rows
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.units import format_value
 from nsystui.demo import TrainingJob
 from nsystui.questions.algebra.projection import Projection
+from nsystui.questions.blocking.budget import iterations, unprofiled_note
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
 from nsystui.questions.ranks.overview import task_table
-from nsystui.questions.ranks.steps import StepTimes, every_step, figures, step_times, steps_across_ranks, steps_by_rank
+from nsystui.questions.ranks.steps import (
+    NO_GAP,
+    StepTimes,
+    every_step,
+    figures,
+    step_times,
+    steps_across_ranks,
+    steps_by_rank,
+)
 from nsystui.questions.ranks.table import Measure, is_odd, rank_table, scores
 from nsystui.questions.steps.task_steps import TaskSteps
 from nsystui.questions.triage.run import triage
@@ -83,6 +93,23 @@ class TestStepTimes:
         assert times.is_slow.tolist() == [False, False, False, True, False]
         found = figures(times)
         assert found is not None and (found.count, found.median, found.slow, found.most) == (5, 10, 1, 16)
+
+    def test_the_gap_between_steps_is_from_the_last_operation_of_one_to_the_first_of_the_next(self):
+        times = StepTimes.of(task_steps((10, 30), (50, 80), (75, 100), (0, 0), (400, 420)))
+        assert times.gap.tolist() == [20, 0, 300, NO_GAP]
+        found = figures(times)
+        assert found is not None and (found.gap_p50, found.gap_p90) == (20, 244)
+        single = figures(StepTimes.of(task_steps((10, 30))))
+        assert single is not None and single.gap_p50 is None
+
+    def test_an_unprofiled_step_is_compared_with_the_median_and_the_work_of_the_gpu(self, opened):
+        job = OpenJob(opened(*shared("dataloader-bound-a100")))
+        note = unprofiled_note(job, EVERYTHING, 190_000_000)
+        # path §7: a step takes 200.7 ms; the GPU works for what is not launch-starved or stalled
+        assert "takes 190 ms, in this capture 200.7 ms (+5.6 %)" in note
+        (one,) = iterations(job, EVERYTHING)
+        left = format_value(Unit.DURATION, 190_000_000 - float(np.median(one.of.busy)))
+        assert f"leaves {left} of an unprofiled step to the CPU alone" in note
 
     def test_the_steps_of_a_real_run(self, opened):
         (times,) = step_times(OpenJob(opened(*shared("ddp-a100-rank0of4"))).steps()).values()

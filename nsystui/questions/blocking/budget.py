@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
+from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Times, intersect, union
 from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking
@@ -252,3 +253,23 @@ def steps_side_by_side(
     means = sums / counts
     times = means.sum(axis=1)
     return numbers, means, times > SLOW * medians_of_phases(times, phases)
+
+
+def unprofiled_note(job: OpenJob, selection: Selection, time: int, step_name: str | None = None) -> str:
+    """Compare the median step with one that took ``time`` ns without the profiler, and with the work of its GPU.
+
+    What an unprofiled step leaves beside the GPU's work is CPU time that no GPU work hides. Empty without steps.
+    """
+    every = [one for one in iterations(job, selection, step_name) if one.numbers is not None]
+    if not every:
+        return ""
+    median = float(np.median(np.concatenate([one.of.time for one in every])))
+    busy = float(np.median(np.concatenate([one.of.busy for one in every])))
+    words = [format_value(Unit.DURATION, value) for value in (time, median, busy, time - busy)]
+    alone = (
+        f"which leaves {words[3]} of an unprofiled step to the CPU alone" if busy < time else "which fills that step"
+    )
+    return (
+        f"without the profiler a step takes {words[0]}, in this capture {words[1]} "
+        f"({100 * (median / time - 1):+.1f} %); the GPU works for {words[2]} of it, {alone}"
+    )

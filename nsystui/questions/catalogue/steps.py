@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
 
+def _time(text: str) -> int:
+    from nsystui.base.errors import UsageError
+    from nsystui.base.units import parse_duration
+
+    time = parse_duration(text)
+    if time <= 0:
+        raise UsageError(f"{text}: a time above 0 is needed")
+    return time
+
+
 def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.queries.tasks import selected_ranks
     from nsystui.questions.ranks.steps import every_step, steps_across_ranks, steps_by_rank
@@ -28,7 +38,15 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
     steps = job.steps(options["step_range"])
     chosen = selected_ranks(job.ranks, selection)
     table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
-    return table(chosen, steps, selection.window)
+    answer = table(chosen, steps, selection.window)
+    if options["unprofiled"] is not None:
+        from dataclasses import replace
+
+        from nsystui.questions.blocking.budget import unprofiled_note
+
+        note = unprofiled_note(job, selection, options["unprofiled"], options["step_range"])
+        answer = replace(answer, notes=(*answer.notes, *filter(None, [note])))
+    return answer
 
 
 def _draw_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
@@ -76,6 +94,13 @@ decode steps of an inference server: see `nsystui help path`.""",
                 "a row for each phase of inference (prefill, decode, mixed): its steps, what their time went to, and "
                 "whether the host bounds them",
                 one_of="table",
+            ),
+            Option(
+                "unprofiled",
+                "the time of a step without the profiler, such as 29.1ms: a note compares it with the steps here",
+                metavar="TIME",
+                kind=_time,
+                group="",
             ),
             *STEPS,
         ),

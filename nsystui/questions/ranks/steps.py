@@ -24,13 +24,16 @@ from nsystui.questions.steps.times import Steps
 SLOW = 1.5
 """A step is slow that takes more than so many times the median of its rank, of steps of its phase where it has one."""
 
+NO_GAP = -1
+
 
 @dataclass(frozen=True, eq=False)
 class StepTimes:
     """The n steps of a task; arrays of shape ``(n,)``, job time and durations in ns.
 
     ``start``, ``duration``: on the GPU where the steps launched something, else on the CPU (``on_gpu``). ``phases``:
-    codes of `steps.phases.PHASES`.
+    codes of `steps.phases.PHASES`. ``gap``: from the end of a step's last operation to the first of the next step, 0
+    where they overlap; `NO_GAP` of the last step.
     """
 
     task: Task
@@ -41,6 +44,7 @@ class StepTimes:
     cpu_duration: Times
     op_time: Times
     phases: Times
+    gap: Times
     on_gpu: bool
 
     def __len__(self) -> int:
@@ -52,14 +56,15 @@ class StepTimes:
         cpu = steps.ends - steps.starts
         has_work = steps.gpu.op_count > 0
         if not has_work.any():
-            zero = np.zeros(len(steps), np.int64)
-            return cls(
-                steps.task, steps.numbers, steps.starts, cpu, steps.starts, cpu, zero, steps.phases, on_gpu=False
-            )
+            zero, gap = np.zeros(len(steps), np.int64), np.append(steps.starts[1:] - steps.ends[:-1], NO_GAP)
+            times = (steps.starts, cpu, steps.starts, cpu, zero, steps.phases, gap)
+            return cls(steps.task, steps.numbers, *times, on_gpu=False)
         start, end = steps.spans()
         rest = (steps.numbers, steps.starts, cpu, steps.gpu.op_time, steps.phases)
         numbers, cpu_start, cpu, op_time, phases = (values[has_work] for values in rest)
-        return cls(steps.task, numbers, start, end - start, cpu_start, cpu, op_time, phases, on_gpu=True)
+        gap = np.maximum(end - steps.gpu.end[has_work], 0)
+        gap[-1] = NO_GAP
+        return cls(steps.task, numbers, start, end - start, cpu_start, cpu, op_time, phases, gap, on_gpu=True)
 
     def within(self, window: Window | None) -> StepTimes:
         """The steps that begin in a window."""
@@ -67,7 +72,7 @@ class StepTimes:
 
     def at(self, chosen: NDArray[np.bool_]) -> StepTimes:
         """Some of them."""
-        names = ("numbers", "start", "duration", "cpu_start", "cpu_duration", "op_time", "phases")
+        names = ("numbers", "start", "duration", "cpu_start", "cpu_duration", "op_time", "phases", "gap")
         return StepTimes(self.task, **{name: getattr(self, name)[chosen] for name in names}, on_gpu=self.on_gpu)
 
     @property
@@ -109,7 +114,7 @@ def medians_of_phases(times: NDArray[Any], phases: NDArray[Any]) -> NDArray[np.f
 
 @dataclass(frozen=True)
 class StepFigures:
-    """Key figures of some steps; times in ns, ``cv`` (standard deviation / mean) in percent, missing of one step."""
+    """Key figures of some steps; times in ns, ``cv`` (standard deviation / mean) in percent; missing of one step."""
 
     count: int
     median: float
@@ -119,6 +124,8 @@ class StepFigures:
     most: int
     cv: float | None
     slow: int
+    gap_p50: float | None
+    gap_p90: float | None
 
 
 def figures(times: StepTimes) -> StepFigures | None:
@@ -130,6 +137,8 @@ def figures_of_all(every: Sequence[StepTimes]) -> StepFigures:
     """The key figures of the steps of some tasks together, of which there must be one; slow are those of their rank."""
     values = np.concatenate([one.duration for one in every])
     low, high = np.percentile(values, [5, 95])
+    gaps = np.concatenate([one.gap[one.gap != NO_GAP] for one in every])
+    gap_p50, gap_p90 = np.percentile(gaps, [50, 90]).tolist() if len(gaps) else (None, None)
     return StepFigures(
         count=len(values),
         median=float(np.median(values)),
@@ -139,6 +148,8 @@ def figures_of_all(every: Sequence[StepTimes]) -> StepFigures:
         most=int(values.max()),
         cv=100.0 * float(values.std(ddof=1) / values.mean()) if len(values) > 1 and values.mean() else None,
         slow=sum(int(one.is_slow.sum()) for one in every),
+        gap_p50=gap_p50,
+        gap_p90=gap_p90,
     )
 
 
@@ -157,6 +168,8 @@ _FIGURES = (
     Column("max", header="Max (ns)", label="max", unit=Unit.DURATION, importance=1),
     Column("cv", header="CV (%)", label="CV %", unit=Unit.PERCENT, decimals=2, importance=1),
     Column("slow", header="Slow Steps", label="slow", unit=Unit.COUNT),
+    Column("gap_p50", header="Gap P50 (ns)", label="gap p50", unit=Unit.DURATION, decimals=0, importance=4),
+    Column("gap_p90", header="Gap P90 (ns)", label="gap p90", unit=Unit.DURATION, decimals=0, importance=3),
 )
 BY_RANK_COLUMNS = (
     Column("rank", header="Rank", label="rank"),
