@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import random
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,12 +12,13 @@ from statistics import median
 from typing import Any
 
 import pytest
+from blocking_program import Program
 from server_program import ADAM, CONTEXT, DECODE, FLASH, FMHA, GEMM, MS, ORDER, PREFILL, SPLIT, US, Server
 from support import session_over
 from triaging import finding, told, triaged
 
 from nsystui.base.answer import Record, record
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Task
 from nsystui.cli import main
 from nsystui.questions.blocking.budget import budget_of_each_step
 from nsystui.questions.blocking.phase_table import budget_of_phases
@@ -161,6 +163,36 @@ class TestKernels:
             assert {row["phase"] for row in rows_of(every_step(job.ranks, job.steps()))} == {None}
             assert not any(note.startswith("phases") for note in job.steps().notes)
             assert [row["phase"] for row in rows_of(budget_of_phases(job, Selection()))] == ["all"]
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_steps_of_chance_have_the_phases_of_a_naive_count(self, server, seed):
+        dice, kernels = random.Random(seed), {FMHA: "", FLASH: "", GEMM: "", SPLIT: "decode", CONTEXT: "prefill"}
+        expected: list[str | None] = []
+        for number in range(60):
+            eager, replayed = (
+                [(dice.choice([GEMM, GEMM, GEMM, *kernels]), dice.randrange(US, MS)) for _ in range(dice.randrange(4))]
+                for _ in range(2)
+            )
+            server.step(f"step {number}", eager or [(GEMM, US)], replayed)
+            is_replayed = sum(time for _, time in replayed) > sum(time for _, time in eager or [(GEMM, US)])
+            told = {kernels[name] for name, _ in eager + replayed} - {""}
+            if is_replayed and "prefill" not in told:
+                told.add("decode")
+            if not is_replayed and any(name in (FMHA, FLASH) for name, _ in eager):
+                told.add("prefill")
+            expected.append("mixed" if len(told) == 2 else next(iter(told), None))
+        assert phases_of(server) == expected and len(set(expected)) == 4
+
+    def test_steps_of_a_process_without_gpu_work_have_none(self, server):
+        """Another process of the export has both."""
+        other = Program(server.export, 4000)
+        for number in range(4):
+            server.export.nvtx_range(other.main, 100 * number, 100 * number + 50, f"step {number}")
+        self.steps(server, {"eager": [(FLASH, MS)]}, {"replayed": [(FLASH, MS)]})
+        with opened_job(server) as job:
+            found = {task: one.phases.tolist() for task, one in job.steps().of_task.items()}
+        assert found[Task(0, server.process.global_id)] == [0, 1] * 3
+        assert all(set(phases) == {-1} for task, phases in found.items() if task.process != server.process.global_id)
 
     def test_they_are_found_again_in_the_cache(self, server, capsys):
         self.steps(server, {"eager": [(FLASH, MS)]}, {"replayed": [(FLASH, MS)]}).export.close()

@@ -23,7 +23,7 @@ from nsystui.base.kernel_families import ATTENTION, OPTIMIZER, family_of
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import given
-from nsystui.questions.queries.derived import in_runs, of_each_report
+from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.steps.task_steps import NO_PHASE, TaskSteps
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -59,67 +59,51 @@ def phase_named(name: str) -> int:
     return (PREFILL in words) + 2 * (DECODE in words) - 1
 
 
-def with_phases(
-    session: Session, of_task: Mapping[Task, TaskSteps], is_kept: bool
-) -> tuple[dict[Task, TaskSteps], str | None]:
-    """Tell the phases of the steps of each task, and in a note how many there are of each and what told them.
-
-    ``is_kept``: the steps depend on their report alone, so what its kernels tell is stored with it.
-    """
+def with_phases(session: Session, of_task: Mapping[Task, TaskSteps]) -> tuple[dict[Task, TaskSteps], str | None]:
+    """Tell the phases of the steps of each task, and in a note how many there are of each and what told them."""
     named = {task: np.array([phase_named(name) for name in one.labels], np.int64) for task, one in of_task.items()}
     found = {task: phases for task, phases in named.items() if (phases != NO_PHASE).any()}
-    source = "by the names of their ranges"
+    source = "the names of their ranges"
     if not found:
-        source = "by their CUDA graphs and attention kernels"
-        found = _by_kernels(session, of_task, is_kept)
+        found, source = _by_kernels(session, of_task), "their CUDA graphs and attention kernels"
     if not found:
         return dict(of_task), None
-    counts = Counter(code for phases in found.values() for code in phases.tolist() if code != NO_PHASE)
+    counts = Counter(code for phases in found.values() for code in phases.tolist())
     words = ", ".join(f"{counts[code]:,} {phase}" for code, phase in enumerate(PHASES) if counts[code])
     every = {task: replace(one, phases=found.get(task, one.phases)) for task, one in of_task.items()}
-    return every, f"phases, {source}: {words}"
+    return every, f"phases, by {source}: {words}"
 
 
-def _by_kernels(session: Session, of_task: Mapping[Task, TaskSteps], is_kept: bool) -> dict[Task, Times]:
-    """The phases of the steps of the tasks that have any, by what ran in them."""
-    spans: dict[Task, Times] = {}
-    reports = [one for one in session.reports if any(task.report == one.index for task in of_task)]
-    for report in reports:
-        for task in sorted(task for task in of_task if task.report == report.index):
-            if of_task[task].gpu.op_count.any():
-                spans[task] = np.stack(of_task[task].spans()) - report.clock_offset
+def _by_kernels(session: Session, of_task: Mapping[Task, TaskSteps]) -> dict[Task, Times]:
+    """The phases of the steps of the tasks that have any, by what ran in them; kept with each report."""
+    working = sorted(task for task, one in of_task.items() if one.gpu.op_count.any())
+    reports = [one for one in session.reports if any(task.report == one.index for task in working)]
+    offsets = {report.index: report.clock_offset for report in reports}
+    spans = {task: np.stack(of_task[task].spans()) - offsets[task.report] for task in working if task.report in offsets}
 
-    def own(report: int) -> Times:
-        return np.concatenate(
-            [np.zeros(0, np.int64), *(span[0] for task, span in spans.items() if task.report == report)]
-        )
+    def fits(report: Report, kept: Arrays) -> bool:
+        return np.array_equal(kept["spans"], _of_report(spans, report.index).ravel())
 
-    compute = partial(_arrays, spans)
-    if is_kept:
-        anchor = next((one.anchor for one in of_task.values()), "")
-        arrays = of_each_report(
-            session,
-            reports,
-            f"phases {anchor}",
-            compute,
-            lambda report, kept: np.array_equal(kept["starts"], own(report.index)),
-            tables.kernels,
-        )
-    else:
-        runs = in_runs(session, reports, compute, tables.kernels)
-        arrays = {index: kept for run in runs for index, kept in run.items()}
+    arrays = of_each_report(session, reports, "phases", partial(_arrays, spans), fits, tables.kernels)
     rest = {index: kept["phases"] for index, kept in arrays.items()}
     found = {}
-    for task, (starts, _) in spans.items():
-        phases, rest[task.report] = np.split(rest[task.report], [len(starts)])
+    for task, span in spans.items():
+        phases, rest[task.report] = np.split(rest[task.report], [span.shape[1]])
         if (phases != NO_PHASE).any():
             found[task] = np.full(len(of_task[task]), NO_PHASE, np.int64)
             found[task][of_task[task].gpu.op_count > 0] = phases
     return found
 
 
+def _of_report(by_task: Mapping[Task, Times], report: int) -> Times:
+    """The starts and ends ``(2, n)`` of the steps of all tasks of a report."""
+    return np.concatenate(
+        [np.zeros((2, 0), np.int64), *(by_task[task] for task in by_task if task.report == report)], 1
+    )
+
+
 def _arrays(spans: Mapping[Task, Times], session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    """The phases of the steps with work of the tasks of each report in a row; ``spans`` are their start and end."""
+    """The phases of the steps of the tasks of each report in a row; ``spans`` are their starts and ends ``(2, n)``."""
     kinds = _kinds(session, [report.index for report in reports])
     own = {task: span for task, span in spans.items() if task.report in kinds}
     times = {task: np.zeros((span.shape[1], 2), np.int64) for task, span in own.items()}
@@ -135,15 +119,18 @@ def _arrays(spans: Mapping[Task, Times], session: Session, reports: list[Report]
                 replayed = batch["replayed"][rows]
                 np.add.at(times[task], (place, replayed), batch["end"][rows] - batch["start"][rows])
                 seen[task][place, batch["kind"][rows], replayed] = True
-    found: dict[int, dict[str, list[Times]]] = {
-        report.index: {"starts": [np.zeros(0, np.int64)], "phases": [np.zeros(0, np.int64)]} for report in reports
+    phases = {
+        task: _phases(times[task], seen[task]) if task in own else np.full(span.shape[1], NO_PHASE, np.int64)
+        for task, span in spans.items()
     }
-    for task, span in spans.items():
-        if task.report in found:
-            phases = _phases(times[task], seen[task]) if task in own else np.full(span.shape[1], NO_PHASE, np.int64)
-            found[task.report]["starts"].append(span[0])
-            found[task.report]["phases"].append(phases)
-    return {index: {key: np.concatenate(parts) for key, parts in own.items()} for index, own in found.items()}
+    none = np.zeros(0, np.int64)
+    return {
+        report.index: {
+            "spans": _of_report(spans, report.index).ravel(),
+            "phases": np.concatenate([none, *(one for task, one in phases.items() if task.report == report.index)]),
+        }
+        for report in reports
+    }
 
 
 def _phases(times: Times, seen: NDArray[np.bool_]) -> Times:

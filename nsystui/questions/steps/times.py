@@ -124,7 +124,7 @@ class Steps:
             named = partial(_steps, tasks, NameFilter(f"re:{name}"))
             for found in in_runs(session, reports, named, tables.api_calls, "steps"):
                 of_task |= found
-            return cls._of(of_task, {}, tasks, [f"no NVTX range is called `{name}`"])._with_phases(session, False)
+            return cls._of(of_task, {}, tasks, [f"no NVTX range is called `{name}`"])._with_phases(session)
 
         def stored(question: str, compute: Callable[..., dict[int, Arrays]]) -> dict[str, dict[Task, TaskSteps]]:
             kept = of_each_report(
@@ -139,10 +139,10 @@ class Steps:
         by = stored("steps", _kept) if anchor in (None, NVTX) else {}
         if anchor != NVTX and len(by.get(NVTX, ())) < len(tasks):
             by |= stored("anchored steps", anchored_steps)
-        return cls._chosen(by, tasks, anchor)._with_phases(session, True)
+        return cls._chosen(by, tasks, anchor)._with_phases(session)
 
-    def _with_phases(self, session: Session, is_kept: bool) -> Steps:
-        of_task, note = with_phases(session, self.of_task, is_kept)
+    def _with_phases(self, session: Session) -> Steps:
+        of_task, note = with_phases(session, self.of_task)
         return replace(self, of_task=of_task, notes=(*self.notes, *([note] if note else [])))
 
     @classmethod
