@@ -24,7 +24,10 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base.answer import Unit
 from nsystui.base.selection import Task, Window
+from nsystui.base.units import format_value
+from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import is_launched_by
@@ -309,6 +312,28 @@ def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
         is_known = (place >= 0) & (known[record] == own) & (waits[names[-1]] != NONE) & is_same
         found = np.where(is_known, record, found)
     return found
+
+
+def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
+    """Say of how many ``cudaStreamWaitEvent`` calls of some processes no record of the event is in the export."""
+    calls = tables.api_calls
+    if not session.count(calls):
+        return []
+    place = calls.c.report, calls.c.process
+    query = sa.select(*place, sa.func.count()).where(calls.c.name.contains("StreamWaitEvent")).group_by(*place)
+    made = {Task(report, process): count for report, process, count in session.rows(query)}
+    own = [task for task in made if task in tasks]
+    whole = sum(made[task] for task in own)
+    lost = whole
+    for task in own if session.count(tables.cuda_events) else ():
+        lost -= int((_matching(_waits(session, task, "StreamWaitEvent"), _records(session, task)) != NONE).sum())
+    if not lost:
+        return []
+    how = "" if session.count(tables.cuda_events) else f" ({canonical.CUDA_EVENTS.record})"
+    return [
+        f"{lost:,} of {whole:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / whole)}) are "
+        f"unresolved, as no record of the event is in the export: such time counts as stalled{how}"
+    ]
 
 
 @dataclass(frozen=True, eq=False)

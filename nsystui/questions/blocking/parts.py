@@ -67,6 +67,10 @@ BLOCKERS = {
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
 
+LONG = 1_000_000
+"""Of all stretches without compute of so many ns or more it is kept when they were launch-starved."""
+_LONGEST = 100
+"""So many of the others, the most starved, are kept too."""
 _AT_ONCE = 1 << 21
 """About so many operations are in memory at once."""
 
@@ -133,11 +137,15 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     return Gaps(start, launched, freed, end, kind, is_known, ended_by)
 
 
+KEPT = ("starved", "nccl")
+"""The parts of which it is kept when they were: launch-starved in long stretches, and all that NCCL blocked."""
+
+
 @dataclass(frozen=True, eq=False)
 class Iterations:
     """The budgets of n iterations of a GPU: ``parts`` of shape ``(n, len(PARTS))``, ``busy`` ``(n,)``, ns.
 
-    ``starts``, ``ends``: job time. ``starved``: the longest stretches of launch-starved time, by start.
+    ``starts``, ``ends``: job time. ``when``: the stretches of time of `KEPT`, which may reach beyond them.
     """
 
     task: Task
@@ -146,7 +154,7 @@ class Iterations:
     ends: Times
     parts: Times
     busy: Times
-    starved: Intervals
+    when: Mapping[str, Intervals]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -168,8 +176,8 @@ class Iterations:
 
 def budgets_of(
     work: Operations, device: int, window: Window, starts: Times, ends: Times
-) -> tuple[Times, Times, Intervals]:
-    """The parts and the busy time in ``window`` of each iteration of a GPU, and when it was launch-starved.
+) -> tuple[Times, Times, dict[str, Intervals]]:
+    """The parts and the busy time in ``window`` of each iteration of a GPU, and when the parts of `KEPT` were.
 
     See `Iterations`; all on the clock of ``work``.
     """
@@ -179,15 +187,20 @@ def budgets_of(
     is_compute = own & (work.kind == COMPUTE)
     times = {part: gaps.part(part).covered(starts, ends) for part in PARTS[1:]}
     times["compute"] = union(work.start[is_compute], work.end[is_compute]).covered(starts, ends)
-    tail = gaps.part("tail")
+    tail, nccl = gaps.part("tail"), gaps.part("nccl")
     for kind, part in BLOCKERS.items() if len(tail) else ():
         is_kind = own & (work.kind == kind)
         running = intersect(tail, union(work.start[is_kind], work.end[is_kind]))
         times[part] += running.covered(starts, ends)
         times["tail"] -= running.covered(starts, ends)
+        nccl = merge(nccl, running) if kind == NCCL else nccl
         tail = subtract(tail, running)
     parts = np.stack([times[part] for part in PARTS], axis=1)
-    return parts, union(work.start[own], work.end[own]).covered(starts, ends), gaps.part("starved")
+    # What the window cuts may be long.
+    is_kept = (gaps.end - gaps.start >= LONG) | (gaps.start <= window.start) | (gaps.end >= window.end)
+    is_kept[np.argsort(gaps.start - gaps.launched, kind="stable")[:_LONGEST]] = True
+    when = {"starved": replace(gaps, is_known=gaps.is_known & is_kept).part("starved"), "nccl": nccl}
+    return parts, union(work.start[own], work.end[own]).covered(starts, ends), when
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,9 +228,9 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
             work = operations_of(job.session, task, Window(*edges.tolist()), communicating(job.session, job.families))
             for device in spans:
                 own = budgets_of(work, device, Window(*edges.tolist()), edges[:1], edges[1:])
-                starved = Intervals(*(times + report.clock_offset for times in (own[2].starts, own[2].ends)))
+                when = {part: _moved(times, report.clock_offset) for part, times in own[2].items()}
                 low, high = np.array([window.start]), np.array([window.end])
-                found[task, device] = Iterations(task, device, low, high, own[0], own[1], starved)
+                found[task, device] = Iterations(task, device, low, high, own[0], own[1], when)
     return found
 
 
@@ -237,20 +250,25 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
     iterations: dict[tuple[Task, int], Iterations] = {}
     whole: dict[tuple[Task, int], Iterations] = {}
     for report in reports:
-        arrays, first, first_starved = found[report.index], 0, 0
-        keys = (arrays[key].tolist() for key in ("process", "device", "count", "starved"))
-        for process, device, count, number in zip(*keys, strict=True):
-            task = Task(report.index, process)
-            rows = slice(first_starved, first_starved + number)
-            starved = Intervals(*(arrays[f"starved_{edge}"][rows] + report.clock_offset for edge in _EDGES))
+        arrays, first, first_kept = found[report.index], 0, 0
+        every = _moved(Intervals(arrays["kept_starts"], arrays["kept_ends"]), report.clock_offset)
+        keys = (arrays[key].tolist() for key in ("process", "device", "count", *KEPT))
+        for process, device, count, *numbers in zip(*keys, strict=True):
+            task, when = Task(report.index, process), {}
+            for part, number in zip(KEPT, numbers, strict=True):
+                rows, first_kept = slice(first_kept, first_kept + number), first_kept + number
+                when[part] = Intervals(every.starts[rows], every.ends[rows])
             for kept, last in ((whole, first + 1), (iterations, first + count)):
                 rows, first = slice(first, last), last
                 starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)
                 if len(starts):
                     parts = arrays["parts"].reshape(-1, len(PARTS))[rows]
-                    kept[task, device] = Iterations(task, device, starts, ends, parts, arrays["busy"][rows], starved)
-            first_starved += number
+                    kept[task, device] = Iterations(task, device, starts, ends, parts, arrays["busy"][rows], when)
     return Blocking(iterations, whole)
+
+
+def _moved(times: Intervals, offset: int) -> Intervals:
+    return Intervals(times.starts + offset, times.ends + offset)
 
 
 def communicating(session: Session, rules: Rules) -> frozenset[str]:
@@ -260,8 +278,6 @@ def communicating(session: Session, rules: Rules) -> frozenset[str]:
 
 
 _EDGES = ("starts", "ends")
-_LONGEST = 100
-"""So many stretches of launch-starved time are kept of each GPU."""
 
 
 def _arrays(
@@ -269,7 +285,7 @@ def _arrays(
 ) -> dict[int, Arrays]:
     """The budgets of the GPUs of each report in a row: ``count`` rows each, of which the first is `Blocking.whole`."""
     communication = communicating(session, rules)
-    names = ("process", "device", "count", "starved", *_EDGES, "parts", "busy", "starved_starts", "starved_ends")
+    names = ("process", "device", "count", *KEPT, *_EDGES, "parts", "busy", "kept_starts", "kept_ends")
     none = np.zeros(0, np.int64)
     found: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
     for task, spans in _spans(session, list(found)).items():
@@ -280,22 +296,21 @@ def _arrays(
         sums = {
             device: (np.zeros((len(starts), len(PARTS)), np.int64), 0 * starts) for device, (starts, _) in own.items()
         }
-        starved = dict.fromkeys(own, EMPTY)
+        when = {device: dict.fromkeys(KEPT, EMPTY) for device in own}
         for window in _slices(session, task, spans.values()):
             work = operations_of(session, task, window, communication)
             for device, (starts, ends) in own.items():
-                *more, waits = budgets_of(work, device, window, starts, ends)
+                *more, kept = budgets_of(work, device, window, starts, ends)
                 for total, part in zip(sums[device], more, strict=True):
                     total += part
-                waits = merge(starved[device], waits)
-                longest = np.sort(np.argsort(waits.starts - waits.ends, kind="stable")[:_LONGEST])
-                starved[device] = Intervals(waits.starts[longest], waits.ends[longest])
+                when[device] = {part: merge(times, kept[part]) for part, times in when[device].items()}
         for device, (starts, ends) in own.items():
-            waits = starved[device]
-            numbers = (np.array([number]) for number in (task.process, device, len(starts), len(waits)))
-            values = (*numbers, starts, ends, sums[device][0].reshape(-1), sums[device][1], waits.starts, waits.ends)
-            for kept, value in zip(found[task.report].values(), values, strict=True):
-                kept.append(value)
+            every = when[device].values()
+            numbers = (np.array([one]) for one in (task.process, device, len(starts), *map(len, every)))
+            edges_of = (np.concatenate([getattr(times, edge) for times in every]) for edge in _EDGES)
+            values = (*numbers, starts, ends, sums[device][0].reshape(-1), sums[device][1], *edges_of)
+            for array, value in zip(found[task.report].values(), values, strict=True):
+                array.append(value)
     return {index: {key: np.concatenate(parts) for key, parts in arrays.items()} for index, arrays in found.items()}
 
 

@@ -48,6 +48,7 @@ from nsystui.questions.blocking.dependencies import (
     TO_HOST,
     host_calls_of,
     operations_of,
+    unresolved_waits,
 )
 from nsystui.questions.blocking.parts import communicating
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals
@@ -409,7 +410,8 @@ def path_table(
     columns = (
         one if is_shown else one.with_importance(FILES_ONLY) for one, is_shown in zip(COLUMNS, shown, strict=True)
     )
-    return TableAnswer("path", tuple(columns) if rows else COLUMNS, rows, len(rows), (words,))
+    notes = (words, *unresolved_waits(job.session, walk.sides))
+    return TableAnswer("path", tuple(columns) if rows else COLUMNS, rows, len(rows), notes)
 
 
 def _iteration(job: OpenJob, selection: Selection, step: int | None, step_name: str | None) -> tuple[Task, Window, str]:
