@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +114,11 @@ def test_each_part_that_blocks_says_what_it_could_win(tmp_path: Path, capsys: py
 Spans = list[tuple[int, int]]
 
 
-def ranks_with_jitter(directory: Path, extra: int = 0) -> tuple[list[Path], list[Spans], list[Spans]]:
+def ranks_with_jitter(directory: Path, extra: Sequence[int] = (0, 0, 0)) -> tuple[list[Path], list[Spans], list[Spans]]:
     """Three ranks that come at random to an all-reduce of each step, whose next kernel waits for it.
 
-    Returns for each rank the time of its all-reduces and that in which nothing computes; µs. The last rank has so many
-    ``extra`` broadcasts.
+    Returns for each rank the time of its all-reduces and that in which nothing computes; µs. ``extra``: how many
+    broadcasts follow on each of them.
     """
     chosen, ranks = random.Random(3), 3
     work = [[chosen.randrange(20, 90) for _ in range(ranks)] for _ in range(STEPS)]
@@ -134,7 +135,7 @@ def ranks_with_jitter(directory: Path, extra: int = 0) -> tuple[list[Path], list
                 program.kernel(((called + 3) * US, (called + 4) * US), (at * US, end * US), name=NCCL)
                 reduces[rank].append((at, end))
                 idle[rank].append((at, end))
-                for again in range(extra if rank == 2 else 0):
+                for again in range(extra[rank]):
                     span, call = (end * US, (end + 3) * US), ((called + 5 + again) * US, (called + 6 + again) * US)
                     program.kernel(call, span, name=NCCL.replace("AllReduce_Sum_f32", "Broadcast"))
                     idle[rank].append((end, end + 3))
@@ -142,27 +143,26 @@ def ranks_with_jitter(directory: Path, extra: int = 0) -> tuple[list[Path], list
     return paths, reduces, idle
 
 
-@pytest.mark.parametrize("extra", [0, 1])
-def test_time_blocked_by_nccl_is_split_by_who_came_last(tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: int):
+@pytest.mark.parametrize("extra", [(0, 0, 0), (1, 1, 1), (0, 0, 1)], ids=["alike", "broadcasts", "one differs"])
+def test_time_blocked_by_nccl_is_split_by_who_came_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: Sequence[int]
+):
     paths, reduces, idle = ranks_with_jitter(tmp_path, extra)
-    transfer = waiting = other = 0
-    for spans in idle:
-        for start, end in spans:
-            for moment in range(start, end):
-                number = next(
-                    (k for k, (low, high) in enumerate(reduces[idle.index(spans)]) if low <= moment < high), -1
-                )
-                last = max(own[number][0] for own in reduces)
-                transfer += number >= 0 and moment >= last
-                waiting += number >= 0 and moment < last
-                other += number < 0
+    matched = [rank for rank in range(3) if extra[rank] == extra[0]]
+    last = [max(reduces[rank][number][0] for rank in matched) for number in range(STEPS)]
+    sums = dict.fromkeys(("transfer", "waiting", "not split"), 0)
+    for rank, spans in enumerate(idle):
+        for moment in (moment for start, end in spans for moment in range(start, end)):
+            number = next((place for place, (low, high) in enumerate(reduces[rank]) if low <= moment < high), None)
+            is_known = rank in matched and number is not None
+            sums["not split" if not is_known else "transfer" if moment >= last[number or 0] else "waiting"] += 1
     rows, notes = answer(capsys, *paths)
-    totals = {part: row["total_ns"] for part, row in rows.items()}
-    assert totals["blocked by NCCL: transfer"] == transfer * US and totals["blocked by NCCL: waiting"] == waiting * US
-    assert totals.get("blocked by NCCL: not split", 0) == other * US and (other > 0) == (extra > 0)
-    assert totals["blocked by NCCL"] == (transfer + waiting + other) * US
-    late = [sum(max(one[k][0] for one in reduces) == own[k][0] for k in range(STEPS)) for own in reduces]
-    assert f"NCCL: {STEPS} collectives are matched over the open ranks, {extra * STEPS} kernels are of no such" in notes
+    for name, time in sums.items():
+        assert rows.get(f"blocked by NCCL: {name}", {"total_ns": 0})["total_ns"] == time * US, name
+    assert rows["blocked by NCCL"]["total_ns"] == sum(sums.values()) * US
+    others = STEPS * (sum(extra) + 3 - len(matched))
+    assert f"NCCL: {STEPS} collectives are matched over the open ranks, {others} kernels are of no such one" in notes
+    late = [sum(last[number] == reduces[rank][number][0] for number in range(STEPS)) for rank in matched]
     assert f"rank {late.index(max(late))} came last most often" in notes
 
 
