@@ -121,7 +121,7 @@ def ranks_with_jitter(directory: Path, extra: Sequence[int] = (0, 0, 0)) -> tupl
     broadcasts follow on each of them.
     """
     chosen, ranks = random.Random(3), 3
-    work = [[chosen.randrange(20, 90) for _ in range(ranks)] for _ in range(STEPS)]
+    work = [chosen.sample(range(20, 200, 30), ranks) for _ in range(STEPS)]
     transfers = [chosen.randrange(15, 40) for _ in range(STEPS)]
     paths, reduces, idle = [], [[] for _ in range(ranks)], [[] for _ in range(ranks)]
     for rank in range(ranks):
@@ -163,7 +163,7 @@ def test_time_blocked_by_nccl_is_split_by_who_came_last(
     others = STEPS * (sum(extra) + 3 - len(matched))
     assert f"NCCL: {STEPS} collectives are matched over the open ranks, {others} kernels are of no such one" in notes
     late = [sum(last[number] == reduces[rank][number][0] for number in range(STEPS)) for rank in matched]
-    assert f"rank {late.index(max(late))} came last most often" in notes
+    assert f"came last most often ({max(late)} times)" in notes
 
 
 def test_with_one_rank_open_nccl_is_not_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
