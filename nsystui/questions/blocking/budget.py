@@ -42,7 +42,7 @@ LABELS = {
     "unresolved": "unresolved",
     "tail": "tail",
 }
-_NCCL = {name: f"{LABELS['nccl']}: {name}" for name in ("transfer", "waiting", "not split")}
+NCCL_LABELS = {name: f"{LABELS['nccl']}: {name}" for name in ("transfer", "waiting", "not split")}
 """The parts of the time that NCCL blocked."""
 _BLOCKED = "the next compute kernel had been launched and waited for this"
 MEANINGS = {
@@ -56,14 +56,14 @@ MEANINGS = {
     LABELS["stalled"]: "the next compute kernel had been launched and waited for no operation: its start took so long",
     LABELS["unresolved"]: "when the next compute kernel was launched is not recorded, as inside CUDA graphs",
     LABELS["tail"]: "after the last compute kernel nothing ran",
-    _NCCL["transfer"]: "of this, the collective ran after its last rank had come",
-    _NCCL["waiting"]: "of this, the collective waited for its last rank to come",
-    _NCCL["not split"]: "of this, no other open rank has the same operation, or not all of its ranks wait for all",
+    NCCL_LABELS["transfer"]: "of this, the collective ran after its last rank had come",
+    NCCL_LABELS["waiting"]: "of this, the collective waited for its last rank to come",
+    NCCL_LABELS["not split"]: "of this, no other open rank has the same operation, or not all of its ranks wait for all",
 }
 """What each row of `budget_by_step` is the time of."""
 STANDINGS = {
     **dict.fromkeys((LABELS[part] for part in ("starved", *BLOCKERS.values())), Standing.MEASURED),
-    **dict.fromkeys(_NCCL.values(), Standing.MEASURED),
+    **dict.fromkeys(NCCL_LABELS.values(), Standing.MEASURED),
     LABELS["stalled"]: Standing.INFERRED,
 }
 """How it is known what could be won back, of the rows that block."""
@@ -162,7 +162,7 @@ def _nccl_split(job: OpenJob, every: Sequence[RankIterations]) -> tuple[dict[str
     of_gpu = {Member(one.of.task, one.of.device): one.of for one in every}
     if known.keys().isdisjoint(of_gpu):
         return {}, ["blocked by NCCL is not split into transfer and waiting: no two open ranks share its collectives"]
-    split: dict[str, list[Times]] = {name: [] for name in _NCCL.values()}
+    split: dict[str, list[Times]] = {name: [] for name in NCCL_LABELS.values()}
     for member, one in of_gpu.items():
         waits, transfers = (
             intersect(one.when["nccl"], times).covered(one.starts, one.ends)
