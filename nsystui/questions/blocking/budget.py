@@ -58,7 +58,9 @@ MEANINGS = {
     LABELS["tail"]: "after the last compute kernel nothing ran",
     NCCL_LABELS["transfer"]: "of this, the collective ran after its last rank had come",
     NCCL_LABELS["waiting"]: "of this, the collective waited for its last rank to come",
-    NCCL_LABELS["not split"]: "of this, no other open rank has the same operation, or not all of its ranks wait for all",
+    NCCL_LABELS[
+        "not split"
+    ]: "of this, no other open rank has the same operation, or not all of its ranks wait for all",
 }
 """What each row of `budget_by_step` is the time of."""
 STANDINGS = {

@@ -36,20 +36,9 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Intervals
-from nsystui.questions.blocking.dependencies import (
-    COMMUNICATION,
-    COMPUTE,
-    MEMSET,
-    NCCL,
-    NONE,
-    ON_DEVICE,
-    OTHER_COPY,
-    TO_DEVICE,
-    TO_HOST,
-    host_calls_of,
-    operations_of,
-    unresolved_waits,
-)
+from nsystui.questions.blocking.dependencies import CATEGORIES as OF_OPERATIONS
+from nsystui.questions.blocking.dependencies import KINDS as OPERATIONS
+from nsystui.questions.blocking.dependencies import NCCL, NONE, host_calls_of, operations_of, unresolved_waits
 from nsystui.questions.blocking.parts import communicating
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals
 from nsystui.questions.events.kinds import EventKind
@@ -64,20 +53,15 @@ from nsystui.store import tables
 
 CPU, LAUNCH_DELAY, KERNEL_DELAY, SYNCHRONISATION, UNRESOLVED = range(10, 15)
 KINDS = {
-    COMPUTE: "compute",
-    NCCL: "NCCL",
-    COMMUNICATION: "other communication",
-    TO_DEVICE: "copy to the GPU",
-    TO_HOST: "copy to the host",
-    ON_DEVICE: "copy on the GPU",
-    OTHER_COPY: "other copy",
-    MEMSET: "memset",
+    **dict(enumerate(OPERATIONS)),
     CPU: "CPU",
     LAUNCH_DELAY: "launch delay",
     KERNEL_DELAY: "delay between operations",
     SYNCHRONISATION: "return from synchronisation",
     UNRESOLVED: "unresolved",
 }
+CATEGORIES = {**dict(enumerate(OF_OPERATIONS)), CPU: "cpu"}
+"""The colours of the kinds that are work; in all others the path waits."""
 OUTSIDE = "outside of CUDA calls"
 _QUIET = 100_000
 """A thread that makes no CUDA call for so long, ns, may have waited for another one."""
