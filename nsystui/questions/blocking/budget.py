@@ -89,19 +89,19 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
     numbers = {task: one for task, one in step_times(job.steps(step_name)).items() if one.on_gpu}
     without = blocked_in(job, window) if window is not None and found.whole.keys() - found.iterations.keys() else {}
     kept = []
-    for rank in selected_ranks(job.ranks, selection):
-        for (task, device), whole in sorted(found.whole.items()):
-            if task != rank.task or (selection.devices is not None and device not in selection.devices):
+    for item in selected_ranks(job.ranks, selection):
+        for key in sorted(key for key in found.whole if key[0] == item.task):
+            own = found.iterations.get(key)
+            if selection.devices is not None and key[1] not in selection.devices:
                 continue
-            own = found.iterations.get((task, device))
             if own is None:
-                kept.append(RankIterations(rank.rank, without.get((task, device), whole), None))
+                kept.append(RankIterations(item.rank, without.get(key, found.whole[key]), None))
                 continue
             inside = np.ones(len(own), bool)
             if window is not None:
                 inside = (own.starts >= window.start) & (own.starts < window.end)
             if inside.any():
-                kept.append(RankIterations(rank.rank, own.at(inside), numbers[task].numbers[inside]))
+                kept.append(RankIterations(item.rank, own.at(inside), numbers[item.task].numbers[inside]))
     return kept
 
 
@@ -253,21 +253,14 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
         columns = (one.numbers.tolist(), one.of.starts.tolist(), one.of.time.tolist(), slow, one.of.parts.tolist())
         rows += [(one.rank, one.of.device, *values, *parts) for *values, parts in zip(*columns, strict=True)]
     totals = {part: sum(int(one.of.part(part).sum()) for one in every) for part in PARTS}
-    largest = sorted(PARTS, key=lambda part: -totals[part])
-    importance = {
-        part: min(place, FILES_ONLY - 1) if totals[part] else FILES_ONLY for place, part in enumerate(largest)
-    }
+    largest = enumerate(sorted(PARTS, key=lambda part: -totals[part]))
+    importance = {part: min(place, FILES_ONLY - 1) if totals[part] else FILES_ONLY for place, part in largest}
     kept = (one.with_importance(importance.get(one.key, one.importance)) for one in STEP_BUDGET_COLUMNS)
     steps = job.steps(step_name)
     notes = _notes(job, selection, every, step_name) if every or not found else steps.notes
     notes = (*notes, *([_ON_CPU] if found and steps.of_task and not rows else []))
-    return TableAnswer(
-        "steps-budget",
-        tuple(kept),
-        rows,
-        sum(len(one) for one in steps.of_task.values() if one.gpu.op_count.any()),
-        notes,
-    )
+    count = sum(len(one) for one in steps.of_task.values() if one.gpu.op_count.any())
+    return TableAnswer("steps-budget", tuple(kept), rows, count, notes)
 
 
 _ON_CPU = "no step is known to have launched GPU work: `nsystui steps --every` has their times on the CPU"
