@@ -32,6 +32,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, interse
 from nsystui.questions.blocking.dependencies import (
     COMMUNICATION,
     COMPUTE,
+    KINDS,
     MEMSET,
     NCCL,
     NONE,
@@ -80,29 +81,28 @@ class Gaps:
     """The n stretches without compute of a GPU, ns, shapes ``(n,)``: each ends at the operation ``ended_by``.
 
     Launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, stalled until ``end``.
-    ``is_known`` is false where the launch is not known. A tail has no ``ended_by`` (``NONE``).
+    ``is_known`` is false where the launch is not known: the first three are one moment then. A tail has no ``ended_by``
+    (``NONE``).
     """
 
     start: Times
     launched: Times
     freed: Times
     end: Times
-    kind: NDArray[np.int8]
+    kind: NDArray[np.int64]
     is_known: NDArray[np.bool_]
     ended_by: Times
 
     def part(self, name: str) -> Intervals:
         """When a part of the budget was, but for compute."""
+        rest = {"stalled": self.is_known, "unresolved": ~self.is_known & (self.ended_by != NONE)}
+        rest["tail"] = self.ended_by == NONE
         if name == "starved":
-            return _real(self.start, np.where(self.is_known, self.launched, self.start))
-        if name == "stalled":
-            return _real(self.freed, np.where(self.is_known, self.end, self.freed))
-        if name in ("unresolved", "tail"):
-            is_own = ~self.is_known & ((self.ended_by == NONE) == (name == "tail"))
-            return _real(self.start, np.where(is_own, self.end, self.start))
-        kind = next(kind for kind, part in BLOCKERS.items() if part == name)
-        is_own = self.is_known & (self.kind == kind)
-        return _real(self.launched, np.where(is_own, self.freed, self.launched))
+            return _real(self.start, self.launched)
+        if name in rest:
+            return _real(self.freed[rest[name]], self.end[rest[name]])
+        is_own = np.array([BLOCKERS.get(kind) == name for kind in range(len(KINDS))])[self.kind]
+        return _real(self.launched[is_own], self.freed[is_own])
 
 
 def _real(starts: Times, ends: Times) -> Intervals:
@@ -120,19 +120,17 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     is_gap = (end > start) & (start < window.end)
     ended_by = np.append(computes, NONE)[is_gap]
     start, end = start[is_gap], end[is_gap]
-    by = np.maximum(ended_by, 0)
-    returned, inside = (values[by] if len(work) else np.zeros(len(by), np.int64) for values in (
-        work.returned, work.inside_graph,
-    ))  # fmt: skip
-    is_known = (ended_by != NONE) & (returned != NONE) & (inside == 0)
-    launched = np.clip(returned, start, end)
-    producer = np.where(is_known, work.producer[by], NONE) if len(work) else ended_by
-    freed, kind = launched, np.full(len(by), COMPUTE, np.int8)
-    if len(work):
-        # Compute that ends within the gap is another GPU's, and has no part of its own.
-        has_one = (producer != NONE) & (work.kind[producer] != COMPUTE)
-        freed = np.where(has_one, np.clip(work.end[producer], launched, end), launched)
-        kind = np.where(has_one, work.kind[producer], COMPUTE).astype(np.int8)
+    # What no operation ended, or none held up, finds the last value.
+    returned, inside, producer = (
+        np.append(values, NONE)[ended_by] for values in (work.returned, work.inside_graph, work.producer)
+    )
+    is_known = (returned != NONE) & (inside == 0)
+    launched = np.where(is_known, np.clip(returned, start, end), start)
+    producer = np.where(is_known, producer, NONE)
+    kind = np.append(work.kind, COMPUTE)[producer]
+    # Compute that ends within the gap is another GPU's, and has no part of its own.
+    until = np.clip(np.append(work.end, NONE)[producer], launched, end)
+    freed = np.where(kind == COMPUTE, launched, until)
     start, launched, freed, end = (np.minimum(times, window.end) for times in (start, launched, freed, end))
     return Gaps(start, launched, freed, end, kind, is_known, ended_by)
 
@@ -199,7 +197,7 @@ def budgets_of(
     # What the window cuts may be long.
     is_kept = (gaps.end - gaps.start >= LONG) | (gaps.start <= window.start) | (gaps.end >= window.end)
     is_kept[np.argsort(gaps.start - gaps.launched, kind="stable")[:_LONGEST]] = True
-    when = {"starved": replace(gaps, is_known=gaps.is_known & is_kept).part("starved"), "nccl": nccl}
+    when = {"starved": _real(gaps.start[is_kept], gaps.launched[is_kept]), "nccl": nccl}
     return parts, union(work.start[own], work.end[own]).covered(starts, ends), when
 
 
