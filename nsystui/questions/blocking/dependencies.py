@@ -39,11 +39,11 @@ Numbers = NDArray[Any]
 
 COMPUTE, NCCL, COMMUNICATION, TO_DEVICE, TO_HOST, ON_DEVICE, OTHER_COPY, MEMSET = range(8)
 """Kinds of operations. Whole CUDA graphs are compute."""
-KINDS = (
+OPERATIONS = (
     *("compute", "NCCL", "other communication", "copy to the GPU", "copy to the host", "copy on the GPU"),
     *("other copy", "memset"),
 )
-CATEGORIES = ("compute", "nccl", "nccl", *["memory"] * 5)
+COLOURS = ("compute", "nccl", "nccl", *["memory"] * 5)
 """The name and the colour of each kind."""
 _COPIES = {1: TO_DEVICE, 2: TO_HOST, 8: ON_DEVICE}
 

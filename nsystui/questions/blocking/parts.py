@@ -32,11 +32,11 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, interse
 from nsystui.questions.blocking.dependencies import (
     COMMUNICATION,
     COMPUTE,
-    KINDS,
     MEMSET,
     NCCL,
     NONE,
     ON_DEVICE,
+    OPERATIONS,
     OTHER_COPY,
     TO_DEVICE,
     TO_HOST,
@@ -101,7 +101,7 @@ class Gaps:
             return _real(self.start, self.launched)
         if name in rest:
             return _real(self.freed[rest[name]], self.end[rest[name]])
-        is_own = np.array([BLOCKERS.get(kind) == name for kind in range(len(KINDS))])[self.kind]
+        is_own = np.array([BLOCKERS.get(kind) == name for kind in range(len(OPERATIONS))])[self.kind]
         return _real(self.launched[is_own], self.freed[is_own])
 
 

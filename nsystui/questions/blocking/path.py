@@ -25,9 +25,15 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Intervals
-from nsystui.questions.blocking.dependencies import CATEGORIES as OF_OPERATIONS
-from nsystui.questions.blocking.dependencies import KINDS as OPERATIONS
-from nsystui.questions.blocking.dependencies import NCCL, NONE, host_calls_of, operations_of, unresolved_waits
+from nsystui.questions.blocking.dependencies import (
+    COLOURS,
+    NCCL,
+    NONE,
+    OPERATIONS,
+    host_calls_of,
+    operations_of,
+    unresolved_waits,
+)
 from nsystui.questions.blocking.parts import communicating
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals
 from nsystui.questions.events.kinds import EventKind
@@ -49,7 +55,7 @@ KINDS = {
     SYNCHRONISATION: "return from synchronisation",
     UNRESOLVED: "unresolved",
 }
-CATEGORIES = {**dict(enumerate(OF_OPERATIONS)), CPU: "cpu"}
+CATEGORIES = {**dict(enumerate(COLOURS)), CPU: "cpu"}
 """The colours of the kinds that are work; in all others the path waits."""
 OUTSIDE = "outside of CUDA calls"
 _QUIET = 100_000
