@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -47,7 +47,7 @@ from nsystui.questions.host.naming import (
     ThreadRanges,
     launching_threads,
     named_threads,
-    thread_at,
+    threads_at,
     usual_threads,
     workers_by_rank,
 )
@@ -55,6 +55,7 @@ from nsystui.questions.host.segments import (
     BLOCKED,
     FAR,
     NO_SEGMENTS,
+    NO_THREAD,
     OFF,
     RUNNABLE,
     RUNNING,
@@ -212,6 +213,36 @@ class IdleSpan:
 
 
 @dataclass(frozen=True, eq=False)
+class IdleSpans:
+    """The n spans in which GPUs were idle, of any number; job time, ns. Span i is of ``gpus[gpu[i]]`` (see `IdleSpan`).
+
+    Shapes are ``(n,)``.
+    """
+
+    gpus: Sequence[tuple[Task, int]]
+    gpu: Numbers
+    starts: Times
+    ends: Times
+
+    @classmethod
+    def of(cls, spans: Sequence[IdleSpan]) -> IdleSpans:
+        """Join single spans."""
+        numbers = {gpu: number for number, gpu in enumerate(dict.fromkeys((one.task, one.device) for one in spans))}
+        rows = [(numbers[one.task, one.device], one.start, one.end) for one in spans]
+        return cls(tuple(numbers), *np.array(rows, np.int64).reshape(-1, 3).T)
+
+    def __len__(self) -> int:
+        return len(self.gpu)
+
+    def __getitem__(self, number: int) -> IdleSpan:
+        task, device = self.gpus[self.gpu[number]]
+        return IdleSpan(task, device, int(self.starts[number]), int(self.ends[number]))
+
+    def __iter__(self) -> Iterator[IdleSpan]:
+        return map(self.__getitem__, range(len(self)))
+
+
+@dataclass(frozen=True, eq=False)
 class Attribution:
     """The time of ``spans`` by cause: row i says that span ``span[i]`` has ``time[i]`` ns of ``causes[cause[i]]``.
 
@@ -219,7 +250,7 @@ class Attribution:
     span add up to its length exactly. ``threads``: the launching thread of each span, where it is known.
     """
 
-    spans: Sequence[IdleSpan]
+    spans: IdleSpans
     threads: Sequence[Thread | None]
     causes: Sequence[Cause]
     span: Numbers
@@ -243,10 +274,12 @@ def over_ranks(attribution: Attribution) -> Attribution:
     Worker processes of a name are put together however many a rank has.
     """
     threads: dict[str, set[tuple[Task, str]]] = {}
-    for span, number in zip(attribution.span.tolist(), attribution.cause.tolist(), strict=True):
-        thread = attribution.causes[number].thread
+    gpus, gpu = attribution.spans.gpus, attribution.spans.gpu[attribution.span]
+    for pair in np.unique(gpu * len(attribution.causes) + attribution.cause).tolist():
+        number, cause = divmod(pair, len(attribution.causes))
+        thread = attribution.causes[cause].thread
         if thread:
-            threads.setdefault(thread.rpartition(" ")[0], set()).add((attribution.spans[span].task, thread))
+            threads.setdefault(thread.rpartition(" ")[0], set()).add((gpus[number][0], thread))
     shown: dict[str, str] = {}
     for name, of_name in threads.items():
         ranks = len({task for task, _ in of_name})
@@ -257,29 +290,32 @@ def over_ranks(attribution: Attribution) -> Attribution:
 
 
 def attribute(
-    job: OpenJob, spans: Sequence[IdleSpan], with_ranges: bool = False, with_calls: bool = False
+    job: OpenJob, spans: Sequence[IdleSpan] | IdleSpans, with_ranges: bool = False, with_calls: bool = False
 ) -> Attribution:
     """Find the causes of each span. Of up to `FEW` spans only the calls beside them are read.
 
     ``with_ranges`` tells the NVTX range, too, and reads all ranges. ``with_calls``: `NOTHING` says which call of the
     launching thread is the next or was the last, whichever is nearer.
     """
-    if not spans:
+    spans = spans if isinstance(spans, IdleSpans) else IdleSpans.of(spans)
+    if not len(spans):
         nothing = np.empty(0, np.int64)
-        return Attribution((), (), (), nothing, nothing, nothing, (), nothing)
+        return Attribution(spans, (), (), nothing, nothing, nothing, (), nothing)
     host = _Host.load(job, spans, BESIDE if with_calls else 0)
     ranges = ThreadRanges.load(job) if with_ranges else None
-    starts, ends = (np.array([getattr(one, key) for one in spans], np.int64) for key in ("start", "end"))
-    launchers = host.launchers(spans)
-    groups: dict[tuple[Task, Thread | None], list[int]] = {}
-    for number, (one, thread) in enumerate(zip(spans, launchers, strict=True)):
-        groups.setdefault((one.task, thread), []).append(number)
+    launchers, launcher = host.launchers(spans)
+    # The same thread is the launcher of all GPUs of a task.
+    tasks = [task for task, _ in spans.gpus]
+    task_of = np.array([tasks.index(task) for task in tasks], np.int64)[spans.gpu]
+    groups, first, group = np.unique(task_of * len(launchers) + launcher, return_index=True, return_inverse=True)
     rows: list[tuple[Numbers, Numbers, Numbers, Times]] = []
-    for (task, thread), numbers in groups.items():
+    for place in np.argsort(first).tolist():
+        number, which = divmod(int(groups[place]), len(launchers))
+        task, thread = tasks[number], launchers[which]
         around = ranges.of(task, thread) if ranges is not None else None
         # Several GPUs of a process are idle at once: to be looked at one after the other.
-        for disjoint in disjoint_runs(np.array(numbers, np.int64), starts, ends):
-            inside = Intervals(starts[disjoint], ends[disjoint])
+        for disjoint in disjoint_runs(np.flatnonzero(group.reshape(-1) == place), spans.starts, spans.ends):
+            inside = Intervals(spans.starts[disjoint], spans.ends[disjoint])
             timeline = host.timeline(task, thread, inside, with_calls)
             pieces = pairs(inside, timeline)
             span, cause = disjoint[pieces.span], timeline.labels[pieces.segment]
@@ -294,8 +330,9 @@ def attribute(
     spent = np.zeros(len(key), np.int64)
     np.add.at(spent, inverse.reshape(-1), time)
     pair, place = np.divmod(key, len(names))
+    threads = [launchers[which] for which in launcher.tolist()]
     return Attribution(
-        spans, launchers, tuple(host.causes), pair // len(host.causes), pair % len(host.causes), place, names, spent
+        spans, threads, tuple(host.causes), pair // len(host.causes), pair % len(host.causes), place, names, spent
     )
 
 
@@ -322,10 +359,10 @@ class _Host:
     _functions: dict[Thread, Segments] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, job: OpenJob, spans: Sequence[IdleSpan], beside: int) -> _Host:
+    def load(cls, job: OpenJob, spans: IdleSpans, beside: int) -> _Host:
         session = job.session
-        tasks = frozenset(one.task for one in spans)
-        hull = Window(min(one.start for one in spans) - beside, max(one.end for one in spans) + beside)
+        tasks = frozenset(task for task, _ in spans.gpus)
+        hull = Window(int(spans.starts.min()) - beside, int(spans.ends.max()) + beside)
         workers = workers_by_rank(job, tasks)
         selection = Selection(hull, tasks | workers.keys())
         few = None
@@ -341,8 +378,7 @@ class _Host:
         threads = {*cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
         usual = usual_threads(session, tasks)
         names = {one.thread: one for one in named_threads(job, threads | set(usual.values()))}
-        moments = {one.end for one in spans} if few is not None else None
-        before = {one.start for one in spans} if few is not None else None
+        moments, before = (None if few is None else set(times.tolist()) for times in (spans.ends, spans.starts))
         launching = launching_threads(session, tasks, moments, "start")
         ending = launching_threads(session, tasks, before, "end")
         return cls(
@@ -353,14 +389,19 @@ class _Host:
     def number(self, cause: Cause) -> int:
         return self.causes.setdefault(cause, len(self.causes))
 
-    def launchers(self, spans: Sequence[IdleSpan]) -> list[Thread | None]:
-        """The thread that each span belongs to; ``None`` where nothing tells."""
-        found: list[Thread | None] = []
-        for one in spans:
-            thread = thread_at(self.launching, one.task, one.device, one.end)
-            thread = thread_at(self.ending, one.task, one.device, one.start) if thread is None else thread
-            found.append(self.usual.get(one.task) if thread is None else (one.task.report, thread))
-        return found
+    def launchers(self, spans: IdleSpans) -> tuple[list[Thread | None], Numbers]:
+        """The threads that spans belong to (``None`` where nothing tells), and the place of that of each span."""
+        found: dict[Thread | None, int] = {}
+        places = np.empty(len(spans), np.int64)
+        for number, (task, device) in enumerate(spans.gpus):
+            own = np.flatnonzero(spans.gpu == number)
+            threads = threads_at(self.launching, task, device, spans.ends[own])
+            rest = threads == NO_THREAD
+            threads[rest] = threads_at(self.ending, task, device, spans.starts[own[rest]])
+            for one in np.unique(threads).tolist():
+                thread = self.usual.get(task) if one == NO_THREAD else (task.report, one)
+                places[own[threads == one]] = found.setdefault(thread, len(found))
+        return list(found), places
 
     def timeline(self, task: Task, thread: Thread | None, inside: Intervals, with_calls: bool) -> Segments:
         """The causes over the time of ``inside``, every moment of which has one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import sqlalchemy as sa
@@ -31,6 +31,7 @@ from nsystui.questions.host.causes import (
     Attribution,
     Cause,
     IdleSpan,
+    IdleSpans,
     attribute,
     folded,
     over_ranks,
@@ -39,6 +40,7 @@ from nsystui.questions.host.causes import (
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of_job, top_function
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.host.naming import named_threads, workers_by_rank
+from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import missing_note
@@ -54,10 +56,13 @@ _WITH_RANGE = 100
 
 @dataclass(frozen=True, eq=False)
 class IdleTime:
-    """All idle time of the selected GPUs: spans with their parts, by cause. They add up to ``idle`` (ns) exactly."""
+    """All idle time of the selected GPUs: spans by cause, and the part of each, by its place in `PARTS`.
+
+    They add up to ``idle`` (ns) exactly.
+    """
 
     attribution: Attribution
-    parts: Sequence[str]
+    parts: Numbers
     idle: int
 
 
@@ -76,9 +81,8 @@ def idle_time(
     chosen = selection.with_name(None)
     whole = extents(job.session, chosen.with_window(None))
     steady = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
-    spans: list[IdleSpan] = []
-    parts: list[str] = []
-    total = 0
+    found: list[tuple[Numbers, ...]] = [(np.zeros(0, np.int64),) * 4]
+    gpus: list[tuple[Task, int]] = []
     for one in job.gpus(chosen):
         task, device = one.device.task.task, one.device.device
         worked, budget = one.worked(whole[task.report]), steady.get((task, device))
@@ -89,17 +93,17 @@ def idle_time(
         last = min(max(worked.end, begin), window.end)
         idle = one.idle(window)
         edges = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
-        for part, low, high in edges:
-            if part not in wanted:
-                continue
+        for number, (part, low, high) in enumerate(edges):
             here = idle.clip(low, high)
-            is_long = here.ends - here.starts >= least
-            here = Intervals(here.starts[is_long], here.ends[is_long])
-            total += here.length
-            for start, end in zip(here.starts.tolist(), here.ends.tolist(), strict=True):
-                spans.append(IdleSpan(task, device, start, end))
-                parts.append(part)
-    return IdleTime(attribute(job, spans, with_ranges), parts, total)
+            own = here.ends - here.starts >= least
+            if part in wanted and own.any():
+                starts, ends = here.starts[own], here.ends[own]
+                found.append((np.full(len(starts), len(gpus)), starts, ends, np.full(len(starts), number)))
+        gpus.append((task, device))
+    gpu, starts, ends, parts = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    used = np.unique(gpu)
+    spans = IdleSpans([gpus[number] for number in used.tolist()], np.searchsorted(used, gpu), starts, ends)
+    return IdleTime(attribute(job, spans, with_ranges), parts, int((ends - starts).sum()))
 
 
 _CAUSE = Column("cause", header="Cause", label="cause")
@@ -134,24 +138,6 @@ LIST_COLUMNS = (
 )
 
 
-@dataclass(eq=False)
-class _Sum:
-    """The time of some causes in each part, ns, and the spans that they are of."""
-
-    causes: Counter[Cause] = field(default_factory=Counter)
-    parts: Counter[str] = field(default_factory=Counter)
-    spans: set[int] = field(default_factory=set)
-
-    def row(self, place: Row, idle: int, is_range: bool) -> Row:
-        """The cells of the largest cause, with its share where ``place`` is a range that may have others."""
-        time = self.causes.total()
-        cause = max(self.causes, key=lambda one: (self.causes[one], one.words))
-        share = (100.0 * self.causes[cause] / time,) if is_range else ()
-        parts = (self.parts[part] for part in PARTS)
-        sums = (time, 100.0 * time / idle)
-        return (*place, *sums, *cause_cells(cause), *share, len(self.spans), *parts)
-
-
 def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
     """Tabulate idle time by cause (of each rank), or by NVTX range with its largest cause, the longest first.
 
@@ -160,13 +146,20 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     is_range = by == "range"
     idle = idle_time(job, selection, step_name, is_range)
     ranks = {item.task: item.rank for item in job.ranks}
-    sums: dict[tuple[Row, Cause | None], _Sum] = {}
-    for place, cause, span, time in _times(idle, by, ranks):
-        of_row = sums.setdefault((place, None if is_range else cause), _Sum())
-        of_row.causes[cause] += time
-        of_row.parts[idle.parts[span]] += time
-        of_row.spans.add(span)
-    rows = [of_row.row(place, idle.idle, is_range) for (place, _), of_row in sums.items()]
+    shown, numbers, one = *_shown(idle, by, ranks), idle.attribution
+    groups = {key: number for number, key in enumerate(dict.fromkeys(_group(key, is_range) for key in shown))}
+    group = np.array([groups[_group(key, is_range)] for key in shown], np.int64)
+    times = np.zeros((len(shown), len(PARTS)), np.int64)
+    np.add.at(times, (numbers, idle.parts[one.span]), one.time)
+    spans = np.bincount(np.unique(group[numbers] * len(one.spans) + one.span) // max(len(one.spans), 1))
+    rows: list[Row] = []
+    for key, number in groups.items():
+        own = np.flatnonzero(group == number)
+        of_cause = times[own].sum(axis=1).tolist()
+        largest, cause = max(zip(of_cause, (shown[place][1] for place in own), strict=True), key=_by_time)
+        time = sum(of_cause)
+        share = (100.0 * time / idle.idle, *cause_cells(cause), *((100.0 * largest / time,) if is_range else ()))
+        rows.append((*key[0], time, *share, int(spans[number]), *times[own].sum(axis=0).tolist()))
     columns = {"all": SUM_COLUMNS, "rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS}[by]
     keys = [column.key for column in columns]
     texts = [keys.index(key) for key in ("range", *(column.key for column in CAUSE_COLUMNS)) if key in keys]
@@ -175,7 +168,7 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     if selection.name is not None:
         matches = selection.name.matches
         rows = [row for row in rows if matches(" ".join(str(row[number]) for number in texts if row[number]))]
-    reads = any(cause.reads for of_row in sums.values() for cause in of_row.causes)
+    reads = any(cause.reads for _, cause in shown)
     notes = (*_notes(job, selection, is_range), *([missing_note(job.session, tables.file_accesses)] if reads else []))
     return _answer(job, columns, rows, total, [note for note in notes if note])
 
@@ -185,18 +178,40 @@ def _place(by: str, rank: int | None, name: str | None) -> Row:
     return {"rank": (rank,), "range": (name,)}.get(by, ())
 
 
-def _times(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> list[tuple[Row, Cause, int, int]]:
-    """The time of each cause in each span (its number), as the rows of a place show it."""
+_Shown = tuple[Row, Cause]
+"""A cause as the rows of a place show it."""
+
+
+def _group(key: _Shown, is_range: bool) -> tuple[Row, Cause | None]:
+    """What has one row."""
+    return key[0], None if is_range else key[1]
+
+
+def _by_time(one: tuple[int, Cause]) -> tuple[int, str]:
+    return one[0], one[1].words
+
+
+def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> tuple[list[_Shown], Numbers]:
+    """What the times of an attribution are shown as, and the number of that for each of them."""
     one = found.attribution if by == "rank" else over_ranks(found.attribution)
-    rows = []
+    if not len(one.time):
+        return [], one.time
+    place = {"rank": one.spans.gpu[one.span], "range": one.range}.get(by, np.zeros_like(one.cause))
+    keys, inverse = np.unique(place * len(one.causes) + one.cause, return_inverse=True)
+    times = np.zeros(len(keys), np.int64)
+    np.add.at(times, inverse.reshape(-1), one.time)
     whole: dict[Row, Counter[Cause]] = {}
-    numbers = (part.tolist() for part in (one.span, one.cause, one.range, one.time))
-    for span, number, name, time in zip(*numbers, strict=True):
-        place, cause = _place(by, ranks.get(one.spans[span].task), one.ranges[name]), one.causes[number]
-        whole.setdefault(place, Counter())[cause] += time
-        rows.append((place, cause, span, time))
-    shown = {place: folded(times) for place, times in whole.items()}
-    return [(place, shown[place][cause], span, time) for place, cause, span, time in rows]
+    pairs: list[_Shown] = []
+    for key, time in zip(keys.tolist(), times.tolist(), strict=True):
+        number, cause = divmod(key, len(one.causes))
+        rank = ranks.get(one.spans.gpus[number][0]) if by == "rank" else None
+        cells = _place(by, rank, one.ranges[number] if by == "range" else None)
+        pairs.append((cells, one.causes[cause]))
+        whole.setdefault(cells, Counter())[one.causes[cause]] += time
+    of_place = {cells: folded(causes) for cells, causes in whole.items()}
+    shown = [(cells, of_place[cells][cause]) for cells, cause in pairs]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(shown))}
+    return list(numbers), np.array([numbers[key] for key in shown], np.int64)[inverse.reshape(-1)]
 
 
 def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
@@ -208,11 +223,21 @@ def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
     is_range, rank = by == "range", values.get("rank")
     own = _place(by, rank if isinstance(rank, int) else None, str(values.get("range")))
     times: Counter[str] = Counter()
-    for (place, cause, _, time), number in zip(_times(found, by, ranks), one.range.tolist(), strict=True):
-        if place == own and is_range:
-            times[cause.words or cause.kind] += time
-        elif place == own and dict(zip(_WORDS, cause_cells(cause), strict=True)).items() >= wanted.items():
-            times[one.ranges[number]] += time
+    shown, numbers = _shown(found, by, ranks)
+    for number, (place, cause) in enumerate(shown):
+        if place != own or not (
+            is_range or dict(zip(_WORDS, cause_cells(cause), strict=True)).items() >= wanted.items()
+        ):
+            continue
+        rows = numbers == number
+        if is_range:
+            times[cause.words or cause.kind] += int(one.time[rows].sum())
+        else:
+            known, of_range = np.unique(one.range[rows], return_inverse=True)
+            spent = np.zeros(len(known), np.int64)
+            np.add.at(spent, of_range.reshape(-1), one.time[rows])
+            for name, time in zip(known.tolist(), spent.tolist(), strict=True):
+                times[one.ranges[name]] += time
     longest = sorted(times, key=lambda name: (-times[name], name))[:_TOLD]
     largest = [(name, 100.0 * times[name] / times.total()) for name in longest if times[name]]
     said = ", ".join(f"{name} {format_value(Unit.PERCENT, share)}" for name, share in largest)
@@ -227,8 +252,9 @@ def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_na
     """List the idle spans of at least ``least`` ns with its largest cause, the longest first."""
     found = idle_time(job, selection, step_name)
     one = found.attribution
-    numbers = [number for number, span in enumerate(one.spans) if span.end - span.start >= least]
-    numbers.sort(key=lambda number: (one.spans[number].start - one.spans[number].end, one.spans[number].start))
+    lengths, starts = one.spans.ends - one.spans.starts, one.spans.starts
+    order = np.lexsort((starts, -lengths))
+    numbers = order[lengths[order] >= least].tolist()
     longest = [one.spans[number] for number in numbers[:_WITH_RANGE]]
     works = host_work(job, [CpuSpan(span.task, span.device, Window(span.start, span.end)) for span in longest])
     ranks = {item.task: item.rank for item in job.ranks}
@@ -237,7 +263,7 @@ def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_na
         span, causes = one.spans[number], shown_times(one.of_span(number))
         cause = max(causes, key=lambda item: (causes[item], item.words))
         length = span.end - span.start
-        where = (ranks.get(span.task), span.device, found.parts[number], span.start, length)
+        where = (ranks.get(span.task), span.device, PARTS[found.parts[number]], span.start, length)
         range_name = works[place].range_name if place < len(works) else None
         rows.append((*where, *cause_cells(cause), 100.0 * causes[cause] / length, range_name))
     notes = _notes(job, selection)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.host.segments import FAR, Segments, Thread, one_after_the_other
+from nsystui.questions.host.segments import FAR, NO_THREAD, Segments, Thread, one_after_the_other
 from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.paths import numbered, template
@@ -136,11 +136,13 @@ def launching_threads(session: Session, tasks: frozenset[Task], moments: set[int
         if moments is not None:
             query = query.where(moment.in_(sorted(moments)))
         found = session.arrays(query)
-        keys = np.stack([found[key].astype(np.int64) for key in ("report", "process", "device")])
-        known, place = np.unique(keys, axis=1, return_inverse=True)
-        place = place.reshape(-1)
-        for number, (report, process, device) in enumerate(known.T.tolist()):
+        place = np.zeros(len(found["thread"]), np.int64)
+        for key in ("report", "process", "device"):
+            known, number = np.unique(np.ma.getdata(found[key]), return_inverse=True)
+            place = place * len(known) + number.reshape(-1)
+        for number, first in zip(*(part.tolist() for part in np.unique(place, return_index=True)), strict=True):
             own = place == number
+            report, process, device = (int(found[key][first]) for key in ("report", "process", "device"))
             part = found["moment"][own].astype(np.int64), found["thread"][own].astype(np.int64)
             parts.setdefault((Task(report, process), device), []).append(part)
     launches = {}
@@ -151,11 +153,13 @@ def launching_threads(session: Session, tasks: frozenset[Task], moments: set[int
     return launches
 
 
-def thread_at(launches: Launches, task: Task, device: int, moment: int) -> int | None:
-    """Find the thread (globalTid) that launched the operation of a GPU at ``moment``; ``None`` where there is none."""
+def threads_at(launches: Launches, task: Task, device: int, moments: Times) -> Numbers:
+    """Find the threads (globalTid) that launched the operations of a GPU at ``moments``; ``NO_THREAD`` for none."""
     times, threads = launches.get((task, device), (_NO_TIMES, _NO_TIMES))
-    number = int(np.searchsorted(times, moment))
-    return int(threads[number]) if number < len(times) and times[number] == moment else None
+    if not len(times):
+        return np.full(len(moments), NO_THREAD)
+    place = np.minimum(np.searchsorted(times, moments), len(times) - 1)
+    return np.where(times[place] == moments, threads[place], NO_THREAD)
 
 
 _NO_TIMES = np.empty(0, np.int64)
