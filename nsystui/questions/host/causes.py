@@ -275,7 +275,7 @@ def over_ranks(attribution: Attribution) -> Attribution:
     """
     threads: dict[str, set[tuple[Task, str]]] = {}
     gpus, gpu = attribution.spans.gpus, attribution.spans.gpu[attribution.span]
-    for pair in np.unique(gpu * len(attribution.causes) + attribution.cause).tolist():
+    for pair in np.flatnonzero(np.bincount(gpu * len(attribution.causes) + attribution.cause)).tolist():
         number, cause = divmod(pair, len(attribution.causes))
         thread = attribution.causes[cause].thread
         if thread:

@@ -151,7 +151,8 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     group = np.array([groups[_group(key, is_range)] for key in shown], np.int64)
     times = np.zeros((len(shown), len(PARTS)), np.int64)
     np.add.at(times, (numbers, idle.parts[one.span]), one.time)
-    spans = np.bincount(np.unique(group[numbers] * len(one.spans) + one.span) // max(len(one.spans), 1))
+    pairs = np.sort(group[numbers] * len(one.spans) + one.span, kind="stable")
+    spans = np.bincount(pairs[np.diff(pairs, prepend=-1) != 0] // max(len(one.spans), 1))
     rows: list[Row] = []
     for key, number in groups.items():
         own = np.flatnonzero(group == number)
