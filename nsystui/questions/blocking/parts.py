@@ -67,7 +67,7 @@ BLOCKERS = {
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
 
-_AT_ONCE = 1 << 21
+_AT_ONCE = 1 << 19
 """About so many operations are in memory at once."""
 
 

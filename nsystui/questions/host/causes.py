@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import (
@@ -54,6 +55,7 @@ from nsystui.questions.host.naming import (
 from nsystui.questions.host.segments import (
     BLOCKED,
     FAR,
+    NO_CALLS,
     NO_SEGMENTS,
     NO_THREAD,
     OFF,
@@ -72,8 +74,10 @@ from nsystui.questions.host.segments import (
 )
 from nsystui.questions.host.stacks import LIBRARY, PYTHON, Files, Numbers, files_of, os_callers, program_function
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.mpi import mpi_rows
 from nsystui.store import tables
+from nsystui.store.session import Session
 
 SYNCHRONISING = "in synchronising CUDA calls"
 COPYING = "in calls that copy or set memory"
@@ -123,6 +127,8 @@ PROFILERS = ("[NSys", "CUPTI worker thread")
 """What the names of the profiler's own threads begin with."""
 FEW = 300
 """Of so many spans only the calls are read that overlap one, or are beside it."""
+_AT_ONCE = 1 << 18
+"""Of more spans the CUDA calls around so many are in memory at once."""
 BESIDE = 10_000_000
 """As far before or behind a span as this, ns, a call locates time in it of which nothing is recorded."""
 
@@ -231,6 +237,11 @@ class IdleSpans:
         rows = [(numbers[one.task, one.device], one.start, one.end) for one in spans]
         return cls(tuple(numbers), *np.array(rows, np.int64).reshape(-1, 3).T)
 
+    def at(self, rows: slice) -> IdleSpans:
+        """Some of them, with their GPUs alone."""
+        used, gpu = np.unique(self.gpu[rows], return_inverse=True)
+        return IdleSpans([self.gpus[one] for one in used.tolist()], gpu, self.starts[rows], self.ends[rows])
+
     def __len__(self) -> int:
         return len(self.gpu)
 
@@ -303,12 +314,40 @@ def attribute(
         return Attribution(spans, (), (), nothing, nothing, nothing, (), nothing)
     host = _Host.load(job, spans, BESIDE if with_calls else 0)
     ranges = ThreadRanges.load(job) if with_ranges else None
-    launchers, launcher = host.launchers(spans)
+    names = ("",) if ranges is None else ranges.names
+    threads: list[Thread | None] = []
+    found: list[tuple[Numbers, ...]] = []
+    for first in range(0, len(spans), _AT_ONCE):
+        part = spans.at(slice(first, first + _AT_ONCE))
+        if len(part) < len(spans):
+            host.read_calls(job.session, part)
+        launchers, launcher = host.launchers(part)
+        threads += [launchers[which] for which in launcher.tolist()]
+        rows = _rows(host, part, launchers, launcher, ranges, with_calls)
+        span, cause, place, time = (np.concatenate(columns) for columns in zip(*rows, strict=True))
+        key, inverse = np.unique((span * len(host.causes) + cause) * len(names) + place, return_inverse=True)
+        spent = np.zeros(len(key), np.int64)
+        np.add.at(spent, inverse.reshape(-1), time)
+        pair, place = np.divmod(key, len(names))
+        span, cause = np.divmod(pair, len(host.causes))
+        found.append((span + first, cause.astype(np.int32), place.astype(np.int32), spent))
+    span, cause, place, time = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    return Attribution(spans, threads, tuple(host.causes), span, cause, place, names, time)
+
+
+def _rows(
+    host: _Host,
+    spans: IdleSpans,
+    launchers: Sequence[Thread | None],
+    launcher: Numbers,
+    ranges: ThreadRanges | None,
+    with_calls: bool,
+) -> Iterator[tuple[Numbers, Numbers, Numbers, Times]]:
+    """Span, cause, range and time of each piece; ``launchers[launcher[i]]`` launched at span i."""
     # The same thread is the launcher of all GPUs of a task.
     tasks = [task for task, _ in spans.gpus]
     task_of = np.array([tasks.index(task) for task in tasks], np.int64)[spans.gpu]
     groups, first, group = np.unique(task_of * len(launchers) + launcher, return_index=True, return_inverse=True)
-    rows: list[tuple[Numbers, Numbers, Numbers, Times]] = []
     for place in np.argsort(first).tolist():
         number, which = divmod(int(groups[place]), len(launchers))
         task, thread = tasks[number], launchers[which]
@@ -320,20 +359,10 @@ def attribute(
             pieces = pairs(inside, timeline)
             span, cause = disjoint[pieces.span], timeline.labels[pieces.segment]
             if around is None:
-                rows.append((span, cause, np.zeros(len(span), np.int64), pieces.ends - pieces.starts))
+                yield span, cause, np.zeros(len(span), np.int64), pieces.ends - pieces.starts
             else:
                 part = pairs(Intervals(pieces.starts, pieces.ends), around)
-                rows.append((span[part.span], cause[part.span], around.labels[part.segment], part.ends - part.starts))
-    span, cause, place, time = (np.concatenate(parts) for parts in zip(*rows, strict=True))
-    names = ("",) if ranges is None else ranges.names
-    key, inverse = np.unique((span * len(host.causes) + cause) * len(names) + place, return_inverse=True)
-    spent = np.zeros(len(key), np.int64)
-    np.add.at(spent, inverse.reshape(-1), time)
-    pair, place = np.divmod(key, len(names))
-    threads = [launchers[which] for which in launcher.tolist()]
-    return Attribution(
-        spans, threads, tuple(host.causes), pair // len(host.causes), pair % len(host.causes), place, names, spent
-    )
+                yield span[part.span], cause[part.span], around.labels[part.segment], part.ends - part.starts
 
 
 @dataclass(eq=False)
@@ -365,26 +394,38 @@ class _Host:
         hull = Window(int(spans.starts.min()) - beside, int(spans.ends.max()) + beside)
         workers = workers_by_rank(job, tasks)
         selection = Selection(hull, tasks | workers.keys())
-        few = None
+        few, api_calls = None, tables.api_calls
         if len(spans) <= FEW:
             few = [(one.task, one.start - beside, one.end + beside) for one in spans]
             few += [(worker, low, high) for worker, rank in workers.items() for task, low, high in few if task == rank]
-        cuda = calls_of(session, tables.api_calls, selection, few)
+        cuda, callers = NO_CALLS, set[Thread]()
+        if len(spans) <= _AT_ONCE:
+            cuda = calls_of(session, api_calls, selection, few)
+        elif session.count(api_calls):
+            query = sa.select(api_calls.c.report, api_calls.c.thread).where(*where(api_calls, selection))
+            callers.update(session.rows(query.where(api_calls.c.thread.is_not(None)).distinct()))
         mpi = calls_of(session, mpi_rows(session), selection, few)
         os = calls_of(session, tables.os_calls, selection, few, tables.os_calls.c.chain)
         scheduling, samples = scheduling_of(session, selection), samples_of(session, selection)
         python = samples_of(session, selection, PYTHON)
         gil = gil_of(session, selection, few)
-        threads = {*cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
+        threads = {*callers, *cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
         usual = usual_threads(session, tasks)
         names = {one.thread: one for one in named_threads(job, threads | set(usual.values()))}
-        moments, before = (None if few is None else set(times.tolist()) for times in (spans.ends, spans.starts))
-        launching = launching_threads(session, tasks, moments, "start")
-        ending = launching_threads(session, tasks, before, "end")
+        launching, ending = (
+            ({}, {}) if callers else launching_threads(session, tasks, spans.starts, spans.ends, few is not None)
+        )
         return cls(
             cuda, mpi, os, scheduling, samples, python, gil, files_of(session, selection), names, launching,
             ending, usual, workers, os_callers(session, os.chains), profiler_overhead(session, selection),
         )  # fmt: skip
+
+    def read_calls(self, session: Session, spans: IdleSpans) -> None:
+        """Read the CUDA calls and the launches around some of many spans, in place of those before."""
+        tasks = frozenset(task for task, _ in spans.gpus)
+        hull = Window(int(spans.starts.min()), int(spans.ends.max()))
+        self.cuda = calls_of(session, tables.api_calls, Selection(hull, tasks | set(self.workers)))
+        self.launching, self.ending = launching_threads(session, tasks, spans.starts, spans.ends, False)
 
     def number(self, cause: Cause) -> int:
         return self.causes.setdefault(cause, len(self.causes))

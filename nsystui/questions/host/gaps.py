@@ -101,8 +101,7 @@ def idle_time(
                 found.append((np.full(len(starts), len(gpus)), starts, ends, np.full(len(starts), number)))
         gpus.append((task, device))
     gpu, starts, ends, parts = (np.concatenate(columns) for columns in zip(*found, strict=True))
-    used = np.unique(gpu)
-    spans = IdleSpans([gpus[number] for number in used.tolist()], np.searchsorted(used, gpu), starts, ends)
+    spans = IdleSpans(gpus, gpu, starts, ends).at(slice(None))
     return IdleTime(attribute(job, spans, with_ranges), parts, int((ends - starts).sum()))
 
 

@@ -135,6 +135,9 @@ class Calls:
     chains: Mapping[Thread, NDArray[np.int64]] = field(default_factory=dict)
 
 
+NO_CALLS = Calls((), {})
+
+
 def calls_of(
     session: Session,
     table: sa.FromClause,
@@ -148,7 +151,7 @@ def calls_of(
     """
     columns = table.c
     if isinstance(table, sa.Table) and not session.count(table):
-        return Calls((), {})
+        return NO_CALLS
     query = sa.select(
         columns.report,
         sa.func.coalesce(columns.thread, NO_THREAD).label("thread"),
