@@ -164,7 +164,7 @@ def layout_changes(case: Case) -> Sequence[Finding]:
 _LOOKED_AT = 40
 _MOST_LAUNCHES = 2_000_000
 """With more kernels the launches are not read for the name of a range."""
-_AT_ONCE = 1 << 19
+_AT_ONCE = 1 << 18
 """About so many kernels are in memory at once."""
 _PLACE = ("report", "process", "device", "stream")
 _CHAIN = ("report", "process", "row", "device", "stream", "start", "duration", "kernels", "idle", "saved")
