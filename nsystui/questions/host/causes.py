@@ -24,10 +24,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise, starmap
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import (
     EMPTY,
@@ -74,6 +78,7 @@ from nsystui.questions.host.segments import (
 )
 from nsystui.questions.host.stacks import LIBRARY, PYTHON, Files, Numbers, files_of, os_callers, program_function
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.mpi import mpi_rows
 from nsystui.store import tables
@@ -258,17 +263,24 @@ class Attribution:
     """The time of ``spans`` by cause: row i says that span ``span[i]`` has ``time[i]`` ns of ``causes[cause[i]]``.
 
     The launching thread is in the NVTX range ``ranges[range[i]]`` meanwhile, where these were asked for. The times of a
-    span add up to its length exactly. ``threads``: the launching thread of each span, where it is known.
+    span add up to its length exactly. ``launchers[launcher[i]]``: the launching thread of span i, where it is known.
     """
 
     spans: IdleSpans
-    threads: Sequence[Thread | None]
+    launchers: Sequence[Thread | None]
+    launcher: NDArray[Any]
     causes: Sequence[Cause]
     span: Numbers
     cause: Numbers
     range: Numbers
     ranges: Sequence[str]
     time: Times
+
+    def portions(self) -> Iterator[slice]:
+        """Rows of so many spans that they are in memory several times."""
+        firsts = np.arange(0, len(self.spans), _AT_ONCE, dtype=self.span.dtype)
+        edges = (*np.searchsorted(self.span, firsts).tolist(), len(self.span))
+        return starmap(slice, pairwise(edges))
 
     def of_span(self, number: int) -> Counter[Cause]:
         """Add up the time of each cause in one span, ns."""
@@ -285,10 +297,13 @@ def over_ranks(attribution: Attribution) -> Attribution:
     Worker processes of a name are put together however many a rank has.
     """
     threads: dict[str, set[tuple[Task, str]]] = {}
-    gpus, gpu = attribution.spans.gpus, attribution.spans.gpu[attribution.span]
-    for pair in np.flatnonzero(np.bincount(gpu * len(attribution.causes) + attribution.cause)).tolist():
-        number, cause = divmod(pair, len(attribution.causes))
-        thread = attribution.causes[cause].thread
+    causes, gpus = attribution.causes, attribution.spans.gpus
+    met: set[int] = set()
+    for part in attribution.portions():
+        gpu = attribution.spans.gpu[attribution.span[part]]
+        met.update(np.unique(gpu * np.int64(len(causes)) + attribution.cause[part]).tolist())
+    for number, cause in (divmod(pair, len(causes)) for pair in sorted(met)):
+        thread = causes[cause].thread
         if thread:
             threads.setdefault(thread.rpartition(" ")[0], set()).add((gpus[number][0], thread))
     shown: dict[str, str] = {}
@@ -296,7 +311,7 @@ def over_ranks(attribution: Attribution) -> Attribution:
         ranks = len({task for task, _ in of_name})
         if ranks > 1 and (ranks == len(of_name) or name.startswith(WORKER)):
             shown |= dict.fromkeys((thread for _, thread in of_name), f"{name} ({ranks} ranks)")
-    causes = [replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in attribution.causes]
+    causes = [replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in causes]
     return replace(attribution, causes=causes)
 
 
@@ -311,39 +326,41 @@ def attribute(
     spans = spans if isinstance(spans, IdleSpans) else IdleSpans.of(spans)
     if not len(spans):
         nothing = np.empty(0, np.int64)
-        return Attribution(spans, (), (), nothing, nothing, nothing, (), nothing)
+        return Attribution(spans, (), nothing, (), nothing, nothing, nothing, (), nothing)
     host = _Host.load(job, spans, BESIDE if with_calls else 0)
     ranges = ThreadRanges.load(job) if with_ranges else None
     names = ("",) if ranges is None else ranges.names
-    threads: list[Thread | None] = []
-    found: list[tuple[Numbers, ...]] = []
+    found: dict[str, list[NDArray[Any]]] = {key: [] for key in ("launcher", "span", "cause", "range", "time")}
     for first in range(0, len(spans), _AT_ONCE):
         part = spans.at(slice(first, first + _AT_ONCE))
         if len(part) < len(spans):
             host.read_calls(job.session, part)
-        launchers, launcher = host.launchers(part)
-        threads += [launchers[which] for which in launcher.tolist()]
-        rows = _rows(host, part, launchers, launcher, ranges, with_calls)
+        launcher = host.launchers(part)
+        rows = _rows(host, part, launcher, ranges, with_calls)
         span, cause, place, time = (np.concatenate(columns) for columns in zip(*rows, strict=True))
         key, inverse = np.unique((span * len(host.causes) + cause) * len(names) + place, return_inverse=True)
         spent = np.zeros(len(key), np.int64)
         np.add.at(spent, inverse.reshape(-1), time)
         pair, place = np.divmod(key, len(names))
         span, cause = np.divmod(pair, len(host.causes))
-        found.append((span + first, cause.astype(np.int32), place.astype(np.int32), spent))
-    span, cause, place, time = (np.concatenate(columns) for columns in zip(*found, strict=True))
-    return Attribution(spans, threads, tuple(host.causes), span, cause, place, names, time)
+        columns = [narrow(values) for values in (launcher, span + first, cause, place, spent)]
+        for kept, values in zip(found.values(), columns, strict=True):
+            kept.append(values)
+        del rows, span, cause, place, key, inverse, spent, pair, columns
+        give_back()
+    launcher, span, cause, place, time = (np.concatenate(found.pop(key)) for key in list(found))
+    return Attribution(spans, tuple(host.threads), launcher, tuple(host.causes), span, cause, place, names, time)
 
 
 def _rows(
     host: _Host,
     spans: IdleSpans,
-    launchers: Sequence[Thread | None],
-    launcher: Numbers,
+    launcher: NDArray[np.int32],
     ranges: ThreadRanges | None,
     with_calls: bool,
 ) -> Iterator[tuple[Numbers, Numbers, Numbers, Times]]:
-    """Span, cause, range and time of each piece; ``launchers[launcher[i]]`` launched at span i."""
+    """Span, cause, range and time of each piece; ``launcher``: the place of the thread of each span in the host's."""
+    launchers = list(host.threads)
     # The same thread is the launcher of all GPUs of a task.
     tasks = [task for task, _ in spans.gpus]
     task_of = np.array([tasks.index(task) for task in tasks], np.int64)[spans.gpu]
@@ -385,6 +402,7 @@ class _Host:
     os_callers: Mapping[int, Mapping[int, str]]
     profiler: Mapping[Task, Intervals]
     causes: dict[Cause, int] = field(default_factory=dict)
+    threads: dict[Thread | None, int] = field(default_factory=dict)
     _functions: dict[Thread, Segments] = field(default_factory=dict)
 
     @classmethod
@@ -430,10 +448,9 @@ class _Host:
     def number(self, cause: Cause) -> int:
         return self.causes.setdefault(cause, len(self.causes))
 
-    def launchers(self, spans: IdleSpans) -> tuple[list[Thread | None], Numbers]:
-        """The threads that spans belong to (``None`` where nothing tells), and the place of that of each span."""
-        found: dict[Thread | None, int] = {}
-        places = np.empty(len(spans), np.int64)
+    def launchers(self, spans: IdleSpans) -> NDArray[np.int32]:
+        """The place in ``threads`` of what each span belongs to; ``None`` is there where nothing tells."""
+        places = np.empty(len(spans), np.int32)
         for number, (task, device) in enumerate(spans.gpus):
             own = np.flatnonzero(spans.gpu == number)
             threads = threads_at(self.launching, task, device, spans.ends[own])
@@ -441,8 +458,8 @@ class _Host:
             threads[rest] = threads_at(self.ending, task, device, spans.starts[own[rest]])
             for one in np.unique(threads).tolist():
                 thread = self.usual.get(task) if one == NO_THREAD else (task.report, one)
-                places[own[threads == one]] = found.setdefault(thread, len(found))
-        return list(found), places
+                places[own[threads == one]] = self.threads.setdefault(thread, len(self.threads))
+        return places
 
     def timeline(self, task: Task, thread: Thread | None, inside: Intervals, with_calls: bool) -> Segments:
         """The causes over the time of ``inside``, every moment of which has one."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK, START, Column, Record, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
@@ -78,10 +80,19 @@ def idle_time(
 
     Only of the ``wanted`` parts, and in spans of at least ``least`` ns.
     """
-    chosen = selection.with_name(None)
+    spans, parts = _spans(job, selection.with_name(None), step_name, wanted, least)
+    found = attribute(job, spans, with_ranges)
+    return IdleTime(found, parts, int(found.time.sum()))
+
+
+def _spans(
+    job: OpenJob, chosen: Selection, step_name: str | None, wanted: Sequence[str], least: int
+) -> tuple[IdleSpans, Numbers]:
+    """The spans of `idle_time`, and the part of each."""
     whole = extents(job.session, chosen.with_window(None))
     steady = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
-    found: list[tuple[Numbers, ...]] = [(np.zeros(0, np.int64),) * 4]
+    found: dict[str, list[NDArray[Any]]] = {key: [np.zeros(0, np.int64)] for key in ("starts", "ends")}
+    found |= {key: [np.zeros(0, kind)] for key, kind in (("gpu", np.int32), ("part", np.int8))}
     gpus: list[tuple[Task, int]] = []
     for one in job.gpus(chosen):
         task, device = one.device.task.task, one.device.device
@@ -91,18 +102,20 @@ def idle_time(
         window = budget.window
         begin = min(max(budget.steady, window.start), window.end)
         last = min(max(worked.end, begin), window.end)
-        idle = one.idle(window)
         edges = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
-        for number, (part, low, high) in enumerate(edges):
-            here = idle.clip(low, high)
-            own = here.ends - here.starts >= least
-            if part in wanted and own.any():
-                starts, ends = here.starts[own], here.ends[own]
-                found.append((np.full(len(starts), len(gpus)), starts, ends, np.full(len(starts), number)))
         gpus.append((task, device))
-    gpu, starts, ends, parts = (np.concatenate(columns) for columns in zip(*found, strict=True))
-    spans = IdleSpans(gpus, gpu, starts, ends).at(slice(None))
-    return IdleTime(attribute(job, spans, with_ranges), parts, int((ends - starts).sum()))
+        kinds = [(number, low, high) for number, (part, low, high) in enumerate(edges) if part in wanted]
+        for idle in one.idle_parts(window):
+            for number, low, high in kinds:
+                here = idle.clip(low, high)
+                own = here.ends - here.starts >= least
+                place = (np.full(int(own.sum()), value) for value in (np.int32(len(gpus) - 1), np.int8(number)))
+                for kept, values in zip(found.values(), (here.starts[own], here.ends[own], *place), strict=True):
+                    kept.append(values)
+    starts, ends, gpu, parts = (np.concatenate(found.pop(key)) for key in list(found))
+    used = np.unique(gpu)
+    gpu = np.searchsorted(used, gpu).astype(np.int32)
+    return IdleSpans([gpus[number] for number in used.tolist()], gpu, starts, ends), parts
 
 
 _CAUSE = Column("cause", header="Cause", label="cause")
@@ -149,9 +162,11 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     groups = {key: number for number, key in enumerate(dict.fromkeys(_group(key, is_range) for key in shown))}
     group = np.array([groups[_group(key, is_range)] for key in shown], np.int64)
     times = np.zeros((len(shown), len(PARTS)), np.int64)
-    np.add.at(times, (numbers, idle.parts[one.span]), one.time)
-    pairs = np.sort(group[numbers] * len(one.spans) + one.span, kind="stable")
-    spans = np.bincount(pairs[np.diff(pairs, prepend=-1) != 0] // max(len(one.spans), 1))
+    spans = np.zeros(len(groups), np.int64)
+    for part in one.portions():
+        np.add.at(times, (numbers[part], idle.parts[one.span[part]]), one.time[part])
+        pairs = np.unique(group[numbers[part]] * len(one.spans) + one.span[part])
+        spans += np.bincount(pairs // len(one.spans), minlength=len(groups))
     rows: list[Row] = []
     for key, number in groups.items():
         own = np.flatnonzero(group == number)
@@ -191,18 +206,21 @@ def _by_time(one: tuple[int, Cause]) -> tuple[int, str]:
     return one[0], one[1].words
 
 
-def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> tuple[list[_Shown], Numbers]:
+def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> tuple[list[_Shown], NDArray[np.int32]]:
     """What the times of an attribution are shown as, and the number of that for each of them."""
     one = found.attribution if by == "rank" else over_ranks(found.attribution)
-    if not len(one.time):
-        return [], one.time
-    place = {"rank": one.spans.gpu[one.span], "range": one.range}.get(by, np.zeros_like(one.cause))
-    keys, inverse = np.unique(place * len(one.causes) + one.cause, return_inverse=True)
-    times = np.zeros(len(keys), np.int64)
-    np.add.at(times, inverse.reshape(-1), one.time)
+    known: dict[int, int] = {}
+    numbers = np.empty(len(one.time), np.int32)
+    for part in one.portions():
+        place = {"rank": one.spans.gpu[one.span[part]], "range": one.range[part]}.get(by, np.int64(0))
+        keys, inverse = np.unique(place * np.int64(len(one.causes)) + one.cause[part], return_inverse=True)
+        coded = np.array([known.setdefault(key, len(known)) for key in keys.tolist()], np.int32)
+        numbers[part] = coded[inverse.reshape(-1)]
+    times = np.zeros(len(known), np.int64)
+    np.add.at(times, numbers, one.time)
     whole: dict[Row, Counter[Cause]] = {}
     pairs: list[_Shown] = []
-    for key, time in zip(keys.tolist(), times.tolist(), strict=True):
+    for key, time in zip(known, times.tolist(), strict=True):
         number, cause = divmod(key, len(one.causes))
         rank = ranks.get(one.spans.gpus[number][0]) if by == "rank" else None
         cells = _place(by, rank, one.ranges[number] if by == "range" else None)
@@ -210,8 +228,8 @@ def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> tuple[list[_S
         whole.setdefault(cells, Counter())[one.causes[cause]] += time
     of_place = {cells: folded(causes) for cells, causes in whole.items()}
     shown = [(cells, of_place[cells][cause]) for cells, cause in pairs]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(shown))}
-    return list(numbers), np.array([numbers[key] for key in shown], np.int64)[inverse.reshape(-1)]
+    order = {key: number for number, key in enumerate(dict.fromkeys(shown))}
+    return list(order), np.array([order[key] for key in shown], np.int32)[numbers]
 
 
 def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:

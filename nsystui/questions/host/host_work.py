@@ -112,10 +112,11 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
     if not idle.spans or not session.count(table):
         return found
     columns, offset = table.c, table.c.clock_offset
+    threads = [idle.launchers[which] for which in idle.launcher.tolist()]
     asked = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN), name="asked").data(
         [
             (number, one.task.report, one.task.process, thread[1] if thread else _UNKNOWN, one.start, one.end)
-            for number, (one, thread) in enumerate(zip(idle.spans, idle.threads, strict=True))
+            for number, (one, thread) in enumerate(zip(idle.spans, threads, strict=True))
         ]
     )
     # Given as values the spans are known to be few: the rows go past them, in one scan.
