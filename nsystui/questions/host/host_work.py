@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from nsystui.base.selection import Task, Window
-from nsystui.questions.host import segments as gil
+from nsystui.questions.host import segments
 from nsystui.questions.host.causes import (
     KINDS,
     Attribution,
@@ -30,7 +30,7 @@ from nsystui.questions.queries.conditions import job_start
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-_NO_RANGES = (f"{mpi.DOMAIN}:", f"{gil.DOMAIN}:")
+_NO_RANGES = (f"{mpi.DOMAIN}:", f"{segments.DOMAIN}:")
 """What the names of ranges begin with that are causes themselves."""
 _SPAN = ("number", "report", "process", "thread", "lo", "hi")
 _UNKNOWN = -1
@@ -134,6 +134,7 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
             sa.or_(columns.thread == own.thread, own.thread == _UNKNOWN),
             columns.start < own.hi - offset,
             sa.or_(columns.end > own.lo - offset, columns.end.is_(None)),
+            segments.may_overlap(table, [(one.task, one.start, one.end) for one in idle.spans]),
         )
     )
     for number, start, end, label in sorted(session.rows(query)):

@@ -193,12 +193,17 @@ def _overlaps(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> s
     own = sa.select(asked).cte("wanted").c
     is_within = (columns.start < own.hi - offset, sa.or_(columns.end > own.lo - offset, columns.end.is_(None)))
     exactly = sa.exists().where(columns.report == own.report, columns.process == own.process, *is_within)
-    # Most rows are short and begin near no span: a look at the time alone leaves them out at little cost.
+    return sa.and_(exactly, may_overlap(table, spans))
+
+
+def may_overlap(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> sa.ColumnElement[bool]:
+    """Whether a row is long or begins near one of the spans: most do not, and a look at the time alone costs little."""
+    columns = table.c
     width = max(sum(end - start for _, start, end in spans) // len(spans), _LEAST_WIDTH)
     edges = ((start // width - 2, end // width + 1) for _, start, end in spans)  # SQL divides towards zero
     near = sorted({part for first, last in edges for part in range(first, last + 1)})
-    is_near = (columns.start + offset).op("//", precedence=8)(width).in_(near)
-    return sa.and_(exactly, sa.or_(is_near, columns.end.is_(None), columns.end - columns.start > width))
+    is_near = (columns.start + columns.clock_offset).op("//", precedence=8)(width).in_(near)
+    return sa.or_(is_near, columns.end.is_(None), columns.end - columns.start > width)
 
 
 RUNNING, RUNNABLE, BLOCKED, OFF = STATES = range(4)
