@@ -44,7 +44,8 @@ from nsystui.questions.algebra.intervals import (
     union,
 )
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.functions import CpuSamples, ThreadSamples, samples_of
+from nsystui.questions.host.functions import CpuSamples, running_stretches, samples_of
+from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
 from nsystui.questions.host.naming import (
     WORKER,
     HostThread,
@@ -211,51 +212,6 @@ def shown_times(times: Mapping[Cause, int], shown: Mapping[Cause, Cause] | None 
     for cause, time in times.items():
         sums[shown[cause]] += time
     return sums
-
-
-@dataclass(frozen=True)
-class IdleSpan:
-    """A span in which a GPU (``device``: its CUDA ordinal in the task) was idle, job time."""
-
-    task: Task
-    device: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, eq=False)
-class IdleSpans:
-    """The n spans in which GPUs were idle, of any number; job time, ns. Span i is of ``gpus[gpu[i]]`` (see `IdleSpan`).
-
-    Shapes are ``(n,)``.
-    """
-
-    gpus: Sequence[tuple[Task, int]]
-    gpu: Numbers
-    starts: Times
-    ends: Times
-
-    @classmethod
-    def of(cls, spans: Sequence[IdleSpan]) -> IdleSpans:
-        """Join single spans."""
-        numbers = {gpu: number for number, gpu in enumerate(dict.fromkeys((one.task, one.device) for one in spans))}
-        rows = [(numbers[one.task, one.device], one.start, one.end) for one in spans]
-        return cls(tuple(numbers), *np.array(rows, np.int64).reshape(-1, 3).T)
-
-    def at(self, rows: slice) -> IdleSpans:
-        """Some of them, with their GPUs alone."""
-        used, gpu = np.unique(self.gpu[rows], return_inverse=True)
-        return IdleSpans([self.gpus[one] for one in used.tolist()], gpu, self.starts[rows], self.ends[rows])
-
-    def __len__(self) -> int:
-        return len(self.gpu)
-
-    def __getitem__(self, number: int) -> IdleSpan:
-        task, device = self.gpus[self.gpu[number]]
-        return IdleSpan(task, device, int(self.starts[number]), int(self.ends[number]))
-
-    def __iter__(self) -> Iterator[IdleSpan]:
-        return map(self.__getitem__, range(len(self)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -672,28 +628,3 @@ class _Host:
     def _name(self, thread: Thread) -> str:
         one = self.names.get(thread)
         return one.words(one.task in self.workers) if one is not None else ""
-
-
-def running_stretches(sampled: ThreadSamples | None, period: int | None, states: Segments | None) -> Segments:
-    """Find when a thread runs, labelled by the node of the nearest sample; 0 where there is none near enough.
-
-    A sample tells of the time that is nearer to it than to the next one, while the thread stays on the CPU; without
-    ``states``, of a period before and after it.
-    """
-    running = EMPTY if states is None else states.labelled(RUNNING)
-    unsampled = Segments(running.starts, running.ends, np.zeros(len(running), np.int64))
-    if sampled is None or period is None:
-        return unsampled
-    times, nodes = sampled.times, sampled.nodes
-    if states is None:
-        low, high = times - period, times + period
-    else:
-        stretch = np.searchsorted(running.starts, times, side="right") - 1
-        inside = (stretch >= 0) & (times < running.ends[np.maximum(stretch, 0)]) if len(running) else times < 0
-        times, nodes, stretch = times[inside], nodes[inside], stretch[inside]
-        low, high = running.starts[stretch], running.ends[stretch]
-    middle = (times[1:] + times[:-1]) // 2
-    starts = np.concatenate((low[:1], np.maximum(low[1:], middle)))
-    ends = np.concatenate((np.minimum(high[:-1], middle), high[-1:]))
-    kept = ends > starts
-    return one_after_the_other(Segments(starts[kept], ends[kept], nodes[kept]), unsampled)

@@ -32,8 +32,6 @@ from nsystui.questions.host.causes import (
     WAITING,
     Attribution,
     Cause,
-    IdleSpan,
-    IdleSpans,
     attribute,
     folded,
     over_ranks,
@@ -41,6 +39,7 @@ from nsystui.questions.host.causes import (
 )
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of_job, top_function
 from nsystui.questions.host.host_work import CpuSpan, host_work
+from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
 from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets

@@ -13,16 +13,8 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Task, Window
 from nsystui.questions.host import segments
-from nsystui.questions.host.causes import (
-    KINDS,
-    Attribution,
-    Cause,
-    IdleSpan,
-    attribute,
-    folded,
-    over_ranks,
-    shown_times,
-)
+from nsystui.questions.host.causes import KINDS, Attribution, Cause, attribute, folded, over_ranks, shown_times
+from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries import mpi
