@@ -83,7 +83,7 @@ from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.mpi import mpi_rows
 from nsystui.store import tables
-from nsystui.store.session import Session
+from nsystui.store.session import Computation, Session
 
 SYNCHRONISING = "in synchronising CUDA calls"
 COPYING = "in calls that copy or set memory"
@@ -290,6 +290,7 @@ def attribute(
     for first in range(0, len(spans), _AT_ONCE):
         part = spans.at(slice(first, first + _AT_ONCE))
         if len(part) < len(spans):
+            job.session.tell(Computation("causes of idle time", first, len(spans), "gaps"))
             host.read_calls(job.session, part)
         launcher = host.launchers(part)
         rows = _rows(host, part, launcher, ranges, with_calls)
@@ -304,6 +305,8 @@ def attribute(
             kept.append(values)
         del rows, span, cause, place, key, inverse, spent, pair, columns
         give_back()
+    if len(spans) > _AT_ONCE:
+        job.session.tell(None)
     launcher, span, cause, place, time = (np.concatenate(found.pop(key)) for key in list(found))
     return Attribution(spans, tuple(host.threads), launcher, tuple(host.causes), span, cause, place, names, time)
 
