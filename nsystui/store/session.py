@@ -67,14 +67,15 @@ class Workers(Protocol):
 
 @dataclass(frozen=True)
 class Computation:
-    """A computation in progress: ``what`` is computed of ``done`` of ``total`` reports so far."""
+    """A computation in progress: ``what`` is computed of ``done`` of ``total`` reports, or other ``parts``, so far."""
 
     what: str
     done: int
     total: int
+    parts: str = "reports"
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.done} of {self.total} reports"
+        return f"{self.what}: {self.done:,} of {self.total:,} {self.parts}"
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ from measuring import export_of
 from ranks import cluster, ranks
 from reads import reads
 from startup import startup
-from summary import stats, summary
+from summary import heavy, stats, summary
 from table import Setting, Table, short
 
 SIZES = (100_000, 1_000_000, 10_000_000)
 STATS_SIZES = (100_000, 1_000_000)
 RANKS = 64
 QUICK_SIZE, QUICK_RANKS = 100_000, 4
-_TOPICS = (startup, summary, phases, packing, queries, ranks, cluster, application, reads, stats)
+_TOPICS = (startup, summary, phases, packing, queries, heavy, ranks, cluster, application, reads, stats)
 TOPICS: Mapping[str, Callable[[Setting], Iterator[Table]]] = {topic.__name__: topic for topic in _TOPICS}
 WHY = """## Why targets are missed
 

@@ -111,6 +111,28 @@ def _nsys_ai(program: str, path: Path, repeats: int) -> dict[str, Run]:
     return {f"nsys-ai summary, first{how}": median(first), f"nsys-ai summary, second{how}": median(second)}
 
 
+_HEAVY = ("triage", "gaps", "budget --by step", "path")
+_MEMORY = Target("< 1000 MB", 1e9)
+
+
+def heavy(setting: Setting) -> Iterator[Table]:
+    """The commands that look at every operation, cold and with the columns and what was derived of them."""
+    text = "No command may take more than 1 GB, whatever the export."
+    headings = ("kernels", "command", "cache", "wall s", "CPU s", "peak MB", "target", "reached")
+    yield Table("Commands over all operations", headings, _heavy(setting), text)
+
+
+def _heavy(setting: Setting) -> Iterator[Row]:
+    for kernels in setting.sizes:
+        for command in _HEAVY:
+            words = nsystui(*command.split(), str(export_of(setting.directory, kernels)))
+            with CacheDirectory() as cache:
+                runs = {"empty": cache.cold(words, setting.runs(kernels))}
+                runs["full"] = cache.computed(words, setting.runs(kernels))
+            for name, run in runs.items():
+                yield short(kernels), command, name, *run.cells, *judged((_MEMORY, run.peak))
+
+
 def stats(setting: Setting) -> Iterator[Table]:
     text = (
         "Nearly every NVTX range of these exports has a name of its own, as PyTorch's `emit_nvtx` gives them: at a\n"

@@ -534,3 +534,14 @@ def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(tmp_pat
         for window in (Window(0, 6 * MS), Window(0, 12 * MS)):
             assert functions_table(job, Selection(window)).rows
     assert len(computed) == 1
+
+
+@pytest.mark.parametrize("name", real("gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"))
+@pytest.mark.parametrize("by", ["all", "rank", "range"])
+def test_gaps_in_portions_are_those_of_all_at_once(name: str, by: str, monkeypatch: pytest.MonkeyPatch):
+    (path,) = shared(name)
+    with job_of(path) as job:
+        whole = gaps_table(job, Selection(), by)
+    monkeypatch.setattr(causes, "_AT_ONCE", 7)
+    with job_of(path) as job:
+        assert gaps_table(job, Selection(), by).rows == whole.rows

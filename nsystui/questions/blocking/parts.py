@@ -70,7 +70,7 @@ LONG = 1_000_000
 """Of all stretches without compute of so many ns or more it is kept when they were launch-starved."""
 _LONGEST = 100
 """So many of the others, the most starved, are kept too."""
-_AT_ONCE = 1 << 21
+_AT_ONCE = 1 << 19
 """About so many operations are in memory at once."""
 
 

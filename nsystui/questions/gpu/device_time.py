@@ -299,11 +299,17 @@ class DeviceIntervals:
 
     def idle(self, window: Window) -> Intervals:
         """All of ``window`` in which it did nothing."""
+        return merge(*self.idle_parts(window))
+
+    def idle_parts(self, window: Window) -> Iterator[Intervals]:
+        """`idle`, some of it at a time and in order."""
         worked = self.worked(window)
         if worked is None:
-            return union([window.start], [window.end])
-        edges = union([window.start, worked.end], [worked.start, window.end]).clip(window.start, window.end)
-        return merge(edges, self.gaps(worked).whole().clip(window.start, window.end))
+            yield union([window.start], [window.end])
+            return
+        yield union([window.start], [max(window.start, worked.start)])
+        yield from (part.clip(window.start, window.end) for part in self.gaps(worked).parts())
+        yield union([min(window.end, worked.end)], [window.end])
 
     def _active(self, window: Window) -> Iterator[Intervals]:
         """The busy times in ``window``, A, one slice of time after the other; slices without any are left out."""

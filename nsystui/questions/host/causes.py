@@ -21,12 +21,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise, starmap
+from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
 
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import (
     EMPTY,
@@ -39,7 +44,8 @@ from nsystui.questions.algebra.intervals import (
     union,
 )
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.functions import CpuSamples, ThreadSamples, samples_of
+from nsystui.questions.host.functions import CpuSamples, running_stretches, samples_of
+from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
 from nsystui.questions.host.naming import (
     WORKER,
     HostThread,
@@ -47,14 +53,16 @@ from nsystui.questions.host.naming import (
     ThreadRanges,
     launching_threads,
     named_threads,
-    thread_at,
+    threads_at,
     usual_threads,
     workers_by_rank,
 )
 from nsystui.questions.host.segments import (
     BLOCKED,
     FAR,
+    NO_CALLS,
     NO_SEGMENTS,
+    NO_THREAD,
     OFF,
     RUNNABLE,
     RUNNING,
@@ -71,8 +79,11 @@ from nsystui.questions.host.segments import (
 )
 from nsystui.questions.host.stacks import LIBRARY, PYTHON, Files, Numbers, files_of, os_callers, program_function
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nvtx.chains import narrow
+from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.mpi import mpi_rows
 from nsystui.store import tables
+from nsystui.store.session import Computation, Session
 
 SYNCHRONISING = "in synchronising CUDA calls"
 COPYING = "in calls that copy or set memory"
@@ -122,6 +133,8 @@ PROFILERS = ("[NSys", "CUPTI worker thread")
 """What the names of the profiler's own threads begin with."""
 FEW = 300
 """Of so many spans only the calls are read that overlap one, or are beside it."""
+_AT_ONCE = 1 << 18
+"""Of more spans the CUDA calls around so many are in memory at once."""
 BESIDE = 10_000_000
 """As far before or behind a span as this, ns, a call locates time in it of which nothing is recorded."""
 
@@ -201,32 +214,29 @@ def shown_times(times: Mapping[Cause, int], shown: Mapping[Cause, Cause] | None 
     return sums
 
 
-@dataclass(frozen=True)
-class IdleSpan:
-    """A span in which a GPU (``device``: its CUDA ordinal in the task) was idle, job time."""
-
-    task: Task
-    device: int
-    start: int
-    end: int
-
-
 @dataclass(frozen=True, eq=False)
 class Attribution:
     """The time of ``spans`` by cause: row i says that span ``span[i]`` has ``time[i]`` ns of ``causes[cause[i]]``.
 
     The launching thread is in the NVTX range ``ranges[range[i]]`` meanwhile, where these were asked for. The times of a
-    span add up to its length exactly. ``threads``: the launching thread of each span, where it is known.
+    span add up to its length exactly. ``launchers[launcher[i]]``: the launching thread of span i, where it is known.
     """
 
-    spans: Sequence[IdleSpan]
-    threads: Sequence[Thread | None]
+    spans: IdleSpans
+    launchers: Sequence[Thread | None]
+    launcher: NDArray[Any]
     causes: Sequence[Cause]
     span: Numbers
     cause: Numbers
     range: Numbers
     ranges: Sequence[str]
     time: Times
+
+    def portions(self) -> Iterator[slice]:
+        """Rows of so many spans that they are in memory several times."""
+        firsts = np.arange(0, len(self.spans), _AT_ONCE, dtype=self.span.dtype)
+        edges = (*np.searchsorted(self.span, firsts).tolist(), len(self.span))
+        return starmap(slice, pairwise(edges))
 
     def of_span(self, number: int) -> Counter[Cause]:
         """Add up the time of each cause in one span, ns."""
@@ -243,60 +253,92 @@ def over_ranks(attribution: Attribution) -> Attribution:
     Worker processes of a name are put together however many a rank has.
     """
     threads: dict[str, set[tuple[Task, str]]] = {}
-    for span, number in zip(attribution.span.tolist(), attribution.cause.tolist(), strict=True):
-        thread = attribution.causes[number].thread
+    causes, gpus = attribution.causes, attribution.spans.gpus
+    met: set[int] = set()
+    for part in attribution.portions():
+        gpu = attribution.spans.gpu[attribution.span[part]]
+        met.update(np.unique(gpu * np.int64(len(causes)) + attribution.cause[part]).tolist())
+    for number, cause in (divmod(pair, len(causes)) for pair in sorted(met)):
+        thread = causes[cause].thread
         if thread:
-            threads.setdefault(thread.rpartition(" ")[0], set()).add((attribution.spans[span].task, thread))
+            threads.setdefault(thread.rpartition(" ")[0], set()).add((gpus[number][0], thread))
     shown: dict[str, str] = {}
     for name, of_name in threads.items():
         ranks = len({task for task, _ in of_name})
         if ranks > 1 and (ranks == len(of_name) or name.startswith(WORKER)):
             shown |= dict.fromkeys((thread for _, thread in of_name), f"{name} ({ranks} ranks)")
-    causes = [replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in attribution.causes]
+    causes = [replace(cause, thread=shown.get(cause.thread, cause.thread)) for cause in causes]
     return replace(attribution, causes=causes)
 
 
 def attribute(
-    job: OpenJob, spans: Sequence[IdleSpan], with_ranges: bool = False, with_calls: bool = False
+    job: OpenJob, spans: Sequence[IdleSpan] | IdleSpans, with_ranges: bool = False, with_calls: bool = False
 ) -> Attribution:
     """Find the causes of each span. Of up to `FEW` spans only the calls beside them are read.
 
     ``with_ranges`` tells the NVTX range, too, and reads all ranges. ``with_calls``: `NOTHING` says which call of the
     launching thread is the next or was the last, whichever is nearer.
     """
-    if not spans:
+    spans = spans if isinstance(spans, IdleSpans) else IdleSpans.of(spans)
+    if not len(spans):
         nothing = np.empty(0, np.int64)
-        return Attribution((), (), (), nothing, nothing, nothing, (), nothing)
+        return Attribution(spans, (), nothing, (), nothing, nothing, nothing, (), nothing)
     host = _Host.load(job, spans, BESIDE if with_calls else 0)
     ranges = ThreadRanges.load(job) if with_ranges else None
-    starts, ends = (np.array([getattr(one, key) for one in spans], np.int64) for key in ("start", "end"))
-    launchers = host.launchers(spans)
-    groups: dict[tuple[Task, Thread | None], list[int]] = {}
-    for number, (one, thread) in enumerate(zip(spans, launchers, strict=True)):
-        groups.setdefault((one.task, thread), []).append(number)
-    rows: list[tuple[Numbers, Numbers, Numbers, Times]] = []
-    for (task, thread), numbers in groups.items():
+    names = ("",) if ranges is None else ranges.names
+    found: dict[str, list[NDArray[Any]]] = {key: [] for key in ("launcher", "span", "cause", "range", "time")}
+    for first in range(0, len(spans), _AT_ONCE):
+        part = spans.at(slice(first, first + _AT_ONCE))
+        if len(part) < len(spans):
+            job.session.tell(Computation("causes of idle time", first, len(spans), "gaps"))
+            host.read_calls(job.session, part)
+        launcher = host.launchers(part)
+        rows = _rows(host, part, launcher, ranges, with_calls)
+        span, cause, place, time = (np.concatenate(columns) for columns in zip(*rows, strict=True))
+        key, inverse = np.unique((span * len(host.causes) + cause) * len(names) + place, return_inverse=True)
+        spent = np.zeros(len(key), np.int64)
+        np.add.at(spent, inverse.reshape(-1), time)
+        pair, place = np.divmod(key, len(names))
+        span, cause = np.divmod(pair, len(host.causes))
+        columns = [narrow(values) for values in (launcher, span + first, cause, place, spent)]
+        for kept, values in zip(found.values(), columns, strict=True):
+            kept.append(values)
+        del rows, span, cause, place, key, inverse, spent, pair, columns
+        give_back()
+    if len(spans) > _AT_ONCE:
+        job.session.tell(None)
+    launcher, span, cause, place, time = (np.concatenate(found.pop(key)) for key in list(found))
+    return Attribution(spans, tuple(host.threads), launcher, tuple(host.causes), span, cause, place, names, time)
+
+
+def _rows(
+    host: _Host,
+    spans: IdleSpans,
+    launcher: NDArray[np.int32],
+    ranges: ThreadRanges | None,
+    with_calls: bool,
+) -> Iterator[tuple[Numbers, Numbers, Numbers, Times]]:
+    """Span, cause, range and time of each piece; ``launcher``: the place of the thread of each span in the host's."""
+    launchers = list(host.threads)
+    # The same thread is the launcher of all GPUs of a task.
+    tasks = [task for task, _ in spans.gpus]
+    task_of = np.array([tasks.index(task) for task in tasks], np.int64)[spans.gpu]
+    groups, first, group = np.unique(task_of * len(launchers) + launcher, return_index=True, return_inverse=True)
+    for place in np.argsort(first).tolist():
+        number, which = divmod(int(groups[place]), len(launchers))
+        task, thread = tasks[number], launchers[which]
         around = ranges.of(task, thread) if ranges is not None else None
         # Several GPUs of a process are idle at once: to be looked at one after the other.
-        for disjoint in disjoint_runs(np.array(numbers, np.int64), starts, ends):
-            inside = Intervals(starts[disjoint], ends[disjoint])
+        for disjoint in disjoint_runs(np.flatnonzero(group.reshape(-1) == place), spans.starts, spans.ends):
+            inside = Intervals(spans.starts[disjoint], spans.ends[disjoint])
             timeline = host.timeline(task, thread, inside, with_calls)
             pieces = pairs(inside, timeline)
             span, cause = disjoint[pieces.span], timeline.labels[pieces.segment]
             if around is None:
-                rows.append((span, cause, np.zeros(len(span), np.int64), pieces.ends - pieces.starts))
+                yield span, cause, np.zeros(len(span), np.int64), pieces.ends - pieces.starts
             else:
                 part = pairs(Intervals(pieces.starts, pieces.ends), around)
-                rows.append((span[part.span], cause[part.span], around.labels[part.segment], part.ends - part.starts))
-    span, cause, place, time = (np.concatenate(parts) for parts in zip(*rows, strict=True))
-    names = ("",) if ranges is None else ranges.names
-    key, inverse = np.unique((span * len(host.causes) + cause) * len(names) + place, return_inverse=True)
-    spent = np.zeros(len(key), np.int64)
-    np.add.at(spent, inverse.reshape(-1), time)
-    pair, place = np.divmod(key, len(names))
-    return Attribution(
-        spans, launchers, tuple(host.causes), pair // len(host.causes), pair % len(host.causes), place, names, spent
-    )
+                yield span[part.span], cause[part.span], around.labels[part.segment], part.ends - part.starts
 
 
 @dataclass(eq=False)
@@ -319,48 +361,64 @@ class _Host:
     os_callers: Mapping[int, Mapping[int, str]]
     profiler: Mapping[Task, Intervals]
     causes: dict[Cause, int] = field(default_factory=dict)
+    threads: dict[Thread | None, int] = field(default_factory=dict)
     _functions: dict[Thread, Segments] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, job: OpenJob, spans: Sequence[IdleSpan], beside: int) -> _Host:
+    def load(cls, job: OpenJob, spans: IdleSpans, beside: int) -> _Host:
         session = job.session
-        tasks = frozenset(one.task for one in spans)
-        hull = Window(min(one.start for one in spans) - beside, max(one.end for one in spans) + beside)
+        tasks = frozenset(task for task, _ in spans.gpus)
+        hull = Window(int(spans.starts.min()) - beside, int(spans.ends.max()) + beside)
         workers = workers_by_rank(job, tasks)
         selection = Selection(hull, tasks | workers.keys())
-        few = None
+        few, api_calls = None, tables.api_calls
         if len(spans) <= FEW:
             few = [(one.task, one.start - beside, one.end + beside) for one in spans]
             few += [(worker, low, high) for worker, rank in workers.items() for task, low, high in few if task == rank]
-        cuda = calls_of(session, tables.api_calls, selection, few)
+        cuda, callers = NO_CALLS, set[Thread]()
+        if len(spans) <= _AT_ONCE:
+            cuda = calls_of(session, api_calls, selection, few)
+        elif session.count(api_calls):
+            query = sa.select(api_calls.c.report, api_calls.c.thread).where(*where(api_calls, selection))
+            callers.update(session.rows(query.where(api_calls.c.thread.is_not(None)).distinct()))
         mpi = calls_of(session, mpi_rows(session), selection, few)
         os = calls_of(session, tables.os_calls, selection, few, tables.os_calls.c.chain)
         scheduling, samples = scheduling_of(session, selection), samples_of(session, selection)
         python = samples_of(session, selection, PYTHON)
         gil = gil_of(session, selection, few)
-        threads = {*cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
+        threads = {*callers, *cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
         usual = usual_threads(session, tasks)
         names = {one.thread: one for one in named_threads(job, threads | set(usual.values()))}
-        moments = {one.end for one in spans} if few is not None else None
-        before = {one.start for one in spans} if few is not None else None
-        launching = launching_threads(session, tasks, moments, "start")
-        ending = launching_threads(session, tasks, before, "end")
+        launching, ending = (
+            ({}, {}) if callers else launching_threads(session, tasks, spans.starts, spans.ends, few is not None)
+        )
         return cls(
             cuda, mpi, os, scheduling, samples, python, gil, files_of(session, selection), names, launching,
             ending, usual, workers, os_callers(session, os.chains), profiler_overhead(session, selection),
         )  # fmt: skip
 
+    def read_calls(self, session: Session, spans: IdleSpans) -> None:
+        """Read the CUDA calls and the launches around some of many spans, in place of those before."""
+        tasks = frozenset(task for task, _ in spans.gpus)
+        hull = Window(int(spans.starts.min()), int(spans.ends.max()))
+        self.cuda = calls_of(session, tables.api_calls, Selection(hull, tasks | set(self.workers)))
+        self.launching, self.ending = launching_threads(session, tasks, spans.starts, spans.ends, False)
+
     def number(self, cause: Cause) -> int:
         return self.causes.setdefault(cause, len(self.causes))
 
-    def launchers(self, spans: Sequence[IdleSpan]) -> list[Thread | None]:
-        """The thread that each span belongs to; ``None`` where nothing tells."""
-        found: list[Thread | None] = []
-        for one in spans:
-            thread = thread_at(self.launching, one.task, one.device, one.end)
-            thread = thread_at(self.ending, one.task, one.device, one.start) if thread is None else thread
-            found.append(self.usual.get(one.task) if thread is None else (one.task.report, thread))
-        return found
+    def launchers(self, spans: IdleSpans) -> NDArray[np.int32]:
+        """The place in ``threads`` of what each span belongs to; ``None`` is there where nothing tells."""
+        places = np.empty(len(spans), np.int32)
+        for number, (task, device) in enumerate(spans.gpus):
+            own = np.flatnonzero(spans.gpu == number)
+            threads = threads_at(self.launching, task, device, spans.ends[own])
+            rest = threads == NO_THREAD
+            threads[rest] = threads_at(self.ending, task, device, spans.starts[own[rest]])
+            for one in np.unique(threads).tolist():
+                thread = self.usual.get(task) if one == NO_THREAD else (task.report, one)
+                places[own[threads == one]] = self.threads.setdefault(thread, len(self.threads))
+        return places
 
     def timeline(self, task: Task, thread: Thread | None, inside: Intervals, with_calls: bool) -> Segments:
         """The causes over the time of ``inside``, every moment of which has one."""
@@ -573,28 +631,3 @@ class _Host:
     def _name(self, thread: Thread) -> str:
         one = self.names.get(thread)
         return one.words(one.task in self.workers) if one is not None else ""
-
-
-def running_stretches(sampled: ThreadSamples | None, period: int | None, states: Segments | None) -> Segments:
-    """Find when a thread runs, labelled by the node of the nearest sample; 0 where there is none near enough.
-
-    A sample tells of the time that is nearer to it than to the next one, while the thread stays on the CPU; without
-    ``states``, of a period before and after it.
-    """
-    running = EMPTY if states is None else states.labelled(RUNNING)
-    unsampled = Segments(running.starts, running.ends, np.zeros(len(running), np.int64))
-    if sampled is None or period is None:
-        return unsampled
-    times, nodes = sampled.times, sampled.nodes
-    if states is None:
-        low, high = times - period, times + period
-    else:
-        stretch = np.searchsorted(running.starts, times, side="right") - 1
-        inside = (stretch >= 0) & (times < running.ends[np.maximum(stretch, 0)]) if len(running) else times < 0
-        times, nodes, stretch = times[inside], nodes[inside], stretch[inside]
-        low, high = running.starts[stretch], running.ends[stretch]
-    middle = (times[1:] + times[:-1]) // 2
-    starts = np.concatenate((low[:1], np.maximum(low[1:], middle)))
-    ends = np.concatenate((np.minimum(high[:-1], middle), high[-1:]))
-    kept = ends > starts
-    return one_after_the_other(Segments(starts[kept], ends[kept], nodes[kept]), unsampled)

@@ -18,8 +18,9 @@ from nsystui.base.answer import FILES_ONLY, RANK, TID, Column, Row, TableAnswer,
 from nsystui.base.kernel_names import function_name
 from nsystui.base.selection import Selection, Window
 from nsystui.base.text import whole_number
+from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.host.naming import HostThread, named_threads
-from nsystui.questions.host.segments import Thread, by_thread
+from nsystui.questions.host.segments import RUNNING, Segments, Thread, by_thread, one_after_the_other
 from nsystui.questions.host.stacks import PYTHON, SAMPLE, Function, Numbers, Stacks, StackTree, stacks_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import where
@@ -265,3 +266,28 @@ def functions_table(job: OpenJob, selection: Selection, by: str = "all", thread:
     if selection.name is not None:
         rows = [row for row in rows if selection.name.matches(str(row[full]))]
     return TableAnswer("functions", columns, rows, found, sampling_notes(job.session, samples))
+
+
+def running_stretches(sampled: ThreadSamples | None, period: int | None, states: Segments | None) -> Segments:
+    """Find when a thread runs, labelled by the node of the nearest sample; 0 where there is none near enough.
+
+    A sample tells of the time that is nearer to it than to the next one, while the thread stays on the CPU; without
+    ``states``, of a period before and after it.
+    """
+    running = EMPTY if states is None else states.labelled(RUNNING)
+    unsampled = Segments(running.starts, running.ends, np.zeros(len(running), np.int64))
+    if sampled is None or period is None:
+        return unsampled
+    times, nodes = sampled.times, sampled.nodes
+    if states is None:
+        low, high = times - period, times + period
+    else:
+        stretch = np.searchsorted(running.starts, times, side="right") - 1
+        inside = (stretch >= 0) & (times < running.ends[np.maximum(stretch, 0)]) if len(running) else times < 0
+        times, nodes, stretch = times[inside], nodes[inside], stretch[inside]
+        low, high = running.starts[stretch], running.ends[stretch]
+    middle = (times[1:] + times[:-1]) // 2
+    starts = np.concatenate((low[:1], np.maximum(low[1:], middle)))
+    ends = np.concatenate((np.minimum(high[:-1], middle), high[-1:]))
+    kept = ends > starts
+    return one_after_the_other(Segments(starts[kept], ends[kept], nodes[kept]), unsampled)

@@ -6,13 +6,14 @@ operation, gaps in between. `before_launch` says in words what the thread that l
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK, START, Column, Record, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
@@ -31,7 +32,6 @@ from nsystui.questions.host.causes import (
     WAITING,
     Attribution,
     Cause,
-    IdleSpan,
     attribute,
     folded,
     over_ranks,
@@ -39,7 +39,9 @@ from nsystui.questions.host.causes import (
 )
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of_job, top_function
 from nsystui.questions.host.host_work import CpuSpan, host_work
+from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
 from nsystui.questions.host.naming import named_threads, workers_by_rank
+from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import missing_note
@@ -57,10 +59,13 @@ _WITH_RANGE = 100
 
 @dataclass(frozen=True, eq=False)
 class IdleTime:
-    """All idle time of the selected GPUs: spans with their parts, by cause. They add up to ``idle`` (ns) exactly."""
+    """All idle time of the selected GPUs: spans by cause, and the part of each, by its place in `PARTS`.
+
+    They add up to ``idle`` (ns) exactly.
+    """
 
     attribution: Attribution
-    parts: Sequence[str]
+    parts: Numbers
     idle: int
 
 
@@ -76,12 +81,20 @@ def idle_time(
 
     Only of the ``wanted`` parts, and in spans of at least ``least`` ns.
     """
-    chosen = selection.with_name(None)
+    spans, parts = _spans(job, selection.with_name(None), step_name, wanted, least)
+    found = attribute(job, spans, with_ranges)
+    return IdleTime(found, parts, int(found.time.sum()))
+
+
+def _spans(
+    job: OpenJob, chosen: Selection, step_name: str | None, wanted: Sequence[str], least: int
+) -> tuple[IdleSpans, Numbers]:
+    """The spans of `idle_time`, and the part of each."""
     whole = extents(job.session, chosen.with_window(None))
     steady = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
-    spans: list[IdleSpan] = []
-    parts: list[str] = []
-    total = 0
+    found: dict[str, list[NDArray[Any]]] = {key: [np.zeros(0, np.int64)] for key in ("starts", "ends")}
+    found |= {key: [np.zeros(0, kind)] for key, kind in (("gpu", np.int32), ("part", np.int8))}
+    gpus: list[tuple[Task, int]] = []
     for one in job.gpus(chosen):
         task, device = one.device.task.task, one.device.device
         worked, budget = one.worked(whole[task.report]), steady.get((task, device))
@@ -90,19 +103,20 @@ def idle_time(
         window = budget.window
         begin = min(max(budget.steady, window.start), window.end)
         last = min(max(worked.end, begin), window.end)
-        idle = one.idle(window)
         edges = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
-        for part, low, high in edges:
-            if part not in wanted:
-                continue
-            here = idle.clip(low, high)
-            is_long = here.ends - here.starts >= least
-            here = Intervals(here.starts[is_long], here.ends[is_long])
-            total += here.length
-            for start, end in zip(here.starts.tolist(), here.ends.tolist(), strict=True):
-                spans.append(IdleSpan(task, device, start, end))
-                parts.append(part)
-    return IdleTime(attribute(job, spans, with_ranges), parts, total)
+        gpus.append((task, device))
+        kinds = [(number, low, high) for number, (part, low, high) in enumerate(edges) if part in wanted]
+        for idle in one.idle_parts(window):
+            for number, low, high in kinds:
+                here = idle.clip(low, high)
+                own = here.ends - here.starts >= least
+                place = (np.full(int(own.sum()), value) for value in (np.int32(len(gpus) - 1), np.int8(number)))
+                for kept, values in zip(found.values(), (here.starts[own], here.ends[own], *place), strict=True):
+                    kept.append(values)
+    starts, ends, gpu, parts = (np.concatenate(found.pop(key)) for key in list(found))
+    used = np.unique(gpu)
+    gpu = np.searchsorted(used, gpu).astype(np.int32)
+    return IdleSpans([gpus[number] for number in used.tolist()], gpu, starts, ends), parts
 
 
 _CAUSE = Column("cause", header="Cause", label="cause")
@@ -142,24 +156,6 @@ LIST_COLUMNS = (
 )
 
 
-@dataclass(eq=False)
-class _Sum:
-    """The time of some causes in each part, ns, and the spans that they are of."""
-
-    causes: Counter[Cause] = field(default_factory=Counter)
-    parts: Counter[str] = field(default_factory=Counter)
-    spans: set[int] = field(default_factory=set)
-
-    def row(self, place: Row, idle: int, is_range: bool) -> Row:
-        """The cells of the largest cause, with its share where ``place`` is a range that may have others."""
-        time = self.causes.total()
-        cause = max(self.causes, key=lambda one: (self.causes[one], one.words))
-        share = (100.0 * self.causes[cause] / time,) if is_range else ()
-        parts = (self.parts[part] for part in PARTS)
-        sums = (time, 100.0 * time / idle)
-        return (*place, *sums, *cause_cells(cause), *share, len(self.spans), *parts)
-
-
 def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
     """Tabulate idle time by cause (of each rank), or by NVTX range with its largest cause, the longest first.
 
@@ -169,13 +165,23 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     is_range, has_largest = by == "range", by in ("range", "length")
     idle = idle_time(job, selection, step_name, is_range)
     ranks = {item.task: item.rank for item in job.ranks}
-    sums: dict[tuple[Row, Cause | None], _Sum] = {}
-    for place, cause, span, time in _times(idle, by, ranks):
-        of_row = sums.setdefault((place, None if has_largest else cause), _Sum())
-        of_row.causes[cause] += time
-        of_row.parts[idle.parts[span]] += time
-        of_row.spans.add(span)
-    rows = [of_row.row(place, idle.idle, has_largest) for (place, _), of_row in sums.items()]
+    shown, numbers, one = *_shown(idle, by, ranks), idle.attribution
+    groups = {key: number for number, key in enumerate(dict.fromkeys(_group(key, has_largest) for key in shown))}
+    group = np.array([groups[_group(key, has_largest)] for key in shown], np.int64)
+    times = np.zeros((len(shown), len(PARTS)), np.int64)
+    spans = np.zeros(len(groups), np.int64)
+    for part in one.portions():
+        np.add.at(times, (numbers[part], idle.parts[one.span[part]]), one.time[part])
+        pairs = np.unique(group[numbers[part]] * len(one.spans) + one.span[part])
+        spans += np.bincount(pairs // len(one.spans), minlength=len(groups))
+    rows: list[Row] = []
+    for key, number in groups.items():
+        own = np.flatnonzero(group == number)
+        of_cause = times[own].sum(axis=1).tolist()
+        largest, cause = max(zip(of_cause, (shown[place][1] for place in own), strict=True), key=_by_time)
+        time = sum(of_cause)
+        share = (100.0 * time / idle.idle, *cause_cells(cause), *((100.0 * largest / time,) if has_largest else ()))
+        rows.append((*key[0], time, *share, int(spans[number]), *times[own].sum(axis=0).tolist()))
     by_columns = {"rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS, "length": LENGTH_COLUMNS}
     columns = by_columns.get(by, SUM_COLUMNS)
     keys = [column.key for column in columns]
@@ -185,32 +191,60 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     if selection.name is not None:
         matches = selection.name.matches
         rows = [row for row in rows if matches(" ".join(str(row[number]) for number in texts if row[number]))]
-    reads = any(cause.reads for of_row in sums.values() for cause in of_row.causes)
+    reads = any(cause.reads for _, cause in shown)
     notes = (*_notes(job, selection, is_range), *([missing_note(job.session, tables.file_accesses)] if reads else []))
     return _answer(job, columns, rows, total, [note for note in notes if note])
 
 
-def _place(by: str, rank: int | None, name: str | None, length: int) -> Row:
-    """The cells before the times."""
-    place = bisect_right(_LENGTHS, length)
-    to = _LENGTHS[place] if place < len(_LENGTHS) else None
-    return {"rank": (rank,), "range": (name,), "length": (_LENGTHS[place - 1], to)}.get(by, ())
+def _place(by: str, number: int, one: Attribution, ranks: Mapping[Task, int]) -> Row:
+    """The cells before the times, by the number of a GPU, a range or a length."""
+    if by == "rank":
+        return (ranks.get(one.spans.gpus[number][0]),)
+    if by == "range":
+        return (one.ranges[number],)
+    return (_LENGTHS[number], (*_LENGTHS[1:], None)[number]) if by == "length" else ()
 
 
-def _times(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> list[tuple[Row, Cause, int, int]]:
-    """The time of each cause in each span (its number), as the rows of a place show it."""
+_Shown = tuple[Row, Cause]
+"""A cause as the rows of a place show it."""
+
+
+def _group(key: _Shown, has_largest: bool) -> tuple[Row, Cause | None]:
+    """What has one row."""
+    return key[0], None if has_largest else key[1]
+
+
+def _by_time(one: tuple[int, Cause]) -> tuple[int, str]:
+    return one[0], one[1].words
+
+
+def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> tuple[list[_Shown], NDArray[np.int32]]:
+    """What the times of an attribution are shown as, and the number of that for each of them."""
     one = found.attribution if by == "rank" else over_ranks(found.attribution)
-    rows = []
+    known: dict[int, int] = {}
+    numbers = np.empty(len(one.time), np.int32)
+    for part in one.portions():
+        place: Any = np.int64(0)
+        if by == "length":
+            place = np.searchsorted(_LENGTHS, (one.spans.ends - one.spans.starts)[one.span[part]], "right") - 1
+        elif by in ("rank", "range"):
+            place = one.spans.gpu[one.span[part]] if by == "rank" else one.range[part]
+        keys, inverse = np.unique(place * np.int64(len(one.causes)) + one.cause[part], return_inverse=True)
+        coded = np.array([known.setdefault(key, len(known)) for key in keys.tolist()], np.int32)
+        numbers[part] = coded[inverse.reshape(-1)]
+    times = np.zeros(len(known), np.int64)
+    np.add.at(times, numbers, one.time)
     whole: dict[Row, Counter[Cause]] = {}
-    numbers = (part.tolist() for part in (one.span, one.cause, one.range, one.time))
-    for span, number, name, time in zip(*numbers, strict=True):
-        idle = one.spans[span]
-        place = _place(by, ranks.get(idle.task), one.ranges[name], idle.end - idle.start)
-        cause = one.causes[number]
-        whole.setdefault(place, Counter())[cause] += time
-        rows.append((place, cause, span, time))
-    shown = {place: folded(times) for place, times in whole.items()}
-    return [(place, shown[place][cause], span, time) for place, cause, span, time in rows]
+    pairs: list[_Shown] = []
+    for key, time in zip(known, times.tolist(), strict=True):
+        number, cause = divmod(key, len(one.causes))
+        cells = _place(by, number, one, ranks)
+        pairs.append((cells, one.causes[cause]))
+        whole.setdefault(cells, Counter())[one.causes[cause]] += time
+    of_place = {cells: folded(causes) for cells, causes in whole.items()}
+    shown = [(cells, of_place[cells][cause]) for cells, cause in pairs]
+    order = {key: number for number, key in enumerate(dict.fromkeys(shown))}
+    return list(order), np.array([order[key] for key in shown], np.int32)[numbers]
 
 
 def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
@@ -219,14 +253,25 @@ def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
     ranks = {item.task: item.rank for item in job.ranks}
     one, wanted = found.attribution, {key: value for key, value in values.items() if key in _WORDS}
     by = next((by for by, key in (("range", "range"), ("length", "from"), ("rank", "rank")) if key in values), "all")
-    has_largest, rank = by in ("range", "length"), values.get("rank")
-    own = _place(by, rank if isinstance(rank, int) else None, str(values.get("range")), int(values.get("from") or 0))
+    has_largest = by in ("range", "length")
+    keys = {"rank": ("rank",), "range": ("range",), "length": ("from", "to")}.get(by, ())
+    own = tuple(values.get(key) for key in keys)
     times: Counter[str] = Counter()
-    for (place, cause, _, time), number in zip(_times(found, by, ranks), one.range.tolist(), strict=True):
-        if place == own and has_largest:
-            times[cause.words or cause.kind] += time
-        elif place == own and dict(zip(_WORDS, cause_cells(cause), strict=True)).items() >= wanted.items():
-            times[one.ranges[number]] += time
+    shown, numbers = _shown(found, by, ranks)
+    for number, (place, cause) in enumerate(shown):
+        if place != own or not (
+            has_largest or dict(zip(_WORDS, cause_cells(cause), strict=True)).items() >= wanted.items()
+        ):
+            continue
+        rows = numbers == number
+        if has_largest:
+            times[cause.words or cause.kind] += int(one.time[rows].sum())
+        else:
+            known, of_range = np.unique(one.range[rows], return_inverse=True)
+            spent = np.zeros(len(known), np.int64)
+            np.add.at(spent, of_range.reshape(-1), one.time[rows])
+            for name, time in zip(known.tolist(), spent.tolist(), strict=True):
+                times[one.ranges[name]] += time
     longest = sorted(times, key=lambda name: (-times[name], name))[:_TOLD]
     largest = [(name, 100.0 * times[name] / times.total()) for name in longest if times[name]]
     said = ", ".join(f"{name} {format_value(Unit.PERCENT, share)}" for name, share in largest)
@@ -241,8 +286,9 @@ def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_na
     """List the idle spans of at least ``least`` ns with its largest cause, the longest first."""
     found = idle_time(job, selection, step_name)
     one = found.attribution
-    numbers = [number for number, span in enumerate(one.spans) if span.end - span.start >= least]
-    numbers.sort(key=lambda number: (one.spans[number].start - one.spans[number].end, one.spans[number].start))
+    lengths, starts = one.spans.ends - one.spans.starts, one.spans.starts
+    order = np.lexsort((starts, -lengths))
+    numbers = order[lengths[order] >= least].tolist()
     longest = [one.spans[number] for number in numbers[:_WITH_RANGE]]
     works = host_work(job, [CpuSpan(span.task, span.device, Window(span.start, span.end)) for span in longest])
     ranks = {item.task: item.rank for item in job.ranks}
@@ -251,7 +297,7 @@ def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_na
         span, causes = one.spans[number], shown_times(one.of_span(number))
         cause = max(causes, key=lambda item: (causes[item], item.words))
         length = span.end - span.start
-        where = (ranks.get(span.task), span.device, found.parts[number], span.start, length)
+        where = (ranks.get(span.task), span.device, PARTS[found.parts[number]], span.start, length)
         range_name = works[place].range_name if place < len(works) else None
         rows.append((*where, *cause_cells(cause), 100.0 * causes[cause] / length, range_name))
     notes = _notes(job, selection)

@@ -12,17 +12,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from nsystui.base.selection import Task, Window
-from nsystui.questions.host import segments as gil
-from nsystui.questions.host.causes import (
-    KINDS,
-    Attribution,
-    Cause,
-    IdleSpan,
-    attribute,
-    folded,
-    over_ranks,
-    shown_times,
-)
+from nsystui.questions.host import segments
+from nsystui.questions.host.causes import KINDS, Attribution, Cause, attribute, folded, over_ranks, shown_times
+from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries import mpi
@@ -30,7 +22,7 @@ from nsystui.questions.queries.conditions import job_start
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-_NO_RANGES = (f"{mpi.DOMAIN}:", f"{gil.DOMAIN}:")
+_NO_RANGES = (f"{mpi.DOMAIN}:", f"{segments.DOMAIN}:")
 """What the names of ranges begin with that are causes themselves."""
 _SPAN = ("number", "report", "process", "thread", "lo", "hi")
 _UNKNOWN = -1
@@ -112,10 +104,11 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
     if not idle.spans or not session.count(table):
         return found
     columns, offset = table.c, table.c.clock_offset
+    threads = [idle.launchers[which] for which in idle.launcher.tolist()]
     asked = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN), name="asked").data(
         [
             (number, one.task.report, one.task.process, thread[1] if thread else _UNKNOWN, one.start, one.end)
-            for number, (one, thread) in enumerate(zip(idle.spans, idle.threads, strict=True))
+            for number, (one, thread) in enumerate(zip(idle.spans, threads, strict=True))
         ]
     )
     # Given as values the spans are known to be few: the rows go past them, in one scan.
@@ -133,6 +126,7 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
             sa.or_(columns.thread == own.thread, own.thread == _UNKNOWN),
             columns.start < own.hi - offset,
             sa.or_(columns.end > own.lo - offset, columns.end.is_(None)),
+            segments.may_overlap(table, [(one.task, one.start, one.end) for one in idle.spans]),
         )
     )
     for number, start, end, label in sorted(session.rows(query)):

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from nsystui.base.selection import Selection, Task
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.host.segments import FAR, Segments, Thread, one_after_the_other
+from nsystui.questions.host.segments import FAR, NO_THREAD, Segments, Thread, one_after_the_other
 from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.paths import numbered, template
@@ -118,44 +118,53 @@ Launches = Mapping[tuple[Task, int], tuple[Times, Numbers]]
 """Of each GPU (task, CUDA ordinal) the times of its operations, ascending, and the threads that launched them."""
 
 
-def launching_threads(session: Session, tasks: frozenset[Task], moments: set[int] | None, edge: str) -> Launches:
-    """Read which threads launched the operations of each GPU (task, CUDA ordinal).
+def launching_threads(
+    session: Session, tasks: frozenset[Task], starts: Times, ends: Times, are_few: bool
+) -> tuple[Launches, Launches]:
+    """Read which threads launched the operations of each GPU (task, CUDA ordinal) beside n idle spans (job time, ns).
 
-    Returns the times of their ``edge`` (``start`` or ``end``; job time, ns, ascending) and the threads (globalTid).
-    With ``moments`` only operations with their edge at one of these are read.
+    Once by the times at which the operations began, to be found by the ``ends`` of spans, and once by those at which
+    they ended. Of ``are_few`` spans only these operations are read, else all of the time from the first to the last.
     """
-    calls = tables.api_calls
-    parts: dict[tuple[Task, int], list[tuple[Times, Numbers]]] = {}
+    calls, offsets = tables.api_calls, [report.clock_offset for report in session.reports]
+    parts: dict[tuple[Task, int], list[tuple[Times, ...]]] = {}
     for table in map(tables.of, GPU_TABLES):
         if not session.count(table) or not session.count(calls):
             continue
-        moment = (table.c[edge] + table.c.clock_offset).label("moment")
-        query = sa.select(table.c.report, table.c.process, table.c.device, moment, calls.c.thread)
+        start, end = ((table.c[edge] + table.c.clock_offset).label(edge) for edge in ("start", "end"))
+        query = sa.select(table.c.report, table.c.process, table.c.device, start, end, calls.c.thread)
         query = query.join_from(table, calls, is_launched_by(table, calls))
         query = query.where(of_tasks(table, tasks), calls.c.thread.is_not(None))
-        if moments is not None:
-            query = query.where(moment.in_(sorted(moments)))
-        found = session.arrays(query)
-        keys = np.stack([found[key].astype(np.int64) for key in ("report", "process", "device")])
-        known, place = np.unique(keys, axis=1, return_inverse=True)
-        place = place.reshape(-1)
-        for number, (report, process, device) in enumerate(known.T.tolist()):
-            own = place == number
-            part = found["moment"][own].astype(np.int64), found["thread"][own].astype(np.int64)
+        if are_few:
+            query = query.where(sa.or_(start.in_(ends.tolist()), end.in_(starts.tolist())))
+        else:
+            low, high = int(starts.min()) - max(offsets), int(ends.max()) - min(offsets)
+            query = query.where(table.c.start <= high, sa.or_(table.c.end >= low, table.c.end.is_(None)))
+        found = {key: np.ma.filled(values, NO_THREAD) for key, values in session.arrays(query).items()}
+        place = np.zeros(len(found["thread"]), np.int64)
+        for key in ("report", "process", "device"):
+            known, number = np.unique(found[key], return_inverse=True)
+            place = place * len(known) + number.reshape(-1)
+        for number, first in zip(*(part.tolist() for part in np.unique(place, return_index=True)), strict=True):
+            report, process, device = (int(found[key][first]) for key in ("report", "process", "device"))
+            part = tuple(found[key][place == number].astype(np.int64) for key in ("start", "end", "thread"))
             parts.setdefault((Task(report, process), device), []).append(part)
-    launches = {}
+    launches: tuple[dict[tuple[Task, int], tuple[Times, Numbers]], ...] = ({}, {})
     for gpu, own_parts in parts.items():
-        times, threads = (np.concatenate(part) for part in zip(*own_parts, strict=True))
-        order = np.lexsort((threads, times))
-        launches[gpu] = times[order], threads[order]
-    return launches
+        *edges, threads = (np.concatenate(part) for part in zip(*own_parts, strict=True))
+        for found_of, times in zip(launches, edges, strict=True):
+            order = np.lexsort((threads, times))
+            found_of[gpu] = times[order], threads[order]
+    return launches[0], launches[1]
 
 
-def thread_at(launches: Launches, task: Task, device: int, moment: int) -> int | None:
-    """Find the thread (globalTid) that launched the operation of a GPU at ``moment``; ``None`` where there is none."""
+def threads_at(launches: Launches, task: Task, device: int, moments: Times) -> Numbers:
+    """Find the threads (globalTid) that launched the operations of a GPU at ``moments``; ``NO_THREAD`` for none."""
     times, threads = launches.get((task, device), (_NO_TIMES, _NO_TIMES))
-    number = int(np.searchsorted(times, moment))
-    return int(threads[number]) if number < len(times) and times[number] == moment else None
+    if not len(times):
+        return np.full(len(moments), NO_THREAD)
+    place = np.minimum(np.searchsorted(times, moments), len(times) - 1)
+    return np.where(times[place] == moments, threads[place], NO_THREAD)
 
 
 _NO_TIMES = np.empty(0, np.int64)

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
+from nsystui.questions.nvtx.loading import Texts, coded_arrays
 from nsystui.questions.queries.conditions import where
-from nsystui.questions.queries.statistics import numbered
 from nsystui.store import tables
 from nsystui.store.session import Session
 
 Thread = tuple[int, int]
 """A thread: the index of its report, and NVIDIA's globalTid."""
+NO_THREAD = -1
+"""In the place of the globalTid of what no thread is known of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +109,7 @@ FAR = 1 << 61
 
 def by_thread(found: Mapping[str, NDArray[Any]]) -> dict[Thread, NDArray[np.int64]]:
     """Find the places of the rows of each thread, by ``report`` and ``thread``; those of no thread are in none."""
-    thread = np.ma.filled(found["thread"], -1).astype(np.int64)
+    thread = np.ma.filled(found["thread"], NO_THREAD).astype(np.int64)
     report = found["report"].astype(np.int64)
     order = np.lexsort((thread, report))
     is_new = np.concatenate(
@@ -115,7 +117,9 @@ def by_thread(found: Mapping[str, NDArray[Any]]) -> dict[Thread, NDArray[np.int6
     ).astype(bool)
     groups = np.split(order, np.flatnonzero(is_new)[1:]) if len(order) else []
     return {
-        (int(report[group[0]]), int(thread[group[0]])): np.sort(group) for group in groups if thread[group[0]] != -1
+        (int(report[group[0]]), int(thread[group[0]])): np.sort(group)
+        for group in groups
+        if thread[group[0]] != NO_THREAD
     }
 
 
@@ -131,6 +135,9 @@ class Calls:
     chains: Mapping[Thread, NDArray[np.int64]] = field(default_factory=dict)
 
 
+NO_CALLS = Calls((), {})
+
+
 def calls_of(
     session: Session,
     table: sa.FromClause,
@@ -144,10 +151,10 @@ def calls_of(
     """
     columns = table.c
     if isinstance(table, sa.Table) and not session.count(table):
-        return Calls((), {})
+        return NO_CALLS
     query = sa.select(
         columns.report,
-        columns.thread,
+        sa.func.coalesce(columns.thread, NO_THREAD).label("thread"),
         (columns.start + columns.clock_offset).label("start"),
         # A call that never returned goes on.
         sa.func.coalesce(columns.end + columns.clock_offset, FAR).label("end"),
@@ -156,17 +163,21 @@ def calls_of(
     ).where(*where(table, selection.with_name(None)))
     if spans is not None:
         query = query.where(_overlaps(table, spans))
-    found = session.arrays(query)
-    label, names = numbered(found["name"])
+    texts = Texts()
+    found = coded_arrays(session, query, _CALL_TYPES, {"name": texts})
     threads, chains = {}, {}
     for thread, rows in by_thread(found).items():
         own = outermost(found["start"][rows], found["end"][rows], np.arange(len(rows)))
-        threads[thread] = Segments(own.starts, own.ends, label[rows][own.labels])
+        threads[thread] = Segments(own.starts, own.ends, found["name"][rows][own.labels].astype(np.int64))
         if chain is not None:
             chains[thread] = found["chain"][rows][own.labels].astype(np.int64)
-    return Calls(tuple(map(str, names)), threads, chains)
+    return Calls(tuple(texts.texts), threads, chains)
 
 
+_CALL_TYPES: dict[str, type[np.generic]] = {
+    **dict.fromkeys(("report", "thread", "start", "end", "chain"), np.int64),
+    "name": np.int32,
+}
 _SPAN = ("report", "process", "lo", "hi")
 
 
@@ -182,12 +193,17 @@ def _overlaps(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> s
     own = sa.select(asked).cte("wanted").c
     is_within = (columns.start < own.hi - offset, sa.or_(columns.end > own.lo - offset, columns.end.is_(None)))
     exactly = sa.exists().where(columns.report == own.report, columns.process == own.process, *is_within)
-    # Most rows are short and begin near no span: a look at the time alone leaves them out at little cost.
+    return sa.and_(exactly, may_overlap(table, spans))
+
+
+def may_overlap(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> sa.ColumnElement[bool]:
+    """Whether a row is long or begins near one of the spans: most do not, and a look at the time alone costs little."""
+    columns = table.c
     width = max(sum(end - start for _, start, end in spans) // len(spans), _LEAST_WIDTH)
     edges = ((start // width - 2, end // width + 1) for _, start, end in spans)  # SQL divides towards zero
     near = sorted({part for first, last in edges for part in range(first, last + 1)})
-    is_near = (columns.start + offset).op("//", precedence=8)(width).in_(near)
-    return sa.and_(exactly, sa.or_(is_near, columns.end.is_(None), columns.end - columns.start > width))
+    is_near = (columns.start + columns.clock_offset).op("//", precedence=8)(width).in_(near)
+    return sa.or_(is_near, columns.end.is_(None), columns.end - columns.start > width)
 
 
 RUNNING, RUNNABLE, BLOCKED, OFF = STATES = range(4)

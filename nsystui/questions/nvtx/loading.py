@@ -62,8 +62,10 @@ class Texts:
 
     def coded(self, texts: NDArray[Any]) -> SmallInts:
         """Return the numbers of ``texts``; a text that has none yet gets the next one."""
-        numbers = self.numbers
-        return np.array([numbers.setdefault(text, len(numbers)) for text in texts.tolist()], np.int32)
+        numbers, listed = self.numbers, texts.tolist()
+        for text in dict.fromkeys(listed):
+            numbers.setdefault(text, len(numbers))
+        return np.fromiter(map(numbers.__getitem__, listed), np.int32, len(listed))
 
     def ranks(self) -> Ints:
         """Return the position of each text in alphabetical (code point) order; shape ``(len(texts),)``."""

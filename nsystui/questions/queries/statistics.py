@@ -267,13 +267,6 @@ def query_rows(session: Session, query: sa.Select[Any], columns: Sequence[Column
     return [tuple(row[place] for place in places) for batch in session.batches(query, _AT_ONCE) for row in batch]
 
 
-def numbered(values: NDArray[Any]) -> tuple[NDArray[np.int64], list[Any]]:
-    """Number the values in order of first appearance; returns the number of each, and the different values."""
-    listed = values.tolist()
-    numbers = {value: number for number, value in enumerate(dict.fromkeys(listed))}
-    return np.fromiter(map(numbers.__getitem__, listed), np.int64, len(listed)), list(numbers)
-
-
 def places_by(columns: Iterable[NDArray[Any]]) -> dict[tuple[Any, ...], NDArray[np.int64]]:
     """Find the places of the rows that have the same values in all ``columns``, by these values, as they first appear.
 

@@ -134,7 +134,7 @@ def without_holes(gpu: Projection) -> Projection:
     return replace(gpu, start=np.where(is_empty, 0, gpu.start), end=np.where(is_empty, 0, gpu.end))
 
 
-_JOINED = 1 << 17
+_JOINED = 1 << 19
 """About so many API calls are joined with their operations at once."""
 
 

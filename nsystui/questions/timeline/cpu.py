@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.host.causes import running_stretches
-from nsystui.questions.host.functions import samples_of
+from nsystui.questions.host.functions import running_stretches, samples_of
 from nsystui.questions.host.segments import Segments, scheduling_of
 from nsystui.questions.host.stacks import StackTree, program_function
 from nsystui.store import tables

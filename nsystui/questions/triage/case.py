@@ -24,7 +24,7 @@ from nsystui.questions.blocking.budget import RankIterations, iterations
 from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
-from nsystui.questions.host.causes import IdleSpan
+from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.segments import Scheduling, scheduling_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.host_copies import HostCopies, host_copies

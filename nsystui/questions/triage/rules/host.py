@@ -31,11 +31,11 @@ from nsystui.questions.host.causes import (
     SYNCHRONISING,
     WAITING,
     Cause,
-    IdleSpan,
     attribute,
 )
 from nsystui.questions.host.gaps import CAUSE_COLUMNS, STARTUP, TAIL, cause_cells, idle_time
 from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
+from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, Segments, gil_of, pairs
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum
 from nsystui.questions.triage.case import Case, Place, by_place, number_of, rank_words, spans, time_words, worked_by

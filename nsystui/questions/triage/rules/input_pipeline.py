@@ -30,10 +30,10 @@ from nsystui.questions.host.causes import (
     SYNCHRONISING,
     WAITING,
     Cause,
-    IdleSpan,
     attribute,
 )
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of, top_function
+from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nvtx.loading import FOLDED_LABEL

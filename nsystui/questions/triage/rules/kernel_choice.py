@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, STREAM, Column, TableAnswer, Unit
 from nsystui.base.kernel_families import ATTENTION, CONVOLUTION, COPY, ELEMENTWISE, GEMM
 from nsystui.base.selection import Selection, Task
-from nsystui.questions.queries.conditions import duration, job_end, job_start, where
+from nsystui.questions.blocking.dependencies import NONE, Numbers
+from nsystui.questions.queries.conditions import job_end, job_start, where
+from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.questions.stats.cuda_sums import NO_RANGE, LaunchRanges
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -161,8 +164,10 @@ def layout_changes(case: Case) -> Sequence[Finding]:
 _LOOKED_AT = 40
 _MOST_LAUNCHES = 2_000_000
 """With more kernels the launches are not read for the name of a range."""
-_SUMS = 4
-"""The rows of the longest chains begin with so many sums over all chains."""
+_AT_ONCE = 1 << 18
+"""About so many kernels are in memory at once."""
+_PLACE = ("report", "process", "device", "stream")
+_CHAIN = ("report", "process", "row", "device", "stream", "start", "duration", "kernels", "idle", "saved")
 _COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -173,17 +178,6 @@ _COLUMNS = (
     Column("idle", header="Idle (ns)", label="idle", unit=Unit.DURATION, importance=1),
     Column("saved", header="Saved at Most (ns)", label="saved at most", unit=Unit.DURATION),
 )
-
-
-class _Chain(NamedTuple):
-    rank: int | None
-    device: int
-    stream: int
-    start: int
-    duration: int
-    kernels: int
-    idle: int
-    saved: int
 
 
 @rule(
@@ -202,17 +196,20 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     works = [one for one in kernel_mix(case) if _is_pointwise(one)]
     if not works or case.percent(case.mean(one.time for one in works)) < case.thresholds.unfused_percent / 2:
         return []  # cheaper than to put every launch in order
-    chains = _chains(case, works)
-    sums = [sa.cast(sa.func.sum(chains.c[key]).over(), sa.BigInteger) for key in ("saved", "kernels", "idle")]
-    keys = ("report", "process", "first", *(column.key for column in _COLUMNS[1:]))
-    longest = sa.select(*sums, sa.func.count().over(), *(chains.c[key] for key in keys))
-    found = case.job.session.rows(longest.order_by(chains.c.saved.desc(), chains.c.start).limit(_LOOKED_AT))
-    saved, kernels, idle, count = found[0][:_SUMS] if found else (0, 0, 0, 0)
+    saved = kernels = idle = count = 0
+    worst: list[tuple[int, ...]] = []
+    for chains in _chains(case, works):
+        saved, kernels, idle = (
+            total + int(chains[key].sum()) for total, key in ((saved, "saved"), (kernels, "kernels"), (idle, "idle"))
+        )
+        count += len(chains["saved"])
+        longest = np.lexsort((chains["start"], -chains["saved"]))[:_LOOKED_AT]
+        worst += zip(*(chains[key][longest].tolist() for key in _CHAIN), strict=True)
+        worst = sorted(worst, key=lambda chain: (-chain[-1], chain[5]))[:_LOOKED_AT]
     cost = case.mean([saved])
     share = case.percent(cost)
     if not saved or share < case.thresholds.unfused_percent:
         return []
-    worst = [row[_SUMS:] for row in found]
     name = _range(case, worst)
     place = f" Most of the longest chains are in NVTX range `{name}`." if name else ""
     sentence = (
@@ -236,7 +233,7 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
         f"{case.thresholds.tiny_kernel_us:g} µs. The longest kernel of each grid of a chain is left out. This is an "
         "upper limit. Mean over the GPUs."
     )
-    rows = [_Chain(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
+    rows = [(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
     door, evidence = Door("kernels", by="family"), TableAnswer("unfused-kernels", _COLUMNS, rows, len(rows))
     return [Finding("unfused-kernels", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
@@ -248,66 +245,94 @@ def _is_pointwise(one: NameWork) -> bool:
     return one.family == ELEMENTWISE or (one.family == COPY and "copy_kernel" in one.name)
 
 
-def _chains(case: Case, works: Sequence[NameWork]) -> sa.Subquery:
-    """The chains: place and first row, start, duration, kernels, idle time, and what fusing saves at most."""
-    columns = tables.kernels.c
-    names = [(one.name,) for one in works]
-    own = sa.select(sa.values(sa.column("name", sa.String), name="given").data(names)).cte("pointwise")
-    place = ("report", "process", "device", "stream")
+def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers]]:
+    """The chains in portions: place, first row, start, duration, kernels, idle time, and what fusing saves at most.
 
-    def in_order(of: sa.Subquery, value: sa.Function[Any], until_here: bool = False) -> sa.ColumnElement[Any]:
-        rows = (None, 0) if until_here else None
-        return value.over(partition_by=[of.c[key] for key in place], order_by=[of.c.start, of.c.row], rows=rows)
+    The last run of a stream may go on in the next portion and waits for it, unless it is as long as a portion.
+    """
+    least_gap, waiting = round(case.thresholds.tiny_kernel_us * 1e3), dict[str, Numbers]()
+    for launches in _launches(case, works):
+        rows = {key: np.concatenate((waiting[key], values)) if waiting else values for key, values in launches.items()}
+        order = np.lexsort([rows[key] for key in ("row", "start", *reversed(_PLACE))])
+        rows = {key: values[order] for key, values in rows.items()}
+        is_own = rows["kernel"] > 0
+        is_place = np.any([np.diff(rows[key]) != 0 for key in _PLACE], axis=0)
+        goes_on = ~is_place & is_own[:-1] & (rows["start"][1:] - rows["end"][:-1] < least_gap)
+        rows["run"] = np.concatenate(([0], np.cumsum(~goes_on)))
+        may_go_on = np.isin(rows["run"], rows["run"][np.append(is_place, True) & is_own])
+        may_go_on &= may_go_on.sum() <= _AT_ONCE
+        waiting = {key: rows[key][may_go_on] for key in launches}
+        yield _of_runs({key: values[is_own & ~may_go_on] for key, values in rows.items()})
+    if waiting:
+        is_new = np.any([np.diff(waiting[key], prepend=NONE) != 0 for key in _PLACE], axis=0)
+        yield _of_runs({**waiting, "run": np.cumsum(is_new)})
 
-    kernels = (
+
+def _launches(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers]]:
+    """All kernels in portions by time; ``kernel`` is the number of the name of a pointwise one, 0 of any other."""
+    table, columns = tables.kernels, tables.kernels.c
+    names = [(name, number) for number, name in enumerate(sorted({one.name for one in works}), 1)]
+    own = sa.values(sa.column("name", sa.String), sa.column("number", sa.BigInteger), name="pointwise").data(names)
+    query = (
         sa.select(
-            *(columns[key] for key in place), columns.row, job_start(tables.kernels).label("start"),
-            job_end(tables.kernels).label("end"), duration(tables.kernels).label("time"),
-            sa.func.coalesce(columns.name, "").label("name"),
-            sa.func.coalesce(columns.name, "").in_(sa.select(own.c.name)).label("is_own"),
-            sa.func.concat_ws(" ", columns.grid_x, columns.grid_y, columns.grid_z).label("grid"),
-        ).where(*where(tables.kernels, case.chosen), columns.end.is_not(None))
-    ).subquery("launches")  # fmt: skip
-    last_end, last_own = (in_order(kernels, sa.func.lag(kernels.c[key])) for key in ("end", "is_own"))
-    goes_on = sa.and_(last_own, kernels.c.start - last_end < round(case.thresholds.tiny_kernel_us * 1e3))
-    ordered = sa.select(*kernels.c, sa.func.coalesce(goes_on, sa.false()).label("goes_on")).subquery("ordered")
-    begun = in_order(ordered, sa.func.sum(sa.case((ordered.c.goes_on, 0), else_=1)), until_here=True)
-    of_chain = sa.select(*ordered.c, begun.label("number")).subquery("of_chain")
-    again = sa.func.row_number().over(
-        partition_by=[of_chain.c[key] for key in (*place, "number", "name", "grid")],
-        order_by=[of_chain.c.start, of_chain.c.row],
-    )
-    counted = sa.select(*of_chain.c, again.label("again")).where(of_chain.c.is_own).subquery("counted")
-    iteration = sa.func.max(counted.c.again).over(
-        partition_by=[counted.c[key] for key in (*place, "number")],
-        order_by=[counted.c.start, counted.c.row],
-        rows=(None, 0),
-    )
-    each = sa.select(*counted.c, iteration.label("iteration")).subquery("each")
-    parts = (*place, "number", "iteration")
-
-    def grouped(of: sa.Subquery, kernels: sa.ColumnElement[Any], *by: str) -> sa.Select[Any]:
-        keys = [of.c[key] for key in (*parts, *by)]
-        first = [sa.func.min(of.c[key]).label(key) for key in ("start", "row")]
-        times = [sa.func.sum(of.c.time).label("time"), sa.func.max(of.c.time).label("longest")]
-        end = sa.func.max(of.c.end).label("end")
-        return sa.select(*keys, *first, end, *times, kernels.label("kernels")).group_by(*keys)
-
-    by_name = grouped(each, sa.func.count(), "grid", "name").subquery("by_name")
-    grids = grouped(by_name, sa.func.sum(by_name.c.kernels), "grid").subquery("grids")
-    keys = [grids.c[key] for key in parts]
-    span, kernels_of = sa.func.max(grids.c.end) - sa.func.min(grids.c.start), sa.func.sum(grids.c.kernels)
-    return (
-        sa.select(
-            *keys, sa.func.min(grids.c.row).label("first"), sa.func.min(grids.c.start).label("start"),
-            span.label("duration"), kernels_of.label("kernels"),
-            sa.func.greatest(span - sa.func.sum(grids.c.time), 0).label("idle"),
-            sa.func.greatest(span - sa.func.sum(grids.c.longest), 0).label("saved"),
-        ).group_by(*keys).having(kernels_of > 1)
-    ).subquery("chains")  # fmt: skip
+            *(sa.func.coalesce(columns[key], NONE).label(key) for key in _PLACE), columns.row,
+            job_start(table).label("start"), job_end(table).label("end"),
+            sa.func.coalesce(own.c.number, 0).label("kernel"),
+            sa.func.hash(columns.grid_x, columns.grid_y, columns.grid_z).label("grid"),
+        )
+        .select_from(table.outerjoin(own, sa.func.coalesce(columns.name, "") == own.c.name))
+        .where(*where(table, case.chosen), columns.end.is_not(None))
+    )  # fmt: skip
+    index = TimeIndex.of_table(case.job.session, table, sa.select(table).where(*where(table, case.chosen)))
+    edges = np.append(np.searchsorted(index.before, np.arange(0, index.rows, _AT_ONCE)), index.bins)
+    for first, last in pairwise(np.unique(edges).tolist()):
+        found = case.job.session.arrays(query.where(*index.within(first, last)(table)))
+        if len(found["row"]):
+            yield {key: np.ma.getdata(values) for key, values in found.items()}
 
 
-def _range(case: Case, chains: Sequence[tuple[Any, ...]]) -> str:
+def _of_runs(rows: dict[str, Numbers]) -> dict[str, Numbers]:
+    """The chains of back-to-back runs of pointwise kernels: see `unfused_kernels`."""
+    count, times = len(rows["run"]), rows["end"] - rows["start"]
+    if not count:
+        return dict.fromkeys(_CHAIN, rows["run"])
+    order = np.lexsort((rows["grid"], rows["kernel"], rows["run"]))
+    is_first = _changes(rows[key][order] for key in ("run", "kernel", "grid"))
+    again = np.empty(count, np.int64)
+    again[order] = np.arange(count) - np.maximum.accumulate(np.where(is_first, np.arange(count), 0))
+    # The number of the iteration is the most that a kernel has come again so far in the run.
+    chain = np.cumsum(_changes([np.maximum.accumulate((rows["run"] << 32) + again)])) - 1
+    kernels = np.bincount(chain)
+    is_chain = kernels[chain] > 1
+    if not is_chain.any():
+        return dict.fromkeys(_CHAIN, rows["run"][:0])
+    rows, times, chain = {key: values[is_chain] for key, values in rows.items()}, times[is_chain], chain[is_chain]
+    begin = np.flatnonzero(_changes([chain]))
+    found = {key: rows[key][begin] for key in (*_PLACE, "start")}
+    # The time of each kernel of a chain on a grid; of those of one grid the longest counts.
+    order = np.lexsort((rows["kernel"], rows["grid"], chain))
+    grid = [chain[order], rows["grid"][order]]
+    of_kernel = np.flatnonzero(_changes([*grid, rows["kernel"][order]]))
+    of_grid = _changes(values[of_kernel] for values in grid)
+    times_of_grids = np.maximum.reduceat(np.add.reduceat(times[order], of_kernel), np.flatnonzero(of_grid))
+    longest = np.add.reduceat(times_of_grids, np.flatnonzero(_changes([grid[0][of_kernel][of_grid]])))
+    duration = np.maximum.reduceat(rows["end"], begin) - found["start"]
+    return {
+        **found,
+        "row": np.minimum.reduceat(rows["row"], begin),
+        "duration": duration,
+        "kernels": kernels[kernels > 1],
+        "idle": np.maximum(duration - np.add.reduceat(times, begin), 0),
+        "saved": np.maximum(duration - longest, 0),
+    }
+
+
+def _changes(columns: Iterable[Numbers]) -> NDArray[np.bool_]:
+    """Where a row differs from the one before it in any column, as the first one does."""
+    return np.append(True, np.any([values[1:] != values[:-1] for values in columns], axis=0))
+
+
+def _range(case: Case, chains: Sequence[tuple[int, ...]]) -> str:
     """The innermost NVTX range that launched most of these chains; empty where there is none, or many launches."""
     reports, rows = (np.array([chain[place] for chain in chains], np.int64) for place in (0, 2))
     part = case.job.session.part(sorted(set(reports.tolist())))

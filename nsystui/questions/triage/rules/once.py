@@ -15,8 +15,7 @@ from nsystui.base.answer import COUNT, DURATION, RANK, START, Column, Row, Table
 from nsystui.base.selection import Task
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
-from nsystui.questions.host.causes import running_stretches
-from nsystui.questions.host.functions import samples_of
+from nsystui.questions.host.functions import running_stretches, samples_of
 from nsystui.questions.host.naming import named_threads
 from nsystui.questions.host.segments import scheduling_of
 from nsystui.questions.host.stacks import Function, StackTree, stacks_of
