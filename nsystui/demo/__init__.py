@@ -9,8 +9,9 @@ from nsystui.exports.writing.schema import SCHEMAS
 from nsystui.exports.writing.target import H100, CaptureSession, GpuModel, Process, Thread
 from nsystui.exports.writing.writer import ExportWriter, NvtxPayload
 
+from .job import PLANTED_SECRET
 from .nccl import NcclPayloads
-from .training import PLANTED_SECRET, TrainingJob
+from .training import TrainingJob
 
 __all__ = [
     "H100",
