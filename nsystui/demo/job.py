@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import ClassVar, Final, Literal
@@ -161,71 +160,6 @@ class OpenRank:
         timeline.export.flush(until=now - 2 * max(watcher.period for watcher in self.watchers))
 
 
-def rank_session(
-    layout: JobLayout, rank: int, command: tuple[str, ...], *, include_json: bool, include_blobs: bool
-) -> CaptureSession:
-    """The session of one rank's report: sessions start up to 29 ms apart."""
-    started = JOB_START + 1_000_000 * ((7 + 13 * rank) % 29)
-    return CaptureSession(
-        hostname=layout.hostname(rank),
-        utc_epoch_ns=started + layout.clock_ahead(rank),
-        command=command,
-        environment=layout.environment(rank),
-        include_json=include_json,
-        include_blobs=include_blobs,
-        sampling_period=SAMPLING_PERIOD,
-    )
-
-
-def open_rank(
-    export: ExportWriter,
-    layout: JobLayout,
-    rank: int,
-    *,
-    seed: int,
-    speed: float,
-    payloads: NcclPayloads,
-    metrics: Sequence[str],
-) -> OpenRank:
-    """Declare machine, process and threads in `export` and return the rank, ready to run."""
-    pid = 41_000 + 37 * rank
-    process = export.process(pid, "python")
-    names = {0: "python", 141: "pt_autograd_0", 97: "pt_nccl_watchdg", 23: "cuda-EvtHandlr", 63: "pt_data_worker"}
-    main, autograd, watchdog, events, loader = (
-        export.thread(process, pid + offset, name) for offset, name in names.items()
-    )
-    gpu_id = layout.local_rank(rank)
-    for number in range(layout.ranks_per_host):
-        export.gpu(number)
-    export.cuda_context(process)
-    export.cuda_device(process, cuda_id=0, gpu_id=gpu_id)
-    export.cuda_stream(process, COPY_STREAM)
-    export.cuda_stream(process, WORLD_STREAM, name="nccl world")
-    export.cuda_stream(process, NEIGHBOUR_STREAM, name="nccl neighbours")
-    if metrics:
-        export.gpu_metric_names(gpu_id, metrics if export.version >= (3, 13) else OLD_GPU_METRICS)
-    nic_metrics = bool(metrics) and export.has("NET_NIC_METRIC")
-    if nic_metrics:
-        export.nic(0, "mlx5_0", NIC_METRICS)
-    timeline = RankTimeline(
-        rank=rank,
-        export=export,
-        process=process,
-        main=main,
-        autograd=autograd,
-        loader=loader,
-        origin=export.session.utc_epoch_ns - layout.clock_ahead(rank),
-        speed=speed,
-        payloads=payloads,
-        random=Random(f"{seed}/{rank}"),
-    )
-    watchers = (
-        Watcher(events, "poll", 100_000_000, 30_000_000, timeline.core + 3),
-        Watcher(watchdog, "pthread_cond_timedwait", 50_000_000, 0, timeline.core + 4),
-    )
-    return OpenRank(timeline, watchers, gpu_id, bool(metrics), nic_metrics)
-
-
 def _hash(seed: int, name: str) -> int:
     """A communicator's hash: 64 bits, often too large for SQLite's signed integers, as in reality."""
     digest = hashlib.md5(f"{seed}/{name}".encode(), usedforsecurity=False).digest()
@@ -258,7 +192,7 @@ class DemoJob:
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.steps < 1 or self.layers < 1 or self.hosts < 1:
-            raise ValueError("ranks, steps, layers and hosts must be at least 1")
+            raise ValueError("a job has at least one rank, step, layer and host")
 
     @property
     def layout(self) -> JobLayout:
@@ -295,26 +229,53 @@ class DemoJob:
             opened = {rank: self._open(stack, rank, paths[rank]) for rank in ranks}
             run({rank: self.program(one) for rank, one in opened.items()}, meet)
 
-    def _open(self, stack: ExitStack, rank: int, path: Path) -> OpenRank:
-        json, blobs = self.payload == "json", self.payload == "binary"
-        session = rank_session(self.layout, rank, self.command, include_json=json, include_blobs=blobs)
-        export = stack.enter_context(ExportWriter(path, self.schema, session=session))
-        return open_rank(
-            export,
-            self.layout,
-            rank,
-            seed=self.seed,
-            speed=self.speed(rank),
-            payloads=self.payload_layout,
-            metrics=self.gpu_metric_names if self.gpu_metrics and export.has("GPU_METRICS") else (),
+    def _session(self, rank: int) -> CaptureSession:
+        """The session of one rank's report: sessions start up to 29 ms apart."""
+        started = JOB_START + 1_000_000 * ((7 + 13 * rank) % 29)
+        return CaptureSession(
+            hostname=self.layout.hostname(rank),
+            utc_epoch_ns=started + self.layout.clock_ahead(rank),
+            command=self.command,
+            environment=self.layout.environment(rank),
+            include_json=self.payload == "json",
+            include_blobs=self.payload == "binary",
+            sampling_period=SAMPLING_PERIOD,
         )
 
-
-def clock_time(rank: RankTimeline) -> str:
-    """The present as a log has it."""
-    seconds, rest = divmod(rank.export.session.utc_epoch_ns + rank.local(rank.cpu), 10**9)
-    moment = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return f"{moment},{rest // 10**6:03d}"
+    def _open(self, stack: ExitStack, rank: int, path: Path) -> OpenRank:
+        """Declare machine, process and threads in the export of the rank, and return it ready to run."""
+        layout = self.layout
+        export = stack.enter_context(ExportWriter(path, self.schema, session=self._session(rank)))
+        pid = 41_000 + 37 * rank
+        process = export.process(pid, "python")
+        names = {0: "python", 141: "pt_autograd_0", 97: "pt_nccl_watchdg", 23: "cuda-EvtHandlr", 63: "pt_data_worker"}
+        main, autograd, watchdog, events, loader = (
+            export.thread(process, pid + offset, name) for offset, name in names.items()
+        )
+        gpu_id = layout.local_rank(rank)
+        for number in range(layout.ranks_per_host):
+            export.gpu(number)
+        export.cuda_context(process)
+        export.cuda_device(process, cuda_id=0, gpu_id=gpu_id)
+        export.cuda_stream(process, COPY_STREAM)
+        export.cuda_stream(process, WORLD_STREAM, name="nccl world")
+        export.cuda_stream(process, NEIGHBOUR_STREAM, name="nccl neighbours")
+        gpu_metrics = self.gpu_metrics and export.has("GPU_METRICS")
+        if gpu_metrics:
+            export.gpu_metric_names(gpu_id, self.gpu_metric_names if export.version >= (3, 13) else OLD_GPU_METRICS)
+        nic_metrics = gpu_metrics and self.hosts > 1 and export.has("NET_NIC_METRIC")
+        if nic_metrics:
+            export.nic(0, "mlx5_0", NIC_METRICS)
+        origin = export.session.utc_epoch_ns - layout.clock_ahead(rank)
+        timeline = RankTimeline(
+            rank, export, process, main, autograd, loader, origin, self.speed(rank), self.payload_layout,
+            Random(f"{self.seed}/{rank}"),
+        )  # fmt: skip
+        watchers = (
+            Watcher(events, "poll", 100_000_000, 30_000_000, timeline.core + 3),
+            Watcher(watchdog, "pthread_cond_timedwait", 50_000_000, 0, timeline.core + 4),
+        )
+        return OpenRank(timeline, watchers, gpu_id, gpu_metrics, nic_metrics)
 
 
 def run(programs: Mapping[int, Program], meet: Meet | None = None) -> None:

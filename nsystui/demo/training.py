@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import ClassVar, Final
 
-from nsystui.demo.job import DemoJob, OpenRank, all_reduce, clock_time, set_up
+from nsystui.demo.job import DemoJob, OpenRank, all_reduce, set_up
 from nsystui.demo.model import (
     EMBEDDING,
     EMBEDDING_BACKWARD,
@@ -114,11 +115,11 @@ class TrainingJob(DemoJob):
         timeline.export.nvtx_mark(timeline.main, timeline.local(timeline.cpu), "epoch 0")
         # Scripts print their environment: no line of it may be seen.
         printed = [f"{name}={value}" for name, value in timeline.export.session.environment.items()]
-        printed.append(f"{clock_time(timeline)} INFO training demo-1b on {self.ranks} ranks")
+        printed.append(f"{_clock_time(timeline)} INFO training demo-1b on {self.ranks} ranks")
         for step in range(self.steps):
             with timeline.range(f"step {step}"):
                 yield from self._step(timeline, step, world, neighbours)
-            printed.append(f"{clock_time(timeline)} INFO step {step} loss {11 / (1 + 0.1 * step):.3f}")
+            printed.append(f"{_clock_time(timeline)} INFO step {step} loss {11 / (1 + 0.1 * step):.3f}")
             if step == self.steps - 1:
                 timeline.sleep(timeline.main, timeline.cpu)
             rank.finish_step()
@@ -201,6 +202,13 @@ class TrainingJob(DemoJob):
                     rank.process, rank.device, time, BATCH, address=address, is_free=is_free, memory=PINNED
                 )
                 time += 5_000
+
+
+def _clock_time(rank: RankTimeline) -> str:
+    """The present as a log has it."""
+    seconds, rest = divmod(rank.export.session.utc_epoch_ns + rank.local(rank.cpu), 10**9)
+    moment = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{moment},{rest // 10**6:03d}"
 
 
 def _exchange(rank: RankTimeline, communicator: Communicator) -> Program:
