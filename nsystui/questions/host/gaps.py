@@ -42,13 +42,15 @@ from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.conditions import given, job_end, job_start
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import extents, report_at
+from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 
 PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
-BY = ("all", "rank", "range", "length")
+BY = ("all", "rank", "range", "length", "pair")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
 """The shortest idle span in each row of the histogram, ns: those of NVIDIA's guide to TensorRT-LLM, and 10 ms."""
 _WITH_RANGE = 100
@@ -130,6 +132,13 @@ LENGTH_COLUMNS = (
     Column("to", header="To (ns)", label="to", unit=Unit.DURATION),
     *(one.with_importance(0) if one.key == "spans" else one for one in RANGE_COLUMNS[1:]),
 )
+PAIR_COLUMNS = (
+    Column("before", header="Operation Before", label="before"),
+    Column("after", header="Operation After", label="after"),
+    *LENGTH_COLUMNS[2:],
+    Column("mean", header="Mean (ns)", label="mean", unit=Unit.DURATION, decimals=0),
+    Column("per_step", header="Spans per Step", label="a step", unit=Unit.NUMBER, decimals=1),
+)
 LIST_COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -164,22 +173,38 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     """Tabulate idle time by cause (of each rank), or by NVTX range with its largest cause, the longest first.
 
     By length there is a row for the idle spans from one length to another, to the next row, with their largest cause;
-    the last has no end. The times add up to all idle time.
+    the last has no end. By pair there is one for the spans between two operations (`pairs_around`), with their largest
+    cause. The times add up to all idle time.
     """
-    is_range, has_largest = by == "range", by in ("range", "length")
+    is_range, has_largest = by == "range", by in _OF_SPANS
     idle = idle_time(job, selection, step_name, is_range)
     ranks = {item.task: item.rank for item in job.ranks}
     sums: dict[tuple[Row, Cause | None], _Sum] = {}
-    for place, cause, span, time in _times(idle, by, ranks):
+    pairs = pairs_around(job, idle.attribution.spans) if by == "pair" else ()
+    for place, cause, span, time in _times(idle, by, ranks, pairs):
         of_row = sums.setdefault((place, None if has_largest else cause), _Sum())
         of_row.causes[cause] += time
         of_row.parts[idle.parts[span]] += time
         of_row.spans.add(span)
     rows = [of_row.row(place, idle.idle, has_largest) for (place, _), of_row in sums.items()]
-    by_columns = {"rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS, "length": LENGTH_COLUMNS}
+    if by == "pair":
+        times, places = (
+            step_times(job.steps(step_name), selection.window),
+            {(span.task, span.device) for span in idle.attribution.spans},
+        )
+        steps = sum(len(times[task]) for task, _ in places if task in times)
+        rows = [
+            (*row, of_row.causes.total() / len(of_row.spans), len(of_row.spans) / steps if steps else None)
+            for row, of_row in zip(rows, sums.values(), strict=True)
+        ]
+    by_columns = {"rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS, "length": LENGTH_COLUMNS, "pair": PAIR_COLUMNS}
     columns = by_columns.get(by, SUM_COLUMNS)
     keys = [column.key for column in columns]
-    texts = [keys.index(key) for key in ("range", *(column.key for column in CAUSE_COLUMNS)) if key in keys]
+    texts = [
+        keys.index(key)
+        for key in ("range", "before", "after", *(column.key for column in CAUSE_COLUMNS))
+        if key in keys
+    ]
     rows.sort(key=lambda row: (row[0] if by == "length" else -int(row[keys.index("time")] or 0), str(row)))
     total = len(rows)
     if selection.name is not None:
@@ -190,14 +215,46 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     return _answer(job, columns, rows, total, [note for note in notes if note])
 
 
-def _place(by: str, rank: int | None, name: str | None, length: int) -> Row:
+_OF_SPANS = ("range", "length", "pair")
+"""What idle time is grouped by without its cause."""
+
+
+def _place(by: str, rank: int | None, name: str | None, length: int, pair: Row = ()) -> Row:
     """The cells before the times."""
     place = bisect_right(_LENGTHS, length)
     to = _LENGTHS[place] if place < len(_LENGTHS) else None
-    return {"rank": (rank,), "range": (name,), "length": (_LENGTHS[place - 1], to)}.get(by, ())
+    return {"rank": (rank,), "range": (name,), "length": (_LENGTHS[place - 1], to), "pair": pair}.get(by, ())
 
 
-def _times(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> list[tuple[Row, Cause, int, int]]:
+def pairs_around(job: OpenJob, spans: Sequence[IdleSpan]) -> list[Row]:
+    """Name the operations of the GPU that ended where each span begins, and that began where it ends.
+
+    Of several at once the first by name; ``None`` where there is none, at the edge of a window.
+    """
+    edges = [
+        (number, span.task.report, span.task.process, span.device, span.start, span.end)
+        for number, span in enumerate(spans)
+    ]
+    keys = ("number", "report", "process", "device", "start", "end")
+    told = given({key: [edge[place] for edge in edges] for place, key in enumerate(keys)}).subquery("spans").c
+    found: tuple[list[str | None], ...] = ([None] * len(spans), [None] * len(spans))
+    names = {
+        tables.kernels: tables.kernels.c.short_name,
+        tables.memory_ops: tables.memory_ops.c.operation,
+        tables.graph_launches: sa.literal("CUDA graph"),
+    }
+    for table, name in names.items():
+        for side, meets in zip(found, (told.start == job_end(table), told.end == job_start(table)), strict=True):
+            same = [table.c[key] == told[key] for key in ("report", "process", "device")]
+            query = sa.select(told.number, sa.func.min(name)).where(meets, *same).group_by(told.number)
+            for number, text in job.session.rows(query) if spans and job.session.count(table) else ():
+                side[number] = min(text or "", side[number] or text or "")
+    return list(zip(*found, strict=True))
+
+
+def _times(
+    found: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Sequence[Row] = ()
+) -> list[tuple[Row, Cause, int, int]]:
     """The time of each cause in each span (its number), as the rows of a place show it."""
     one = found.attribution if by == "rank" else over_ranks(found.attribution)
     rows = []
@@ -205,7 +262,8 @@ def _times(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> list[tuple[Ro
     numbers = (part.tolist() for part in (one.span, one.cause, one.range, one.time))
     for span, number, name, time in zip(*numbers, strict=True):
         idle = one.spans[span]
-        place = _place(by, ranks.get(idle.task), one.ranges[name], idle.end - idle.start)
+        pair = pairs[span] if pairs else ()
+        place = _place(by, ranks.get(idle.task), one.ranges[name], idle.end - idle.start, pair)
         cause = one.causes[number]
         whole.setdefault(place, Counter())[cause] += time
         rows.append((place, cause, span, time))
@@ -218,11 +276,14 @@ def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
     found = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
     ranks = {item.task: item.rank for item in job.ranks}
     one, wanted = found.attribution, {key: value for key, value in values.items() if key in _WORDS}
-    by = next((by for by, key in (("range", "range"), ("length", "from"), ("rank", "rank")) if key in values), "all")
-    has_largest, rank = by in ("range", "length"), values.get("rank")
-    own = _place(by, rank if isinstance(rank, int) else None, str(values.get("range")), int(values.get("from") or 0))
+    keys = {"range": "range", "length": "from", "pair": "before", "rank": "rank"}
+    by = next((by for by, key in keys.items() if key in values), "all")
+    has_largest, rank, pair = by in _OF_SPANS, values.get("rank"), (values.get("before"), values.get("after"))
+    length = int(values.get("from") or 0)
+    own = _place(by, rank if isinstance(rank, int) else None, str(values.get("range")), length, pair)
+    pairs = pairs_around(job, one.spans) if by == "pair" else ()
     times: Counter[str] = Counter()
-    for (place, cause, _, time), number in zip(_times(found, by, ranks), one.range.tolist(), strict=True):
+    for (place, cause, _, time), number in zip(_times(found, by, ranks, pairs), one.range.tolist(), strict=True):
         if place == own and has_largest:
             times[cause.words or cause.kind] += time
         elif place == own and dict(zip(_WORDS, cause_cells(cause), strict=True)).items() >= wanted.items():
