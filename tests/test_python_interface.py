@@ -13,7 +13,7 @@ from synthetic import training_job
 
 import nsystui
 from nsystui.cli import main
-from nsystui.questions.triage.finding import Standing
+from nsystui.questions.blocking.gain import Standing
 
 PAGE = Path(__file__).parents[1] / "nsystui/docs/python.md"
 

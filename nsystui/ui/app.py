@@ -155,10 +155,10 @@ class NsystuiApp(App[int]):
         self.stop_loading()
 
     def _begin(self) -> None:
-        self._load(Loading(self.source, self.post_message))
+        self._load(self.source, self.post_message)
 
-    def _load(self, loading: Loading) -> None:
-        self._loading = loading
+    def _load(self, source: JobSource, post: Callable[[Message], object]) -> None:
+        self._loading = loading = Loading(source, post)
         # An error is of all files together: without a cluster there is no job.
         self._in_thread("loading", loading.start, lambda _: None, self._leave)
 
@@ -319,9 +319,7 @@ class NsystuiApp(App[int]):
         modes = list(ClockMode)
         alignment = self.job.alignment
         mode = modes[(modes.index(alignment.mode) + 1) % len(modes)] if alignment is not None else modes[0]
-        self._in_thread(
-            "clock", partial(self.job.align, mode), lambda _: self.update_screen(), self.say, exclusive=True
-        )
+        self._in_thread("clock", partial(self.job.align, mode), self.update_screen, self.say, exclusive=True)
         return mode
 
     def next_anchor(self) -> None:
@@ -336,11 +334,8 @@ class NsystuiApp(App[int]):
 
     def resume_loading(self) -> bool:
         """Resumes loading the exports that a stop left out; ``False`` where there are none."""
-        rest = [
-            (number, path)
-            for number, path in enumerate(self._paths)
-            if not self.files[path].ready and not self.files[path].failure
-        ]
+        states = [(number, self.files[path]) for number, path in enumerate(self._paths)]
+        rest = [(number, state.path) for number, state in states if not (state.ready or state.failure)]
         if self.loading_now or self.job is None or not rest:
             return False
         self.loading_now = True
@@ -395,12 +390,11 @@ class NsystuiApp(App[int]):
         self.update_screen()
         if message.cancelled:
             self.say("stopped loading: R resumes loading")
-            return
-        if not any(state.ready for state in self.files.values()):
+        elif not any(state.ready for state in self.files.values()):
             self._leave_without_files()
-            return
-        # Only now: reading a log is work for Python, of which the screens of the exports need their share.
-        self.read_log(again=False)
+        else:
+            # Only now: reading a log is work for Python, of which the screens of the exports need their share.
+            self.read_log(again=False)
 
     @on(Warned)
     def _warned(self, message: Warned) -> None:
@@ -429,7 +423,7 @@ class NsystuiApp(App[int]):
 
             job.nccl_log = read_log(self.source.logs, job.ranks)
 
-        self._in_thread("log", read, lambda _: self.update_screen(), self.say)
+        self._in_thread("log", read, self.update_screen, self.say)
 
     def _leave(self, *reasons: str) -> None:
         """Nothing could be opened: the reasons belong on the terminal that stays, not on a screen that goes."""
@@ -469,14 +463,13 @@ class NsystuiApp(App[int]):
             return str(self.working)
         if not total:
             return f"opening {len(self.files) or ''} files…" if len(self.files) != 1 else "opening…"
-        bar = progress_bar(rows / total if total else 0.0)
-        return f"loading {ready} of {len(self.files)}  {bar}  {rows:,} rows"
+        return f"loading {ready} of {len(self.files)}  {progress_bar(rows / total)}  {rows:,} rows"
 
     def update_status(self) -> None:
         """Show the progress on the screen that is shown."""
         self._tell("show_status", self.status)
 
-    def update_screen(self) -> None:
+    def update_screen(self, _result: object = None) -> None:
         """Have the screen that is shown ask again, where something changed."""
         self._tell("job_changed")
 
@@ -525,7 +518,7 @@ class DiffApp(NsystuiApp):
         """Begins to read one of the jobs."""
         self._reading = number
         self.loading_now = True
-        self._load(Loading(self.sources[number], partial(self._post, number)))
+        self._load(self.sources[number], partial(self._post, number))
 
     def _post(self, number: int, message: Message) -> None:
         """From the thread of the reading: the beginning and the end of a job are this application's own."""

@@ -19,7 +19,7 @@ from synthetic import cpu_only_export
 from nsystui.commands.diff import prepared
 from nsystui.demo import TrainingJob
 
-TABLES = ["summary", "kernels", "families", "nvtx", "nccl", "memory", "functions", "steps"]
+TABLES = ["summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "functions", "steps"]
 
 
 @pytest.fixture(scope="session")

@@ -182,7 +182,7 @@ class TestWhatIsRead:
         asked(job[:1], cache)
         (kernels,) = scans(read, KERNEL)
         columns = [part.rpartition(" AS ")[2] for part in kernels.partition(" FROM ")[0].split(", ")]
-        assert sorted(columns) == ['"device"', '"end"', '"process"', '"row_id"', '"short_id"', '"start"']
+        assert sorted(columns) == ['"device"', '"end"', '"name_id"', '"process"', '"row_id"', '"short_id"', '"start"']
         assert scans(read, RUNTIME) == []
         assert read.count(f"tally {RUNTIME}") == 2  # of calls, and of the second rows of --cudabacktrace
         assert f"tally {KERNEL}" not in read
@@ -197,7 +197,7 @@ class TestWhatIsRead:
         written = {place.name.partition(".")[2].partition("-")[0] for place in cache.directory.iterdir()}
         assert written == {"results", "kernels", "memory_ops", "processes", "nccl_calls"}
         results = {file.stem.split("=")[1] for file in cache.directory.glob("*.results/*")}
-        assert results == {"busy", "counts", "nccl-ranks", "processes", "tallies"}
+        assert results == {"busy", "counts", "kernel-names", "nccl-ranks", "processes", "tallies"}
         for _ in range(2):
             read.clear()
             assert asked(job, cache) == expected

@@ -5,7 +5,8 @@ Where a job has no steps, all of its time is one iteration, and a note says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +14,17 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, DURATION, FILES_ONLY, RANK, START, STEP, Column, Row, TableAnswer, Unit
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Task
 from nsystui.base.units import format_value
-from nsystui.exports import canonical
-from nsystui.questions.algebra.intervals import Times, intersect, union
-from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking
+from nsystui.questions.algebra.intervals import EMPTY, Times, intersect, union
+from nsystui.questions.blocking.dependencies import unresolved_waits
+from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
+from nsystui.questions.blocking.parts import BLOCKERS, PARTS, Iterations, blocked_in, blocking
+from nsystui.questions.collectives.matching import Member
+from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.conditions import job_start
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import SLOW, StepTimes, medians_of_phases, phase_column, phase_words, step_times
 from nsystui.questions.steps.task_steps import NO_PHASE
@@ -39,6 +44,8 @@ LABELS = {
     "unresolved": "unresolved",
     "tail": "tail",
 }
+NCCL_LABELS = {name: f"{LABELS['nccl']}: {name}" for name in ("transfer", "waiting", "not split")}
+"""The parts of the time that NCCL blocked."""
 _BLOCKED = "the next compute kernel had been launched and waited for this"
 MEANINGS = {
     "iteration": "from the first GPU operation of a step to that of the next one",
@@ -51,8 +58,19 @@ MEANINGS = {
     LABELS["stalled"]: "the next compute kernel had been launched and waited for no operation: its start took so long",
     LABELS["unresolved"]: "when the next compute kernel was launched is not recorded, as inside CUDA graphs",
     LABELS["tail"]: "after the last compute kernel nothing ran",
+    NCCL_LABELS["transfer"]: "of this, the collective ran after its last rank had come",
+    NCCL_LABELS["waiting"]: "of this, the collective waited for its last rank to come",
+    NCCL_LABELS[
+        "not split"
+    ]: "of this, no other open rank has the same operation, or not all of its ranks wait for all",
 }
 """What each row of `budget_by_step` is the time of."""
+STANDINGS = {
+    **dict.fromkeys((LABELS[part] for part in ("starved", *BLOCKERS.values())), Standing.MEASURED),
+    **dict.fromkeys(NCCL_LABELS.values(), Standing.MEASURED),
+    LABELS["stalled"]: Standing.INFERRED,
+}
+"""How it is known what could be won back, of the rows that block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,19 +105,19 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
     steps = {task: one for task, one in step_times(job.steps(step_name)).items() if one.on_gpu}
     without = blocked_in(job, window) if window is not None and found.whole.keys() - found.iterations.keys() else {}
     kept = []
-    for rank in selected_ranks(job.ranks, selection):
-        for (task, device), whole in sorted(found.whole.items()):
-            if task != rank.task or (selection.devices is not None and device not in selection.devices):
+    for item in selected_ranks(job.ranks, selection):
+        for key in sorted(key for key in found.whole if key[0] == item.task):
+            own = found.iterations.get(key)
+            if selection.devices is not None and key[1] not in selection.devices:
                 continue
-            own = found.iterations.get((task, device))
             if own is None:
-                kept.append(RankIterations(rank.rank, without.get((task, device), whole), None))
+                kept.append(RankIterations(item.rank, without.get(key, found.whole[key]), None))
                 continue
             inside = np.ones(len(own), bool)
             if window is not None:
                 inside = (own.starts >= window.start) & (own.starts < window.end)
             if inside.any():
-                kept.append(RankIterations(rank.rank, own.at(inside), steps[task].at(inside)))
+                kept.append(RankIterations(item.rank, own.at(inside), steps[item.task].at(inside)))
     return kept
 
 
@@ -112,13 +130,17 @@ PART_COLUMNS = (
     Column("most", header="Most at Rank", label="most at rank", unit=Unit.NUMBER, importance=3),
     Column("count", header="Iterations", label="iterations", unit=Unit.COUNT, importance=2),
     Column("total", header="Total (ns)", label="total", unit=Unit.DURATION, importance=4),
+    RECOVERABLE.with_importance(1),
+    SPEEDUP.with_importance(0),
+    STANDING,
 )
 
 
 def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
     """Tabulate the parts of an iteration over the selected GPUs; parts that no iteration has are left out.
 
-    ``share`` is the part of all of their time; compute and the parts below it add up to 100 %.
+    ``share`` is the part of all of their time; compute and the parts below it add up to 100 %, without those that
+    split what NCCL blocked. ``recoverable`` is the mean part of an iteration.
     """
     every = iterations(job, selection, step_name)
     if not every:
@@ -126,7 +148,10 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
     sums = {"iteration": [one.of.time for one in every], "GPU busy": [one.of.busy for one in every]}
     sums["GPU idle"] = [one.of.time - one.of.busy for one in every]
     sums["without compute"] = [one.of.time - one.of.part("compute") for one in every]
-    sums |= {LABELS[part]: [one.of.part(part) for one in every] for part in PARTS}
+    split, told = _nccl_split(job, every)
+    for part in PARTS:
+        sums[LABELS[part]] = [one.of.part(part) for one in every]
+        sums |= split if part == "nccl" else {}
     whole = sum(int(times.sum()) for times in sums["iteration"])
     rows: list[Row] = []
     for name, parts in sums.items():
@@ -137,14 +162,55 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
         most = every[int(np.argmax(medians))].rank if len(every) > 1 else None
         total = int(values.sum())
         figures = (float(np.median(values)), int(values.min()), int(values.max()), most, len(values), total)
-        rows.append((name, 100.0 * total / whole, *figures))
-    return TableAnswer(
-        "step-budget",
-        PART_COLUMNS,
-        rows,
-        len(rows),
-        (*notes_of(job, selection, every, step_name), *_causes(job, every)),
-    )
+        won: Row = (None,) * 3
+        if name in STANDINGS:
+            gain = Gain(round(total / len(values)), round(whole / len(values)), STANDINGS[name])
+            won = gain.recoverable, gain.speedup, gain.standing.value
+        rows.append((name, 100.0 * total / whole, *figures, *won))
+    notes = (*notes_of(job, selection, every, step_name), *told, *_causes(job, every))
+    return TableAnswer("step-budget", PART_COLUMNS, rows, len(rows), notes)
+
+
+def _nccl_split(job: OpenJob, every: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
+    """Split the time that NCCL blocked in each iteration of each GPU, by the collectives that open ranks share."""
+    if not any(one.of.part("nccl").any() for one in every):
+        return {}, []
+    arrivals = [Arrivals.of(group) for group in job.collectives().groups]
+    known = waits_and_transfers(arrivals)
+    of_gpu = {Member(one.of.task, one.of.device): one.of for one in every}
+    if known.keys().isdisjoint(of_gpu):
+        return {}, ["blocked by NCCL is not split into transfer and waiting: no two open ranks share its collectives"]
+    split: dict[str, list[Times]] = {name: [] for name in NCCL_LABELS.values()}
+    for member, one in of_gpu.items():
+        waits, transfers = (
+            intersect(one.when["nccl"], times).covered(one.starts, one.ends)
+            for times in known.get(member, (EMPTY, EMPTY))
+        )
+        for own, times in zip(split.values(), (transfers, waits, one.part("nccl") - transfers - waits), strict=True):
+            own.append(times)
+    return split, [_matched(job, arrivals, of_gpu)]
+
+
+def _matched(job: OpenJob, arrivals: Sequence[Arrivals], of_gpu: Mapping[Member, Iterations]) -> str:
+    """Say how many collectives of the iterations are matched, and who came last most often."""
+    low, high = min(int(one.starts[0]) for one in of_gpu.values()), max(int(one.ends[-1]) for one in of_gpu.values())
+    kernels, operations, last = 0, 0, Counter[Member]()
+    for one in arrivals:
+        start = one.group.start[:, one.operations]
+        inside = (start >= low) & (start < high) & np.array([[member in of_gpu] for member in one.group.members])
+        kernels, is_own = kernels + int(inside.sum()), inside.any(axis=0)
+        operations += int(is_own.sum())
+        last.update(one.group.members[place] for place in one.last[is_own & (one.last != NOBODY)].tolist())
+    table, begin = tables.kernels, job_start(tables.kernels)
+    query = sa.select(table.c.report, table.c.process, table.c.device, sa.func.count()).where(table.c.is_nccl == 1)
+    query = query.where(begin >= low, begin < high).group_by(table.c.report, table.c.process, table.c.device)
+    every = [(Member(Task(*task), device), count) for *task, device, count in job.session.rows(query)]
+    others = sum(count for member, count in every if member in of_gpu) - kernels
+    words = f"NCCL: {operations:,} collectives are matched over the open ranks, {others:,} kernels are of no such one"
+    if not last:
+        return words
+    (member, times), ranks = last.most_common(1)[0], {one.task: one.rank for one in job.ranks}
+    return f"{words}; rank {ranks[member.task]} came last most often ({times:,} times)"
 
 
 def notes_of(
@@ -153,20 +219,17 @@ def notes_of(
     """Return the notes of a budget of these iterations."""
     if not every:
         return job.busy(selection.with_name(None)).notes
-    calls, notes = tables.api_calls, list(job.steps(step_name).notes)
+    notes = list(job.steps(step_name).notes)
     if any(one.numbers is None for one in every):
         notes.append("where no step is known to have launched the work of a GPU, all of its time is one iteration")
-    waits = sa.select(calls.c.row).where(calls.c.name.contains("StreamWaitEvent")).limit(1)
-    if not job.session.count(tables.cuda_events) and job.session.rows(waits):
-        lost = "streams waited for events of which no record is in these exports"
-        notes.append(f"{lost}: what they waited for counts as stalled ({canonical.CUDA_EVENTS.record})")
-    return tuple(notes)
+    return (*notes, *unresolved_waits(job.session, {one.of.task for one in every}))
 
 
 def _causes(job: OpenJob, every: Sequence[RankIterations]) -> list[str]:
     """What the CPU did while the GPUs waited for launches."""
     starved = [
-        (one.of.task, one.of.device, intersect(one.of.starved, union(one.of.starts, one.of.ends))) for one in every
+        (one.of.task, one.of.device, intersect(one.of.when["starved"], union(one.of.starts, one.of.ends)))
+        for one in every
     ]
     time = sum(int(one.of.part("starved").sum()) for one in every)
     if not time:
@@ -214,13 +277,8 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
     steps = job.steps(step_name)
     notes = notes_of(job, selection, every, step_name) if every or not found else steps.notes
     notes = (*notes, *([_ON_CPU] if found and steps.of_task and not rows else []))
-    return TableAnswer(
-        "steps-budget",
-        tuple(kept),
-        rows,
-        sum(len(one) for one in steps.of_task.values() if one.gpu.op_count.any()),
-        notes,
-    )
+    count = sum(len(one) for one in steps.of_task.values() if one.gpu.op_count.any())
+    return TableAnswer("steps-budget", tuple(kept), rows, count, notes)
 
 
 def part_importance(every: Sequence[RankIterations]) -> dict[str, int]:

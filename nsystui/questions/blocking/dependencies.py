@@ -15,7 +15,7 @@ record that counts is the last one before the wait, or where both have an ``even
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any
@@ -24,7 +24,10 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base.answer import Unit
 from nsystui.base.selection import Task, Window
+from nsystui.base.units import format_value
+from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import is_launched_by
@@ -36,6 +39,12 @@ Numbers = NDArray[Any]
 
 COMPUTE, NCCL, COMMUNICATION, TO_DEVICE, TO_HOST, ON_DEVICE, OTHER_COPY, MEMSET = range(8)
 """Kinds of operations. Whole CUDA graphs are compute."""
+OPERATIONS = (
+    *("compute", "NCCL", "other communication", "copy to the GPU", "copy to the host", "copy on the GPU"),
+    *("other copy", "memset"),
+)
+COLOURS = ("compute", "nccl", "nccl", *["memory"] * 5)
+"""The name and the colour of each kind."""
 _COPIES = {1: TO_DEVICE, 2: TO_HOST, 8: ON_DEVICE}
 
 NONE = -1
@@ -172,13 +181,30 @@ def _launches(session: Session, task: Task, ids: Times) -> tuple[Times, Times, T
         calls.c.end.is_not(None),
     )
     found = {key: np.ma.filled(values, NONE) for key, values in session.arrays(query).items()}
-    order = np.argsort(found["correlation_id"], kind="stable")
-    keys = found["correlation_id"][order]
-    place = np.minimum(np.searchsorted(keys, ids), max(len(keys) - 1, 0))
-    is_known = keys[place] == ids if len(keys) else np.zeros(len(ids), bool)
-    values = (found[key][order] for key in ("start", "end", "thread"))
-    called, returned, thread = (np.where(is_known, value[place], NONE) if len(keys) else unknown for value in values)
+    place = _places(found["correlation_id"], ids)
+    called, returned, thread = (np.append(found[key], NONE)[place] for key in ("start", "end", "thread"))
     return called, returned, thread
+
+
+def _places(ids: Times, wanted: Times) -> Times:
+    """The place of each of ``wanted`` in ``ids``, ``NONE`` where it is not there."""
+    if not len(ids):
+        return np.full(len(wanted), NONE, np.int64)
+    order = np.argsort(ids, kind="stable")
+    place = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
+    return np.where((ids[place] == wanted) & (wanted != NONE), place, NONE)
+
+
+def _last_to_end(count: int, end: Times, waiters: Sequence[Times], sources: Sequence[Times]) -> Times:
+    """What each of ``count`` waiters waited for: of its sources the one that ended last, or ``NONE``."""
+    waiter, source = np.concatenate(waiters), np.concatenate(sources)
+    is_known = (waiter != NONE) & (source != NONE)
+    waiter, source = waiter[is_known], source[is_known]
+    latest = np.argsort(end[source], kind="stable")
+    found = np.full(count, NONE, np.int64)
+    # Of several values for one place the last stays.
+    found[waiter[latest]] = source[latest]
+    return found
 
 
 class _Streams:
@@ -241,14 +267,7 @@ def _producers(session: Session, task: Task, work: dict[str, Numbers]) -> Times:
             own = streams.order[streams.which == stream]
             waiters.append(own)
             sources.append(streams.last_before(np.full(len(own), other), work["correlation"][own]))
-    waiter, source = np.concatenate(waiters), np.concatenate(sources)
-    is_known = (waiter != NONE) & (source != NONE)
-    waiter, source = waiter[is_known], source[is_known]
-    latest = np.lexsort((end[source], waiter))
-    producer = np.full(len(end), NONE, np.int64)
-    # Of several values for one place the last stays.
-    producer[waiter[latest]] = source[latest]
-    return producer
+    return _last_to_end(len(end), end, waiters, sources)
 
 
 def _default_streams(session: Session, task: Task, streams: _Streams) -> Iterator[tuple[int, int]]:
@@ -311,6 +330,28 @@ def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
     return found
 
 
+def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
+    """Say of how many ``cudaStreamWaitEvent`` calls of some processes no record of the event is in the export."""
+    calls = tables.api_calls
+    if not session.count(calls):
+        return []
+    place = calls.c.report, calls.c.process
+    query = sa.select(*place, sa.func.count()).where(calls.c.name.contains("StreamWaitEvent")).group_by(*place)
+    made = {Task(report, process): count for report, process, count in session.rows(query)}
+    own = [task for task in made if task in tasks]
+    whole = sum(made[task] for task in own)
+    lost = whole
+    for task in own if session.count(tables.cuda_events) else ():
+        lost -= int((_matching(_waits(session, task, "StreamWaitEvent"), _records(session, task)) != NONE).sum())
+    if not lost:
+        return []
+    how = "" if session.count(tables.cuda_events) else f" ({canonical.CUDA_EVENTS.record})"
+    return [
+        f"{lost:,} of {whole:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / whole)}) are "
+        f"unresolved, as no record of the event is in the export: such time counts as stalled{how}"
+    ]
+
+
 @dataclass(frozen=True, eq=False)
 class CudaCalls:
     """The n CUDA calls of a process by start; own clock, ns; shapes ``(n,)``.
@@ -348,34 +389,26 @@ def host_calls_of(session: Session, task: Task, window: Window, work: Operations
     found = session.arrays(query.order_by(columns.start, columns.end.desc()))
     thread, start, end, ids = (np.ma.filled(found[key], NONE).astype(np.int64) for key in _CALL)
     names, name = np.unique(np.ma.filled(found["name"], "").astype(str), return_inverse=True)
-    operation = np.full(len(start), NONE, np.int64)
     streams = _Streams(work.context, work.stream, work.correlation)
-    is_own = np.isin(work.table, (1,))
-    own = np.flatnonzero(is_own)[np.argsort(work.correlation[is_own], kind="stable")]
-    if len(own):
-        place = np.minimum(np.searchsorted(work.correlation[own], ids), len(own) - 1)
-        waited = (work.correlation[own[place]] == ids) & (ids != NONE) & (work.end[own[place]] <= end)
-        operation[waited] = own[place[waited]]
-    waits = {kind: _waits(session, task, f"{kind}Synchronize") for kind in ("Stream", "Event")}
+    copies = np.append(np.flatnonzero(work.table == 1), NONE)
+    own = copies[_places(work.correlation[copies[:-1]], ids)]
+    waits, events = (_waits(session, task, f"{kind}Synchronize") for kind in ("Stream", "Event"))
     records = _records(session, task)
-    record = _matching(waits["Event"], records)
+    record = _matching(events, records)
     known = np.flatnonzero(record != NONE)
-    at_stream = streams.numbers(waits["Stream"], np.arange(len(waits["Stream"]["correlation"])))
+    at_stream = streams.numbers(waits, np.arange(len(waits["correlation"])))
     at_record = streams.numbers(records, record[known])
-    last = [
-        (waits["Stream"]["correlation"], streams.last_before(at_stream, waits["Stream"]["correlation"])),
-        (waits["Event"]["correlation"][known], streams.last_before(at_record, records["correlation"][record[known]])),
-    ]
     whole = np.flatnonzero([("DeviceSynchronize" in one) or ("CtxSynchronize" in one) for one in names])
     every = ids[np.isin(name, whole) & (ids != NONE)]
-    last += [(every, streams.last_before(np.full(len(every), number), every)) for number in range(len(streams))]
-    order = np.argsort(ids, kind="stable")
-    for caller, source in last if len(ids) else ():
-        place = order[np.minimum(np.searchsorted(ids[order], caller), len(ids) - 1)]
-        is_known = (ids[place] == caller) & (source != NONE)
-        place, source = place[is_known], source[is_known]
-        is_later = (operation[place] == NONE) | (work.end[source] > work.end[operation[place]])
-        operation[place[is_later]] = source[is_later]
+    callers = [waits["correlation"], events["correlation"][known], *[every] * len(streams)]
+    sources = [
+        np.where(np.append(work.end, NONE)[own] <= end, own, NONE),
+        streams.last_before(at_stream, waits["correlation"]),
+        streams.last_before(at_record, records["correlation"][record[known]]),
+        *(streams.last_before(np.full(len(every), number), every) for number in range(len(streams))),
+    ]
+    waiters = [np.arange(len(ids)), _places(ids, np.concatenate(callers))]
+    operation = _last_to_end(len(ids), work.end, waiters, sources)
     return CudaCalls(thread, start, end, name.reshape(-1), tuple(names.tolist()), operation)
 
 

@@ -34,6 +34,7 @@ from nsystui.questions.blocking.dependencies import (
     NCCL,
     NONE,
     ON_DEVICE,
+    OPERATIONS,
     OTHER_COPY,
     TO_DEVICE,
     TO_HOST,
@@ -65,6 +66,10 @@ BLOCKERS = {
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
 
+LONG = 1_000_000
+"""Of all stretches without compute of so many ns or more it is kept when they were launch-starved."""
+_LONGEST = 100
+"""So many of the others, the most starved, are kept too."""
 _AT_ONCE = 1 << 21
 """About so many operations are in memory at once."""
 
@@ -74,29 +79,28 @@ class Gaps:
     """The n stretches without compute of a GPU, ns, shapes ``(n,)``: each ends at the operation ``ended_by``.
 
     Launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, stalled until ``end``.
-    ``is_known`` is false where the launch is not known. A tail has no ``ended_by`` (``NONE``).
+    ``is_known`` is false where the launch is not known: the first three are one moment then. A tail has no ``ended_by``
+    (``NONE``).
     """
 
     start: Times
     launched: Times
     freed: Times
     end: Times
-    kind: NDArray[np.int8]
+    kind: NDArray[np.int64]
     is_known: NDArray[np.bool_]
     ended_by: Times
 
     def part(self, name: str) -> Intervals:
         """When a part of the budget was, but for compute."""
+        rest = {"stalled": self.is_known, "unresolved": ~self.is_known & (self.ended_by != NONE)}
+        rest["tail"] = self.ended_by == NONE
         if name == "starved":
-            return _real(self.start, np.where(self.is_known, self.launched, self.start))
-        if name == "stalled":
-            return _real(self.freed, np.where(self.is_known, self.end, self.freed))
-        if name in ("unresolved", "tail"):
-            is_own = ~self.is_known & ((self.ended_by == NONE) == (name == "tail"))
-            return _real(self.start, np.where(is_own, self.end, self.start))
-        kind = next(kind for kind, part in BLOCKERS.items() if part == name)
-        is_own = self.is_known & (self.kind == kind)
-        return _real(self.launched, np.where(is_own, self.freed, self.launched))
+            return _real(self.start, self.launched)
+        if name in rest:
+            return _real(self.freed[rest[name]], self.end[rest[name]])
+        is_own = np.array([BLOCKERS.get(kind) == name for kind in range(len(OPERATIONS))])[self.kind]
+        return _real(self.launched[is_own], self.freed[is_own])
 
 
 def _real(starts: Times, ends: Times) -> Intervals:
@@ -114,28 +118,30 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     is_gap = (end > start) & (start < window.end)
     ended_by = np.append(computes, NONE)[is_gap]
     start, end = start[is_gap], end[is_gap]
-    by = np.maximum(ended_by, 0)
-    returned, inside = (values[by] if len(work) else np.zeros(len(by), np.int64) for values in (
-        work.returned, work.inside_graph,
-    ))  # fmt: skip
-    is_known = (ended_by != NONE) & (returned != NONE) & (inside == 0)
-    launched = np.clip(returned, start, end)
-    producer = np.where(is_known, work.producer[by], NONE) if len(work) else ended_by
-    freed, kind = launched, np.full(len(by), COMPUTE, np.int8)
-    if len(work):
-        # Compute that ends within the gap is another GPU's, and has no part of its own.
-        has_one = (producer != NONE) & (work.kind[producer] != COMPUTE)
-        freed = np.where(has_one, np.clip(work.end[producer], launched, end), launched)
-        kind = np.where(has_one, work.kind[producer], COMPUTE).astype(np.int8)
+    # What no operation ended, or none held up, finds the last value.
+    returned, inside, producer = (
+        np.append(values, NONE)[ended_by] for values in (work.returned, work.inside_graph, work.producer)
+    )
+    is_known = (returned != NONE) & (inside == 0)
+    launched = np.where(is_known, np.clip(returned, start, end), start)
+    producer = np.where(is_known, producer, NONE)
+    kind = np.append(work.kind, COMPUTE)[producer]
+    # Compute that ends within the gap is another GPU's, and has no part of its own.
+    until = np.clip(np.append(work.end, NONE)[producer], launched, end)
+    freed = np.where(kind == COMPUTE, launched, until)
     start, launched, freed, end = (np.minimum(times, window.end) for times in (start, launched, freed, end))
     return Gaps(start, launched, freed, end, kind, is_known, ended_by)
+
+
+KEPT = ("starved", "nccl")
+"""The parts of which it is kept when they were: launch-starved in long stretches, and all that NCCL blocked."""
 
 
 @dataclass(frozen=True, eq=False)
 class Iterations:
     """The budgets of n iterations of a GPU: ``parts`` of shape ``(n, len(PARTS))``, ``busy`` ``(n,)``, ns.
 
-    ``starts``, ``ends``: job time. ``starved``: the longest stretches of launch-starved time, by start.
+    ``starts``, ``ends``: job time. ``when``: the stretches of time of `KEPT`, which may reach beyond them.
     """
 
     task: Task
@@ -144,7 +150,7 @@ class Iterations:
     ends: Times
     parts: Times
     busy: Times
-    starved: Intervals
+    when: Mapping[str, Intervals]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -166,8 +172,8 @@ class Iterations:
 
 def budgets_of(
     work: Operations, device: int, window: Window, starts: Times, ends: Times
-) -> tuple[Times, Times, Intervals]:
-    """The parts and the busy time in ``window`` of each iteration of a GPU, and when it was launch-starved.
+) -> tuple[Times, Times, dict[str, Intervals]]:
+    """The parts and the busy time in ``window`` of each iteration of a GPU, and when the parts of `KEPT` were.
 
     See `Iterations`; all on the clock of ``work``.
     """
@@ -177,15 +183,20 @@ def budgets_of(
     is_compute = own & (work.kind == COMPUTE)
     times = {part: gaps.part(part).covered(starts, ends) for part in PARTS[1:]}
     times["compute"] = union(work.start[is_compute], work.end[is_compute]).covered(starts, ends)
-    tail = gaps.part("tail")
+    tail, nccl = gaps.part("tail"), gaps.part("nccl")
     for kind, part in BLOCKERS.items() if len(tail) else ():
         is_kind = own & (work.kind == kind)
         running = intersect(tail, union(work.start[is_kind], work.end[is_kind]))
         times[part] += running.covered(starts, ends)
         times["tail"] -= running.covered(starts, ends)
+        nccl = merge(nccl, running) if kind == NCCL else nccl
         tail = subtract(tail, running)
     parts = np.stack([times[part] for part in PARTS], axis=1)
-    return parts, union(work.start[own], work.end[own]).covered(starts, ends), gaps.part("starved")
+    # What the window cuts may be long.
+    is_kept = (gaps.end - gaps.start >= LONG) | (gaps.start <= window.start) | (gaps.end >= window.end)
+    is_kept[np.argsort(gaps.start - gaps.launched, kind="stable")[:_LONGEST]] = True
+    when = {"starved": _real(gaps.start[is_kept], gaps.launched[is_kept]), "nccl": nccl}
+    return parts, union(work.start[own], work.end[own]).covered(starts, ends), when
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,9 +224,9 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
             work = operations_of(job.session, task, Window(*edges.tolist()), communication)
             for device in spans:
                 own = budgets_of(work, device, Window(*edges.tolist()), edges[:1], edges[1:])
-                starved = Intervals(*(times + report.clock_offset for times in (own[2].starts, own[2].ends)))
+                when = {part: _moved(times, report.clock_offset) for part, times in own[2].items()}
                 low, high = np.array([window.start]), np.array([window.end])
-                found[task, device] = Iterations(task, device, low, high, own[0], own[1], starved)
+                found[task, device] = Iterations(task, device, low, high, own[0], own[1], when)
     return found
 
 
@@ -235,31 +246,34 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
     iterations: dict[tuple[Task, int], Iterations] = {}
     whole: dict[tuple[Task, int], Iterations] = {}
     for report in reports:
-        arrays, first, first_starved = found[report.index], 0, 0
-        keys = (arrays[key].tolist() for key in ("process", "device", "count", "starved"))
-        for process, device, count, number in zip(*keys, strict=True):
-            task = Task(report.index, process)
-            rows = slice(first_starved, first_starved + number)
-            starved = Intervals(*(arrays[f"starved_{edge}"][rows] + report.clock_offset for edge in _EDGES))
+        arrays, first, first_kept = found[report.index], 0, 0
+        every = _moved(Intervals(arrays["kept_starts"], arrays["kept_ends"]), report.clock_offset)
+        keys = (arrays[key].tolist() for key in ("process", "device", "count", *KEPT))
+        for process, device, count, *numbers in zip(*keys, strict=True):
+            task, when = Task(report.index, process), {}
+            for part, number in zip(KEPT, numbers, strict=True):
+                rows, first_kept = slice(first_kept, first_kept + number), first_kept + number
+                when[part] = Intervals(every.starts[rows], every.ends[rows])
             for kept, last in ((whole, first + 1), (iterations, first + count)):
                 rows, first = slice(first, last), last
                 starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)
                 if len(starts):
                     parts = arrays["parts"].reshape(-1, len(PARTS))[rows]
-                    kept[task, device] = Iterations(task, device, starts, ends, parts, arrays["busy"][rows], starved)
-            first_starved += number
+                    kept[task, device] = Iterations(task, device, starts, ends, parts, arrays["busy"][rows], when)
     return Blocking(iterations, whole)
 
 
+def _moved(times: Intervals, offset: int) -> Intervals:
+    return Intervals(times.starts + offset, times.ends + offset)
+
+
 _EDGES = ("starts", "ends")
-_LONGEST = 100
-"""So many stretches of launch-starved time are kept of each GPU."""
 
 
 def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports: list[Report]) -> dict[int, Arrays]:
     """The budgets of the GPUs of each report in a row: ``count`` rows each, of which the first is `Blocking.whole`."""
     communication = communicating(session)
-    names = ("process", "device", "count", "starved", *_EDGES, "parts", "busy", "starved_starts", "starved_ends")
+    names = ("process", "device", "count", *KEPT, *_EDGES, "parts", "busy", "kept_starts", "kept_ends")
     none = np.zeros(0, np.int64)
     found: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
     for task, spans in _spans(session, list(found)).items():
@@ -270,22 +284,21 @@ def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports
         sums = {
             device: (np.zeros((len(starts), len(PARTS)), np.int64), 0 * starts) for device, (starts, _) in own.items()
         }
-        starved = dict.fromkeys(own, EMPTY)
+        when = {device: dict.fromkeys(KEPT, EMPTY) for device in own}
         for window in _slices(session, task, spans.values()):
             work = operations_of(session, task, window, communication)
             for device, (starts, ends) in own.items():
-                *more, waits = budgets_of(work, device, window, starts, ends)
+                *more, kept = budgets_of(work, device, window, starts, ends)
                 for total, part in zip(sums[device], more, strict=True):
                     total += part
-                waits = merge(starved[device], waits)
-                longest = np.sort(np.argsort(waits.starts - waits.ends, kind="stable")[:_LONGEST])
-                starved[device] = Intervals(waits.starts[longest], waits.ends[longest])
+                when[device] = {part: merge(times, kept[part]) for part, times in when[device].items()}
         for device, (starts, ends) in own.items():
-            waits = starved[device]
-            numbers = (np.array([number]) for number in (task.process, device, len(starts), len(waits)))
-            values = (*numbers, starts, ends, sums[device][0].reshape(-1), sums[device][1], waits.starts, waits.ends)
-            for kept, value in zip(found[task.report].values(), values, strict=True):
-                kept.append(value)
+            every = when[device].values()
+            numbers = (np.array([one]) for one in (task.process, device, len(starts), *map(len, every)))
+            edges_of = (np.concatenate([getattr(times, edge) for times in every]) for edge in _EDGES)
+            values = (*numbers, starts, ends, sums[device][0].reshape(-1), sums[device][1], *edges_of)
+            for array, value in zip(found[task.report].values(), values, strict=True):
+                array.append(value)
     return {index: {key: np.concatenate(parts) for key, parts in arrays.items()} for index, arrays in found.items()}
 
 

@@ -20,34 +20,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import (
-    FILES_ONLY,
-    NAME,
-    PROCESS_ID,
-    RANK,
-    REPORT_ID,
-    ROW_ID,
-    START,
-    Column,
-    TableAnswer,
-    Unit,
-)
+from nsystui.base.answer import FILES_ONLY, NAME, PROCESS_ID, RANK, REPORT_ID, ROW_ID, START, Column, TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Intervals
 from nsystui.questions.blocking.dependencies import (
-    COMMUNICATION,
-    COMPUTE,
-    MEMSET,
+    COLOURS,
     NCCL,
     NONE,
-    ON_DEVICE,
-    OTHER_COPY,
-    TO_DEVICE,
-    TO_HOST,
+    OPERATIONS,
     host_calls_of,
     operations_of,
+    unresolved_waits,
 )
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals
 from nsystui.questions.events.kinds import EventKind
@@ -63,20 +48,15 @@ from nsystui.store import tables
 
 CPU, LAUNCH_DELAY, KERNEL_DELAY, SYNCHRONISATION, UNRESOLVED = range(10, 15)
 KINDS = {
-    COMPUTE: "compute",
-    NCCL: "NCCL",
-    COMMUNICATION: "other communication",
-    TO_DEVICE: "copy to the GPU",
-    TO_HOST: "copy to the host",
-    ON_DEVICE: "copy on the GPU",
-    OTHER_COPY: "other copy",
-    MEMSET: "memset",
+    **dict(enumerate(OPERATIONS)),
     CPU: "CPU",
     LAUNCH_DELAY: "launch delay",
     KERNEL_DELAY: "delay between operations",
     SYNCHRONISATION: "return from synchronisation",
     UNRESOLVED: "unresolved",
 }
+CATEGORIES = {**dict(enumerate(COLOURS)), CPU: "cpu"}
+"""The colours of the kinds that are work; in all others the path waits."""
 OUTSIDE = "outside of CUDA calls"
 _QUIET = 100_000
 """A thread that makes no CUDA call for so long, ns, may have waited for another one."""
@@ -91,7 +71,6 @@ class PathPiece(NamedTuple):
     end: int
     task: Task
     kind: int
-    name: str
     thread: int
     table: int
     row: int
@@ -191,9 +170,8 @@ class _Walk:
         """Where the path ends: before what begins then, in what runs then, or on the thread of the last launch."""
         side, until = self.side(task), self.window.end
         places = range(len(side.start))
-        begins = next((place for place in places if side.start[place] == until), None)
-        if begins is not None:
-            return _Place(task, until, begins, is_begun=False)
+        if until in side.start:
+            return _Place(task, until, side.start.index(until), is_begun=False)
         running = [place for place in places if side.start[place] < until <= side.end[place]]
         if running:
             return _Place(task, until, min(running, key=lambda place: (side.kind[place], place)))
@@ -201,16 +179,15 @@ class _Walk:
         last = max(ended, key=lambda place: side.end[place], default=NONE)
         return _Place(task, until, thread=side.thread[last] if ended else NONE)
 
-    def add(self, place: _Place, start: int, kind: int, name: str = "", operation: int = NONE) -> int:
+    def add(self, place: _Place, start: int, kind: int, operation: int = NONE) -> int:
         """Adds the piece from ``start`` to a place, if there is one; returns where it starts in the window."""
         side, start = self.side(place.task), max(start, self.window.start)
         if start < place.time:
-            table, row = (side.table[operation], side.row[operation]) if operation != NONE else (NONE, NONE)
-            thread = side.thread[operation] if operation != NONE else place.thread
-            launched, begun = (side.called[operation], side.start[operation]) if operation != NONE else (start, start)
-            self.pieces.append(
-                PathPiece(start, place.time, place.task, kind, name, thread, table, row, launched, begun)
-            )
+            of: tuple[int, ...] = (place.thread, NONE, NONE, start, start)
+            if operation != NONE:
+                lists = (side.thread, side.table, side.row, side.called, side.start)
+                of = tuple(values[operation] for values in lists)
+            self.pieces.append(PathPiece(start, place.time, place.task, kind, *of))
         return min(start, place.time)
 
     def before(self, at: _Place) -> _Place | None:
@@ -228,9 +205,8 @@ class _Walk:
                 source = other.place_of_kernel.get(late[1])
                 if source is not None and other.start[source] < at.time:
                     # Until the last rank came, there was nothing to transfer.
-                    return _Place(
-                        late[0], self.add(at, other.start[source], NCCL, operation=one), source, is_begun=False
-                    )
+                    time = self.add(at, other.start[source], NCCL, operation=one)
+                    return _Place(late[0], time, source, is_begun=False)
             return at._replace(time=self.add(at, side.start[one], side.kind[one], operation=one), is_begun=False)
         producer, queued = side.producer[one], side.queued[one]
         freed = min(side.end[producer], at.time) if producer != NONE else self.window.start
@@ -409,7 +385,8 @@ def path_table(
     columns = (
         one if is_shown else one.with_importance(FILES_ONLY) for one, is_shown in zip(COLUMNS, shown, strict=True)
     )
-    return TableAnswer("path", tuple(columns) if rows else COLUMNS, rows, len(rows), (words,))
+    notes = (words, *unresolved_waits(job.session, walk.sides))
+    return TableAnswer("path", tuple(columns) if rows else COLUMNS, rows, len(rows), notes)
 
 
 def _iteration(job: OpenJob, selection: Selection, step: int | None, step_name: str | None) -> tuple[Task, Window, str]:
@@ -420,18 +397,14 @@ def _iteration(job: OpenJob, selection: Selection, step: int | None, step_name: 
         own = steps.get(one.task)
         if own is None or not own.on_gpu or (selection.window is not None and step is None):
             continue
-        places = (
-            np.flatnonzero(own.numbers == step) if step is not None else np.argsort(np.abs(own.duration - own.median))
-        )
+        nearest = np.argsort(np.abs(own.duration - own.median))
+        places = nearest if step is None else np.flatnonzero(own.numbers == step)
         if len(places):
             window = own.window(int(places[0]))
             which = "" if step is not None else ", which is nearest to the median"
             time = format_value(Unit.DURATION, window.end - window.start)
-            return (
-                one.task,
-                window,
-                f"The path is that of step {own.numbers[places[0]]} of rank {one.rank}{which}: {time}.",
-            )
+            words = f"The path is that of step {own.numbers[places[0]]} of rank {one.rank}{which}: {time}."
+            return one.task, window, words
     if step is not None:
         raise UsageError(f"no selected rank has a step {step}; `nsystui steps --every` lists them")
     window = selection.window or extent(job.session, Selection(tasks=frozenset({chosen[0].task})))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import COLLECTIVE, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
-from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.intervals import Intervals, Times, subtract, union
 from nsystui.questions.collectives.matching import UNKNOWN, MatchedCollectives, Matching, Matrix, Member
 from nsystui.questions.queries.tasks import RankedTask
 
@@ -159,6 +159,24 @@ def transfer_times(kernels: pd.DataFrame, matching: Matching) -> NDArray[np.floa
     is_whole = (found["open"] == found["ranks"]).fillna(False).to_numpy(bool)
     times: NDArray[np.float64] = np.where(is_whole, found["transfer"].to_numpy(np.float64, na_value=np.nan), np.nan)
     return times
+
+
+def waits_and_transfers(arrivals: Sequence[Arrivals]) -> Mapping[Member, tuple[Intervals, Intervals]]:
+    """When each member waited in its collectives for the last one to come, and when it transferred.
+
+    The transfer is the end of each kernel. Where two kernels run at once and one transfers, that is no waiting.
+    """
+    edges: dict[Member, list[tuple[Times, Times, Times]]] = {}
+    for one in arrivals:
+        for member, start, end in zip(one.group.members, one.group.start, one.group.end, strict=True):
+            ends = end[one.operations]
+            edges.setdefault(member, []).append((start[one.operations], ends - one.transfer, ends))
+    found = {}
+    for member, own in edges.items():
+        begins, middles, ends = map(np.concatenate, zip(*own, strict=True))
+        transfers = union(middles, ends)
+        found[member] = subtract(union(begins, middles), transfers), transfers
+    return found
 
 
 def last_to_arrive(matching: Matching, report: int, row: int) -> Member | None:

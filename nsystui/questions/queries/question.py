@@ -55,6 +55,7 @@ Row = Literal[
     "device",
     "rank",
     "step",
+    "stream",
     "event",
     "time",
     "thread",

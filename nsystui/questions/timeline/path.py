@@ -14,17 +14,7 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.blocking import path as paths
-from nsystui.questions.blocking.dependencies import (
-    COMMUNICATION,
-    COMPUTE,
-    MEMSET,
-    NCCL,
-    NONE,
-    ON_DEVICE,
-    OTHER_COPY,
-    TO_DEVICE,
-    TO_HOST,
-)
+from nsystui.questions.blocking.dependencies import NCCL, NONE
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey, event_row
 from nsystui.questions.job.job import OpenJob
@@ -33,13 +23,7 @@ from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.timeline.events import longest_range_in
 from nsystui.questions.timeline.lanes import LaneIdentity, LaneWork, ThreadEvents, Timeline
 
-_CATEGORIES = {
-    COMPUTE: "compute",
-    **dict.fromkeys((NCCL, COMMUNICATION), "nccl"),
-    **dict.fromkeys((TO_DEVICE, TO_HOST, ON_DEVICE, OTHER_COPY, MEMSET), "memory"),
-    paths.CPU: "api",
-}
-"""The categories of the pieces; in all others the path waits."""
+_CATEGORIES = {**paths.CATEGORIES, paths.CPU: "api"}
 
 
 @dataclass(frozen=True, eq=False)

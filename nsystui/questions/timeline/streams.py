@@ -42,7 +42,9 @@ COLUMNS = (
     Column("queued_mean", header="Queued Mean", label="mean queued", unit=Unit.NUMBER, decimals=1, importance=3),
     Column("at_limit", header="Time at Limit (ns)", label="at limit", unit=Unit.DURATION, importance=3),
     Column("delay", header="Med Launch Delay (ns)", label="delay", unit=Unit.DURATION, decimals=0, importance=1),
-    Column("delay_p90", header="p90 Launch Delay (ns)", label="p90 delay", unit=Unit.DURATION, importance=3),
+    Column(
+        "delay_p90", header="p90 Launch Delay (ns)", label="p90 delay", unit=Unit.DURATION, decimals=0, importance=3
+    ),
     Column("purpose", header="NVTX Range of All", label="range of all", importance=1),
 )
 """``kind``: what takes 95 % of the time of the stream's operations, else ``mixed``."""

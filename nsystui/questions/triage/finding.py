@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Answer, Unit
+from nsystui.base.answer import Answer
 from nsystui.base.selection import Task, Window, window_flag
 from nsystui.base.text import shell_word, spans
-from nsystui.base.units import format_value
+from nsystui.questions.blocking.gain import Gain
 from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import question_named, view_named
 
@@ -85,46 +85,6 @@ class Advice:
 
     def __str__(self) -> str:
         return f"{self.text} {self.reason}"
-
-
-class Standing(Enum):
-    """How a gain is known."""
-
-    MEASURED = "measured"
-    """Operations and calls show that all of it blocked the GPU."""
-    BOUNDED = "bounded"
-    """It is a cost of the finding of which some may not have blocked the GPU."""
-    INFERRED = "inferred"
-    """The export does not show that the work can be done without."""
-
-
-@dataclass(frozen=True)
-class Gain:
-    """What could be won back at most of an iteration, the mean over the GPUs, ns (docs/path.md#gains).
-
-    ``includes``: the ids of findings whose gain may be the same time. ``is_step``: the iteration is a step, else all
-    of the time.
-    """
-
-    recoverable: int
-    iteration: int
-    standing: Standing
-    includes: tuple[str, ...] = ()
-    is_step: bool = True
-
-    @property
-    def speedup(self) -> float | None:
-        """T / (T - R): how many times as fast at most; ``None`` where all of the time could be won back."""
-        left = self.iteration - self.recoverable
-        return self.iteration / left if left else None
-
-    @property
-    def words(self) -> str:
-        """``at most 8.53 ms of a step of 116.4 ms, 1.08 times as fast (measured; includes straggler)``."""
-        won, whole = (format_value(Unit.DURATION, time) for time in (self.recoverable, self.iteration))
-        factor = "" if self.speedup is None else f", {self.speedup:.2f} times as fast"
-        others = f"; may include {', '.join(self.includes)}" if self.includes else ""
-        return f"at most {won} of {'a step of ' if self.is_step else ''}{whole}{factor} ({self.standing.value}{others})"
 
 
 _FEW_RANKS = 16

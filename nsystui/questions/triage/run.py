@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from nsystui.base.answer import END, FILES_ONLY, START, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_families import OTHER
 from nsystui.base.resources import give_back
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Task
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
-from nsystui.questions.blocking.parts import PARTS
+from nsystui.questions.algebra.intervals import EMPTY, Intervals
+from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
+from nsystui.questions.blocking.parts import LONG, PARTS
 from nsystui.questions.host.time_budget import (
     UNEXPLAINED,
     Budget,
@@ -26,9 +28,9 @@ from nsystui.questions.host.time_budget import (
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import fitting_advice
 from nsystui.questions.triage.case import Case
-from nsystui.questions.triage.finding import Finding, Gain, NotChecked, Severity, Standing
+from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
-from nsystui.questions.triage.rule import Rule
+from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, Rule
 from nsystui.questions.triage.rules import kind_of, rules
 from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store.report import Report
@@ -279,13 +281,35 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     for one in costly:
         own = kind_of(one.id).parts
         share, most = (one.cost or 0) / count, sum(parts[part] for part in own)
+        is_measured = most <= share
+        if one.times and own == BY_CPU:
+            known, unknown = _starved(case, one.times)
+            most = min(most, (known + unknown) / count)
+            is_measured = unknown == 0 and most <= share + 1
         if not round(min(share, most)):
             continue
-        standing = Standing.INFERRED if "compute" in own else Standing.MEASURED if most <= share else Standing.BOUNDED
-        others = {two.id for two in costly if two.id != one.id and set(kind_of(two.id).parts) & set(own)}
-        whole = round(sum(parts.values()))
-        gains[one.id] = Gain(round(min(share, most)), whole, standing, tuple(sorted(others)), is_step)
+        standing = Standing.MEASURED if is_measured else Standing.BOUNDED
+        others = sorted(two.id for two in costly if two.id != one.id and _may_share(one, two))
+        whole, standing = round(sum(parts.values())), Standing.INFERRED if own == BY_COMPUTE else standing
+        gains[one.id] = Gain(round(min(share, most)), whole, standing, tuple(others), is_step)
     return [replace(one, gain=gains.get(one.id)) for one in findings]
+
+
+def _may_share(one: Finding, other: Finding) -> bool:
+    """Whether two gains may be the same time: by when they cost time, or by the parts of the budget."""
+    return bool({*kind_of(one.id).parts} & {*kind_of(other.id).parts}) and one.shared_with(other) != 0
+
+
+def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[float, float]:
+    """The launch-starved part of some times, and the time of which that is not kept: means over the GPUs, ns."""
+    known = unknown = 0
+    for one in (own.of for own in case.budgets):
+        own = times.get((one.task, one.device), EMPTY).clip(int(one.starts[0]), int(one.ends[-1]))
+        starved = one.when["starved"].covered(own.starts, own.ends)
+        spans = own.ends - own.starts
+        known += int(starved.sum())
+        unknown += int((spans - starved)[spans < LONG].sum())
+    return known / len(case.budgets), unknown / len(case.budgets)
 
 
 def _ordered(findings: Sequence[Finding], time: int) -> list[Finding]:
@@ -377,10 +401,10 @@ COLUMNS = (
     Column("cost", header="Cost (ns)", label="cost", unit=Unit.DURATION),
     Column("percent", header="Cost (%)", label="of job", unit=Unit.PERCENT, decimals=1),
     Column("sentence", header="Finding", label="finding"),
-    Column("recoverable", header="Recoverable per Iteration (ns)", label="to win", unit=Unit.DURATION, importance=3),
+    RECOVERABLE,
     Column("iteration", header="Iteration (ns)", label="of", unit=Unit.DURATION, compared="recoverable", importance=4),
-    Column("speedup", header="Speed-up at Most", label="speed-up", unit=Unit.RATIO, decimals=4, importance=4),
-    Column("standing", header="Standing", label="standing", importance=5),
+    SPEEDUP,
+    STANDING,
     Column("includes", header="May Include", label="may include", importance=5),
     Column("suggestion", header="Suggestion", label="suggestion", importance=1),
     Column("reason", header="Reason", label="reason", importance=2),

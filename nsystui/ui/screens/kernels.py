@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -289,7 +290,10 @@ class KernelsScreen(ViewsScreen):
         self.job_changed()
 
     def open_row(self) -> None:
-        """Open the launches or calls of a name, or the names of a kind of kernels."""
+        """Open the launches or calls of a name, the names of a kind of kernels, or select a stream for all screens."""
+        if self.answered.question.row == "stream":
+            self._select_stream()
+            return
         if self.options["by"] in _OF_NAMES and self.answered.question.row == "kernel":
             self._open_kind()
             return
@@ -301,6 +305,16 @@ class KernelsScreen(ViewsScreen):
             self.lay_over(KernelInstancesScreen(name, Names(self.options["names"])))
         elif row in WORKS:
             self.lay_over(WorkInstancesScreen(name, WORKS[row]))
+
+    def _select_stream(self) -> None:
+        values, job = self.values(), self.explorer.job
+        rank, device, stream = (values.get(key) for key in ("rank", "device", "stream"))
+        if job is None or not (isinstance(rank, int) and isinstance(device, int) and isinstance(stream, int)):
+            return
+        tasks = job.tasks_of_ranks(frozenset({rank}))
+        selection = replace(self.selection, tasks=tasks, devices=frozenset({device}), streams=frozenset({stream}))
+        view = "memory" if values.get("kind") == "copies" else "kernels"
+        self.call_later(self.explorer.go, "kernels", selection, view)
 
     def take_view(self, name: str, **options: str) -> None:
         """Show a view with all its rows."""

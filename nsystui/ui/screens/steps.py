@@ -14,10 +14,9 @@ from nsystui.base.answer import Answer, Record, Unit, Value
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import Wording, format_value
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.blocking.budget import LABELS, MEANINGS, steps_side_by_side
-from nsystui.questions.blocking.dependencies import COMMUNICATION, COMPUTE, MEMSET, NCCL, ON_DEVICE, TO_DEVICE, TO_HOST
+from nsystui.questions.blocking.budget import LABELS, MEANINGS, NCCL_LABELS, steps_side_by_side
 from nsystui.questions.blocking.parts import BLOCKERS, PARTS
-from nsystui.questions.blocking.path import CPU, KINDS
+from nsystui.questions.blocking.path import CATEGORIES, KINDS
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey, event_row
 from nsystui.questions.job.job import OpenJob
@@ -60,12 +59,7 @@ _LEGEND = {
     "idle": "launch-starved",
     "metric": "stalled, other",
 }
-_OF_KINDS = {
-    **dict.fromkeys((KINDS[one] for one in (TO_DEVICE, TO_HOST, ON_DEVICE, MEMSET)), "memory"),
-    **dict.fromkeys((KINDS[one] for one in (NCCL, COMMUNICATION)), "nccl"),
-    KINDS[COMPUTE]: "compute",
-    KINDS[CPU]: "cpu",
-}
+_OF_KINDS = {KINDS[kind]: colour for kind, colour in CATEGORIES.items()}
 """The colour of the pieces of the path."""
 _ROOMY, _WIDE = 30, 120
 """On a terminal of so many lines there is a chart, of so many columns the line above says what the steps are."""
@@ -287,7 +281,7 @@ class StepsScreen(GroupedViewsScreen):
         return ask
 
 
-_OF_LABELS = {LABELS[part]: colour for part, colour in _COLOURS.items()}
+_OF_LABELS = {LABELS[part]: colour for part, colour in _COLOURS.items()} | dict.fromkeys(NCCL_LABELS.values(), "nccl")
 _FIGURES = {"median": "median", "min": "minimum", "max": "maximum"}
 
 

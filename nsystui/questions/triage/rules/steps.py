@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from nsystui.base.answer import DEVICE, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import few
+from nsystui.questions.algebra.intervals import Intervals, union
+from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.host_work import CpuSpan, host_work
@@ -45,9 +47,9 @@ _LOOKED_AT = 40
     100,
     reads=IDLE | {"nvtx_ranges", "api_calls"},
     finds={
-        "slow-steps": FindingKind("slow steps"),
+        "slow-steps": FindingKind("slow steps", parts=PARTS),
         "warm-up": FindingKind(is_paid_once=True),
-        "drift": FindingKind("steps that become slower"),
+        "drift": FindingKind("steps that become slower", parts=PARTS),
     },
 )
 def step_times(case: Case) -> Sequence[Finding | NotChecked]:
@@ -68,10 +70,12 @@ def _mean(values: Sequence[float]) -> int:
 
 def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
     lost, idle, numbers, ranks = [], [], set(), set()
-    window, longest, usual = None, 0, 0.0
+    window, longest, usual, when = None, 0, 0.0, dict[Place, Intervals]()
     for task, one in steps.items():
         typical = one.typical
         places = np.flatnonzero((one.duration > case.thresholds.slow_step * typical)[warm_up:]) + warm_up
+        slow = union(one.start[places], (one.start + one.duration)[places])
+        when |= {(task, device.device.device): slow for device in case.devices if device.device.task.task == task}
         lost.append(float((one.duration - typical)[places].sum()))
         gaps = _long_gaps(case, one)
         idle.append(float(np.maximum(gaps[places] - np.median(gaps[warm_up:]), 0).sum()))
@@ -101,7 +105,7 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."
     advice = Advice(text, reason)
     found = _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "the median step", window, ranks)
-    return replace(found, under="idle-gaps") if 2 * in_gaps >= cost else found
+    return replace(found, under="idle-gaps" if 2 * in_gaps >= cost else "", times=when)
 
 
 def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:

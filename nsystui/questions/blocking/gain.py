@@ -1,0 +1,56 @@
+"""How much of an iteration could be won back at most, and how that is known (docs/path.md#gains)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from nsystui.base.answer import Column, Unit
+from nsystui.base.units import format_value
+
+
+class Standing(Enum):
+    """How a gain is known."""
+
+    MEASURED = "measured"
+    """Operations and calls show that all of it blocked the GPU."""
+    BOUNDED = "bounded"
+    """Some of it may not have blocked the GPU, or may not be saved."""
+    INFERRED = "inferred"
+    """The export does not show what it was spent on, or that the work can be done without."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What could be won back at most of an iteration, the mean over the GPUs, ns (docs/path.md#gains).
+
+    ``includes``: the ids of findings whose gain may be the same time. ``is_step``: the iteration is a step, else all
+    of the time.
+    """
+
+    recoverable: int
+    iteration: int
+    standing: Standing
+    includes: tuple[str, ...] = ()
+    is_step: bool = True
+
+    @property
+    def speedup(self) -> float | None:
+        """T / (T - R): how many times as fast at most; ``None`` where all of the time could be won back."""
+        left = self.iteration - self.recoverable
+        return self.iteration / left if left else None
+
+    @property
+    def words(self) -> str:
+        """``at most 8.53 ms of a step of 116.4 ms, 1.08 times as fast (measured; may include straggler)``."""
+        won, whole = (format_value(Unit.DURATION, time) for time in (self.recoverable, self.iteration))
+        factor = "" if self.speedup is None else f", {self.speedup:.2f} times as fast"
+        others = f"; may include {', '.join(self.includes)}" if self.includes else ""
+        return f"at most {won} of {'a step of ' if self.is_step else ''}{whole}{factor} ({self.standing.value}{others})"
+
+
+RECOVERABLE = Column(
+    "recoverable", header="Recoverable per Iteration (ns)", label="to win", unit=Unit.DURATION, importance=3
+)
+SPEEDUP = Column("speedup", header="Speed-up at Most", label="max speed-up", unit=Unit.RATIO, decimals=4, importance=4)
+STANDING = Column("standing", header="Standing", label="standing", importance=5)
