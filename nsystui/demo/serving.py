@@ -5,7 +5,7 @@ only decode launch one CUDA graph; steps that prefill, alone or mixed with decod
 What is wrong with it:
 
 - The host bounds decoding: it prepares inputs for longer than the graph runs, and the GPUs idle for the rest.
-- One prefill has a prompt `LONGER` times as long as the others, and delays all requests that decode.
+- One prefill has a prompt four times as long as the others, and delays all requests that decode.
 - Nothing hides the all-reduces of tensor parallelism: vLLM's kernel in decode steps, NCCL's in the others.
 """
 
@@ -26,6 +26,7 @@ PERIOD: Final = 40
 MIXED: Final = (13, 27)
 """The steps of a period that prefill one request and decode the others."""
 LONGER: Final = 4
+"""How many times as long as the others the prompt of the slow prefill is."""
 PROMPT: Final = 16 * 1024**2
 """Bytes of the activations of a prompt, 2,048 tokens, that an all-reduce sums."""
 MEMORY: Final = (8 * 1024**3, 56 * 1024**3)
@@ -48,12 +49,9 @@ class ServingJob(DemoJob):
     @classmethod
     def of_any_size(cls, ranks: int, steps: int) -> ServingJob:
         """The server with so many ranks, 4 MB each. Raises `ValueError` if they do not fit on one host."""
-        return cls(ranks=ranks, steps=steps)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.ranks > GPUS_PER_HOST:
+        if ranks > GPUS_PER_HOST:
             raise ValueError(f"the server has at most {GPUS_PER_HOST} ranks, on one host")
+        return cls(ranks=ranks, steps=steps)
 
     @property
     def slow_step(self) -> int:
