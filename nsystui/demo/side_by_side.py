@@ -13,16 +13,19 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
-
-if TYPE_CHECKING:
-    from nsystui.demo.job import DemoJob
+from typing import IO, Any, Protocol, cast
 
 Meet = Callable[[int], int]
 """Tells when the last of the ranks here arrived, and gives back when the last of all did (ns on the true clock)."""
 
 
-def write_in_processes(job: DemoJob, paths: Sequence[Path], shares: Sequence[Sequence[int]]) -> None:
+class WritableJob(Protocol):
+    """A job whose ranks can be written by several processes."""
+
+    def write_share(self, paths: Sequence[Path], ranks: Sequence[int], meet: Meet) -> None: ...
+
+
+def write_in_processes(job: WritableJob, paths: Sequence[Path], shares: Sequence[Sequence[int]]) -> None:
     """Write each share of the ranks in a process of its own. After an error no file remains."""
     program = f"import sys; sys.path[:] = {sys.path}; from {__name__} import write_share; write_share()"
     pipe = subprocess.PIPE
