@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Options of commands with which an answer is of some of the rows, and not that which is remembered.
 _NARROWING = ("filter_time", "filter_nvtx", "instances", "bucket")
-_OF_ITS_OWN = (*_NARROWING, "by_rank", "ncu")
+_OF_ITS_OWN = (*_NARROWING, "by_rank", "ncu", "nccl_log")
 
 
 def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
@@ -251,19 +251,23 @@ def remembered(request: Request) -> Remembered | None:
     if (
         opening.no_cache
         or opening.dask
+        or opening.clock != CLOCKS[0]
         or any((selecting.is_narrowing, selecting.ranks, *map(request.own.get, _OF_ITS_OWN)))
     ):
         return None
     from nsystui.exports.convert import made_before
-    from nsystui.exports.discover import discover
-    from nsystui.exports.opening import check
+    from nsystui.exports.discover import FACTS, discover, is_packed_report
+    from nsystui.exports.opening import check, look
     from nsystui.questions.answers.remembered import Remembered
 
     try:
         cache = request.cache
         if not cache.is_ours:
             return None
-        files = [check(made_before(path, cache.conversions)) for path in discover(opening.files)]
+        files = [
+            look(path / FACTS)[1] if is_packed_report(path) else check(made_before(path, cache.conversions))
+            for path in discover(opening.files)
+        ]
         return Remembered.of_files(cache, files, request.config.families)
     except (ExportError, OSError):
         return None

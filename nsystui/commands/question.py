@@ -89,7 +89,11 @@ def run(question: Question, request: Request) -> int:
     values = request.own
     if request.opening.dask:
         shared.check_dask(question, values)
-    memory = shared.remembered(request) if question.is_remembered else None
+    is_table = request.output.is_table or (question.map is None and question.draw is None)
+    is_kept = (
+        is_table and question.tables is None and not any(one.is_given(values) for one in question.options if one.lists)
+    )
+    memory = shared.remembered(request) if is_kept and not request.output.is_drawing else None
     key = question.key(values)
     known = memory.recall(*key) if memory is not None else None
     if known is not None:

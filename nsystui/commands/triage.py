@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer
+    from nsystui.base.answer import Answer, TableAnswer
+    from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.triage.thresholds import Thresholds
 
 DESCRIPTION = """What is wrong with a job, worst first: what it costs, how to fix it, and where to look.
@@ -80,9 +82,6 @@ def add_thresholds(group: argparse._ArgumentGroup) -> None:
 
 def run(request: Request) -> int:
     from nsystui.exports.discover import named_shortly
-    from nsystui.output.findings import lines, report
-    from nsystui.questions.triage.finding import Severity
-    from nsystui.questions.triage.run import triage, triage_table
     from nsystui.questions.triage.thresholds import Thresholds
 
     own = request.own
@@ -94,16 +93,34 @@ def run(request: Request) -> int:
     if own["baseline"]:
         return _against(request, thresholds)
     request.output.check()
-    job = shared.open_job(request, times=True, partly=True)
-    try:
-        found = triage(job, shared.selection_of(request.selecting, job), thresholds, own["step_range"])
-        top = found.first(request.output.top)
-        files = named_shortly(request.opening.files)
-        unjudged = request.own["not_checked"]
-        _deliver(request, lambda: lines(top, files, unjudged), lambda: report(top, files), triage_table(found))
-    finally:
-        job.close()
-    return int(bool(own["fail_on"]) and found.has(Severity(own["fail_on"])))
+    memory = shared.remembered(request)
+    files = named_shortly(request.opening.files)
+    words = (request.output.top, own["not_checked"], own["step_range"], own["steps_by"], own["set"], files)
+    key = ("triage", *map(str, words))
+    known = memory.recall(*key) if memory is not None else None
+    text, table = known or _found(request, thresholds, files, memory, key)
+    told = json.loads(text)
+    _deliver(request, lambda: told["lines"], lambda: str(told["report"]), table)
+    failing = _SEVERITIES[_SEVERITIES.index(own["fail_on"]) :] if own["fail_on"] else ()
+    return int(any(row[0] in failing for row in table.rows))
+
+
+def _found(
+    request: Request, thresholds: Thresholds, files: str, memory: Remembered | None, key: tuple[str, ...]
+) -> tuple[str, TableAnswer]:
+    """The findings, as JSON of their ``lines`` and ``report`` for people and as a table, kept for the next time."""
+    from contextlib import closing
+
+    from nsystui.output.findings import lines, report
+    from nsystui.questions.triage.run import triage, triage_table
+
+    with closing(shared.open_job(request, times=True, partly=True)) as job:
+        found = triage(job, shared.selection_of(request.selecting, job), thresholds, request.own["step_range"])
+        top, table = found.first(request.output.top), triage_table(found)
+        text = json.dumps({"lines": lines(top, files, request.own["not_checked"]), "report": report(top, files)})
+        if memory is not None and not any(one.failed for one in found.not_checked):
+            memory.keep(job, table, text, *key)
+    return text, table
 
 
 def _explain(name: str, thresholds: Thresholds) -> int:

@@ -60,7 +60,7 @@ class ExportFile:
     def is_unchanged(self) -> bool:
         """Whether the path still leads to the same file, as it was."""
         try:
-            return _look(self.path)[1] == self
+            return look(self.path)[1] == self
         except OSError:
             return False
 
@@ -79,7 +79,7 @@ class ExportFile:
             raise ExportError(named(self.path), *CHANGED) from None
 
 
-def _look(path: Path) -> tuple[bytes, ExportFile]:
+def look(path: Path) -> tuple[bytes, ExportFile]:
     """The first bytes of a regular file, and its state. Raises OSError.
 
     Opens the file for that: a network file system may report an outdated state of a file that is not open.
@@ -184,7 +184,7 @@ def check(path: Path) -> ExportFile:
     if not stat.S_ISREG(status.st_mode):
         raise ExportError(name, "not a regular file", "exports are opened in place; pipes and devices cannot be opened")
     try:
-        head, file = _look(path)
+        head, file = look(path)
     except OSError as error:
         advice = f"check its permissions with ls -l {shell_word(name)}"
         raise ExportError(name, f"cannot be read: {error.strerror}", advice) from None

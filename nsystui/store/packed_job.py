@@ -15,8 +15,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from nsystui.base.errors import ExportError, OutputError, UsageError, reason_of
@@ -40,6 +41,9 @@ from nsystui.store.database import Limits, connect
 from nsystui.store.report import PackedReport
 from nsystui.store.results import Results
 from nsystui.store.seals import ANOTHER, Seal, check, facts_of, facts_text, modified_ns, seal_of, sealed
+
+if TYPE_CHECKING:
+    import duckdb
 
 RENAMED: Mapping[str, tuple[str, str]] = {
     canonical.NCCL_CALLS.name: ("rank", "communicator_rank"),
@@ -192,6 +196,11 @@ class JobWriter:
     directory: Path
     force: bool = False
 
+    @cached_property
+    def _database(self) -> duckdb.DuckDBPyConnection:
+        """One for all reports: to make it takes as long as to write a few of their files."""
+        return connect(Limits(1))
+
     def check(self) -> None:
         """Raises UsageError where no packed job may be: a file, or a directory of exports."""
         if os.path.lexists(self.directory) and not os.path.isdir(self.directory):
@@ -252,7 +261,10 @@ class JobWriter:
             prepared = staging / f"report-{identity}"
             prepared.mkdir()
             report.results.move(Results((identity,), prepared))
-            moves = {self._target(report.rank, identity, file): file for file in _prepared(report.files, prepared)}
+            moves = {
+                self._target(report.rank, identity, file): file
+                for file in _prepared(report.files, prepared, self._database)
+            }
             of_files = {target: sealed(file) for target, file in moves.items()}
             seals = {str(target.relative_to(self.directory)): seal for target, seal in of_files.items()}
             facts = facts_text(report.to_json(identity, seals), indent=1)
@@ -333,7 +345,7 @@ class JobWriter:
             raise OutputError(f"{self.directory} cannot be written ({reason_of(error)})") from None
 
 
-def _prepared(files: PackedFiles, directory: Path) -> Iterator[Path]:
+def _prepared(files: PackedFiles, directory: Path, database: duckdb.DuckDBPyConnection) -> Iterator[Path]:
     """The files of a pack; those of tables with a field that is called otherwise in a packed job are made anew."""
     for table, paths in files.files.items():
         if table not in RENAMED:
@@ -342,11 +354,7 @@ def _prepared(files: PackedFiles, directory: Path) -> Iterator[Path]:
         name, stored = RENAMED[table]
         new = directory.with_name(f"{directory.name}-{table}")
         new.mkdir()
-        connection = connect(Limits(1))
-        try:
-            for path in paths:
-                select = f'SELECT * RENAME ("{name}" AS "{stored}") FROM read_parquet($2)'
-                copy_to_parquet(connection, select, new / path.name, PARQUET_FORM, (str(path),))
-                yield new / path.name
-        finally:
-            connection.close()
+        for path in paths:
+            select = f'SELECT * RENAME ("{name}" AS "{stored}") FROM read_parquet($2)'
+            copy_to_parquet(database, select, new / path.name, PARQUET_FORM, (str(path),))
+            yield new / path.name

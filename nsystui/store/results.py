@@ -55,16 +55,23 @@ def version_of(compute: Callable[..., object] | None = None) -> str:
     """The version of the results of ``compute``: it follows from the code, so nobody has to remember to raise it.
 
     Another release of nsystui, other canonical tables or another source of the module of ``compute`` is another
-    version.
+    version. Without ``compute``, any other module of the program is.
     """
     return _version_of(None if compute is None else getattr(compute, "func", compute).__module__)
 
 
 @cache
 def _version_of(module: str | None) -> str:
-    source = None if module is None else _source_of(module)
+    source = _state_of_code() if module is None else _source_of(module)
     definition = json.dumps([__version__, canonical.fingerprint(), module, source])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
+
+
+def _state_of_code() -> str:
+    """When each module of the program was written: an answer may be of any of them, and is not read to find out."""
+    root = Path(__file__).parents[1]
+    every = (Path(place) / name for place, _, names in os.walk(root) for name in names if name.endswith(".py"))
+    return json.dumps(sorted((path.relative_to(root).as_posix(), path.stat().st_mtime_ns) for path in every))
 
 
 @cache

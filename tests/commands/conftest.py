@@ -5,6 +5,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import pytest
 from nsystui.cli import main
 
 
+@dataclass(frozen=True)
 class Ran:
     """The outcome of a command."""
 
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
+    status: int
+    out: str
+    err: str
 
     @property
     def table(self) -> list[dict[str, str]]:

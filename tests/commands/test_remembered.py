@@ -21,6 +21,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries import derived, statistics
+from nsystui.questions.queries.registry import questions
 from nsystui.store import cache as cache_module
 from nsystui.store.cache import Cache, default_directory
 from nsystui.store.session import Session
@@ -61,6 +62,16 @@ class TestGivenAgain:
             ("stats", "-r", "nvtx_sum", "--format", "md"),
             ("kernels",),
             ("kernels", "--names", "short", "--by", "rank,device", "--format", "csv"),
+            ("nccl", "--format", "json"),
+            ("ranks",),
+            ("gaps", "--format", "md"),
+            ("nvtx", "--format", "csv"),
+            ("functions",),
+            ("recipe", "gpu_gaps"),
+            ("timeline", "--format", "csv"),
+            ("triage",),
+            ("triage", "--format", "json"),
+            ("triage", "--not-checked", "--top", "2", "--fail-on", "warning"),
         ],
     )
     def test_the_same_text_without_opening_the_files(self, run, demo_job, opened, words):
@@ -68,6 +79,36 @@ class TestGivenAgain:
         assert first.out
         assert (second.status, second.out, second.err) == (first.status, first.out, first.err)
         assert opened == ["opened"]
+
+    def test_every_question_of_the_catalogue_as_it_was_answered(self, run, demo_job):
+        for question in questions():
+            words = (*question.command({}).split(), "--format", "csv", *demo_job[:2])
+            first = run(*words)
+            assert run(*words) == first, words
+
+    def test_of_a_packed_job_until_it_is_packed_again(self, run, demo_job, opened, tmp_path):
+        packed = tmp_path / "packed"
+        run("pack", *demo_job, "-o", packed)
+        for words in (("nccl",), ("triage",)):
+            opened.clear()
+            assert run(*words, packed) == run(*words, packed)
+            assert opened == ["opened"], words
+        run("pack", *demo_job, "-o", packed, "--force")
+        run("nccl", packed)
+        assert opened == ["opened"] * 2
+
+    def test_a_report_of_a_triage_from_its_lines(self, run, demo_job, opened, tmp_path):
+        run("triage", demo_job[0])
+        saved = [tmp_path / "first.md", tmp_path / "again.md"]
+        run("triage", demo_job[0], "-o", saved[0])
+        run("triage", demo_job[0], "-o", saved[1], "--no-cache")
+        assert saved[0].read_text() == saved[1].read_text()
+        assert opened == ["opened"] * 2
+
+    def test_a_threshold_is_part_of_the_question(self, run, demo_job, opened):
+        run("triage", demo_job[0])
+        run("triage", demo_job[0], "--set", "gap_ms=500")
+        assert opened == ["opened"] * 2
 
     def test_sorted_and_cut_as_the_first_time(self, run, export, opened):
         for key in ("share", "min", "name", "stddev"):
@@ -105,7 +146,7 @@ class TestGivenAgain:
             "main(words[:-1] + ['--sort', 'max', words[-1]]); main(words)\n"
             "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
         )
-        for words in (SUM, ("kernels",)):
+        for words in (SUM, ("kernels",), ("nccl",)):
             known = run(*words, export)
             done = subprocess.run(
                 [sys.executable, "-c", code, *words, str(export)], capture_output=True, text=True, check=True
@@ -134,12 +175,20 @@ class TestAskedAnew:
     @pytest.mark.campaign
     def test_with_a_selection_or_without_the_cache(self, run, export, opened, directory):
         narrowed = "--time 0:1s,--ranks 0,--devices 0,--streams 7,--filter e,--filter-time 0/1s,--by-rank,--no-cache"
-        for flags in (*map(str.split, narrowed.split(",")), ("-r", "cuda_gpu_trace")):
+        for flags in (("--clock", "utc"), *map(str.split, narrowed.split(",")), ("-r", "cuda_gpu_trace")):
             opened.clear()
             for _ in range(2):
                 run(*(SUM if flags[0] != "-r" else ("stats",)), *flags, export)
             assert opened == ["opened"] * 2, flags
             assert not (directory / "answers").exists(), flags
+
+    @pytest.mark.campaign
+    def test_drawings_and_lists_of_single_events(self, run, demo_job, opened, tmp_path):
+        lists = (("kernels", "--instances", "ncclDevKernel"), ("nccl", "--kernels=AllReduce"), ("gaps", "--list"))
+        for words in (*lists, ("timeline",), ("steps", "-o", tmp_path / "steps.svg", "--force")):
+            opened.clear()
+            assert run(*words, demo_job[0]) == run(*words, demo_job[0])
+            assert opened == ["opened"] * 2, words
 
     def test_when_the_file_is_no_longer_whole(self, run, refused, export):
         run(*SUM, export)

@@ -254,7 +254,7 @@ class TestWhatIsMadeOfThem:
                     assert everything(first, chosen) == expected, name
                     assert everything(second, chosen) == expected, name
         kinds = {file.name.split("=")[1].partition("-")[0] for file in result_files(cache)}
-        assert kinds == {"busy", "counts", "nccl", "nvtx", "processes"}
+        assert kinds == {"busy", "counts", "kernel", "nccl", "nvtx", "processes"}
 
     @pytest.mark.parametrize("small", [1 << 16, pytest.param(0, marks=pytest.mark.campaign)])
     def test_nothing_is_computed_twice(self, exports, cache, whole, monkeypatch, small):

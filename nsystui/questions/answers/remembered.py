@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.answer import Answer, Column, TableAnswer, Unit, iter_rows
+from nsystui.base.answer import Answer, Column, TableAnswer, Unit, Wrapped, iter_rows
 from nsystui.base.selection import Selection
 from nsystui.exports.opening import ExportFile
 from nsystui.store.cache import Cache
@@ -45,24 +45,29 @@ class Remembered:
         return cls(cache.results_of_several(states), tuple(files), tuple(filter(None, damage)), families)
 
     def recall(self, *question: str) -> tuple[str, TableAnswer] | None:
-        """The answer to ``question`` that was given before, with its title."""
+        """The answer to ``question`` that was given before, with its text, or the title of its table."""
         found = self.results.load(
-            self._key(question), version_of(), lambda found: (str(found["title"]), from_json(found["answer"]))
+            self._key(question), version_of(), lambda found: (str(found["text"]), from_json(found["answer"]))
         )
         if found is None:
             return None
-        title, answer = found
-        return title, replace(answer, notes=(*answer.notes, *self.damage))
+        text, answer = found
+        return text, replace(answer, notes=(*answer.notes, *self.damage))
 
-    def keep(self, job: OpenJob, answer: Answer, title: str, *question: str) -> None:
+    def keep(self, job: OpenJob, answer: Answer, text: str, *question: str) -> None:
         """Keeps an answer that is in memory and not too long, if it is one about all of the files."""
-        is_small = isinstance(answer, TableAnswer) and len(answer) <= MOST_ROWS
-        # A note on rows that were left out comes from reading them.
-        is_whole = not any(any(report.packed.left_out.values()) for report in job.session.reports)
+        held = answer
+        while isinstance(held, Wrapped):
+            held = held.whole
+        is_small = isinstance(held, TableAnswer) and len(answer) <= MOST_ROWS
+        # A note on rows that were left out comes from reading them, and one on several runs from opening.
+        is_whole = job.shares_clock and not any(
+            report.damaged or any(report.packed.left_out.values()) for report in job.session.reports
+        )
         # Answers are of the exports as they were when the session read them.
         is_same = all(file.is_unchanged for file in self.files)
         if is_small and is_whole and is_same and len(job.session.reports) == len(self.results.reports):
-            self.results.save(self._key(question), {"title": title, "answer": to_json(answer)}, version_of())
+            self.results.save(self._key(question), {"text": text, "answer": to_json(answer)}, version_of())
 
     def _key(self, question: Sequence[str]) -> str:
         return json.dumps([*question, *self.families])
@@ -104,10 +109,7 @@ def to_json(answer: Answer) -> dict[str, Any]:
     """``answer`` with all of its rows."""
     return {
         "name": answer.name,
-        "columns": [
-            [column.key, column.header, column.label, column.unit.value, column.decimals, column.importance]
-            for column in answer.columns
-        ],
+        "columns": [vars(column) | {"unit": column.unit.value} for column in answer.columns],
         "rows": list(iter_rows(answer)),
         "total": answer.total,
         "notes": list(answer.notes),
@@ -117,8 +119,8 @@ def to_json(answer: Answer) -> dict[str, Any]:
 def from_json(values: Any) -> TableAnswer:
     """The inverse of ``to_json``; raises KeyError, TypeError or ValueError for what it did not write."""
     columns = tuple(
-        Column(key, header=header, label=label, unit=Unit(unit), decimals=decimals, importance=importance)
-        for key, header, label, unit, decimals, importance in values["columns"]
+        Column(**{**found, "unit": Unit(found["unit"]), "stack": tuple(map(tuple, found["stack"]))})
+        for found in values["columns"]
     )
     rows = [tuple(row) for row in values["rows"]]
     if any(len(row) != len(columns) for row in rows):

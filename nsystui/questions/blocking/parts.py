@@ -219,9 +219,10 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
     """Find what blocked each GPU in a window of job time, which is one iteration."""
     found, communication = {}, communicating(job.session)
     for report in job.session.reports:
+        alone = job.session.part([report.index])
         edges = np.array([window.start, window.end]) - report.clock_offset
-        for task, spans in _spans(job.session, [report.index]).items():
-            work = operations_of(job.session, task, Window(*edges.tolist()), communication)
+        for task, spans in _spans(alone, [report.index]).items():
+            work = operations_of(alone, task, Window(*edges.tolist()), communication)
             for device in spans:
                 own = budgets_of(work, device, Window(*edges.tolist()), edges[:1], edges[1:])
                 when = {part: _moved(times, report.clock_offset) for part, times in own[2].items()}
@@ -285,8 +286,9 @@ def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports
             device: (np.zeros((len(starts), len(PARTS)), np.int64), 0 * starts) for device, (starts, _) in own.items()
         }
         when = {device: dict.fromkeys(KEPT, EMPTY) for device in own}
-        for window in _slices(session, task, spans.values()):
-            work = operations_of(session, task, window, communication)
+        alone = session.part([task.report])
+        for window in _slices(alone, task, spans.values()):
+            work = operations_of(alone, task, window, communication)
             for device, (starts, ends) in own.items():
                 *more, kept = budgets_of(work, device, window, starts, ends)
                 for total, part in zip(sums[device], more, strict=True):

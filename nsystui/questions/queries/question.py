@@ -210,8 +210,7 @@ class Question(NamedTuple):
     How the exports are read: ``is_whole`` all at once, for a question about nearly everything in them, else the columns
     that it asks for, where ``expected`` can say ahead which. ``has_times``: its answer has moments of several reports,
     for which their clocks are made one. ``of_reports``: it is made of what is computed of each report by itself, so
-    that the workers of a cluster compute it. ``is_remembered``: its whole answer is kept, and given again without
-    opening anything.
+    that the workers of a cluster compute it.
 
     ``row`` is what a row of the answer is about, and ``home`` the screen that shows it (a mode of the application,
     `PALETTE`, `COMPARISON`, or empty for none): under ``title``, in its ``views``, of which a question has at least
@@ -240,7 +239,6 @@ class Question(NamedTuple):
     expected: Callable[[Values], Expected] | None = None
     has_times: bool = False
     of_reports: bool = False
-    is_remembered: bool = False
     row: Row = "other"
     home: str = PALETTE
     title: str = ""
@@ -260,7 +258,11 @@ class Question(NamedTuple):
 
     def key(self, values: Values) -> tuple[str, ...]:
         """The words by which its answer is remembered; of options that list single rows there is no answer to keep."""
-        return (self.name, *(str(values[option.name]) for option in self.options if not option.lists))
+        return (
+            *filter(None, (self.family,)),
+            self.name,
+            *(str(values[option.name]) for option in self.options if not option.lists),
+        )
 
     def command(self, values: Values, files: str = "") -> str:
         """Return the command that asks it of ``files``; ``values`` are those that differ from the defaults."""

@@ -202,10 +202,6 @@ class Triage:
     def _hardly_works(self) -> bool:
         return self.busy is not None and self.busy < _HARDLY
 
-    def has(self, least: Severity) -> bool:
-        """Whether there is a finding as bad as ``least``, or worse."""
-        return any(one.severity.place <= least.place for one in self.findings)
-
     def first(self, count: int | None) -> Triage:
         """The same with the ``count`` worst findings only (``None``: all)."""
         return self if count is None else replace(self, findings=self.findings[:count])
