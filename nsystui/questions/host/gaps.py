@@ -188,23 +188,16 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
         of_row.spans.add(span)
     rows = [of_row.row(place, idle.idle, has_largest) for (place, _), of_row in sums.items()]
     if by == "pair":
-        times, places = (
-            step_times(job.steps(step_name), selection.window),
-            {(span.task, span.device) for span in idle.attribution.spans},
-        )
-        steps = sum(len(times[task]) for task, _ in places if task in times)
+        steps = _steps(job, selection, step_name, idle.attribution.spans)
+        each = [(of_row.causes.total(), len(of_row.spans)) for of_row in sums.values()]
         rows = [
-            (*row, of_row.causes.total() / len(of_row.spans), len(of_row.spans) / steps if steps else None)
-            for row, of_row in zip(rows, sums.values(), strict=True)
+            (*row, time / spans, spans / steps if steps else None)
+            for row, (time, spans) in zip(rows, each, strict=True)
         ]
     by_columns = {"rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS, "length": LENGTH_COLUMNS, "pair": PAIR_COLUMNS}
     columns = by_columns.get(by, SUM_COLUMNS)
     keys = [column.key for column in columns]
-    texts = [
-        keys.index(key)
-        for key in ("range", "before", "after", *(column.key for column in CAUSE_COLUMNS))
-        if key in keys
-    ]
+    texts = [place for place, column in enumerate(columns) if column in (_RANGE, *PAIR_COLUMNS[:2], *CAUSE_COLUMNS)]
     rows.sort(key=lambda row: (row[0] if by == "length" else -int(row[keys.index("time")] or 0), str(row)))
     total = len(rows)
     if selection.name is not None:
@@ -213,6 +206,12 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     reads = any(cause.reads for of_row in sums.values() for cause in of_row.causes)
     notes = (*_notes(job, selection, is_range), *([missing_note(job.session, tables.file_accesses)] if reads else []))
     return _answer(job, columns, rows, total, [note for note in notes if note])
+
+
+def _steps(job: OpenJob, selection: Selection, step_name: str | None, spans: Sequence[IdleSpan]) -> int:
+    """How many steps of the selected time the GPUs with idle spans have, all together."""
+    times = step_times(job.steps(step_name), selection.window)
+    return sum(len(times.get(task, ())) for task, _ in {(span.task, span.device) for span in spans})
 
 
 _OF_SPANS = ("range", "length", "pair")
