@@ -6,26 +6,35 @@ import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nsystui.base.errors import OutputError
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Opening, Request
 
+if TYPE_CHECKING:
+    from nsystui.demo import ServingJob, TrainingJob
+
 DESCRIPTION = """Writes the exports of a demo training job (several ranks on two or more hosts of at most eight GPUs,
 NCCL with message sizes, NVTX, GPU metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and
-opens them. The more ranks, the smaller the model: 1,024 of them take less than 1 GiB."""
+opens them. The more ranks, the smaller the model: 1,024 of them take less than 1 GiB. With --server the job is an
+inference server with tensor parallelism over up to eight GPUs of a host: prefill, mixed and decode steps, CUDA graphs,
+custom all-reduce, decoding that the host bounds, one slow prefill."""
 EXAMPLES = """  nsystui demo
   nsystui demo --ranks 8 --directory demo-job --write-only
   nsystui demo --ranks 1024 --directory big-job --write-only
   nsystui demo --form kineto
+  nsystui demo --server
   nsystui nccl demo-job/"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from nsystui.commands.open import add_screen
 
-    parser.add_argument("--ranks", type=int, default=4, dest="size", metavar="N", help="number of ranks (default: 4)")
-    parser.add_argument("--steps", type=int, default=12, metavar="N", help="training steps (default: 12)")
+    parser.add_argument("--server", action="store_true", help="an inference server in place of the training job")
+    ranks, steps = "number of ranks (default: 4; of a server 2)", "steps (default: 12; of a server 200)"
+    parser.add_argument("--ranks", type=int, dest="size", metavar="N", help=ranks)
+    parser.add_argument("--steps", type=int, metavar="N", help=steps)
     parser.add_argument(
         "--form",
         choices=("sqlite", "kineto"),
@@ -43,8 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(request: Request) -> int:
     own = request.own
-    if own["size"] < 1 or own["steps"] < 1:
-        raise OutputError("a job has at least one rank and one step")
     if own["write_only"]:
         from nsystui.output.files import print_lines
 
@@ -62,13 +69,12 @@ def _write(directory: Path, request: Request) -> list[Path]:
     import sqlite3
 
     from nsystui.base.resources import cpus
-    from nsystui.demo import TrainingJob
     from nsystui.demo.kineto import ENDING, write_trace
 
-    job = TrainingJob.of_any_size(request.own["size"], request.own["steps"])
+    job = _job(request)
     is_traces = request.own["form"] == "kineto"
-    paths = [directory / f"rank{rank}{ENDING if is_traces else '.sqlite'}" for rank in range(request.own["size"])]
-    processes = _processes(request.own["size"], cpus())
+    paths = [directory / f"rank{rank}{ENDING if is_traces else '.sqlite'}" for rank in range(job.ranks)]
+    processes = _processes(job.ranks, cpus())
     try:
         directory.mkdir(parents=True, exist_ok=True)
         taken = next((path for path in paths if path.exists()), None)
@@ -83,6 +89,17 @@ def _write(directory: Path, request: Request) -> list[Path]:
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot write the demo job into {directory}: {reason}") from None
+
+
+def _job(request: Request) -> ServingJob | TrainingJob:
+    from nsystui.demo import ServingJob, TrainingJob
+
+    kind: type[ServingJob | TrainingJob] = ServingJob if request.own["server"] else TrainingJob
+    ranks, steps = request.own["size"], request.own["steps"]
+    try:
+        return kind.of_any_size(kind.ranks if ranks is None else ranks, kind.steps if steps is None else steps)
+    except ValueError as error:
+        raise OutputError(str(error)) from None
 
 
 # So few exports are written before other processes have started.

@@ -1,6 +1,7 @@
-"""The demo writer: exports of a training job, as nsys would write them.
+"""The demo writer: exports of a training job and of an inference server, as nsys would write them.
 
-A `TrainingJob` writes whole reports; `ExportWriter`, in `exports.writing`, single events. Standard library only.
+A `TrainingJob` and a `ServingJob` write whole reports; `ExportWriter`, in `exports.writing`, single events.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from nsystui.exports.writing.schema import SCHEMAS
 from nsystui.exports.writing.target import H100, CaptureSession, GpuModel, Process, Thread
 from nsystui.exports.writing.writer import ExportWriter, NvtxPayload
 
+from .job import PLANTED_SECRET
 from .nccl import NcclPayloads
-from .training import PLANTED_SECRET, TrainingJob
+from .serving import ServingJob
+from .training import TrainingJob
 
 __all__ = [
     "H100",
@@ -22,6 +25,7 @@ __all__ = [
     "NcclPayloads",
     "NvtxPayload",
     "Process",
+    "ServingJob",
     "Thread",
     "TrainingJob",
 ]

@@ -105,7 +105,7 @@ class _Writer:
         calls: list[dict[str, Any]] = []
         ranks: dict[int, int] = {}  # by communicator
         for number, row in enumerate(self._rows(_RANGES), start=1):
-            name = row["name"].partition(",")[0]
+            name = row["name"].partition(", op_id")[0]
             if row["domainId"]:
                 said = json.loads(row["jsonText"] or "{}")
                 if RANKS in said:
@@ -137,6 +137,7 @@ class _Writer:
                 "shared memory": row["staticSharedMemory"] + row["dynamicSharedMemory"],
                 "grid": [row["gridX"], row["gridY"], row["gridZ"]],
                 "block": [row["blockX"], row["blockY"], row["blockZ"]],
+                "graph node id": row["graphNodeId"] or 0,
             })  # fmt: skip
         for row in self._rows("SELECT * FROM CUPTI_ACTIVITY_KIND_MEMCPY"):
             memory = f"{_MEMORY_NAMES[row['srcKind']]} -> {_MEMORY_NAMES[row['dstKind']]}"

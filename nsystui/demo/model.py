@@ -1,8 +1,9 @@
-"""The kernels of the demo job: those of a small language model, in the order of a step, and those of NCCL."""
+"""The kernels of the demo jobs: of a small language model that trains, of one that serves, and of NCCL."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from nsystui.exports.writing.writer import DRIVER_CALL, RUNTIME_CALL, Dim3
@@ -31,6 +32,8 @@ class KernelSpec:
     """Share of its time in which the tensor cores work, 0 to 1."""
     dram: float = 0.5
     """Share of the memory bandwidth that it uses, 0 to 1."""
+    meets: bool = False
+    """Whether it communicates: it runs on all ranks, and takes its time from when the last one has begun."""
 
 
 def _gemm(label: str, tile: str, microseconds: float) -> KernelSpec:
@@ -196,3 +199,54 @@ def nccl_kernel(operation: str) -> KernelSpec:
     name = f"{base}(ncclDevKernelArgsStorage<(unsigned long)4096>)"
     mangled = f"_Z{len(base)}{base}24ncclDevKernelArgsStorageILm4096EE"
     return KernelSpec("", name, 0.0, (24, 1, 1), (640, 1, 1), 96, 21568, 82240, LAUNCH_EXTENDED, mangled, 0.0, 0.1)
+
+
+def _vllm(kernel: str, microseconds: float) -> KernelSpec:
+    return KernelSpec("", f"void vllm::{kernel}", microseconds, (24, 1, 1), (1024, 1, 1), 40, dram=0.3)
+
+
+def _layer_served(
+    attention: KernelSpec, tiles: Sequence[str], microseconds: Sequence[float], *, tensor: float
+) -> tuple[tuple[KernelSpec, ...], ...]:
+    """The kernels of a layer up to each of its two all-reduces; the times of those that are not `attention`."""
+    norm, query, rotary, output, up, activation, down = microseconds
+    norms = _vllm("fused_add_rms_norm_kernel<c10::BFloat16, (int)8>(T1 *, long, T1 *, const T1 *, float)", norm)
+    rotate = _vllm("rotary_embedding_kernel<c10::BFloat16, (bool)1>(const long *, T1 *, T1 *, const T1 *)", rotary)
+    gate = "act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel<c10::BFloat16>, (bool)1>(T1 *, const T1 *, int)"
+    linear = [
+        replace(_gemm("", tile, time), tensor=tensor, dram=0.9 - tensor)
+        for tile, time in zip(tiles, (query, output, up, down), strict=True)
+    ]
+    return (norms, linear[0], rotate, attention, linear[1]), (norms, linear[2], _vllm(gate, activation), linear[3])
+
+
+def _flashinfer(kernel: str, microseconds: float) -> KernelSpec:
+    name = f"void flashinfer::{kernel}WithPagedKVCacheKernel<flashinfer::DefaultAttention<(bool)0>, __nv_bfloat16>(T1)"
+    return KernelSpec("", name, microseconds, (264, 1, 1), (128, 1, 1), 255, 0, 98304, dram=0.6)
+
+
+DECODE_ATTENTION: Final = _flashinfer("BatchDecode", 12)
+PREFILL_ATTENTION: Final = _flashinfer("BatchPrefill", 180)
+DECODE_LAYER: Final = _layer_served(
+    DECODE_ATTENTION,
+    ("64x8_64x16_4x1", "64x8_64x16_2x1", "64x16_64x16_4x1", "64x16_64x16_2x1"),
+    (4, 14, 3, 9, 26, 4, 15),
+    tensor=0.08,
+)
+"""9 kernels, about 90 µs, for a token of each of 24 requests."""
+PREFILL_LAYER: Final = _layer_served(
+    PREFILL_ATTENTION,
+    ("192x128_64x5_2x1", "192x192_64x4_2x1", "256x128_64x4_1x2", "256x192_64x4_2x1"),
+    (18, 140, 14, 95, 300, 24, 150),
+    tensor=0.72,
+)
+"""9 kernels, about 0.9 ms, for a prompt of 2,048 tokens."""
+LOGITS: Final = (DECODE_LAYER[1][0], _gemm("", "64x16_64x16_4x1", 90))
+ARGMAX: Final = replace(_reduce("", 15), name=_reduce("", 15).name.replace("sum_functor", "ArgMaxOps"), mangled=None)
+
+
+def custom_all_reduce(ranks: int) -> KernelSpec:
+    """vLLM's kernel for all-reduces that are too small for NCCL, here of 192 KiB."""
+    arguments = "vllm::RankData *, vllm::RankSignals, vllm::Signal *, T1 *, int, int"
+    name = f"cross_device_reduce_1stage<__nv_bfloat16, (int){ranks}>({arguments})"
+    return replace(_vllm(name, 12), meets=True)

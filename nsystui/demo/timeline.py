@@ -336,10 +336,25 @@ class RankTimeline:
         if event_class == DRIVER_CALL:
             self.call("cuKernelGetAttribute", 0.4, event_class=DRIVER_CALL)
         correlation = self.call(name, 5.5, event_class=event_class)
+        self._compute(spec, stream, correlation)
+
+    def _compute(self, spec: KernelSpec, stream: int, correlation: int, node: int | None = None) -> None:
         start = self._earliest(stream)
         end = start + int(1000 * spec.microseconds * self.speed * self.random.uniform(0.97, 1.03))
-        self._execute(spec, stream, start, end, correlation)
+        self._execute(spec, stream, start, end, correlation, node)
         self.activity.compute(self.local(start), self.local(end), spec.tensor, spec.dram)
+
+    def replay(self, kernels: Sequence[KernelSpec], communicator: Communicator) -> Program:
+        """Launch a CUDA graph that is traced node by node; what `meets` runs on all ranks of the communicator."""
+        correlation = self.call("cudaGraphLaunch_v10000", 0.6 * len(kernels))
+        for node, spec in enumerate(kernels, start=1):
+            if not spec.meets:
+                self._compute(spec, DEFAULT_STREAM, correlation, node)
+                continue
+            start, transfer = self._earliest(DEFAULT_STREAM), int(1000 * spec.microseconds)
+            end = yield Arrival(communicator, start, transfer)
+            self._execute(spec, DEFAULT_STREAM, start, end, correlation, node)
+            self.activity.communicate(self.local(start), self.local(end), transfer)
 
     def launch_all(self, kernels: Sequence[KernelSpec]) -> None:
         """Launch kernels one after the other, each operator in its NVTX range."""
@@ -442,10 +457,13 @@ class RankTimeline:
         arrives = self.cpu + self.random.randint(1_200, 2_600)
         return max(arrives, self.free.get(stream, 0) + self.random.randint(700, 1_500))
 
-    def _execute(self, spec: KernelSpec, stream: int, start: int, end: int, correlation: int) -> None:
+    def _execute(
+        self, spec: KernelSpec, stream: int, start: int, end: int, correlation: int, node: int | None = None
+    ) -> None:
         self.free[stream] = end
         self.export.kernel(
             self.process, self.device, stream, self.local(start), self.local(end), name=spec.name,
             correlation_id=correlation, mangled=spec.mangled, grid=spec.grid, block=spec.block,
             registers=spec.registers, static_smem=spec.static_smem, dynamic_smem=spec.dynamic_smem,
+            graph_node_id=node,
         )  # fmt: skip

@@ -114,7 +114,7 @@ class TestFileFormat:
             export.mpi_rank(export.thread(export.process(1), 1, "x"), 0)
         with pytest.raises(KeyError), ExportWriter(path):
             raise KeyError
-        with pytest.raises(ValueError, match="at least 1"):
+        with pytest.raises(ValueError, match="at least one rank, step"):
             TrainingJob(ranks=0)
         assert list(tmp_path.iterdir()) == []
 

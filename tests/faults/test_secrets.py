@@ -21,7 +21,7 @@ def exports(tmp_path_factory):
     """A demo job whose captured environment and command line hold a secret in every variable that is not ours."""
     directory = tmp_path_factory.mktemp("secret")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nsystui.demo.training.PLANTED_SECRET", SECRET)
+        patch.setattr("nsystui.demo.job.PLANTED_SECRET", SECRET)
         paths = TrainingJob(ranks=1, steps=2, layers=1, gpu_metrics=False).write(directory)
     names = ["AWS_SECRET_ACCESS_KEY", "RANK_TOKEN", "rank", "RANK ", "PATH", "HOME", "WANDB_API_KEY", "LD_PRELOAD"]
     environment = dict.fromkeys(names, f"x {SECRET}") | {"RANK": "2"}

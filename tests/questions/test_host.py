@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -369,7 +370,7 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
                 idle += chosen.end - reach
             else:
                 idle = sum(one.breakdown(chosen).idle for one in job.busy(Selection()).devices)
-            for by in ("all", "rank", "range", "length"):
+            for by in ("all", "rank", "range", "length", "pair"):
                 answer = gaps_table(job, Selection(chosen), by)
                 assert sum(answer.cells("time")) == idle, by
                 for row in answer.records():
@@ -404,6 +405,38 @@ def test_idle_spans_by_length_are_those_between_the_operations_of_all_streams(tm
         length: (expected[0][length], expected[1][length]) for length in expected[0]
     }
     assert [row["to"] for row in found] == [next((one for one in lengths if one > row["from"]), None) for row in found]
+
+
+def test_idle_spans_by_pair_are_those_between_two_operations_of_the_gpu(demo_job: list[Path]):
+    """Counted one by one, from the end of what ran before to the start of what runs next."""
+    operations = sorted(
+        native(
+            demo_job[0],
+            """SELECT start, end, value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName
+            UNION ALL SELECT start, end, '[CUDA memset]' FROM CUPTI_ACTIVITY_KIND_MEMSET
+            UNION ALL SELECT start, end, '[CUDA memcpy ' || CASE copyKind WHEN 1 THEN 'Host-to-Device'
+                WHEN 2 THEN 'Device-to-Host' ELSE 'Device-to-Device' END || ']' FROM CUPTI_ACTIVITY_KIND_MEMCPY""",
+        )
+    )
+    expected: dict[tuple[str, str], list[int]] = {}
+    (_, reach, before), *rest = operations
+    for start, end, name in rest:
+        if start > reach:
+            expected.setdefault((before, name), []).append(start - reach)
+        if end > reach:
+            reach, before = end, name
+    with job_of(demo_job[0]) as job:
+        found = list(gaps_table(job, Selection(), "pair").records())
+        (steps,) = map(len, job.steps().of_task.values())
+        inner = {(row["before"], row["after"]): row for row in found if row["before"] and row["after"]}
+        assert {pair: (row["spans"], row["time"]) for pair, row in inner.items()} == {
+            pair: (len(times), sum(times)) for pair, times in expected.items()
+        }
+        for pair, row in inner.items():
+            assert row["mean"] == pytest.approx(mean(expected[pair]))
+            assert row["per_step"] == len(expected[pair]) / steps
+        assert all(row["startup"] or row["tail"] for row in found if not (row["before"] and row["after"]))
+        assert parts_of_row(job, Selection(), found[0]).startswith("causes: ")
 
 
 def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path):

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from nsystui.demo import model
-from nsystui.demo.training import WORLD_STREAM
+from nsystui.demo.job import WORLD_STREAM
 from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession
 
 from .writer import ExportWriter

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from nsystui.demo import nccl
+from nsystui.demo.job import WORLD_STREAM
 from nsystui.demo.model import LAYER_FORWARD, nccl_kernel
-from nsystui.demo.training import WORLD_STREAM
 from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession
 
 from .variants import launch_kernels, one_process, start_gpu_process

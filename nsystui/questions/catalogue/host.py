@@ -128,19 +128,22 @@ All idle time of the GPUs in the selection by cause; the causes add up to the id
 thread did meanwhile: it was in a CUDA, MPI or OS runtime call, it ran a function (by the nearest CPU sample), another
 thread had its CPU, or it waited while another thread of its process ran. Time that was not recorded has its own row.
 With --by range, the same time by the innermost NVTX range of the launching thread, each range with its largest cause.
-With --by length, a histogram of the idle spans. With --list, each long idle span with its largest cause.""",
+With --by length, a histogram of the idle spans; with --by pair, the idle spans by the operations before and after them.
+With --list, each long idle span with its largest cause.""",
         examples="""  nsystui gaps rank*.sqlite --top 20
   nsystui gaps rank0.sqlite --list --time 1.2s:1.5s
   nsystui gaps rank*.sqlite --by rank --format csv
   nsystui gaps rank0.sqlite --by range
-  nsystui gaps rank0.sqlite --by length""",
+  nsystui gaps rank0.sqlite --by length
+  nsystui gaps rank0.sqlite --by pair --top 10""",
         topic="numbers",
         order=86,
         options=(
             Option(
                 "by",
-                "causes of all, causes by rank, NVTX ranges of the launching thread, or idle spans by length (all)",
-                choices=("all", "rank", "range", "length"),
+                "causes of all, causes by rank, NVTX ranges of the launching thread, idle spans by length, or by the "
+                "operations before and after (all)",
+                choices=("all", "rank", "range", "length", "pair"),
                 default="all",
             ),
             Option("list", "the single spans", lists=True),

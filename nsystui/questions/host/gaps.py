@@ -44,13 +44,15 @@ from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.conditions import given, job_end, job_start
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import extents, report_at
+from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 
 PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
-BY = ("all", "rank", "range", "length")
+BY = ("all", "rank", "range", "length", "pair")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
 """The shortest idle span in each row of the histogram, ns: those of NVIDIA's guide to TensorRT-LLM, and 10 ms."""
 _WITH_RANGE = 100
@@ -144,6 +146,13 @@ LENGTH_COLUMNS = (
     Column("to", header="To (ns)", label="to", unit=Unit.DURATION),
     *(one.with_importance(0) if one.key == "spans" else one for one in RANGE_COLUMNS[1:]),
 )
+PAIR_COLUMNS = (
+    Column("before", header="Operation Before", label="before"),
+    Column("after", header="Operation After", label="after"),
+    *LENGTH_COLUMNS[2:],
+    Column("mean", header="Mean (ns)", label="mean", unit=Unit.DURATION, decimals=0),
+    Column("per_step", header="Spans per Step", label="a step", unit=Unit.NUMBER, decimals=1),
+)
 LIST_COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -160,20 +169,23 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     """Tabulate idle time by cause (of each rank), or by NVTX range with its largest cause, the longest first.
 
     By length there is a row for the idle spans from one length to another, to the next row, with their largest cause;
-    the last has no end. The times add up to all idle time.
+    the last has no end. By pair there is one for the spans between two operations (`pairs_around`), with their largest
+    cause. The times add up to all idle time.
     """
-    is_range, has_largest = by == "range", by in ("range", "length")
+    is_range, has_largest = by == "range", by in _OF_SPANS
     idle = idle_time(job, selection, step_name, is_range)
     ranks = {item.task: item.rank for item in job.ranks}
-    shown, numbers, one = *_shown(idle, by, ranks), idle.attribution
+    pairs = pairs_around(job, idle.attribution.spans) if by == "pair" else ([], np.zeros(0, np.int64))
+    steps = _steps(job, selection, step_name, idle.attribution.spans) if by == "pair" else 0
+    shown, numbers, one = *_shown(idle, by, ranks, pairs), idle.attribution
     groups = {key: number for number, key in enumerate(dict.fromkeys(_group(key, has_largest) for key in shown))}
     group = np.array([groups[_group(key, has_largest)] for key in shown], np.int64)
     times = np.zeros((len(shown), len(PARTS)), np.int64)
     spans = np.zeros(len(groups), np.int64)
     for part in one.portions():
         np.add.at(times, (numbers[part], idle.parts[one.span[part]]), one.time[part])
-        pairs = np.unique(group[numbers[part]] * len(one.spans) + one.span[part])
-        spans += np.bincount(pairs // len(one.spans), minlength=len(groups))
+        of_group = np.unique(group[numbers[part]] * len(one.spans) + one.span[part])
+        spans += np.bincount(of_group // len(one.spans), minlength=len(groups))
     rows: list[Row] = []
     for key, number in groups.items():
         own = np.flatnonzero(group == number)
@@ -181,11 +193,13 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
         largest, cause = max(zip(of_cause, (shown[place][1] for place in own), strict=True), key=_by_time)
         time = sum(of_cause)
         share = (100.0 * time / idle.idle, *cause_cells(cause), *((100.0 * largest / time,) if has_largest else ()))
-        rows.append((*key[0], time, *share, int(spans[number]), *times[own].sum(axis=0).tolist()))
-    by_columns = {"rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS, "length": LENGTH_COLUMNS}
+        count = int(spans[number])
+        each = (time / count, count / steps if steps else None) if by == "pair" else ()
+        rows.append((*key[0], time, *share, count, *times[own].sum(axis=0).tolist(), *each))
+    by_columns = {"rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS, "length": LENGTH_COLUMNS, "pair": PAIR_COLUMNS}
     columns = by_columns.get(by, SUM_COLUMNS)
     keys = [column.key for column in columns]
-    texts = [keys.index(key) for key in ("range", *(column.key for column in CAUSE_COLUMNS)) if key in keys]
+    texts = [place for place, column in enumerate(columns) if column in (_RANGE, *PAIR_COLUMNS[:2], *CAUSE_COLUMNS)]
     rows.sort(key=lambda row: (row[0] if by == "length" else -int(row[keys.index("time")] or 0), str(row)))
     total = len(rows)
     if selection.name is not None:
@@ -196,12 +210,24 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     return _answer(job, columns, rows, total, [note for note in notes if note])
 
 
-def _place(by: str, number: int, one: Attribution, ranks: Mapping[Task, int]) -> Row:
-    """The cells before the times, by the number of a GPU, a range or a length."""
+def _steps(job: OpenJob, selection: Selection, step_name: str | None, spans: IdleSpans) -> int:
+    """How many steps of the selected time the GPUs with idle spans have, all together."""
+    times = step_times(job.steps(step_name), selection.window)
+    return sum(len(times.get(task, ())) for task, _ in spans.gpus)
+
+
+_OF_SPANS = ("range", "length", "pair")
+"""What idle time is grouped by without its cause."""
+
+
+def _place(by: str, number: int, one: Attribution, ranks: Mapping[Task, int], pairs: Sequence[Row]) -> Row:
+    """The cells before the times, by the number of a GPU, a range, a length or a pair."""
     if by == "rank":
         return (ranks.get(one.spans.gpus[number][0]),)
     if by == "range":
         return (one.ranges[number],)
+    if by == "pair":
+        return pairs[number]
     return (_LENGTHS[number], (*_LENGTHS[1:], None)[number]) if by == "length" else ()
 
 
@@ -218,7 +244,44 @@ def _by_time(one: tuple[int, Cause]) -> tuple[int, str]:
     return one[0], one[1].words
 
 
-def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> tuple[list[_Shown], NDArray[np.int32]]:
+Pairs = tuple[Sequence[Row], NDArray[np.int64]]
+_PAIRED = 1 << 18
+"""The operations around so many spans are looked up at once."""
+
+
+def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
+    """Name the operations of the GPU that ended where each span begins, and that began where it ends.
+
+    Returns the pairs that there are, and the place of each span's among them. Of several operations at once it is the
+    first by name; ``None`` where there is none, at the edge of a window.
+    """
+    names = {
+        tables.kernels: tables.kernels.c.short_name,
+        tables.memory_ops: tables.memory_ops.c.operation,
+        tables.graph_launches: sa.literal("CUDA graph"),
+    }
+    known: dict[str | None, int] = {None: 0}
+    codes = np.zeros((2, len(spans)), np.int64)
+    for first in range(0, len(spans), _PAIRED):
+        rows = slice(first, first + _PAIRED)
+        places = [(task.report, task.process, device) for task, device in map(spans.gpus.__getitem__, spans.gpu[rows])]
+        keys = dict(zip(("report", "process", "device"), map(list, zip(*places, strict=True)), strict=True))
+        times = {"start": spans.starts[rows].tolist(), "end": spans.ends[rows].tolist()}
+        told = given({"number": range(len(places)), **keys, **times}).subquery("spans").c
+        found: tuple[list[str | None], ...] = ([None] * len(places), [None] * len(places))
+        for table, name in names.items():
+            for side, meets in zip(found, (told.start == job_end(table), told.end == job_start(table)), strict=True):
+                same = [table.c[key] == told[key] for key in keys]
+                query = sa.select(told.number, sa.func.min(name)).where(meets, *same).group_by(told.number)
+                for number, text in job.session.rows(query) if job.session.count(table) else ():
+                    side[number] = min(text or "", side[number] or text or "")
+        codes[:, rows] = [[known.setdefault(text, len(known)) for text in side] for side in found]
+    texts = list(known)
+    used, place = np.unique(codes[0] * len(texts) + codes[1], return_inverse=True)
+    return [(texts[code // len(texts)], texts[code % len(texts)]) for code in used.tolist()], place.reshape(-1)
+
+
+def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:
     """What the times of an attribution are shown as, and the number of that for each of them."""
     one = found.attribution if by == "rank" else over_ranks(found.attribution)
     known: dict[int, int] = {}
@@ -227,6 +290,8 @@ def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> tuple[list[_S
         place: Any = np.int64(0)
         if by == "length":
             place = np.searchsorted(_LENGTHS, (one.spans.ends - one.spans.starts)[one.span[part]], "right") - 1
+        elif by == "pair":
+            place = pairs[1][one.span[part]]
         elif by in ("rank", "range"):
             place = one.spans.gpu[one.span[part]] if by == "rank" else one.range[part]
         keys, inverse = np.unique(place * np.int64(len(one.causes)) + one.cause[part], return_inverse=True)
@@ -235,14 +300,14 @@ def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int]) -> tuple[list[_S
     times = np.zeros(len(known), np.int64)
     np.add.at(times, numbers, one.time)
     whole: dict[Row, Counter[Cause]] = {}
-    pairs: list[_Shown] = []
+    causes_shown: list[_Shown] = []
     for key, time in zip(known, times.tolist(), strict=True):
         number, cause = divmod(key, len(one.causes))
-        cells = _place(by, number, one, ranks)
-        pairs.append((cells, one.causes[cause]))
+        cells = _place(by, number, one, ranks, pairs[0])
+        causes_shown.append((cells, one.causes[cause]))
         whole.setdefault(cells, Counter())[one.causes[cause]] += time
     of_place = {cells: folded(causes) for cells, causes in whole.items()}
-    shown = [(cells, of_place[cells][cause]) for cells, cause in pairs]
+    shown = [(cells, of_place[cells][cause]) for cells, cause in causes_shown]
     order = {key: number for number, key in enumerate(dict.fromkeys(shown))}
     return list(order), np.array([order[key] for key in shown], np.int32)[numbers]
 
@@ -252,12 +317,12 @@ def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
     found = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
     ranks = {item.task: item.rank for item in job.ranks}
     one, wanted = found.attribution, {key: value for key, value in values.items() if key in _WORDS}
-    by = next((by for by, key in (("range", "range"), ("length", "from"), ("rank", "rank")) if key in values), "all")
-    has_largest = by in ("range", "length")
-    keys = {"rank": ("rank",), "range": ("range",), "length": ("from", "to")}.get(by, ())
-    own = tuple(values.get(key) for key in keys)
+    keys = {"range": ("range",), "length": ("from", "to"), "pair": ("before", "after"), "rank": ("rank",)}
+    by = next((by for by, own_keys in keys.items() if own_keys[0] in values), "all")
+    own, has_largest = tuple(values.get(key) for key in keys.get(by, ())), by in _OF_SPANS
+    pairs = pairs_around(job, one.spans) if by == "pair" else ([], np.zeros(0, np.int64))
     times: Counter[str] = Counter()
-    shown, numbers = _shown(found, by, ranks)
+    shown, numbers = _shown(found, by, ranks, pairs)
     for number, (place, cause) in enumerate(shown):
         if place != own or not (
             has_largest or dict(zip(_WORDS, cause_cells(cause), strict=True)).items() >= wanted.items()

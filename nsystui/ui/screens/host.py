@@ -76,6 +76,7 @@ _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
         ("NVTX range", {"by": "range"}),
         ("gap", {"list": True}),
         ("length", {"by": "length"}),
+        ("operations", {"by": "pair"}),
     ),
 }
 
