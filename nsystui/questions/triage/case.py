@@ -76,6 +76,11 @@ class Case:
         """The names of the kernels that communicate without NCCL."""
         return communicating(self.job.session)
 
+    @property
+    def communication(self) -> str:
+        """What the kernels that communicate are called: ``NCCL`` where no other library has any."""
+        return "communication" if self.communicating else "NCCL"
+
     @cached_property
     def reports(self) -> list[Report]:
         return selected_reports(self.job.session, self.chosen)

@@ -314,7 +314,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if not case.spent.nccl:
         return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.has_none}")]
-    cost, limits = case.mean([case.spent.exposed_nccl]), case.thresholds
+    cost, limits, what = case.mean([case.spent.exposed_nccl]), case.thresholds, case.communication
     is_exposed = case.percent(cost) >= limits.exposed_percent and case.blocks(BY_COMMUNICATION, limits.exposed_percent)
     if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:
         return []
@@ -324,11 +324,11 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     most = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
     share = 100 * case.spent.exposed_nccl / case.spent.nccl
     calls = ", ".join(_calls(case, row) for row in most.head(_TOLD).to_dict("records"))
-    measured = "NCCL kernel time that no other kernel of the GPU overlaps. The mean is over the GPUs."
+    measured = f"Time of {what} kernels that no other kernel of the GPU overlaps. The mean is over the GPUs."
     door, percent = Door("nccl", by="collective", sort="exposed_ns"), case.percent(cost)
     if is_exposed:
         sentence = (
-            f"Exposed NCCL kernels cost {time_words(cost)} per GPU ({share:.0f} % of all NCCL time), including waits "
+            f"Exposed {what} kernels cost {time_words(cost)} per GPU ({share:.0f} % of all {what} time), including waits "
             f"for late ranks.{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(most) > 1 else 'All'} of the "
             f"exposed time is in {most['collective'].iloc[0]} ({calls})."
         )
@@ -343,9 +343,10 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     cost, share = case.mean([spent.exposed_nccl]), 100 * spent.exposed_nccl / spent.nccl
     percent = case.percent(cost)
-    gist = f"Compute hides {100 - share:.0f} % of NCCL time."
+    gist = f"Compute hides {100 - share:.0f} % of {what} time."
     sentence = (
-        f"{gist} NCCL runs {time_words(case.mean([spent.nccl]))} per GPU: {time_words(cost)} exposed, "
+        f"{gist} {what[0].upper()}{what[1:]} runs {time_words(case.mean([spent.nccl]))} per GPU: {time_words(cost)} "
+        "exposed, "
         f"{time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running."
         f"{case.blocking_words(BY_COMMUNICATION)} Calls: {calls}."
     )
