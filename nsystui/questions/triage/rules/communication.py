@@ -328,8 +328,8 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     door, percent = Door("nccl", by="collective", sort="exposed_ns"), case.percent(cost)
     if is_exposed:
         sentence = (
-            f"Exposed {what} kernels cost {time_words(cost)} per GPU ({share:.0f} % of all {what} time), including waits "
-            f"for late ranks.{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(most) > 1 else 'All'} of the "
+            f"Exposed {what} kernels cost {time_words(cost)} per GPU ({share:.0f} % of all {what} time), including "
+            f"waits for late ranks.{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(most) > 1 else 'All'} of the "
             f"exposed time is in {most['collective'].iloc[0]} ({calls})."
         )
         advice = _advice(case, most, share)
