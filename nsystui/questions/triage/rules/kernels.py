@@ -72,8 +72,9 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     shown = smart_names(name for name, *_ in rows)[name]
     sentence = (
-        f"Kernel {shorten(shown or '(no name)', 48)} takes {100 * int(spent) / whole:.0f} % of the kernel time without "
-        f"{case.communication}. {case.each_gpu} spends {time_words(cost)} in this kernel ({number_of(count, 'launch')})."
+        f"Kernel {shorten(shown or '(no name)', 48)} takes {100 * int(spent) / whole:.0f} % of the kernel time "
+        f"without {case.communication}. {case.each_gpu} spends {time_words(cost)} in this kernel "
+        f"({number_of(count, 'launch')})."
     )
     advice = Advice("Profile this kernel with Nsight Compute (ncu).", "No other kernel can save as much time.")
     evidence = kernel_summary(session, case.chosen, Names.SMART)
