@@ -14,7 +14,7 @@ from nsystui.base.selection import Selection
 from nsystui.questions.compare.side import Side
 from nsystui.questions.compare.tables import api
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.kernels.activities import WORKS, work_summary
+from nsystui.questions.kernels.activities import OVERHEAD, work_summary
 from nsystui.questions.kernels.families import with_union_times
 from nsystui.questions.kernels.summary import GroupBy, kernel_summary
 from nsystui.questions.memory.host_copies import memory_rates
@@ -98,7 +98,7 @@ def test_the_work_of_the_profiler_is_told_by_activity():
     rows = native(
         path, 'SELECT s.value, sum("end" - start) FROM PROFILER_OVERHEAD JOIN StringIds s ON s.id = nameId GROUP BY 1'
     )
-    found = work_summary(session_over(path), EVERYTHING, WORKS["overhead"]).records()
+    found = work_summary(session_over(path), EVERYTHING, OVERHEAD).records()
     assert {row["name"]: row["total"] for row in found} == dict(rows)
 
 

@@ -116,7 +116,18 @@ async def test_the_tables_of_two_jobs(demo_job, other_job, cache_directory, tmp_
         found = {row["what"].strip(): row for row in json.loads(target.read_text())}
         assert found["GPU busy"]["unit"] == "%" and isinstance(found["GPU busy"]["a"], float)
 
-        for name in ("kernels", "families", "nvtx", "nccl", "memory", "functions", "calltree", "steps", "summary"):
+        for name in (
+            "kernels",
+            "families",
+            "nvtx",
+            "nccl",
+            "memory",
+            "api",
+            "functions",
+            "calltree",
+            "steps",
+            "summary",
+        ):
             assert line_with(await press(pilot, "v"), f"[{name}]") and len(app.screen.table.answer)
             assert any("B is " in line for line in screen_text(app)) == (name == "summary"), name
             if name == "nccl":

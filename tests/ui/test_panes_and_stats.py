@@ -20,7 +20,7 @@ KEYS = {
     "cuda_gpu_kern_sum": ["2", "a"],
     "cuda_gpu_kern_sum:base": ["a"],
     "cuda_gpu_mem_time_sum": ["v"],
-    "cuda_api_sum": ["v", "v"],
+    "cuda_api_sum": ["v", "v", "v"],
     "nvtx_sum": ["5", "v"],
     "nvtx_gpu_proj_sum": ["v"],
 }

@@ -78,9 +78,16 @@ def _work(name: str) -> Ask:
     """The summary of that work (see `kernels.activities`), or its single operations or calls."""
 
     def ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-        from nsystui.questions.kernels.activities import LIBRARIES, WORKS, memory_sizes, work_instances, work_summary
+        from nsystui.questions.kernels.activities import (
+            LIBRARIES,
+            OVERHEAD,
+            WORKS,
+            memory_sizes,
+            work_instances,
+            work_summary,
+        )
 
-        work = WORKS.get(name, LIBRARIES)
+        work = {**WORKS, OVERHEAD.name: OVERHEAD}.get(name, LIBRARIES)
         if options["instances"]:
             return work_instances(job.session, selection, work, options["instances"], job.ranks)
         if options.get("sizes"):

@@ -62,7 +62,8 @@ OS = Work("os", tables.os_calls, tables.os_calls.c.name, "Num Calls", "Name")
 MPI = Work("mpi", tables.mpi_calls, tables.mpi_calls.c.name, "Num Calls", "Name")
 LIBRARIES = Work("libraries", tables.library_calls, tables.library_calls.c.name, "Num Calls", "Name")
 OVERHEAD = Work("overhead", tables.profiler_overhead, tables.profiler_overhead.c.name, "Count", "Activity")
-WORKS = {work.name: work for work in (MEMORY, API, OS, MPI, OVERHEAD)}
+WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
+"""Those that have a view of their own."""
 
 
 def work_summary(session: Session, selection: Selection, work: Work) -> TableAnswer:
