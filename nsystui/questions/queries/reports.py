@@ -39,6 +39,7 @@ COLUMNS = (
     DURATION.with_importance(1),
     Column("first_event", header="First Event (ns)", label="first event", unit=Unit.TIME, importance=6),
     Column("last_event", header="Last Event (ns)", label="last event", unit=Unit.TIME, importance=6),
+    Column("graph_trace", header="CUDA Graph Trace", label="graph trace", importance=6),
     Column("json", header="JSON Included", label="JSON", importance=7),
     Column("blobs", header="Blobs Included", label="blobs", importance=7),
     Column("path", header="Path", label="path", importance=8),
@@ -49,7 +50,8 @@ def reports_table(session: Session, ranks: Sequence[RankedTask]) -> TableAnswer:
     """Tabulate the reports in the order of the command line. Times of events are on the job's clock, ns.
 
     ``gpus`` are the models of the GPUs that its tasks used; where the export does not record them, of all GPUs of the
-    machine. Of the captured environment nothing is shown: ``rank_source`` says whether rank numbers come from it.
+    machine. ``graph_trace``: whether CUDA graphs were traced by ``node`` or whole (``graph``). Of the captured
+    environment nothing is shown: ``rank_source`` says whether rank numbers come from it.
     """
     rows = [_row(report, [item for item in ranks if item.task.report == report.index]) for report in session.reports]
     notes = []
@@ -85,6 +87,7 @@ def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
         facts.duration,
         span.start if span else None,
         span.end if span else None,
+        facts.graph_trace_mode.lower() or None,
         _option_of_export(facts, facts.json_included),
         _option_of_export(facts, facts.blobs_included),
         str(report.path),
