@@ -253,8 +253,11 @@ class KernelsScreen(ViewsScreen):
         return (f"by {by}" if by else super().counted()) + (f" of {only}" if only else "")
 
     def row_details(self) -> Details:
-        """With the full name of a kernel, where the table shows its smart one."""
+        """With the full name of a kernel, where the table shows its smart one; a stream with its place."""
         own, values = super().row_details(), self.values()
+        if own and self.answered.question.row == "stream":
+            place = f"stream {values['stream']} of device {values['device']} of rank {values['rank']}"
+            return [[f"{place}: {values['kind']}"], *own[1:]]
         return [[str(values["name"])], *own[1:]] if own and "smart" in values else own
 
     def row_category(self, values: Record) -> str | None:

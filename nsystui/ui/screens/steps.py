@@ -252,6 +252,9 @@ class StepsScreen(GroupedViewsScreen):
             return [[f"step {values['step']} of rank {values['rank']}: {length}"], parts]
         if self.answered.name == "steps by rank" and values:
             return [["all ranks" if values["rank"] == "all" else f"rank {values['rank']}"], *own[1:]]
+        if self.answered.name == "steps by phase" and values:
+            whose = "all steps" if values["phase"] == "all" else f"{values['phase']} steps"
+            return [[f"{whose}: {'' if values['host_bound'] == 'yes' else 'not '}bound by the host"], *own[1:]]
         if "part" in values:
             figures = [f"{word} {_duration(values[key])}" for key, word in _FIGURES.items()]
             return [[str(values["part"])], [MEANINGS[str(values["part"])]], figures, *own[2:]]
