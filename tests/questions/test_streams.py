@@ -17,8 +17,11 @@ EVERYTHING = Selection()
 _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
 
 
-def _queues(path) -> dict[int, tuple[int, float, list[int]]]:
-    """The most queued launches, the mean number, and the delays of each stream, by walking all events."""
+LIMIT = 40
+
+
+def _queues(path) -> dict[int, tuple[int, float, list[int], int]]:
+    """Of each stream the most queued launches, the mean, the delays, and the time at the limit: a walk over events."""
     events, delays = defaultdict(list), defaultdict(list)
     for table in ("KERNEL", "MEMCPY", "MEMSET"):
         rows = native(
@@ -32,28 +35,31 @@ def _queues(path) -> dict[int, tuple[int, float, list[int]]]:
             delays[stream].append(max(start - called, 0))
     found = {}
     for stream, own in events.items():
-        waiting = most = 0
-        for _, _, change in sorted(own):
-            waiting += change
+        waiting = most = full = last = 0
+        for moment, _, change in sorted(own):
+            full += (moment - last) * (waiting >= LIMIT)
+            waiting, last = waiting + change, moment
             most = max(most, waiting)
         span = max(own)[0] - min(own)[0]
-        found[stream] = most, sum(delays[stream]) / span, delays[stream]
+        found[stream] = most, sum(delays[stream]) / span, delays[stream], full
     return found
 
 
 @pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "h100-2rank-moe-before"])
-def test_queues_are_those_of_a_walk_over_launches_and_starts(name):
+def test_queues_are_those_of_a_walk_over_launches_and_starts(name, monkeypatch):
+    monkeypatch.setattr("nsystui.questions.timeline.streams.QUEUE_LIMIT", LIMIT)
     (path,) = shared(name)
     with closing(OpenJob(session_over(path))) as job:
         found = {row["stream"]: row for row in stream_table(job, EVERYTHING).records()}
     expected = _queues(path)
     assert set(found) == set(expected)
-    for stream, (most, mean, delays) in expected.items():
+    assert any(full for *_, full in expected.values())
+    for stream, (most, mean, delays, full) in expected.items():
         row = found[stream]
         assert row["queued"] == most
         assert row["queued_mean"] == pytest.approx(mean, abs=0.006)
         assert row["delay"] == np.median(delays)
-        assert row["at_limit"] == 0
+        assert row["at_limit"] == full
         assert row["launched"] == pytest.approx(100 * len(delays) / row["count"])
 
 

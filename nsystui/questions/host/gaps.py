@@ -245,7 +245,7 @@ def _by_time(one: tuple[int, Cause]) -> tuple[int, str]:
 
 
 Pairs = tuple[Sequence[Row], NDArray[np.int64]]
-_PAIRED = 1 << 18
+_PAIRED = 1 << 16
 """The operations around so many spans are looked up at once."""
 
 

@@ -6,7 +6,7 @@ of a stream (docs/numbers.md#streams).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,18 +53,19 @@ QUEUE_LIMIT = 1024
 """So many launches of a stream wait at most, as HTA has it: then the launching thread waits, too."""
 _MOSTLY = 0.95
 _SAMPLED = 1000
-"""The ranges around so many launches of a stream, evenly chosen, are looked at."""
+"""The ranges around about so many launches of a stream, evenly chosen, are looked at."""
 _Place = tuple[Task, int, int]
 """A process, a CUDA ordinal in it and a stream."""
 
 
 @dataclass
 class _Launches:
-    """The launches of a stream: times of the calls and of the operations' starts, and the launching threads."""
+    """The launches of a stream: times of the calls and of the operations' starts; calls and threads of some of them."""
 
     called: list[Times] = field(default_factory=list)
     start: list[Times] = field(default_factory=list)
-    thread: list[Times] = field(default_factory=list)
+    some: list[tuple[Times, Times]] = field(default_factory=list)
+    count: int = 0
 
 
 def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
@@ -78,7 +79,7 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
     chosen = selection.with_name(None)
     ranks = {item.task: item.rank for item in selected_ranks(job.ranks, selection)}
     spent = {place: times for place, times in _spent(job.session, chosen).items() if place[0] in ranks}
-    launches = _launches(job.session, sorted(spent))
+    launches = _launches(job.session, {place: count for place, (count, *_) in spent.items()})
     ranges = job.nvtx_ranges(Selection(tasks=selection.tasks))
     names = {place: _ranges_of_all(ranges, place[0].report, own) for place, own in launches.items()}
     shared = frozenset.intersection(*map(frozenset, names.values())) if len(names) > 1 else frozenset()
@@ -89,8 +90,7 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
         own = launches.get(place)
         purpose = next((name for name in names.get(place, ()) if name not in shared), None)
         queue: Sequence[object] = _queue(own) if own is not None else (None,) * 5
-        known = sum(map(len, own.called)) if own is not None else 0
-        launched = 100.0 * known / count if selection.window is None else None
+        launched = 100.0 * (own.count if own is not None else 0) / count if selection.window is None else None
         rows.append((ranks[task], device, stream, _kind(times), count, launched, *times, *queue, purpose))  # type: ignore[arg-type]
         if min(times[:2]) and times[1] < _MOSTLY * sum(times):
             beside.append(f"{format_value(Unit.DURATION, times[1])} on stream {stream} of rank {ranks[task]}")
@@ -124,44 +124,53 @@ def _spent(session: Session, selection: Selection) -> dict[_Place, list[int]]:
     return found
 
 
-def _launches(session: Session, places: Sequence[_Place]) -> dict[_Place, _Launches]:
+def _launches(session: Session, counts: Mapping[_Place, int]) -> dict[_Place, _Launches]:
     calls = tables.api_calls.c.thread.label("thread")
     more = {
         one.name: (*(tables.of(one).c[key].label(key) for key in ("device", "stream")), calls) for one in GPU_TABLES
     }
-    found: dict[_Place, _Launches] = {place: _Launches() for place in places}
-    for task, work in launched_work(session, {place[0].report for place in places}, more):
+    found: dict[_Place, _Launches] = {place: _Launches() for place in counts}
+    for task, work in launched_work(session, {place[0].report for place in counts}, more):
         for device, stream in np.unique(np.stack([work["device"], work["stream"]]), axis=1).T.tolist():
             own = found.get((task, device, stream))
-            if own is not None:
-                rows = (work["device"] == device) & (work["stream"] == stream)
-                for kept, key in ((own.called, "launch"), (own.start, "start"), (own.thread, "thread")):
-                    kept.append(work[key][rows])
-    return {place: own for place, own in found.items() if own.called}
+            if own is None:
+                continue
+            rows = np.flatnonzero((work["device"] == device) & (work["stream"] == stream))
+            own.called.append(work["launch"][rows])
+            own.start.append(work["start"][rows])
+            every = max(counts[task, device, stream] // _SAMPLED, 1)
+            chosen = rows[-own.count % every :: every]
+            own.some.append((work["launch"][chosen], work["thread"][chosen]))
+            own.count += len(rows)
+    return {place: own for place, own in found.items() if own.count}
 
 
 def _queue(own: _Launches) -> tuple[int, float, int, float, float]:
     """The largest and the mean number of queued launches, the time at the limit, and the delay: median and p90, ns."""
     called, start = (np.concatenate(parts) for parts in (own.called, own.start))
-    delay = np.maximum(start - called, 0)
-    moments = np.concatenate([called, np.maximum(start, called)])
-    change = np.repeat(np.array([1, -1], np.int32), len(called))
-    order = np.lexsort((change, moments))
-    moments, waiting = moments[order], np.cumsum(change[order])
-    span = int(moments[-1] - moments[0])
-    is_full = waiting[:-1] >= QUEUE_LIMIT
-    at_limit = int(np.diff(moments)[is_full].sum())
+    own.called, own.start = [], []
+    np.maximum(start, called, out=start)
+    delay = start - called
+    called.sort()
+    start.sort()
+    waiting = np.arange(1, len(called) + 1) - np.searchsorted(start, called, side="right")
+    span = int(max(start[-1], called[-1]) - called[0])
+    at_limit = 0
+    if (most := int(waiting.max())) >= QUEUE_LIMIT:
+        # While n have begun, the limit is reached once that many more were called.
+        since, until = called[QUEUE_LIMIT - 1 :].copy(), start[: len(start) - QUEUE_LIMIT + 1]
+        since[1:] = np.maximum(since[1:], until[:-1])
+        at_limit = int(np.maximum(until - since, 0).sum())
     mean = float(delay.sum() / span) if span else 0.0
-    return int(waiting.max()), round(mean, 2), at_limit, float(np.median(delay)), float(np.percentile(delay, 90))
+    return most, round(mean, 2), at_limit, float(np.median(delay)), float(np.percentile(delay, 90))
 
 
 def _ranges_of_all(ranges: NvtxRanges, report: int, own: _Launches) -> list[str]:
     """The names of the ranges, numbers aside, that are around every launch that is looked at; the innermost first."""
-    called, thread = (np.concatenate(parts) for parts in (own.called, own.thread))
-    some = np.unique(np.linspace(0, len(called) - 1, _SAMPLED).astype(np.int64))
+    called, thread = (np.concatenate(parts) for parts in zip(*own.some, strict=True))
     lane_of = {lane.thread: number for number, lane in enumerate(ranges.lanes) if lane.report == report}
-    lanes = np.array([lane_of.get(one, -1) for one in thread[some].tolist()], np.int64)
-    innermost = ranges.innermost_at(lanes, called[some])
+    lanes = np.array([lane_of.get(one, -1) for one in thread.tolist()], np.int64)
+    innermost = ranges.innermost_at(lanes, called)
     kinds, counts = np.unique(innermost, return_counts=True)
     common: list[str] | None = None
     for index in kinds[np.argsort(-counts)].tolist():
