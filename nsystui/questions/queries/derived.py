@@ -15,6 +15,7 @@ from zlib import crc32
 from nsystui.base.answer import Row
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
+from nsystui.exports import canonical
 from nsystui.store.report import Report, most_rows
 from nsystui.store.results import as_arrays, version_of
 from nsystui.store.session import Computation, Compute, Session
@@ -172,16 +173,17 @@ def query_of(data: bytes) -> sa.Select[Any]:
 
 
 def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Iterator[list[Report]]:
-    """Yield the runs; before each but the first the session tells how far they are: nobody waits for a single run."""
+    """Yield the runs; before each the session tells how far they are, unless there is one alone with few rows."""
     done, total = 0, sum(map(len, runs))
+    is_long = bool(doing) and (len(runs) > 1 or any(most_rows(run, canonical.KERNELS) >= _MANY_ROWS for run in runs))
     try:
         for run in runs:
-            if doing and done:
+            if is_long:
                 session.tell(Computation(doing, done, total))
             yield run
             done += len(run)
     finally:
-        if doing and len(runs) > 1:
+        if is_long:
             session.tell(None)
 
 
