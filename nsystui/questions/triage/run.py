@@ -213,7 +213,7 @@ def triage(
     thresholds: Thresholds | None = None,
     step_name: str | None = None,
     names: Collection[str] | None = None,
-    advanced: Callable[[int, int, str], None] = lambda done, of, name: None,
+    advanced: Callable[[int, int, str], object] = lambda done, of, name: None,
 ) -> Triage:
     """Every rule over the selected part of a job. Raises UsageError where ``step_name`` is no regular expression.
 

@@ -21,6 +21,7 @@ from nsystui.questions.host.segments import scheduling_of
 from nsystui.questions.host.stacks import Function, StackTree, stacks_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_end, job_start, where
+from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.triage.case import Case, Place, number_of, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, WORK, FindingKind, rule
@@ -171,12 +172,23 @@ def _in_ranges(case: Case) -> _Compiling:
     if not session.count(table):
         return _NONE
     columns, conditions = table.c, where(table, case.chosen)
-    names = [str(name) for (name,) in session.rows(sa.select(FOLDED_LABEL).where(*conditions).distinct()) if name]
+
+    def named() -> list[Row]:
+        query = sa.select(FOLDED_LABEL).where(*conditions).distinct()
+        names = [str(name) for (name,) in session.rows(query) if name]
+        words = [(compiler, re.compile(one, re.IGNORECASE)) for compiler, one in _IN_RANGES.items()]
+        return [
+            (compiler, name)
+            for compiler, word in words
+            for name in names
+            if word.fullmatch(name) or (word.search(name) and _COMPILES.search(name))
+        ]
+
+    kept = of_all_reports(session, case.chosen, table, "compiler-ranges", named)
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
-    for compiler, words in _IN_RANGES.items():
-        word = re.compile(words, re.IGNORECASE)
-        own = [name for name in names if word.fullmatch(name) or (word.search(name) and _COMPILES.search(name))]
+    for compiler in _IN_RANGES:
+        own = [name for of, name in kept if of == compiler]
         if not own:
             continue
         is_own = FOLDED_LABEL.in_(own)
