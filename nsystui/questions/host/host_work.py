@@ -5,7 +5,6 @@ The causes are those of `host.causes`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries import mpi
 from nsystui.questions.queries.conditions import job_start
 from nsystui.questions.queries.derived import of_all_reports
+from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -86,11 +86,11 @@ def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) 
 
     Of a large job it is kept for the next question about the same spans.
     """
-    offsets = {report.index: report.clock_offset for report in job.session.reports}
-    moved = [(one.task, one.device, one.window.start - offsets[one.task.report], one.length) for one in spans]
-    asked = hashlib.sha256(repr((with_calls, moved)).encode()).hexdigest()[:16]
+    starts = [one.window.start - report_at(job.session, one.task.report).clock_offset for one in spans]
+    asked = [(one.task, one.device, start, one.length) for one, start in zip(spans, starts, strict=True)]
+    question = f"host work {with_calls} {asked}"
     compute = partial(_rows, job, spans, with_calls)
-    rows = of_all_reports(job.session, Selection(), tables.api_calls, f"host work {asked}", compute)
+    rows = of_all_reports(job.session, Selection(), tables.api_calls, question, compute)
     return [
         HostWork(span, {Cause(*words): time for time, *words in json.loads(causes)}, *ranges)
         for span, (causes, *ranges) in zip(spans, rows, strict=True)

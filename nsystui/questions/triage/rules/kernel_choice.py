@@ -19,6 +19,7 @@ from nsystui.questions.blocking.dependencies import NONE, Numbers
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.time_index import TimeIndex
+from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.stats.cuda_sums import NO_RANGE, LaunchRanges
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -201,8 +202,7 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     least_gap, compute = round(case.thresholds.tiny_kernel_us * 1e3), partial(_summed, case, works)
     rows = of_all_reports(case.job.session, case.chosen, tables.kernels, f"unfused {least_gap}", compute)
     (saved, kernels, idle, count), *kept = rows
-    offsets = {report.index: report.clock_offset for report in case.reports}
-    worst = [(*chain[:5], chain[5] + offsets[chain[0]], *chain[6:]) for chain in kept]
+    worst = [(*chain[:5], chain[5] + report_at(case.job.session, chain[0]).clock_offset, *chain[6:]) for chain in kept]
     cost = case.mean([saved])
     share = case.percent(cost)
     if not saved or share < case.thresholds.unfused_percent:
@@ -254,8 +254,10 @@ def _summed(case: Case, works: Sequence[NameWork]) -> list[Row]:
         longest = np.lexsort((chains["start"], -chains["saved"]))[:_LOOKED_AT]
         worst += zip(*(chains[key][longest].tolist() for key in _CHAIN), strict=True)
         worst = sorted(worst, key=lambda chain: (-chain[-1], chain[5]))[:_LOOKED_AT]
-    offsets = {report.index: report.clock_offset for report in case.reports}
-    return [(saved, kernels, idle, count), *((*row[:5], row[5] - offsets[row[0]], *row[6:]) for row in worst)]
+    return [
+        (saved, kernels, idle, count),
+        *((*row[:5], row[5] - report_at(case.job.session, row[0]).clock_offset, *row[6:]) for row in worst),
+    ]
 
 
 def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers]]:

@@ -172,23 +172,21 @@ def _in_ranges(case: Case) -> _Compiling:
     if not session.count(table):
         return _NONE
     columns, conditions = table.c, where(table, case.chosen)
-
-    def named() -> list[Row]:
-        query = sa.select(FOLDED_LABEL).where(*conditions).distinct()
-        names = [str(name) for (name,) in session.rows(query) if name]
-        words = [(compiler, re.compile(one, re.IGNORECASE)) for compiler, one in _IN_RANGES.items()]
-        return [
-            (compiler, name)
-            for compiler, word in words
-            for name in names
-            if word.fullmatch(name) or (word.search(name) and _COMPILES.search(name))
-        ]
-
-    kept = of_all_reports(session, case.chosen, table, "compiler-ranges", named)
+    every = re.compile("|".join(_IN_RANGES.values()), re.IGNORECASE)
+    asked = sa.select(FOLDED_LABEL).where(*conditions).distinct()
+    kept = of_all_reports(
+        session,
+        case.chosen,
+        table,
+        "compiler-ranges",
+        lambda: [one for one in session.rows(asked) if every.search(one[0] or "")],
+    )
+    names = [str(name) for (name,) in kept]
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
-    for compiler in _IN_RANGES:
-        own = [name for of, name in kept if of == compiler]
+    for compiler, words in _IN_RANGES.items():
+        word = re.compile(words, re.IGNORECASE)
+        own = [name for name in names if word.fullmatch(name) or (word.search(name) and _COMPILES.search(name))]
         if not own:
             continue
         is_own = FOLDED_LABEL.in_(own)
