@@ -201,7 +201,7 @@ def _loading_ranges(case: Case) -> dict[Task, Intervals]:
     # One expression: a search for each word takes ten times as long.
     is_named = sa.func.regexp_matches(FOLDED_LABEL, "|".join(_RANGES), "i", type_=sa.Boolean)
     first = sa.select(FOLDED_LABEL).where(*where(table, case.chosen), is_named).limit(1)
-    if not of_all_reports(session, case.chosen, table, "loading-range", lambda: session.rows(first)):
+    if not of_all_reports(session, case.chosen, table, "ranges of loaders", lambda: session.rows(first)):
         return {}
     found = spans(case, table, [is_named])
     return {task: own for (task, _), own in found.merged.items()}

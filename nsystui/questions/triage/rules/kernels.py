@@ -61,7 +61,7 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
         .group_by(full_name)
         .order_by(time.desc(), full_name)
     )
-    rows = of_all_reports(session, case.chosen, table, "dominant-kernel", lambda: session.rows(query))
+    rows = of_all_reports(session, case.chosen, table, "kernels by full name", lambda: session.rows(query))
     whole = sum(int(time) for _, time, _ in rows)
     if not whole:
         return []

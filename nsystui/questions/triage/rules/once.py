@@ -178,7 +178,7 @@ def _in_ranges(case: Case) -> _Compiling:
         session,
         case.chosen,
         table,
-        "compiler-ranges",
+        "ranges of compilers",
         lambda: [one for one in session.rows(asked) if every.search(one[0] or "")],
     )
     names = [str(name) for (name,) in kept]
