@@ -32,11 +32,12 @@ class ProgressLine:
     """
 
     head = ""
+    _computed = ""
 
     def __init__(self, total: int | None = None) -> None:
         self._total = total
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self._due = time.monotonic() + _PATIENCE
+        self._first = self._due = time.monotonic() + _PATIENCE
         self._drawing: Drawing | None = None
         self._lock = threading.RLock()
 
@@ -46,11 +47,11 @@ class ProgressLine:
     def __exit__(self, *_: object) -> None:
         self.clear()
 
-    def show(self, describe: Callable[[], str], done: int = 0) -> None:
-        """Draws the text that ``describe`` returns, and ``done`` of the total; seldom, as every block calls it."""
+    def show(self, describe: Callable[[], str], done: int = 0, is_new: bool = False) -> None:
+        """Draws the text that ``describe`` returns, and ``done`` of the total; seldom unless ``is_new`` work begins."""
         with self._lock:
             now = time.monotonic()
-            if not self._is_terminal or now < self._due:
+            if not self._is_terminal or now < (self._first if is_new else self._due):
                 return
             self._due = now + _SECONDS_BETWEEN
             if self._drawing is None:
@@ -65,7 +66,8 @@ class ProgressLine:
         if working is None:
             self.clear()
         else:
-            self.show(lambda: f"computing {working}")
+            is_new, self._computed = working.what != self._computed, working.what
+            self.show(lambda: f"computing {working}", is_new=is_new)
 
     def clear(self) -> None:
         """Takes the line away."""

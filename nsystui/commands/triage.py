@@ -113,9 +113,15 @@ def _found(
 
     from nsystui.output.findings import lines, report
     from nsystui.questions.triage.run import triage, triage_table
+    from nsystui.store.session import Computation
 
     with closing(shared.open_job(request, times=True, partly=True)) as job:
-        found = triage(job, shared.selection_of(request.selecting, job), thresholds, request.own["step_range"])
+        tell, selection = job.session.tell, shared.selection_of(request.selecting, job)
+        found = triage(
+            job, selection, thresholds, request.own["step_range"],
+            advanced=lambda done, of, name: tell(Computation(f"findings ({name})", done, of, "rules")),
+        )  # fmt: skip
+        tell(None)
         top, table = found.first(request.output.top), triage_table(found)
         text = json.dumps({"lines": lines(top, files, request.own["not_checked"]), "report": report(top, files)})
         if memory is not None and not any(one.failed for one in found.not_checked):

@@ -478,6 +478,9 @@ class Session:
             try:
                 yield
             except Exception as error:
+                # DuckDB clears the KeyboardInterrupt of a signal handler, and leaves no other sign of it.
+                if type(error) is RuntimeError and str(error) == "Query interrupted":
+                    raise KeyboardInterrupt from error
                 raise_of_damage(error, self._files(), self.cache)
                 raise
 

@@ -9,6 +9,7 @@ import pyte
 import pytest
 
 from nsystui.commands.progress import ProgressLine
+from nsystui.store.session import Computation
 
 
 class Terminal(io.StringIO):
@@ -61,6 +62,17 @@ def test_a_long_work_has_a_bar_on_a_terminal_that_is_gone_at_the_end(terminal, c
         assert "60%" in second and len(second) <= 80
     terminal.write("after\n")
     assert screen_of(terminal.getvalue()) == ["before", "after", "", ""]
+
+
+def test_a_new_computation_is_shown_at_once(terminal, clock):
+    """The one before is over: its name shall not stand there for as long as the next one takes."""
+    with ProgressLine() as line:
+        clock[0] += 1
+        line.show_computing(Computation("first", 0, 2))
+        line.show_computing(Computation("first", 1, 2))
+        assert "first: 0 of 2" in screen_of(terminal.getvalue())[0]
+        line.show_computing(Computation("second", 0, 1))
+        assert "second: 0 of 1" in screen_of(terminal.getvalue())[0]
 
 
 def test_the_cursor_is_never_hidden(terminal, clock):

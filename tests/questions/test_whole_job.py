@@ -11,9 +11,13 @@ from synthetic import two_process_export
 
 from nsystui.base.answer import Answer, iter_rows
 from nsystui.base.selection import NameFilter, Selection
+from nsystui.questions.collectives.alignment import ClockMode
+from nsystui.questions.host import host_work
+from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.kernels.summary import GroupBy, Names, kernel_summary
 from nsystui.questions.queries import derived
+from nsystui.questions.triage.run import triage, triage_table
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
@@ -68,6 +72,23 @@ def test_questions_about_everything_are_asked_once_of_each_job(ask, asked):
         assert ask(questions[place]) == found[place]
     assert len(asked) == 7, "the answers about everything are kept"
     assert [ask(question) for question in questions] == found
+
+
+def test_a_triage_finds_what_another_has_kept_whatever_the_clocks(demo_job, asked, tmp_path, monkeypatch):
+    def answer(cache: Cache | None, is_aligned: bool) -> Answer:
+        with closing(Session(cache=cache)) as session:
+            for path in demo_job:
+                session.add(path)
+            job = OpenJob(session)
+            if is_aligned:
+                job.align(ClockMode.COLLECTIVES)
+            return triage_table(triage(job))
+
+    expected = answer(None, is_aligned=True)
+    answer(Cache(tmp_path / "cache"), is_aligned=False)
+    assert answer(Cache(tmp_path / "cache"), is_aligned=True) == expected
+    monkeypatch.setattr(host_work, "attribute", lambda *_, **__: pytest.fail("computed again"))
+    assert answer(Cache(tmp_path / "cache"), is_aligned=True) == expected
 
 
 def test_an_export_that_changed_is_asked_again(ask, asked, tmp_path):

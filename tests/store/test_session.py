@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -251,3 +252,20 @@ class TestPart:
                 assert session.part([3]).scalar(COUNT) == 4
                 half = session.part(range(5))
                 assert [half.part([1]).scalar(COUNT), half.part([2]).scalar(COUNT), half.scalar(COUNT)] == [2, 3, 15]
+
+
+def test_a_signal_ends_a_query_as_it_ends_all_else():
+    """Else it would look like a failure of that query alone, and the work would go on."""
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt(number)
+
+    endless = sa.func.range(10**13).table_valued("range")
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with closing(Session()) as session, pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            session.rows(sa.select(sa.func.sum(endless.c.range)))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

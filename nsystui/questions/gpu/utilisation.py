@@ -245,7 +245,7 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
 
     found: dict[int, Arrays] = {}
     if selection.streams is None:
-        found = of_each_report(session, reports, "busy", compute, by=canonical.KERNELS)
+        found = of_each_report(session, reports, "busy", compute, by=canonical.KERNELS, doing="busy time")
     else:
         for computed in in_runs(session, reports, compute, canonical.KERNELS):
             found.update(computed)

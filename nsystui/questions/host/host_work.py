@@ -5,13 +5,16 @@ The causes are those of `host.causes`.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import partial
 
 import sqlalchemy as sa
 
-from nsystui.base.selection import Task, Window
+from nsystui.base.answer import Row
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.host import segments
 from nsystui.questions.host.causes import KINDS, Attribution, Cause, attribute, folded, over_ranks, shown_times
 from nsystui.questions.host.idle_spans import IdleSpan
@@ -19,6 +22,8 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries import mpi
 from nsystui.questions.queries.conditions import job_start
+from nsystui.questions.queries.derived import of_all_reports
+from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -77,7 +82,23 @@ _Range = tuple[int, int, str]
 
 
 def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) -> list[HostWork]:
-    """Find the CPU's work in each of some spans (dozens: each range is compared with all of its process)."""
+    """Find the CPU's work in each of some spans (dozens: each range is compared with all of its process).
+
+    Of a large job it is kept for the next question about the same spans.
+    """
+    starts = [one.window.start - report_at(job.session, one.task.report).clock_offset for one in spans]
+    asked = [(one.task, one.device, start, one.length) for one, start in zip(spans, starts, strict=True)]
+    question = f"host work {with_calls} {asked}"
+    compute = partial(_rows, job, spans, with_calls)
+    rows = of_all_reports(job.session, Selection(), tables.api_calls, question, compute)
+    return [
+        HostWork(span, {Cause(*words): time for time, *words in json.loads(causes)}, *ranges)
+        for span, (causes, *ranges) in zip(spans, rows, strict=True)
+    ]
+
+
+def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool) -> list[Row]:
+    """The causes in each span with their times, as JSON, and the two ranges of `HostWork`."""
     idle = [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans]
     attributed = attribute(job, idle, with_calls=with_calls)
     merged = over_ranks(attributed)
@@ -86,15 +107,15 @@ def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) 
     for of_span in causes:
         whole.update(of_span)
     shown = folded(whole)
-    works = []
+    rows: list[Row] = []
     for span, of_span, ranges in zip(spans, causes, _overlapping(job.session, attributed), strict=True):
         middle = (span.window.start + span.window.end) // 2
         named = [one for one in ranges if one[2] and not one[2].startswith(_NO_RANGES)]
         around = [(end - start, name) for start, end, name in named if start <= middle < end]
         behind = (name for start, _, name in named if start >= middle)
-        shortest = min(around)[1] if around else None
-        works.append(HostWork(span, shown_times(of_span, shown), shortest, next(behind, None)))
-    return works
+        times = [[time, *astuple(cause)] for cause, time in shown_times(of_span, shown).items()]
+        rows.append((json.dumps(times), min(around)[1] if around else None, next(behind, None)))
+    return rows
 
 
 def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:

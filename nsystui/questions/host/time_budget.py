@@ -262,6 +262,14 @@ def device_budgets(
     With ``steady``: of the GPUs of its tasks, each over its window, all of which is in the steady state.
     """
     chosen = selection.with_name(None)
+    if steady is None:
+        return job.once(("device budgets", chosen, step_name), lambda: _device_budgets(job, chosen, step_name))
+    return _device_budgets(job, chosen, step_name, steady)
+
+
+def _device_budgets(
+    job: OpenJob, chosen: Selection, step_name: str | None, steady: Mapping[Task, Window] | None = None
+) -> list[DeviceBudget]:
     windows = extents(job.session, chosen)
     whole = extents(job.session, chosen.with_window(None))
     steps = step_times(job.steps(step_name))

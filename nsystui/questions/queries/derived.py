@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
-from nsystui.base.answer import Row
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
+from nsystui.exports import canonical
 from nsystui.store.report import Report, most_rows
 from nsystui.store.results import as_arrays, version_of
 from nsystui.store.session import Computation, Compute, Session
@@ -51,9 +51,7 @@ def of_each_report(
     rows of ``by`` fit into memory together, each saved before the next begins. It is given a session of these reports.
     ``doing`` says what is computed, for the session's ``tell``. ``in_memory``: the session has them in memory then.
     """
-    version = version_of(compute)
-    if session.families:  # which kernels communicate
-        version += f"{crc32(repr(session.families).encode()):08x}"
+    version = _version(session, compute)
     found: dict[int, Arrays] = {}
     missing = []
     for report in reports:
@@ -71,6 +69,13 @@ def of_each_report(
         found.update(computed)
         give_back()
     return found
+
+
+def _version(session: Session, compute: Callable[..., object]) -> str:
+    version = version_of(compute)
+    if session.families:  # which kernels communicate
+        version += f"{crc32(repr(session.families).encode()):08x}"
+    return version
 
 
 def _fitting(fits: Callable[[Report, Arrays], bool], report: Report, found: Any) -> Arrays | None:
@@ -172,16 +177,17 @@ def query_of(data: bytes) -> sa.Select[Any]:
 
 
 def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Iterator[list[Report]]:
-    """Yield the runs; before each but the first the session tells how far they are: nobody waits for a single run."""
+    """Yield the runs; before each the session tells how far they are, unless there is one alone with few rows."""
     done, total = 0, sum(map(len, runs))
+    is_long = bool(doing) and (len(runs) > 1 or any(most_rows(run, canonical.KERNELS) >= _MANY_ROWS for run in runs))
     try:
         for run in runs:
-            if doing and done:
+            if is_long:
                 session.tell(Computation(doing, done, total))
             yield run
             done += len(run)
     finally:
-        if doing and len(runs) > 1:
+        if is_long:
             session.tell(None)
 
 
@@ -206,8 +212,12 @@ def runs_of(
 
 
 def of_all_reports(
-    session: Session, selection: Selection, table: sa.Table, question: str, compute: Callable[[], list[Row]]
-) -> list[Row]:
+    session: Session,
+    selection: Selection,
+    table: sa.Table,
+    question: str,
+    compute: Callable[[], Sequence[tuple[Any, ...]]],
+) -> Sequence[tuple[Any, ...]]:
     """Return the rows that ``compute`` gives for ``question``, saved where everything of a large ``table`` is selected.
 
     They must depend on nothing but the open exports, whatever their clocks, and be of texts, numbers and None.
@@ -218,7 +228,7 @@ def of_all_reports(
     if any(results.directory is None for results in single):
         return compute()
     results = session.cache.results_of_several([name for one in single for name in one.reports])
-    version = version_of(compute)
+    version = _version(session, compute)
     with session.large_questions:
         found = results.load(question, version, lambda rows: [tuple(row) for row in rows])
         if found is not None:

@@ -14,6 +14,7 @@ from nsystui.base.kernel_families import family_of, precision_of
 from nsystui.questions.kernels.summary import FAMILY, PRECISION
 from nsystui.questions.nvtx.loading import LABEL
 from nsystui.questions.queries.conditions import duration, where
+from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.triage.case import Case
 from nsystui.store import tables
 
@@ -59,7 +60,8 @@ def _load(case: Case) -> list[NameWork]:
         .group_by(name)
         .order_by(time.desc(), name)
     )
-    rows, own = case.job.session.rows(query), case.job.families
+    session, own = case.job.session, case.job.families
+    rows = of_all_reports(session, case.chosen, table, "kernel-mix", lambda: session.rows(query))
     return [NameWork(int(time), count, family_of(name, own), precision_of(name), name) for name, time, count in rows]
 
 

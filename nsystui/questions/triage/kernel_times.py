@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
 from nsystui.questions.queries.conditions import Condition, by_report, duration, job_start, where
+from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, class_of, medians
 from nsystui.questions.queries.kernel_names import communicates
 from nsystui.questions.triage.case import Case
@@ -94,6 +96,25 @@ def _load(case: Case) -> list[KernelLaunches]:
     bounds = part_bounds(case)
     if not bounds:
         return []
+    compute = partial(_of_top, case, bounds)
+    rows = of_all_reports(
+        case.job.session, case.chosen, tables.kernels, f"kernel-launches {_own(case, bounds)}", compute
+    )
+    shape = len(_PLACE) + 1 + len(_SIZES)
+    parts: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
+    for row in rows:
+        parts.setdefault(row[:shape], []).append(row[shape:])
+    return [_launches(key, parts[key]) for key in sorted(parts)]
+
+
+def _own(case: Case, bounds: Mapping[int, tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """The bounds on the clock of each report, which says what was kept of them."""
+    offsets = {report.index: report.clock_offset for report in case.reports}
+    return [(report, lo - offsets[report], hi - offsets[report]) for report, (lo, hi) in sorted(bounds.items())]
+
+
+def _of_top(case: Case, bounds: Mapping[int, tuple[int, int]]) -> list[tuple[Any, ...]]:
+    """The rows of `_grouped` of the kernels with most time."""
     rows = case.job.session.rows(_grouped(case, bounds).limit(_MOST_GROUPS))
     if len(rows) == _MOST_GROUPS:  # grids that are never the same: only now it pays to look for the largest first
         rows = case.job.session.rows(_grouped(case, bounds, _top(case)))
@@ -103,11 +124,7 @@ def _load(case: Case) -> list[KernelLaunches]:
         _, _, time, _, _ = row[shape:]
         sums[row[place:shape]] += time
     top = set(sorted(sums, key=lambda kernel: (-sums[kernel], kernel))[:MOST_KERNELS])
-    parts: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
-    for row in rows:
-        if row[place:shape] in top and None not in row[:place]:
-            parts.setdefault(row[:shape], []).append(row[shape:])
-    return [_launches(key, parts[key]) for key in sorted(parts)]
+    return [row for row in rows if row[place:shape] in top and None not in row[:place]]
 
 
 def _launches(key: tuple[Any, ...], parts: Sequence[tuple[int, ...]]) -> KernelLaunches:
@@ -259,13 +276,14 @@ def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float, rar
         .group_by(number, group)
         .order_by(number, group)
     )
-    rows = case.job.session.arrays(query)
+    session, asked = case.job.session, f"kernel-tails {_own(case, bounds)} {list(kernels)}"
+    rows = of_all_reports(session, case.chosen, table, asked, lambda: session.rows(query))
+    numbers, *columns = np.array(rows, np.int64).reshape(-1, 4).T
     found = {}
     for place, kernel in enumerate(kernels):
-        of_kernel = rows[_NUMBER] == place
+        of_kernel = numbers == place
         if of_kernel.any():
-            classes = Classes(*(np.asarray(rows[key][of_kernel], np.int64) for key in ("class", "count", "total")))
-            found[kernel] = classes.tail(times, score, rare)
+            found[kernel] = Classes(*(column[of_kernel] for column in columns)).tail(times, score, rare)
     return found
 
 

@@ -213,13 +213,14 @@ def triage(
     thresholds: Thresholds | None = None,
     step_name: str | None = None,
     names: Collection[str] | None = None,
-    advanced: Callable[[int, int], None] = lambda done, of: None,
+    advanced: Callable[[int, int, str], object] = lambda done, of, name: None,
 ) -> Triage:
     """Every rule over the selected part of a job. Raises UsageError where ``step_name`` is no regular expression.
 
     A rule that fails is reported among those that were not checked, and the others go on. So are rules that need a
     table which is left out because an export is damaged. ``advanced`` is called before each
-    rule with the number of rules that have judged, and that of all; what it raises ends the triage.
+    rule, and before the time budget, with the number of rules that have judged, that of all, and the name of what
+    comes; what it raises ends the triage.
     """
     case = Case(job, selection or Selection(), thresholds or Thresholds(), step_name)
     if step_name is not None:
@@ -232,7 +233,7 @@ def triage(
         not_checked += _damaged(report)
     chosen = [rules()[name] for name in (names if names is not None else rules())]
     for done, one in enumerate(chosen):
-        advanced(done, len(chosen))
+        advanced(done, len(chosen), one.name)
         give_back()  # what the rule before held
         for result in _checked(one, case):
             if isinstance(result, Finding):
@@ -242,6 +243,7 @@ def triage(
             else:
                 not_checked.append(replace(result, why=fitting_advice(case.reports, result.why)))
                 unsaid.add(one.name)
+    advanced(len(chosen), len(chosen), "time budget")
     return Triage(
         tuple(_ordered(_with_gains(case, findings), case.time)),
         tuple(not_checked),

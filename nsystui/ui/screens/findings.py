@@ -207,7 +207,7 @@ class FindingsTable(WindowTable):
 
             worker = get_current_worker()
 
-            def advanced(done: int, rules: int) -> None:
+            def advanced(done: int, rules: int, name: str) -> None:
                 if worker.is_cancelled:
                     raise _CancelledError
                 self.call_later(self._advanced, token, done, rules)

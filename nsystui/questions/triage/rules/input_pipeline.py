@@ -38,6 +38,7 @@ from nsystui.questions.host.naming import HostThread, named_threads
 from nsystui.questions.host.segments import RUNNING
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_start, where
+from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.steps.task_steps import TaskSteps
 from nsystui.questions.triage.case import Case, by_place, number_of, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -194,11 +195,15 @@ def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
 
 def _loading_ranges(case: Case) -> dict[Task, Intervals]:
     """The ranges of data loaders of each process."""
-    if not case.job.session.count(tables.nvtx_ranges):
+    session, table = case.job.session, tables.nvtx_ranges
+    if not session.count(table):
         return {}
     # One expression: a search for each word takes ten times as long.
     is_named = sa.func.regexp_matches(FOLDED_LABEL, "|".join(_RANGES), "i", type_=sa.Boolean)
-    found = spans(case, tables.nvtx_ranges, [is_named])
+    first = sa.select(FOLDED_LABEL).where(*where(table, case.chosen), is_named).limit(1)
+    if not of_all_reports(session, case.chosen, table, "ranges of loaders", lambda: session.rows(first)):
+        return {}
+    found = spans(case, table, [is_named])
     return {task: own for (task, _), own in found.merged.items()}
 
 

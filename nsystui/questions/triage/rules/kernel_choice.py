@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import DEVICE, DURATION, RANK, START, STREAM, Column, TableAnswer, Unit
+from nsystui.base.answer import DEVICE, DURATION, RANK, START, STREAM, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_families import ATTENTION, CONVOLUTION, COPY, ELEMENTWISE, GEMM
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.blocking.dependencies import NONE, Numbers
 from nsystui.questions.queries.conditions import job_end, job_start, where
+from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.time_index import TimeIndex
+from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.stats.cuda_sums import NO_RANGE, LaunchRanges
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -196,16 +199,10 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     works = [one for one in kernel_mix(case) if _is_pointwise(one)]
     if not works or case.percent(case.mean(one.time for one in works)) < case.thresholds.unfused_percent / 2:
         return []  # cheaper than to put every launch in order
-    saved = kernels = idle = count = 0
-    worst: list[tuple[int, ...]] = []
-    for chains in _chains(case, works):
-        saved, kernels, idle = (
-            total + int(chains[key].sum()) for total, key in ((saved, "saved"), (kernels, "kernels"), (idle, "idle"))
-        )
-        count += len(chains["saved"])
-        longest = np.lexsort((chains["start"], -chains["saved"]))[:_LOOKED_AT]
-        worst += zip(*(chains[key][longest].tolist() for key in _CHAIN), strict=True)
-        worst = sorted(worst, key=lambda chain: (-chain[-1], chain[5]))[:_LOOKED_AT]
+    least_gap, compute = round(case.thresholds.tiny_kernel_us * 1e3), partial(_summed, case, works)
+    rows = of_all_reports(case.job.session, case.chosen, tables.kernels, f"unfused {least_gap}", compute)
+    (saved, kernels, idle, count), *kept = rows
+    worst = [(*chain[:5], chain[5] + report_at(case.job.session, chain[0]).clock_offset, *chain[6:]) for chain in kept]
     cost = case.mean([saved])
     share = case.percent(cost)
     if not saved or share < case.thresholds.unfused_percent:
@@ -233,8 +230,8 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
         f"{case.thresholds.tiny_kernel_us:g} µs. The longest kernel of each grid of a chain is left out. This is an "
         "upper limit. Mean over the GPUs."
     )
-    rows = [(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
-    door, evidence = Door("kernels", by="family"), TableAnswer("unfused-kernels", _COLUMNS, rows, len(rows))
+    told = [(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
+    door, evidence = Door("kernels", by="family"), TableAnswer("unfused-kernels", _COLUMNS, told, len(told))
     return [Finding("unfused-kernels", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
 
 
@@ -243,6 +240,24 @@ def _is_pointwise(one: NameWork) -> bool:
     if "multi_tensor" in one.name:
         return False
     return one.family == ELEMENTWISE or (one.family == COPY and "copy_kernel" in one.name)
+
+
+def _summed(case: Case, works: Sequence[NameWork]) -> list[Row]:
+    """Time saved, kernels, idle time and number of all chains; then a row for each of the worst, on its own clock."""
+    saved = kernels = idle = count = 0
+    worst: list[tuple[int, ...]] = []
+    for chains in _chains(case, works):
+        saved, kernels, idle = (
+            total + int(chains[key].sum()) for total, key in ((saved, "saved"), (kernels, "kernels"), (idle, "idle"))
+        )
+        count += len(chains["saved"])
+        longest = np.lexsort((chains["start"], -chains["saved"]))[:_LOOKED_AT]
+        worst += zip(*(chains[key][longest].tolist() for key in _CHAIN), strict=True)
+        worst = sorted(worst, key=lambda chain: (-chain[-1], chain[5]))[:_LOOKED_AT]
+    return [
+        (saved, kernels, idle, count),
+        *((*row[:5], row[5] - report_at(case.job.session, row[0]).clock_offset, *row[6:]) for row in worst),
+    ]
 
 
 def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers]]:

@@ -17,6 +17,7 @@ from nsystui.exports import canonical
 from nsystui.questions.gpu.metrics import MetricSource, metric_lanes, metric_sources
 from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.queries.conditions import duration, job_start, where
+from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.kernel_names import communicates
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
@@ -60,7 +61,7 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
         .group_by(full_name)
         .order_by(time.desc(), full_name)
     )
-    rows = session.rows(query)
+    rows = of_all_reports(session, case.chosen, table, "kernels by full name", lambda: session.rows(query))
     whole = sum(int(time) for _, time, _ in rows)
     if not whole:
         return []

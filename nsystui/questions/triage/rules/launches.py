@@ -360,9 +360,11 @@ def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:
     if worked is None:
         return
     between = case.long_gaps(device).gaps(worked.start, worked.end)
-    for start, end in zip(between.starts.tolist(), between.ends.tolist(), strict=True):
-        busy = device.busy_in(Window(start, end))
-        yield _Stretch(device.device.task.rank, device.device.device, start, end - start, 0, 0.0, busy, 0, 0)
+    busy = between.ends * 0
+    for part in device.parts.disjoint:
+        busy += part.before(between.ends)[0] - part.before(between.starts)[0]
+    for start, end, of_it in zip(between.starts.tolist(), between.ends.tolist(), busy.tolist(), strict=True):
+        yield _Stretch(device.device.task.rank, device.device.device, start, end - start, 0, 0.0, of_it, 0, 0)
 
 
 def _bound(

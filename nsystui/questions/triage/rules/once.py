@@ -21,6 +21,7 @@ from nsystui.questions.host.segments import scheduling_of
 from nsystui.questions.host.stacks import Function, StackTree, stacks_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_end, job_start, where
+from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.triage.case import Case, Place, number_of, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, WORK, FindingKind, rule
@@ -171,7 +172,16 @@ def _in_ranges(case: Case) -> _Compiling:
     if not session.count(table):
         return _NONE
     columns, conditions = table.c, where(table, case.chosen)
-    names = [str(name) for (name,) in session.rows(sa.select(FOLDED_LABEL).where(*conditions).distinct()) if name]
+    every = re.compile("|".join(_IN_RANGES.values()), re.IGNORECASE)
+    asked = sa.select(FOLDED_LABEL).where(*conditions).distinct()
+    kept = of_all_reports(
+        session,
+        case.chosen,
+        table,
+        "ranges of compilers",
+        lambda: [one for one in session.rows(asked) if every.search(one[0] or "")],
+    )
+    names = [str(name) for (name,) in kept]
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
     for compiler, words in _IN_RANGES.items():
