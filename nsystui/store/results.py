@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.abc import InspectLoader
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from nsystui.base.inputs import json_in
+from nsystui.base.inputs import json_in, opened
 from nsystui.base.version import __version__
 from nsystui.exports import canonical
 from nsystui.exports.partial_files import drop_abandoned, remove
@@ -214,22 +215,34 @@ class Results:
         return self.memory is not None
 
     def move(self, other: Results) -> None:
-        """Makes all results in these files the results of other reports, in another directory. Raises OSError."""
+        """Makes all results in these files the results of other reports, in one file of a directory that has none.
+
+        An index of them comes first: the length of each, its seal included, by the name that a file of its own has,
+        which is looked for before. Raises OSError.
+        """
         if self.directory is None or other.directory is None:
             return
+        lengths, parts = {}, list[bytes | memoryview]()
         for file in sorted(self.directory.glob(_file_name("*", ""))):
             _, question, *version = file.stem.split("=")
             content = seals.read(file, ResultKey(self.reports, question, *version).text)
             if content is not None:
                 key = ResultKey(other.reports, question, *version)
-                seals.write(other.directory / file.name, key.text, [content], other.directory)
+                lengths[file.name] = len(content) + len(seals.seal_line(key.text, [content]))
+                parts += [seals.seal_line(key.text, [content]), content]
             file.unlink(missing_ok=True)
+        if parts:
+            index = json.dumps(lengths, separators=(",", ":")).encode()
+            head = [len(index).to_bytes(_LENGTH_BYTES, "little"), index]
+            seals.write_whole(other.directory / MOVED, [*head, *parts], other.directory)
 
     def _read(self, key: ResultKey) -> Any | None:
         if self.directory is None:
             return None
         file = self._file(self.directory, key)
         content = seals.read(file, key.text)
+        if content is None and self.caps is None:
+            content = _moved(file, key.text)
         if content is None:
             return None
         with suppress(OSError):  # a cache that is only read serves as well
@@ -240,6 +253,22 @@ class Results:
         if self.caps is None:
             return directory / _file_name(str(key.question), key.version)
         return directory / f"{hashlib.sha256(key.text.encode()).hexdigest()[:32]}.bin"
+
+
+MOVED = "results.bin"
+"""The name of the file of `Results.move`; it is left as it is."""
+
+
+def _moved(file: Path, key: str) -> memoryview | None:
+    """What `Results.move` kept of a file; ``None`` where that is none, or damaged."""
+    with suppress(OSError, MemoryError, *seals.ANOTHER), opened(file.with_name(MOVED)) as stream:
+        length, left = int.from_bytes(stream.read(_LENGTH_BYTES), "little"), os.fstat(stream.fileno()).st_size
+        lengths = json_in(stream.read(min(length, left)))
+        if file.name in lengths:
+            before = takewhile(lambda name: name != file.name, lengths)
+            stream.seek(_LENGTH_BYTES + length + sum(lengths[name] for name in before))
+            return seals.content_of(memoryview(stream.read(min(lengths[file.name], left))), key)
+    return None
 
 
 def as_arrays(found: Any) -> Arrays:

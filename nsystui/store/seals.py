@@ -51,7 +51,12 @@ def changed_ns(status: os.stat_result) -> int:
 
 
 def write(file: Path, key: str, parts: Sequence[bytes | memoryview], partials: Path) -> None:
-    """Writes a small file with its seal under a name in ``partials``, and renames it: it is there whole or not at all.
+    """Writes a small file with its seal, as `write_whole` does. Raises OSError."""
+    write_whole(file, [seal_line(key, parts), *parts], partials)
+
+
+def write_whole(file: Path, parts: Sequence[bytes | memoryview], partials: Path) -> None:
+    """Writes a small file under a name in ``partials``, and renames it: it is there whole or not at all.
 
     Raises OSError.
     """
@@ -59,7 +64,6 @@ def write(file: Path, key: str, parts: Sequence[bytes | memoryview], partials: P
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as out:
-            out.write(_seal_line(key, parts))
             out.writelines(parts)
         os.replace(partial, file)
     except OSError:
@@ -75,14 +79,20 @@ def read(file: Path, key: str) -> memoryview | None:
             data = memoryview(stream.read())
     except (OSError, MemoryError):
         return None
+    content = content_of(data, key)
+    if content is None:
+        remove(file)
+    return content
+
+
+def content_of(data: memoryview, key: str) -> memoryview | None:
+    """The content after its seal; ``None`` where it does not match."""
     content = data[_SEAL_BYTES:]
-    if data[:_SEAL_BYTES] == _seal_line(key, [content]):
-        return content
-    remove(file)
-    return None
+    return content if data[:_SEAL_BYTES] == seal_line(key, [content]) else None
 
 
-def _seal_line(key: str, parts: Sequence[bytes | memoryview]) -> bytes:
+def seal_line(key: str, parts: Sequence[bytes | memoryview]) -> bytes:
+    """What stands before a content in its file."""
     text = key.encode("utf-8", "surrogatepass")
     check = zlib.crc32(text)
     for part in parts:

@@ -162,7 +162,9 @@ def test_triage_names_the_slow_prefill_and_the_exposed_all_reduces_and_nothing_e
     assert found.summary.partition("blocked most by ")[2].startswith("late launches")
     assert ids(found) == {"slow-steps", "exposed-communication"}
     told(finding(found, "slow-steps"), f"(number {JOB.slow_step})", "median step of the same phase")
-    told(finding(found, "exposed-communication"), "100 % of all communication time", f"{2 * JOB.layers} AllReduce a step")
+    told(
+        finding(found, "exposed-communication"), "100 % of all communication time", f"{2 * JOB.layers} AllReduce a step"
+    )
 
 
 def test_nvlink_is_measured_by_the_responses_user_data_and_no_network_adapter_is(table, server):

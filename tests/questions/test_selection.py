@@ -16,7 +16,7 @@ from synthetic import ExportWriter
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.demo import CaptureSession as Capture
-from nsystui.questions.queries.conditions import matches, where
+from nsystui.questions.queries.conditions import matches, of_reports, of_tasks, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -117,6 +117,21 @@ class TestPlaces:
         assert names(shifted, tables.nvtx_ranges, both) == names(shifted, tables.nvtx_ranges, Selection())
         crossed = Selection(tasks=frozenset({Task(first[0], second[1])}))
         assert names(shifted, tables.nvtx_ranges, crossed) == set()
+
+    @settings(max_examples=60)
+    @given(tasks=st.sets(st.tuples(st.integers(0, 5), st.integers(0, 11))))
+    @example({(1, 1)})
+    @example({(report, 7) for report in range(1, 5)})
+    @example({(2, process) for process in range(12)} | {(5, 3)})
+    def test_of_any_tasks_and_reports_the_rows_are_found(self, shifted, tasks):
+        every = set(product(range(6), range(12)))
+        columns = (sa.column(key, sa.BigInteger) for key in ("report", "process"))
+        table = sa.values(*columns, name="rows").data(sorted(every)).alias("rows")
+        wanted = frozenset(Task(*one) for one in tasks)
+        assert set(shifted.rows(sa.select(table).where(of_tasks(table, wanted)))) == tasks
+        reports = {report for report, _ in tasks}
+        of_these = {one for one in every if one[0] in reports}
+        assert set(shifted.rows(sa.select(table).where(of_reports(table.c.report, reports)))) == of_these
 
     def test_no_task_is_not_every_task(self, shifted):
         assert names(shifted, tables.nvtx_ranges, Selection(tasks=frozenset())) == set()

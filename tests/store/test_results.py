@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 from unittest.mock import Mock
 
 import numpy as np
@@ -340,3 +341,50 @@ def test_a_result_that_its_reader_does_not_take_is_none_and_goes(tmp_path):
     results.save("question", {"kernels": "many"})
     assert results.load("question", read=lambda found: int(found["kernels"])) is None
     assert list(tmp_path.iterdir()) == []
+
+
+class TestMovedResults:
+    """Those of an export, once it is packed into a job: one file has them all."""
+
+    VALUES: ClassVar = {"counts": {"kernels": 3}, "steps": [1, 2], "arrays": {"times": np.arange(300)}}
+
+    @pytest.fixture
+    def moved(self, tmp_path) -> Results:
+        before, after = (Results((name,), tmp_path / name) for name in ("export", "rank"))
+        for question, value in self.VALUES.items():
+            assert before.save(question, value, "1")
+        (tmp_path / "rank").mkdir()
+        before.move(after)
+        assert list((tmp_path / "export").iterdir()) == []
+        return after
+
+    def loaded(self, results: Results) -> dict[str, object]:
+        found = {question: results.load(question, "1") for question in self.VALUES}
+        return {question: str(value) for question, value in found.items() if value is not None}
+
+    @property
+    def right(self) -> dict[str, str]:
+        return {question: str(value) for question, value in self.VALUES.items()}
+
+    def test_they_are_in_one_file_and_the_same(self, moved):
+        assert len(list(moved.directory.iterdir())) == 1
+        assert self.loaded(moved) == self.right
+
+    def test_they_are_of_these_reports_and_versions_alone(self, moved):
+        assert self.loaded(Results(("another",), moved.directory)) == {}
+        assert moved.load("counts", "2") is None and moved.load("counts") is None
+
+    def test_what_is_saved_later_comes_first(self, moved):
+        moved.save("steps", [3], "1")
+        assert self.loaded(moved) == {**self.right, "steps": "[3]"}
+
+    def test_a_damaged_byte_costs_results_and_changes_none(self, moved):
+        (file,) = moved.directory.iterdir()
+        data = file.read_bytes()
+        for place in range(len(data)):
+            file.write_bytes(data[:place] + bytes([data[place] ^ 0x15]) + data[place + 1 :])
+            found = self.loaded(moved)
+            assert found.items() <= self.right.items() and len(found) < len(self.right), place
+        for length in range(0, len(data), 7):
+            file.write_bytes(data[:length])
+            assert self.loaded(moved).items() < self.right.items()

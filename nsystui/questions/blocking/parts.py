@@ -42,6 +42,7 @@ from nsystui.questions.blocking.dependencies import (
     operations_of,
 )
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import in_runs, of_each_report
 from nsystui.questions.queries.kernel_names import communicating
 from nsystui.questions.queries.tasks import GPU_TABLES
@@ -314,7 +315,7 @@ def _spans(session: Session, reports: Collection[int]) -> dict[Task, dict[int, t
         place = (columns.report, columns.process, columns.device)
         query = sa.select(*place, sa.func.min(columns.start), sa.func.max(columns.end)).group_by(*place)
         is_whole = (columns.device.is_not(None), columns.start.is_not(None), columns.end.is_not(None))
-        query = query.where(columns.report.in_(sorted(reports)), *is_whole)
+        query = query.where(of_reports(columns.report, reports), *is_whole)
         for report, process, device, start, end in session.rows(query):
             of_task = found.setdefault(Task(report, process), {})
             low, high = of_task.get(device, (start, end))

@@ -26,6 +26,7 @@ from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.nccl.names import collective_of_kernel
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.nccl.units import by_name
+from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report, runs_of
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -135,7 +136,7 @@ def _streams(session: Session, reports: Collection[int]) -> dict[int, Arrays]:
     chosen = [columns[name] for name in STREAM_COLUMNS[:-1]]
     is_whole = (columns.start.is_not(None), columns.end.is_not(None))
     query = sa.select(columns.report, *chosen).where(
-        columns.is_nccl == 1, columns.report.in_(sorted(reports)), *is_whole
+        columns.is_nccl == 1, of_reports(columns.report, reports), *is_whole
     )
     frame = session.frame(query)
     collectives = by_name(frame["short_name"], collective_of_kernel)

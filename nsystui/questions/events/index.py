@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from nsystui.base.selection import Selection
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query
-from nsystui.questions.queries.conditions import Condition, by_report, job_start
+from nsystui.questions.queries.conditions import Condition, by_report, job_start, of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_index import Counts, TimeIndex
@@ -131,7 +131,10 @@ def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: sa.ColumnElem
     """The events of a kind in some reports, all of them; ``report`` and ``columns`` of each."""
     source = KIND_TABLES[kind]
     report = source.table.c.report
-    conditions: list[Condition] = [report.in_([one.index for one in reports]), source.table.c.start.is_not(None)]
+    conditions: list[Condition] = [
+        of_reports(report, {one.index for one in reports}),
+        source.table.c.start.is_not(None),
+    ]
     if source.condition is not None:
         conditions.append(source.condition)
     return sa.select(report, *columns).where(*conditions)

@@ -41,7 +41,7 @@ from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.metadata import pid_column, tid_column
 from nsystui.questions.events.index import count_all, event_index
 from nsystui.questions.events.kinds import DEFAULT_KINDS, GPU_KINDS, KIND_TABLES, EventKind, events_query
-from nsystui.questions.queries.conditions import given, is_launched_by, matches
+from nsystui.questions.queries.conditions import given, is_launched_by, matches, of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.tasks import RankedTask
@@ -281,7 +281,7 @@ def _names(session: Session, kind: EventKind) -> frozenset[str]:
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         query = sa.select(report, sa.func.coalesce(source.name, "")).distinct()
-        query = query.where(report.in_([one.index for one in reports]))
+        query = query.where(of_reports(report, {one.index for one in reports}))
         rows = part.rows(query if source.condition is None else query.where(source.condition))
         return {
             one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports

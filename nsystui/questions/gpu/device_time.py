@@ -386,7 +386,7 @@ def _merged(
     if places and session.count(table):
         import sqlalchemy as sa
 
-        from nsystui.questions.queries.conditions import given, where
+        from nsystui.questions.queries.conditions import given, of_reports, where
         from nsystui.questions.queries.kernel_names import communicates, communicating
         from nsystui.store import tables
 
@@ -397,13 +397,12 @@ def _merged(
         is_other: Any = communicates(communicating(session)) if rows is tables.kernels else sa.false()
         lane = sa.cast(2 * own.c.place + sa.cast(is_other, sa.Integer), sa.Integer).label("lane")
         is_same = [columns[key] == own.c[key] for key in keys]
-        # The reports by themselves say which files need not be opened.
-        of_reports = columns.report.in_(sorted({place[0] for place in places}))
+        is_of_reports = of_reports(columns.report, {place[0] for place in places})
         is_whole = (columns.start.is_not(None), columns.end.is_not(None))
         query = (
             sa.select(lane, columns.start, columns.end)
             .join_from(rows, own, sa.and_(*is_same))
-            .where(*where(rows, Selection(streams=streams)), of_reports, *is_whole)
+            .where(*where(rows, Selection(streams=streams)), is_of_reports, *is_whole)
         )
         for batch in session.array_batches(query):
             order = np.argsort(batch["lane"], kind="stable")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.queries.conditions import Condition, of_tasks, where
+from nsystui.questions.queries.conditions import Condition, of_reports, of_tasks, where
 from nsystui.questions.queries.derived import rows_by_report
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -178,7 +178,7 @@ def _binned(session: Session, window: Window, bins: int, sources: Sequence[Metri
         sa.select(*keys, number, sa.func.avg(value), sa.func.count(value))
         .where(
             *where(table, Selection(window=window)),
-            table.c.report.in_(sorted({source.report for source in sources})),
+            of_reports(table.c.report, {source.report for source in sources}),
             table.c.metric.in_(sorted({source.metric for source in sources})),
             value.is_not(None),
         )

@@ -18,7 +18,7 @@ from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
-from nsystui.questions.queries.conditions import is_launched_by, of_tasks
+from nsystui.questions.queries.conditions import is_launched_by, of_reports, of_tasks
 from nsystui.questions.queries.mpi import DOMAIN
 from nsystui.questions.queries.tasks import GPU_TABLES, process_names
 from nsystui.store import tables
@@ -69,7 +69,9 @@ def worker_processes(job: OpenJob, ranks: Iterable[Task]) -> set[Task]:
     if not job.session.count(events):
         return set()
     own = {(task.report, programs.get(task)) for task in ranks}
-    query = sa.select(events.c.report, events.c.process).where(events.c.report.in_({report for report, _ in own}))
+    query = sa.select(events.c.report, events.c.process).where(
+        of_reports(events.c.report, {report for report, _ in own})
+    )
     found = {Task(report, process) for report, process in job.session.rows(query.distinct())}
     others = found - {one.task for one in job.ranks}
     return {task for task in others if (task.report, programs.get(task, "")) in own}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, merge, union
 from nsystui.questions.nvtx.loading import Texts, coded_arrays
-from nsystui.questions.queries.conditions import where
+from nsystui.questions.queries.conditions import of_reports, where
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -249,7 +249,7 @@ def scheduling_of(session: Session, selection: Selection) -> Scheduling:
         wide = selection.with_name(None).with_window(None).with_tasks(None)
         query = query.where(*where(tables.sched_events, wide)).order_by(time, columns.row)
         if selection.tasks is not None:
-            query = query.where(columns.report.in_(sorted({task.report for task in selection.tasks})))
+            query = query.where(of_reports(columns.report, {task.report for task in selection.tasks}))
         found = session.arrays(query)
         for thread, rows in by_thread(found).items():
             moment, came = found["time"][rows].astype(np.int64), found["is_in"][rows] > 0

@@ -28,7 +28,7 @@ from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Intervals
 from nsystui.questions.host.segments import NO_SEGMENTS, Segments, Thread, by_thread, outermost
-from nsystui.questions.queries.conditions import job_end, job_start, where
+from nsystui.questions.queries.conditions import job_end, job_start, of_reports, where
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -202,7 +202,9 @@ def os_callers(session: Session, chains_of: Mapping[Thread, Numbers]) -> dict[in
 def _compute(session: Session, reports: list[Report]) -> dict[int, Arrays]:
     indices = [report.index for report in reports if report.has(tables.stack_frames)]
     text = tables.stack_names.c
-    query = sa.select(text.report, text.number, text.name).where(text.report.in_(indices), text.name.is_not(None))
+    query = sa.select(text.report, text.number, text.name).where(
+        of_reports(text.report, indices), text.name.is_not(None)
+    )
     names: dict[int, dict[int, str]] = {report.index: {} for report in reports}
     for report, number, name in session.rows(query.distinct()) if indices else ():
         names[report][int(number)] = str(name)
@@ -260,10 +262,14 @@ def _chains(session: Session, reports: Sequence[int], kind: str) -> dict[int, _C
     """The chains of a kind of each report, all read at once: a query has its cost for each that is open."""
     rows, places = tables.stack_frames.c, tables.call_chains.c
     facts = [sa.func.coalesce(rows[name], -1).label(name) for name in _FRAME]
-    query = sa.select(rows.report, rows.stack, rows.depth, *facts).where(rows.report.in_(reports), rows.kind == kind)
+    query = sa.select(rows.report, rows.stack, rows.depth, *facts).where(
+        of_reports(rows.report, reports), rows.kind == kind
+    )
     query = query.where(rows.stack.is_not(None), rows.depth.is_not(None))
     frames = _by_report(session.arrays(query.order_by(rows.report, rows.stack)), reports)
-    query = sa.select(places.report, places.chain, places.stack).where(places.report.in_(reports), places.kind == kind)
+    query = sa.select(places.report, places.chain, places.stack).where(
+        of_reports(places.report, reports), places.kind == kind
+    )
     query = query.where(places.chain.is_not(None))
     found = _by_report(session.arrays(query.order_by(places.report, places.chain, places.stack)), reports)
     return {index: _chains_of(frames[index], found[index]) for index in reports}

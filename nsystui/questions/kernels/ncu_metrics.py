@@ -13,6 +13,7 @@ from nsystui.base.answer import Column, TableAnswer, Unit, Value
 from nsystui.base.text import few
 from nsystui.exports.ncu_csv import LIMITS, NcuLaunch
 from nsystui.questions.kernels.summary import Names, block_of, grid_of
+from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables
 from nsystui.store.results import json_array, json_of
@@ -181,7 +182,7 @@ def _kernels(session: Session) -> dict[_Kernel, set[_Shape]]:
         table = tables.kernels
         texts = [sa.func.coalesce(table.c[key], "") for key in ("name", "short_name", "mangled_name")]
         query = sa.select(table.c.report, *texts, grid_of(table), block_of(table)).distinct()
-        rows = part.rows(query.where(table.c.report.in_([one.index for one in reports])))
+        rows = part.rows(query.where(of_reports(table.c.report, {one.index for one in reports})))
         return {one.index: {"shapes": json_array([row[1:] for row in rows if row[0] == one.index])} for one in reports}
 
     having = [one for one in session.reports if one.count(tables.kernels)]

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nsystui.exports.metadata import Multiprocessor
+from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.tasks import used_devices
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -31,7 +32,7 @@ def theoretical_occupancy(session: Session) -> sa.ColumnElement[Any]:
     for report, (first, *others) in of_report.items():
         if first is not None and not others:
             reports.setdefault(first, []).append(report)
-    whens = [(tables.kernels.c.report.in_(own), _percent(limits)) for limits, own in reports.items()]
+    whens = [(of_reports(tables.kernels.c.report, own), _percent(limits)) for limits, own in reports.items()]
     return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.Double)
 
 

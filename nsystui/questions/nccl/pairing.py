@@ -32,7 +32,7 @@ from nsystui.questions.nccl.units import (
     roles_of,
     without_inner_calls,
 )
-from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start
+from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports
 from nsystui.questions.queries.derived import in_runs
 from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import RankedTask, rank_of
@@ -151,7 +151,7 @@ def first_correlations_query(reports: Reports = None) -> sa.Select[Any]:
 
 
 def _of(report: sa.ColumnElement[int], reports: Reports) -> list[sa.ColumnElement[bool]]:
-    return [] if reports is None else [report.in_(sorted(reports))]
+    return [] if reports is None else [of_reports(report, reports)]
 
 
 _TASK = ["report", "process"]

@@ -25,10 +25,11 @@ def full_names(session: Session) -> list[str]:
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         import sqlalchemy as sa
 
+        from nsystui.questions.queries.conditions import of_reports
         from nsystui.store import tables
 
         report, name = tables.kernels.c.report, sa.func.coalesce(tables.kernels.c.name, "")
-        rows = part.rows(sa.select(report, name).distinct().where(report.in_([one.index for one in reports])))
+        rows = part.rows(sa.select(report, name).distinct().where(of_reports(report, {one.index for one in reports})))
         names = {one.index: [name for index, name in rows if index == one.index] for one in reports}
         return {index: {"names": json_array(own)} for index, own in names.items()}
 

@@ -41,10 +41,11 @@ def nvtx_reports(session: Session) -> list[Report]:
         return []
     import sqlalchemy as sa
 
+    from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
     report = tables.nvtx_ranges.c.report
-    query = sa.select(report).where(report.in_([one.index for one in asked]), is_mpi_range())
+    query = sa.select(report).where(of_reports(report, {one.index for one in asked}), is_mpi_range())
     found = {index for (index,) in session.rows(query.distinct())}
     return [one for one in asked if one.index in found]
 
@@ -53,6 +54,7 @@ def mpi_rows(session: Session) -> sa.FromClause:
     """Select the MPI calls of every report, with the columns of the table ``mpi_calls``."""
     import sqlalchemy as sa
 
+    from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
     by_range, calls, ranges = nvtx_reports(session), tables.mpi_calls, tables.nvtx_ranges.c
@@ -61,7 +63,7 @@ def mpi_rows(session: Session) -> sa.FromClause:
     columns = [
         ranges[one.name] if one.name in ranges else sa.cast(sa.null(), one.type).label(one.name) for one in calls.c
     ]
-    is_own = ranges.report.in_([one.index for one in by_range])
+    is_own = of_reports(ranges.report, {one.index for one in by_range})
     rows = sa.select(*columns).where(is_own, is_mpi_range())
     return (sa.union_all(sa.select(*calls.c), rows) if session.count(_CALLS) else rows).subquery("mpi")
 

@@ -16,7 +16,7 @@ from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
-from nsystui.questions.queries.conditions import Condition, matches
+from nsystui.questions.queries.conditions import Condition, matches, of_reports
 from nsystui.questions.queries.data_notes import recording_advice
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import event_span, selected_reports
@@ -119,14 +119,14 @@ def diagnostics_table(session: Session, selection: Selection) -> TableAnswer:
     """
     reports = selected_reports(session, selection)
     table = tables.diagnostics
-    of_reports = table.c.report.in_([report.index for report in reports])
+    is_of_reports = of_reports(table.c.report, {report.index for report in reports})
     named = [matches(table.c.text, selection.name)] if selection.name is not None else []
     names = {report.index: report.name for report in reports}
-    said = _said(session, [of_reports, *named])
+    said = _said(session, [is_of_reports, *named])
     rows: list[Row] = []
     for severity, count, spread, report, time, text in said:
         rows.append((severity, count, names[report] if spread == 1 else f"{spread} reports", time, text))
-    every = _said(session, [of_reports]) if named else said
+    every = _said(session, [is_of_reports]) if named else said
     notes = []
     if lost := lost_events((level, text) for level, *_, text in every):
         notes.append(f"events may be missing, so counts and times may be too low: {few(lost)}")

@@ -83,11 +83,16 @@ def rows_of_tasks(session: Session, table: CanonicalTable, reports: Iterable[Rep
     if any(report.count(table) for report in session.reports if report.index in packed):
         import sqlalchemy as sa
 
+        from nsystui.questions.queries.conditions import of_reports
         from nsystui.store import tables
 
         columns = tables.of(table).c
         place = (columns.report, columns.process)
-        query = sa.select(*place, sa.func.count()).where(place[0].in_(packed), place[1].is_not(None)).group_by(*place)
+        query = (
+            sa.select(*place, sa.func.count())
+            .where(of_reports(place[0], packed), place[1].is_not(None))
+            .group_by(*place)
+        )
         found.update({Task(report, process): int(rows) for report, process, rows in session.rows(query)})
     return found
 
@@ -110,16 +115,19 @@ def _rows(session: Session, reports: list[Report]) -> tuple[_Rows, _Rows]:
     """By report, (process, device, gpu, name, uuid) of its devices, and (process, name) of its processes."""
     import sqlalchemy as sa
 
+    from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
     indices = [report.index for report in reports]
     used, known = tables.devices.c, tables.processes.c
     devices = (
         sa.select(used.report, used.process, used.device, used.gpu, used.name, used.uuid)
-        .where(used.report.in_(indices), used.process.is_not(None))
+        .where(of_reports(used.report, indices), used.process.is_not(None))
         .order_by(used.report, used.process, used.device)
     )
-    names = sa.select(known.report, known.process, known.name).where(known.report.in_(indices), known.name.is_not(None))
+    names = sa.select(known.report, known.process, known.name).where(
+        of_reports(known.report, indices), known.name.is_not(None)
+    )
     return _by_report(session, devices, indices), _by_report(session, names, indices)
 
 
@@ -362,13 +370,14 @@ def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays
     """The processes of each report and their ranks."""
     import sqlalchemy as sa
 
+    from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
     found: dict[int, dict[int, int]] = {report.index: {} for report in reports}
     table = tables.nccl_calls
     query = (
         sa.select(table.c.report, table.c.process, sa.func.arg_max(table.c.rank, table.c.ranks))
-        .where(table.c.report.in_(list(found)), table.c.rank.is_not(None), table.c.ranks.is_not(None))
+        .where(of_reports(table.c.report, found), table.c.rank.is_not(None), table.c.ranks.is_not(None))
         .where(table.c.process.is_not(None))
         .group_by(table.c.report, table.c.process)
     )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.selection import Task
 from nsystui.base.text import few_numbers
-from nsystui.questions.queries.conditions import duration
+from nsystui.questions.queries.conditions import duration, of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import shares_clock
@@ -89,7 +89,7 @@ def _work(session: Session) -> dict[Task, dict[str, tuple[int, int]]]:
         kernels = tables.kernels
         place = (kernels.c.report, kernels.c.process, sa.func.coalesce(kernels.c.short_name, kernels.c.name, ""))
         time = sa.cast(sa.func.greatest(sa.func.sum(duration(kernels)), 0), sa.BigInteger)
-        chosen = (kernels.c.report.in_([one.index for one in reports]), kernels.c.process.is_not(None))
+        chosen = (of_reports(kernels.c.report, {one.index for one in reports}), kernels.c.process.is_not(None))
         rows = part.rows(sa.select(*place, sa.func.count(), time).where(*chosen).group_by(*place))
         return {one.index: {"work": json_array([row[1:] for row in rows if row[0] == one.index])} for one in reports}
 

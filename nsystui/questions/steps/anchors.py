@@ -27,6 +27,7 @@ from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
+from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.steps.task_steps import FEWEST, LEAST_COVERAGE, TaskSteps, launched_work, to_arrays
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -119,7 +120,7 @@ def _names(session: Session, reports: Sequence[int]) -> OperationNames:
         (tables.graph_launches, _GRAPH, sa.false()),
     ):
         if session.count(table):
-            query = sa.select(_key(text), text, is_to_host).where(table.c.report.in_(reports)).distinct()
+            query = sa.select(_key(text), text, is_to_host).where(of_reports(table.c.report, reports)).distinct()
             found |= {key: (name, is_copy) for key, name, is_copy in session.rows(query)}
     keys = sorted(found)
     is_copy = np.array([found[key][1] for key in keys], bool)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from nsystui.base.kernel_families import ATTENTION, OPTIMIZER, family_of
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.queries.conditions import given
+from nsystui.questions.queries.conditions import given, of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.steps.task_steps import NO_PHASE, TaskSteps
 from nsystui.store import tables
@@ -146,7 +146,7 @@ def _phases(times: Times, seen: NDArray[np.bool_]) -> Times:
 def _kinds(session: Session, reports: Sequence[int]) -> dict[int, dict[str, int]]:
     """What the name of each attention kernel says, of the reports that have any and do not train."""
     name = sa.func.coalesce(tables.kernels.c.name, "")
-    query = sa.select(tables.kernels.c.report, name).distinct().where(tables.kernels.c.report.in_(reports))
+    query = sa.select(tables.kernels.c.report, name).distinct().where(of_reports(tables.kernels.c.report, reports))
     names: dict[int, list[str]] = {}
     for report, text in session.rows(query) if session.count(tables.kernels) else ():
         names.setdefault(report, []).append(text)
@@ -183,4 +183,4 @@ def _query(
     columns = table.c
     place = (columns.report, sa.func.coalesce(columns.process, -1).label("process"), columns.start, columns.end)
     query = sa.select(*place, replayed.label("replayed"), kind.label("kind"))
-    return query.where(columns.report.in_(sorted(reports)), columns.end.is_not(None))
+    return query.where(of_reports(columns.report, reports), columns.end.is_not(None))

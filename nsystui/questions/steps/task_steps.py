@@ -14,7 +14,7 @@ from nsystui.base.anchors import NVTX
 from nsystui.base.selection import Task
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
-from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start
+from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.store import tables
 from nsystui.store.results import json_array, json_of
@@ -163,7 +163,7 @@ def _id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[int, i
     if not session.count(calls):
         return
     ids = calls.c.correlation_id
-    query = sa.select(sa.func.count(ids), sa.func.min(ids), sa.func.max(ids)).where(calls.c.report.in_(reports))
+    query = sa.select(sa.func.count(ids), sa.func.min(ids), sa.func.max(ids)).where(of_reports(calls.c.report, reports))
     ((count, first, last),) = session.rows(query)
     if count:
         width = (last - first + 1) * _JOINED // count + 1
@@ -193,7 +193,7 @@ def _launches_query(table: sa.Table, reports: Sequence[int], ids: tuple[int, int
         )
         .join_from(table, calls, is_launched_by(table, calls))
         .where(
-            columns.report.in_(reports),
+            of_reports(columns.report, reports),
             columns.end.is_not(None),
             *(one.c.correlation_id.between(*ids) for one in (calls, table)),
         )

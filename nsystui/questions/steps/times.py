@@ -33,7 +33,7 @@ from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL
-from nsystui.questions.queries.conditions import Condition, job_end, job_start, matches
+from nsystui.questions.queries.conditions import Condition, job_end, job_start, matches, of_reports
 from nsystui.questions.queries.derived import in_runs, of_each_report
 from nsystui.questions.queries.statistics import places_by
 from nsystui.questions.queries.tasks import RankedTask
@@ -308,7 +308,7 @@ def _is_whole(tasks: Iterable[Task]) -> tuple[Condition, ...]:
     """The conditions for NVTX ranges of the tasks' reports that were closed on the thread that opened them."""
     columns = tables.nvtx_ranges.c
     return (
-        columns.report.in_(sorted({task.report for task in tasks})),
+        of_reports(columns.report, {task.report for task in tasks}),
         columns.end > columns.start,
         sa.func.coalesce(columns.end_thread, columns.thread) == columns.thread,
     )

@@ -16,7 +16,7 @@ from nsystui.base.text import shorten
 from nsystui.exports import canonical
 from nsystui.questions.gpu.metrics import MetricSource, metric_lanes, metric_sources
 from nsystui.questions.kernels.summary import Names, kernel_summary
-from nsystui.questions.queries.conditions import duration, job_start, where
+from nsystui.questions.queries.conditions import duration, job_start, of_reports, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.kernel_names import communicates
 from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
@@ -241,7 +241,7 @@ def _clock(case: Case) -> tuple[float, float] | None:
     third, time = (hi - lo) // 3, table.c.time + table.c.clock_offset
     is_first, is_last = time.between(lo, lo + third), time.between(hi - third, hi)
     query = sa.select(sa.func.avg(table.c.value).filter(is_first), sa.func.avg(table.c.value).filter(is_last)).where(
-        table.c.report.in_(sorted(report.index for report in case.reports)),
+        of_reports(table.c.report, {report.index for report in case.reports}),
         table.c.metric.startswith("GPC Clock Frequency"),
     )
     ((first, last),) = case.job.session.rows(query)

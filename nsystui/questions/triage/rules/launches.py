@@ -14,7 +14,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.kernels.activities import API, work_summary
-from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, where
+from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
 from nsystui.questions.triage.case import Case, Place, below, number_of, places_in, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
@@ -261,8 +261,8 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
         .where(
             *where(kernels, case.chosen.with_tasks(tasks)),
             # Said of the reports too: else the rows of all other reports are read as well.
-            kernels.c.report.in_(reports),
-            calls.c.report.in_(reports),
+            of_reports(kernels.c.report, reports),
+            of_reports(calls.c.report, reports),
             kernels.c.end.is_not(None),
             calls.c.end.is_not(None),
         )
