@@ -88,11 +88,20 @@ def connect(limits: Limits) -> duckdb.DuckDBPyConnection:
             "pin_threads": "off",
         },
     )
-    # Where a page lies is found by looking into the metadata of all files; global, or cursors would not have it.
-    connection.execute("SET GLOBAL parquet_metadata_cache = true")
+    keep_metadata(connection, True)
     with suppress(duckdb.CatalogException):  # DuckDB before 2 has none; eight are meant for files that are far away
         connection.execute("SET async_threads = 1")
     return connection
+
+
+def keep_metadata(connection: duckdb.DuckDBPyConnection, is_kept: bool) -> None:
+    """Keeps the metadata of Parquet files in memory, or reads them for each query.
+
+    Where a page lies is found by looking into the metadata of all files. Those of a table take 20 KB for each rank,
+    beside the memory limit; of small files they are read as fast as they are looked up.
+    """
+    # Global, or cursors would not have it.
+    connection.execute(f"SET GLOBAL parquet_metadata_cache = {str(is_kept).lower()}")
 
 
 def memory_setting(memory: int) -> str:

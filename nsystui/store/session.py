@@ -27,7 +27,7 @@ from nsystui.exports.opening import ExportFile
 from nsystui.exports.partial_files import why_not_ours
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
-from nsystui.store.database import Limits, check_addresses, connect, engine_of, memory_errors, series
+from nsystui.store.database import Limits, check_addresses, connect, engine_of, keep_metadata, memory_errors, series
 from nsystui.store.report import Clock, PackedTables, Report, aligned, most_rows
 from nsystui.store.results import Memory, Results
 from nsystui.store.tally import Tally
@@ -88,6 +88,8 @@ class Expected:
 
 # So many reports are planned for as fast as one.
 _FEW = 4
+# Of more, the metadata of all files are too much memory.
+_MANY = 256
 # Of DuckDB's vectors, of so many rows.
 _VECTORS = 32
 _VECTOR = 2048
@@ -325,6 +327,7 @@ class Session:
     def _made_part(self, indices: frozenset[int]) -> Session:
         """Its views have the names of this session's, in a schema of their own."""
         database = self.database  # made before the copy, which is to have the same
+        keep_metadata(database, len(self.reports) <= _MANY)
         part = copy.copy(self)
         part.__dict__.pop("_engine", None)
         part._joined, part._placed = [], tuple(report for report in self.reports if report.index in indices)
@@ -354,6 +357,8 @@ class Session:
         used = used_columns(query)
         with self._lock:
             self._load(used)
+            if not self._fresh and not self._schema:
+                keep_metadata(self.database, len(self.reports) <= _MANY)
             for name in used.keys() - self._fresh:
                 table = canonical.BY_NAME[name]
                 with self._query_errors():

@@ -80,6 +80,12 @@ class TestAnswers:
             export.unlink()
         assert run("ranks", tmp_path / "job", "--format", "csv").out == before
 
+    def test_of_many_ranks_metadata_are_not_kept_and_answers_are_the_same(self, run, packed, monkeypatch):
+        questions = (("kernels", "--no-cache"), ("events", "--top", "9"), ("gaps", "--by", "rank", "--no-cache"))
+        before = [run(name, packed, *options, "--format", "csv").out for name, *options in questions]
+        monkeypatch.setattr("nsystui.store.session._MANY", 1)
+        assert [run(name, packed, *options, "--format", "csv").out for name, *options in questions] == before
+
     @pytest.mark.campaign
     def test_where_the_job_can_only_be_read(self, run, tmp_path, packed, demo_job, unprivileged):
         job = copied(packed, tmp_path)
