@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from contextlib import closing
 from functools import partialmethod
 from itertools import count
@@ -11,15 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import session_over
+from support import native, session_over
 from synthetic import ExportWriter, deep_nvtx_export, empty_export, training_job
 
 from nsystui.base.errors import UsageError
-from nsystui.base.selection import Task
+from nsystui.base.selection import Selection, Task
 from nsystui.cli import main
 from nsystui.demo import Thread
+from nsystui.questions.blocking.operations import operations_of_steps
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import in_steps
+from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.steps import task_steps
 from nsystui.questions.steps import times as steps
 from nsystui.questions.steps.task_steps import NO_STEP, TaskSteps
@@ -315,3 +319,38 @@ def test_a_chain_of_thousands_of_ranges_is_answered(tmp_path, command, capsys):
     path = deep_nvtx_export(tmp_path / "deep.sqlite", depth=2_000)
     assert main([command, "--no-cache", str(path)]) == (3 if command == "steps" else 0)
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_operations_of_a_step_are_the_ranges_that_begin_in_one(demo_session):
+    """Naively: each NVTX range of a report and the step range that its start lies in, whichever thread it is on."""
+    job = OpenJob(demo_session)
+    rows = {row["name"]: row for row in operations_of_steps(job, Selection()).records()}
+    counts, times = Counter[str](), Counter[str]()
+    steps = 0
+    for report in demo_session.reports:
+        ranges = native(
+            report.path,
+            'SELECT e.start, e."end" - e.start, coalesce(e.text, s.value) FROM NVTX_EVENTS e '
+            'LEFT JOIN StringIds s ON s.id = e.textId WHERE e.eventType = 59 AND e."end" IS NOT NULL '
+            "AND coalesce(e.domainId, 0) = 0",
+        )
+        spans = [(start, start + length) for start, length, text in ranges if re.fullmatch(r"step \d+", text)]
+        steps += len(spans)
+        for start, length, text in ranges:
+            if any(low <= start < high for low, high in spans):
+                counts[re.sub(r"\d+", "*", text)] += 1
+                times[re.sub(r"\d+", "*", text)] += length
+    for name in ("step *", "forward", "layer_* backward", "optimizer"):
+        assert rows[name]["count"] == pytest.approx(counts[name] / steps, abs=0.005)
+        assert rows[name]["cpu"] == pytest.approx(times[name] / steps)
+    job_steps = step_times(job.steps())
+    mean = sum(int(one.duration.sum()) for one in job_steps.values()) / steps
+    assert rows["forward"]["share"] == pytest.approx(100 * rows["forward"]["gpu"] / mean)
+
+
+def test_operations_of_a_selected_step_are_its_own(demo_session):
+    job = OpenJob(demo_session)
+    task, times = next(iter(step_times(job.steps()).items()))
+    chosen = Selection(window=times.window(1), tasks=frozenset({task}))
+    (one,) = [row for row in operations_of_steps(job, chosen).records() if row["name"] == "step *"]
+    assert (one["count"], one["cpu"]) == (1, int(times.cpu_duration[1]))

@@ -13,10 +13,10 @@ from nsystui.ui.app import Look
 
 async def test_the_views_are_of_steps_and_the_line_above_says_what_these_are(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9") as (app, pilot):
-        assert view_bar(app).startswith("view [steps] by rank  across  budget  path  kernels  phases")
+        assert view_bar(app).startswith("view [steps] by rank  across  budget  path  operations  kernels  phases")
         count = len(demo_job) * len(set(cells(app, "step")))
         shows(app, f"{count} steps of 4 ranks · NVTX ranges `step *` · median ")
-        for label in ("by rank", "across", "budget", "path", "kernels", "phases", "steps"):
+        for label in ("by rank", "across", "budget", "path", "operations", "kernels", "phases", "steps"):
             line_with(await press(pilot, "v"), f"[{label}]")
             assert app.screen.table.row_count
             assert app.screen.chart.display == (label in ("by rank", "across", "phases", "steps"))
@@ -125,7 +125,8 @@ async def test_the_details_say_what_a_step_and_a_part_are_made_of(demo_job, cach
         shows(app, "the GPU waited for the CPU", "minimum ")
         line_with(await press(pilot, "b"), "by  part [GPU]")
         line_with(await press(pilot, "b", "enter"), "[path]")
-        assert (await press(pilot, "v", "enter")).current_mode == "kernels"
+        assert (await press(pilot, "v", "enter")).current_mode == "nvtx"
+        assert (await press(pilot, "escape", "v", "enter")).current_mode == "kernels"
         line_with(app, " names of ")
 
 
@@ -149,7 +150,7 @@ async def test_steps_of_a_server_have_phases_with_a_row_for_each(tmp_path):
         assert cells(app, "phase")[:3] == ["decode", "prefill", "decode"] and not any(cells(app, "slow"))
         shows(app, "step 0 of rank 0: 97.4", ", decode")
         assert not app.screen.chart.lanes[0].label.startswith("slow")
-        line_with(await press(pilot, *"vvvvvv"), "[phases]")
+        line_with(await press(pilot, *"vvvvvvv"), "[phases]")
         assert cells(app, "phase") == ["all", "prefill", "decode", "mixed"]
         assert app.screen.chart.display
         line_with(await press(pilot, "down", "enter"), "view [steps]")

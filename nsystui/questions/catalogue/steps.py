@@ -35,6 +35,10 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
         from nsystui.questions.blocking.phase_table import budget_of_phases
 
         return budget_of_phases(job, selection, options["step_range"])
+    if options["operations"]:
+        from nsystui.questions.blocking.operations import operations_of_steps
+
+        return operations_of_steps(job, selection, options["step_range"])
     steps = job.steps(options["step_range"])
     chosen = selected_ranks(job.ranks, selection)
     table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
@@ -53,9 +57,8 @@ def _draw_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> 
     """The times of all steps, whichever table is asked for."""
     from nsystui.questions.report.drawings import step_lanes
 
-    return step_lanes(
-        _ask_steps(job, selection, {**options, "across": False, "budget": False, "phases": False, "every": True})
-    )
+    tables = dict.fromkeys(("across", "budget", "phases", "operations"), False)
+    return step_lanes(_ask_steps(job, selection, {**options, **tables, "every": True}))
 
 
 QUESTIONS = (
@@ -96,6 +99,11 @@ decode steps of an inference server: see `nsystui help path`.""",
                 one_of="table",
             ),
             Option(
+                "operations",
+                "a row for each NVTX range name: its time on the GPU and the CPU in a step",
+                one_of="table",
+            ),
+            Option(
                 "unprofiled",
                 "the time of a step without the profiler, such as 29.1ms: a note compares it with the steps here",
                 metavar="TIME",
@@ -115,6 +123,7 @@ decode steps of an inference server: see `nsystui help path`.""",
             View("steps", counted="steps", values={"budget": True}),
             View("steps by rank", "steps by rank", label="by rank"),
             View("steps across", "steps across ranks", "steps", {"across": True}, ("step", False), label="across"),
+            View("operations", "operations of a step", "ranges", {"operations": True}, order=65),
             View("steps by phase", "steps by phase", "phases", {"phases": True}, order=71, label="phases"),
         ),
     ),

@@ -204,7 +204,7 @@ class StepsScreen(GroupedViewsScreen):
         return EventKey(report, EventKind(values["event"]), row, start)
 
     def open_row(self) -> None:
-        """Select the step or rank, or open the event, the kernels or the path."""
+        """Select the step or rank, or open the event, the kernels, the path or the NVTX ranges."""
         values, name = self.values(), self.answered.name
         key, window = self.event_here(), self.row_window()
         if not values:
@@ -215,6 +215,8 @@ class StepsScreen(GroupedViewsScreen):
             self.say("this is time of the CPU: L shows it on the timeline, t selects it")
         elif name == "kernels by step":
             self._open_kernels(values)
+        elif name == "operations":
+            self.call_later(self.explorer.go, "nvtx")
         elif name in ("budget", "steps by phase"):
             self.explorer.remember()
             self.take_view("path" if name == "budget" else "steps")
