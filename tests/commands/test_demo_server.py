@@ -184,6 +184,7 @@ def test_the_command_writes_it_and_refuses_what_does_not_fit_on_a_host(run, refu
     assert native_count(tmp_path / "one/rank0.sqlite", "CUPTI_ACTIVITY_KIND_KERNEL") > 0
 
 
+@pytest.mark.campaign
 def test_its_traces_of_the_pytorch_profiler_have_the_same_phases_and_graphs(run, table, tmp_path):
     job = ServingJob(steps=30)
     words = ("demo", "--server", "--form", "kineto", "--steps", job.steps, "--directory", tmp_path / "traces")

@@ -6,7 +6,7 @@ from jobs import WIDE, line_with, press, running
 
 
 async def test_enter_on_a_stream_selects_it_and_shows_its_work(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "2", *"vvvvvv") as (app, pilot):
+    async with running(demo_job, cache_directory, WIDE, "2", "V") as (app, pilot):
         line_with(app, "[streams]")
         values = app.screen.values()
         line_with(await press(pilot, "enter"), "[kernels]")
