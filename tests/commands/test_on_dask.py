@@ -62,7 +62,7 @@ EACH_MECHANISM = (
 """Groups, windows, collectives, spans of time, rules, and reports of nsys."""
 OF_REPORTS = (
     *("kernels", "kernels --by family,rank", "kernels --filter !nccl --time 100ms:300ms --ranks 0,2"),
-    *("memory", "memory --sizes", "memory --rates", "streams", "overhead", "api --filter Launch", "osrt", "overview"),
+    *("memory", "memory --sizes", "streams", "overhead", "api --filter Launch", "osrt", "overview"),
     *("nccl", "efficiency --tables all"),
     *("ranks", "ranks --collectives", "ranks --kinds", "ranks --time 100ms:300ms --ranks 0,2"),
     *("budget", "budget --time 100ms:300ms", "gaps", "gaps --by range"),

@@ -170,7 +170,7 @@ async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(
             assert f"{side.upper()}: {'after' if side == 'b' else 'before'}" in screen_text(app)[0]
             assert name_of_screen(await press(pilot, "escape")) == "DiffScreen"
 
-        assert line_with(await press(pilot, *["tab"] * 5), "[functions]")
+        assert line_with(await press(pilot, *["tab"] * 6), "[functions]")
         sizes = [abs(change) for change in cells(app, "difference")]
         assert sizes == sorted(sizes, reverse=True) and sizes[0]
         name, samples = cells(app, "full_name")[0], cells(app, "own_samples_b")[0]

@@ -196,7 +196,7 @@ async def test_an_export_without_host_tables_says_what_to_record(tmp_path):
 
 @pytest.mark.campaign
 async def test_the_details_of_a_launch_say_what_its_thread_did_while_the_gpu_was_idle(job, cache):
-    async with running(job[:1], cache, WIDE, "8", "v", "v", "v", "B") as (app, pilot):
+    async with running(job[:1], cache, WIDE, "8", *"vvvbbb") as (app, pilot):
         gaps = app.screen.table.answer
         place = {one.key: number for number, one in enumerate(gaps.columns)}
         gap = next(row for row in gaps.page(0, len(gaps)) if row[place["part"]] == "gap")
