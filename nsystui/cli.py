@@ -66,7 +66,7 @@ environment:
   NSYSTUI_CACHE_DIR     where the columns of opened exports are kept (default: the user's cache directory)
   NSYSTUI_CACHE_LIMIT   how large that may grow, such as 5G (default: 20G); what was used longest ago goes first
   NSYSTUI_JOBS          CPU threads to use, as --jobs (default: 2 at most)
-  NSYSTUI_MEMORY_LIMIT  memory for the columns, as --memory-limit (default: 2G, or half of what there is)
+  NSYSTUI_MEMORY_LIMIT  memory of the whole program, as --memory-limit (default: 1G, or half of what there is)
   NO_COLOR              no colours, when set and not empty
   XDG_CONFIG_HOME       where nsystui/config.toml has defaults for options (default: ~/.config)
 

@@ -283,8 +283,8 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
         "--memory-limit",
         type=_memory_option,
         metavar="SIZE",
-        help="memory for the columns, such as 512M or 1.5G (base 1024); the program itself takes about 150M more, and"
-        " some 30M for each million kernels (default: 2G, or half of what there is)",
+        help="memory of the whole program, such as 512M or 1.5G (base 1024); what needs more is computed in slices"
+        " (default: 1G, or half of what there is)",
     )
 
 

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 
-SMALLEST_MEMORY = 160 << 20
-"""The least memory that DuckDB can work with, bytes: of a chunk of kernels that is packed, and of a query."""
+SMALLEST_MEMORY = 320 << 20
+"""The least memory to work with, bytes: DuckDB's part of it holds a chunk that is packed, and a query."""
+_PROGRAM = 150 << 20
+"""What Python and the libraries take."""
+_LEAST_ROWS = 1 << 14
 
 # What one chunk takes while it is packed, with the strings of a usual export: 55 to 65 MB were measured.
 _CHUNK_MEMORY = 80 << 20
@@ -31,14 +34,23 @@ _WORKERS = 2
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a session on a shared machine: threads at work, and ``memory`` of DuckDB's, in bytes."""
+    """The limits of a session on a shared machine: threads at work, and ``memory`` of the whole program, in bytes."""
 
     threads: int = field(default_factory=lambda: resources.usual_threads())
-    memory: int = 2 << 30
+    memory: int = 1 << 30
+
+    @property
+    def database(self) -> int:
+        """Memory of DuckDB, bytes. The rest is for the program itself and for the rows of `rows_at_once`."""
+        return self.memory * 5 // 8
+
+    def rows_at_once(self, size: int) -> int:
+        """How many rows fit into memory outside DuckDB, where each takes ``size`` bytes with all that is made of it."""
+        return max((self.memory - self.database - _PROGRAM) // size, _LEAST_ROWS)
 
     @property
     def packing(self) -> Limits:
-        """The share of what is packed into the cache, as long as there is any: half of the memory.
+        """The share of what is packed into the cache, as long as there is any: half of DuckDB's memory.
 
         One thread, as the packers bring their own.
         """
@@ -47,7 +59,7 @@ class Limits:
     @property
     def chunks(self) -> int:
         """How many chunks may be packed at once, over all exports."""
-        return max(min(self.threads, self.packing.memory // _CHUNK_MEMORY), 1)
+        return max(min(self.threads, self.packing.database // _CHUNK_MEMORY), 1)
 
     @property
     def workers(self) -> int:
@@ -57,7 +69,7 @@ class Limits:
     @property
     def packs(self) -> int:
         """How many exports may be packed at once: what each has read stays in memory while it waits for its turn."""
-        return max(min(self.threads, self.packing.memory // (self.workers * _CHUNK_MEMORY)), 1)
+        return max(min(self.threads, self.packing.database // (self.workers * _CHUNK_MEMORY)), 1)
 
 
 def check_addresses() -> None:
@@ -80,7 +92,7 @@ def connect(limits: Limits) -> duckdb.DuckDBPyConnection:
         ":memory:",
         config={
             "threads": limits.threads,
-            "memory_limit": memory_setting(limits.memory),
+            "memory_limit": memory_setting(limits.database),
             "temp_directory": "",
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
@@ -130,7 +142,7 @@ def memory_errors(limits: Limits, is_kept: bool, *paths: Path) -> Iterator[None]
 def _too_little(limits: Limits, refused: bool) -> tuple[str, str]:
     """The cause and the advice. ``refused``: the system gave no memory, though DuckDB might have taken more."""
     more, space = 2 * limits.memory, address_limit()
-    fits = f"its columns do not fit into the memory that DuckDB may take, {size_words(limits.memory)}"
+    fits = f"its columns do not fit into the memory that DuckDB may take, {size_words(limits.database)}"
     # More memory for DuckDB is no use where the process may not have so many addresses.
     if space is not None and (refused or more > space - resources.OWN_ADDRESSES):
         cause = f"its columns do not fit into the memory that this process may take, {size_words(space)}"

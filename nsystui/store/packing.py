@@ -227,7 +227,7 @@ class PackingDatabase:
     def connection(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection to pack one export with; of the session's database where that cannot spare the memory."""
         with self._lock:
-            if self._database is None and self._let_session_have(self._limits.memory - self._limits.packing.memory):
+            if self._database is None and self._let_session_have(self._limits.database - self._limits.packing.database):
                 self._database = connect(self._limits.packing)
             database = self._database
             self._users += database is not None
@@ -245,7 +245,7 @@ class PackingDatabase:
             if not self._users:
                 database.close()
                 self._database = None
-                self._let_session_have(self._limits.memory)
+                self._let_session_have(self._limits.database)
 
     def _let_session_have(self, memory: int) -> bool:
         import duckdb

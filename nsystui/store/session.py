@@ -428,9 +428,8 @@ class Session:
 
     def rows(self, query: sa.Executable) -> Sequence[tuple[Any, ...]]:
         """The result as tuples of Python values."""
-        self._ensure_views(query)
-        with self._query_errors(), self._engine.connect() as connection:
-            return [tuple(row) for row in connection.execute(query)]
+        with self._executed(query) as cursor:
+            return cursor.fetchall()
 
     def scalar(self, query: sa.Executable) -> Any:
         """The first value of the first row; ``None`` where there is none."""
@@ -499,6 +498,21 @@ class Session:
     def count(self, table: sa.Table | CanonicalTable) -> int:
         """Rows of a table over all reports, without a query."""
         return sum(report.count(table) for report in self.reports)
+
+    def slices(self, rows: int, size: int, what: str, parts: str) -> Iterator[slice]:
+        """Split ``rows`` rows of about ``size`` bytes each into slices that fit into the limit of the memory together.
+
+        Before each of several, the session tells how many of ``parts`` are done, such as "gaps".
+        """
+        at_once = self.limits.rows_at_once(size)
+        try:
+            for first in range(0, rows, at_once):
+                if rows > at_once:
+                    self.tell(Computation(what, first, rows, parts))
+                yield slice(first, first + at_once)
+        finally:
+            if rows > at_once:
+                self.tell(None)
 
     def results(self, report: Report, in_memory: bool = False) -> Results:
         """The results that were computed of a report; no files where its columns are in memory.

@@ -66,7 +66,7 @@ class TestWhatIsAllowed:
 
     @pytest.mark.parametrize(
         ("there_is", "memory"),
-        [(None, 2048), (64 * 1024, 2048), (4096, 2048), (1000, 500), (100, SMALLEST_MEMORY // MB)],
+        [(None, 1024), (64 * 1024, 1024), (2048, 1024), (1000, 500), (100, SMALLEST_MEMORY // MB)],
     )
     def test_without_them_half_of_a_small_machine(self, run, export, used, monkeypatch, there_is, memory):
         monkeypatch.setattr(resources, "memory", lambda: None if there_is is None else there_is * MB)
@@ -101,8 +101,8 @@ class TestNonsense:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (("--memory-limit", "5M"), "--memory-limit 5M: too little to read an export with, the minimum is 160MiB"),
-            (("--memory-limit", "0"), "--memory-limit 0: too little to read an export with, the minimum is 160MiB"),
+            (("--memory-limit", "5M"), "--memory-limit 5M: too little to read an export with, the minimum is 320MiB"),
+            (("--memory-limit", "0"), "--memory-limit 0: too little to read an export with, the minimum is 320MiB"),
             (("--memory-limit", "lots"), "'lots' is not a size: give a number with M or G, such as 512M or 1.5G"),
             (("--memory-limit=-1G",), "--memory-limit -1G: '-1G' is not a size"),
             (("--memory-limit", ""), "--memory-limit : '' is not a size"),
@@ -140,11 +140,11 @@ class TestNonsense:
 
 class TestTooLittleMemory:
     def test_is_one_line_for_each_file(self, refused, tmp_path, monkeypatch, directory):
-        monkeypatch.setattr(configuration, "_default_memory", lambda: 24 * MB)
+        monkeypatch.setattr(configuration, "_default_memory", lambda: 40 * MB)
         path = benchmark_export(tmp_path / "larger.sqlite", kernels=20_000)
         first, last = refused("info", path).splitlines()
-        assert first.startswith(f"nsystui: {path}: its columns do not fit into the memory that DuckDB may take, 24MiB")
-        assert "--memory-limit 48MiB" in first
+        assert first.startswith(f"nsystui: {path}: its columns do not fit into the memory that DuckDB may take, 25MiB")
+        assert "--memory-limit 80MiB" in first
         assert last == "nsystui: no export could be opened"
         assert half_written(directory) == []
 

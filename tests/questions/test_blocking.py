@@ -18,11 +18,11 @@ from synthetic import ExportWriter
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.cli import main
 from nsystui.exports.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
-from nsystui.questions.blocking import parts as blocking_module
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import report_at
+from nsystui.store.database import Limits
 
 MS = 1_000_000
 Parts = Mapping[str, int]
@@ -443,7 +443,7 @@ def test_it_does_not_matter_how_much_is_read_at_once(tmp_path: Path, monkeypatch
     path = programs(tmp_path / "chance.sqlite", range(10))
     with job_of(path) as job:
         whole = blocking(job)
-    monkeypatch.setattr(blocking_module, "_AT_ONCE", at_once)
+    monkeypatch.setattr(Limits, "rows_at_once", lambda limits, size: at_once)
     with job_of(path) as job:
         sliced = blocking(job)
         expect(job, Naive(path))

@@ -32,6 +32,7 @@ from nsystui.questions.host.threads import PARTS, thread_over_time, threads_tabl
 from nsystui.questions.host.time_budget import budget_with_causes
 from nsystui.questions.job.job import OpenJob
 from nsystui.store import packing, tables
+from nsystui.store.database import Limits
 from nsystui.store.session import Session
 
 MS = 1_000_000
@@ -575,6 +576,6 @@ def test_gaps_in_portions_are_those_of_all_at_once(name: str, by: str, monkeypat
     (path,) = shared(name)
     with job_of(path) as job:
         whole = gaps_table(job, Selection(), by)
-    monkeypatch.setattr(causes, "_AT_ONCE", 7)
+    monkeypatch.setattr(Limits, "rows_at_once", lambda limits, size: 7)
     with job_of(path) as job:
         assert gaps_table(job, Selection(), by).rows == whole.rows

@@ -26,8 +26,9 @@ from nsystui.output.formats import write
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries.tasks import ranked_tasks
-from nsystui.questions.stats import nvtx_kernels, report_of
+from nsystui.questions.stats import report_of
 from nsystui.questions.stats.report import ReportOptions
+from nsystui.store.database import Limits
 from nsystui.store.session import Session
 
 EVERYTHING = Selection()
@@ -186,9 +187,9 @@ def check_export(drawn: Drawn) -> None:
             drawn.fill(Export(writer))
         session.add(Path(place) / "rank0.sqlite")
         expected = expected_kernels(drawn)
-        for at_once in (nvtx_kernels._PAIRS_AT_ONCE, 1):
+        for at_once in (4_000_000, 1):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(nvtx_kernels, "_PAIRS_AT_ONCE", at_once)
+                patch.setattr(Limits, "rows_at_once", lambda limits, size, at_once=at_once: at_once)
                 answer = ask(session, "nvtx_kern_sum")
                 assert list(answer.page(0, len(answer))) == expected, at_once
         check_projection(drawn, records(session, "nvtx_gpu_proj_trace"), records(session, "nvtx_gpu_proj_sum"))

@@ -23,8 +23,8 @@ from nsystui.exports.writing.host import INTERRUPTIBLE
 from nsystui.exports.writing.target import GpuModel
 from nsystui.exports.writing.writer import PINNED
 from nsystui.questions.triage.finding import Severity
-from nsystui.questions.triage.rules import kernel_choice
 from nsystui.questions.triage.rules.input_pipeline import period_of
+from nsystui.store.database import Limits
 
 MS = 1_000_000
 Write = Callable[[Path], Ill]
@@ -297,9 +297,9 @@ def test_a_loop_of_two_kernels_is_fused_within_its_iterations_and_as_its_framewo
     assert [one for one in ("Write one kernel", "jax.jit", "torch.compile") if one in found.advice.text] == [advice]
 
 
-@pytest.mark.parametrize("at_once", [kernel_choice._AT_ONCE, 3_000])
+@pytest.mark.parametrize("at_once", [1 << 18, 3_000])
 def test_the_limit_of_fusing_is_that_of_a_sweep_over_a_real_export(shared_export, monkeypatch, at_once):
-    monkeypatch.setattr(kernel_choice, "_AT_ONCE", at_once)
+    monkeypatch.setattr(Limits, "rows_at_once", lambda limits, size: at_once)
     path = shared_export("ddp-a100-rank0of4")
     one = finding(triaged(path, rules=("unfused_kernels",)), "unfused-kernels")
     query = """SELECT streamId, start, "end", value, gridX || ' ' || gridY || ' ' || gridZ

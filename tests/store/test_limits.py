@@ -66,13 +66,13 @@ class TestSizes:
 
 class TestShares:
     def test_what_is_packed_at_once_fits_into_its_share_and_with_memory_enough_the_threads_decide(self):
-        for threads, memory in product((1, 2, 4, 32), (SMALLEST_MEMORY, 200 * MB, 500 * MB, 2048 * MB)):
+        for threads, memory in product((1, 2, 4, 32), (SMALLEST_MEMORY, 400 * MB, 800 * MB, 4096 * MB)):
             limits = Limits(threads, memory)
             at_most = max(limits.packs * limits.workers, limits.chunks) * 80 * MB
-            assert at_most <= limits.packing.memory, limits
+            assert at_most <= limits.packing.database, limits
             assert 1 <= limits.workers <= limits.chunks <= threads, limits
             assert 1 <= limits.packs <= threads, limits
-        for threads in (1, 2, 4):
+        for threads in (1, 2):
             limits = Limits(threads)
             assert (limits.packs, limits.chunks) == (threads, threads)
 
@@ -81,17 +81,17 @@ class TestShares:
     ):
         seen: list[tuple[int, int]] = []
         on_packing(lambda packer: seen.append((memory_of(packer.connection), memory_of(session.database))))
-        limits = Limits(memory=300 * MB)
+        limits = Limits(memory=480 * MB)
         with closing(Session(cache, limits)) as session:
             before = memory_of(session.database)
             session.add(export)
             after = memory_of(session.database)
-        assert before == after == limits.memory
+        assert before == after == limits.database == 300 * MB
         assert seen == [(150 * MB, 150 * MB)]
 
     def test_where_the_session_cannot_spare_the_memory_packing_takes_place_in_its_own(self, export, cache, on_packing):
         seen: list[int] = []
-        with closing(Session(cache, Limits(memory=200 * MB))) as session:
+        with closing(Session(cache, Limits(memory=320 * MB))) as session:
             session.database.execute("CREATE TABLE large AS SELECT hash(range) AS x FROM range(15000000)")
             on_packing(lambda packer: seen.append(memory_of(packer.connection)))
             session.add(export)
@@ -128,13 +128,13 @@ def memory_of(connection) -> int:
 class TestTooLittleMemory:
     """Said of the file, with the limit and what to do; and nothing half-written stays."""
 
-    FEW = Limits(memory=24 * MB)
+    FEW = Limits(memory=40 * MB)
 
     def expect(self, path: Path, action: Callable[[], object]) -> ExportError:
-        with pytest.raises(ExportError, match="do not fit into the memory that DuckDB may take, 24MiB") as error:
+        with pytest.raises(ExportError, match="do not fit into the memory that DuckDB may take, 25MiB") as error:
             action()
         assert error.value.path == str(path)
-        assert "--memory-limit 48MiB" in error.value.advice
+        assert "--memory-limit 80MiB" in error.value.advice
         return error.value
 
     @pytest.mark.parametrize("is_kept", [True, False])
@@ -148,9 +148,9 @@ class TestTooLittleMemory:
     @pytest.mark.parametrize("is_kept", [True, False])
     def test_for_single_columns(self, cache, larger_export, is_kept):
         columns = [column for column in tables.kernels.c if column.name not in ("report", "clock_offset")]
-        with closing(Session(cache if is_kept else None, Limits(memory=6 * MB), pytest.fail)) as session:
+        with closing(Session(cache if is_kept else None, Limits(memory=10 * MB), pytest.fail)) as session:
             session.add(larger_export, whole=False)
-            with pytest.raises(ExportError, match="may take, 6MiB") as error:
+            with pytest.raises(ExportError, match="may take, 7MiB") as error:
                 session.rows(sa.select(*columns))
         assert error.value.path == str(larger_export)
         assert list(cache.directory.glob("*")) == []

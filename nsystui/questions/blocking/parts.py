@@ -50,7 +50,7 @@ from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store import tables
 from nsystui.store.report import Report
-from nsystui.store.session import Session
+from nsystui.store.session import Computation, Session
 
 if TYPE_CHECKING:
     from nsystui.store.results import Arrays
@@ -71,8 +71,8 @@ LONG = 1_000_000
 """Of all stretches without compute of so many ns or more it is kept when they were launch-starved."""
 _LONGEST = 100
 """So many of the others, the most starved, are kept too."""
-_AT_ONCE = 1 << 19
-"""About so many operations are in memory at once."""
+_OPERATION = 450
+"""Bytes that an operation takes with its launch, its dependencies and its part of the budget."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,7 +327,7 @@ def _slices(session: Session, task: Task, spans: Collection[tuple[int, int]]) ->
     """The time of a process in slices with about as many kernels each as fit into memory."""
     columns = tables.kernels.c
     edges = [min(start for start, _ in spans), max(end for _, end in spans)]
-    number = session.count(tables.kernels) // _AT_ONCE
+    number = session.count(tables.kernels) // session.limits.rows_at_once(_OPERATION)
     if number:
         shares = [place / (number + 1) for place in range(1, number + 1)]
         is_own = (columns.report == task.report, columns.process == task.process)
@@ -335,4 +335,8 @@ def _slices(session: Session, task: Task, spans: Collection[tuple[int, int]]) ->
         cuts = sa.func.approx_quantile(columns.start, sa.literal_column(str(shares)))
         edges += session.scalar(sa.select(cuts).where(*is_own)) or []
     edges = sorted({int(edge) for edge in edges if edge is not None})
-    yield from (Window(start, end) for start, end in pairwise(edges))
+    windows = [Window(start, end) for start, end in pairwise(edges)]
+    for done, window in enumerate(windows):
+        if number:
+            session.tell(Computation("what blocked", done, len(windows), "slices"))
+        yield window

@@ -83,7 +83,7 @@ from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.mpi import mpi_rows
 from nsystui.store import tables
-from nsystui.store.session import Computation, Session
+from nsystui.store.session import Session
 
 SYNCHRONISING = "in synchronising CUDA calls"
 COPYING = "in calls that copy or set memory"
@@ -133,8 +133,9 @@ PROFILERS = ("[NSys", "CUPTI worker thread")
 """What the names of the profiler's own threads begin with."""
 FEW = 300
 """Of so many spans only the calls are read that overlap one, or are beside it."""
-_AT_ONCE = 1 << 18
-"""Of more spans the CUDA calls around so many are in memory at once."""
+_SPAN = 1000
+"""Bytes that a span takes with the calls around it and the pieces of its causes."""
+_PORTION = 1 << 18
 BESIDE = 10_000_000
 """As far before or behind a span as this, ns, a call locates time in it of which nothing is recorded."""
 
@@ -234,7 +235,7 @@ class Attribution:
 
     def portions(self) -> Iterator[slice]:
         """Rows of so many spans that they are in memory several times."""
-        firsts = np.arange(0, len(self.spans), _AT_ONCE, dtype=self.span.dtype)
+        firsts = np.arange(0, len(self.spans), _PORTION, dtype=self.span.dtype)
         edges = (*np.searchsorted(self.span, firsts).tolist(), len(self.span))
         return starmap(slice, pairwise(edges))
 
@@ -287,31 +288,28 @@ def attribute(
     ranges = ThreadRanges.load(job) if with_ranges else None
     names = ("",) if ranges is None else ranges.names
     found: dict[str, list[NDArray[Any]]] = {key: [] for key in ("launcher", "span", "cause", "range", "time")}
-    for first in range(0, len(spans), _AT_ONCE):
-        part = spans.at(slice(first, first + _AT_ONCE))
+    for rows in job.session.slices(len(spans), _SPAN, "causes of idle time", "gaps"):
+        part = spans.at(rows)
         if len(part) < len(spans):
-            job.session.tell(Computation("causes of idle time", first, len(spans), "gaps"))
             host.read_calls(job.session, part)
         launcher = host.launchers(part)
-        rows = _rows(host, part, launcher, ranges, with_calls)
-        span, cause, place, time = (np.concatenate(columns) for columns in zip(*rows, strict=True))
+        pieces = _pieces(host, part, launcher, ranges, with_calls)
+        span, cause, place, time = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
         key, inverse = np.unique((span * len(host.causes) + cause) * len(names) + place, return_inverse=True)
         spent = np.zeros(len(key), np.int64)
         np.add.at(spent, inverse.reshape(-1), time)
         pair, place = np.divmod(key, len(names))
         span, cause = np.divmod(pair, len(host.causes))
-        columns = [narrow(values) for values in (launcher, span + first, cause, place, spent)]
+        columns = [narrow(values) for values in (launcher, span + rows.start, cause, place, spent)]
         for kept, values in zip(found.values(), columns, strict=True):
             kept.append(values)
-        del rows, span, cause, place, key, inverse, spent, pair, columns
+        del pieces, span, cause, place, key, inverse, spent, pair, columns
         give_back()
-    if len(spans) > _AT_ONCE:
-        job.session.tell(None)
     launcher, span, cause, place, time = (np.concatenate(found.pop(key)) for key in list(found))
     return Attribution(spans, tuple(host.threads), launcher, tuple(host.causes), span, cause, place, names, time)
 
 
-def _rows(
+def _pieces(
     host: _Host,
     spans: IdleSpans,
     launcher: NDArray[np.int32],
@@ -376,7 +374,7 @@ class _Host:
             few = [(one.task, one.start - beside, one.end + beside) for one in spans]
             few += [(worker, low, high) for worker, rank in workers.items() for task, low, high in few if task == rank]
         cuda, callers = NO_CALLS, set[Thread]()
-        if len(spans) <= _AT_ONCE:
+        if len(spans) <= session.limits.rows_at_once(_SPAN):
             cuda = calls_of(session, api_calls, selection, few)
         elif session.count(api_calls):
             query = sa.select(api_calls.c.report, api_calls.c.thread).where(*where(api_calls, selection))

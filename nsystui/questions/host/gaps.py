@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import DEVICE, RANK, START, Column, Record, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect
 from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
@@ -44,7 +44,7 @@ from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.conditions import given, job_end, job_start
+from nsystui.questions.queries.conditions import given, job_end, job_start, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import extents, report_at
@@ -245,8 +245,8 @@ def _by_time(one: tuple[int, Cause]) -> tuple[int, str]:
 
 
 Pairs = tuple[Sequence[Row], NDArray[np.int64]]
-_PAIRED = 1 << 16
-"""The operations around so many spans are looked up at once."""
+_SPAN = 4000
+"""Bytes that the lookup of the operations around a span takes."""
 
 
 def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
@@ -260,25 +260,41 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
         tables.memory_ops: tables.memory_ops.c.operation,
         tables.graph_launches: sa.literal("CUDA graph"),
     }
-    known: dict[str | None, int] = {None: 0}
-    codes = np.zeros((2, len(spans)), np.int64)
-    for first in range(0, len(spans), _PAIRED):
-        rows = slice(first, first + _PAIRED)
-        places = [(task.report, task.process, device) for task, device in map(spans.gpus.__getitem__, spans.gpu[rows])]
-        keys = dict(zip(("report", "process", "device"), map(list, zip(*places, strict=True)), strict=True))
-        times = {"start": spans.starts[rows].tolist(), "end": spans.ends[rows].tolist()}
-        told = given({"number": range(len(places)), **keys, **times}).subquery("spans").c
-        found: tuple[list[str | None], ...] = ([None] * len(places), [None] * len(places))
+    session, keys = job.session, ("report", "process", "device")
+    every = {
+        text or "" for table, name in names.items() if session.count(table)
+        for (text,) in session.rows(sa.select(name).select_from(table).distinct())
+    }  # fmt: skip
+    texts = [*sorted(every), None]
+    known = given({"text": texts[:-1], "code": range(len(every))}).subquery("names").c
+    codes = np.full((2, len(spans)), len(every))
+    for rows in session.slices(len(spans), _SPAN, "operations around idle time", "gaps"):
+        part = spans.at(rows)
+        hull = Window(int(part.starts.min()) - 1, int(part.ends.max()) + 1)
+        near = Selection(hull, frozenset(task for task, _ in part.gpus))
         for table, name in names.items():
-            for side, meets in zip(found, (told.start == job_end(table), told.end == job_start(table)), strict=True):
-                same = [table.c[key] == told[key] for key in keys]
-                query = sa.select(told.number, sa.func.min(name)).where(meets, *same).group_by(told.number)
-                for number, text in job.session.rows(query) if job.session.count(table) else ():
-                    side[number] = min(text or "", side[number] or text or "")
-        codes[:, rows] = [[known.setdefault(text, len(known)) for text in side] for side in found]
-    texts = list(known)
+            columns = (*(table.c[key] for key in keys), job_start(table).label("start"), job_end(table).label("end"))
+            is_whole = [table.c[key].is_not(None) for key in ("device", "start", "end")]
+            is_named = sa.func.coalesce(name, "") == known.text
+            query = sa.select(*columns, known.code).where(is_named, *is_whole, *where(table, near))
+            found = session.arrays(query) if session.count(table) else {}
+            for number, (task, device) in enumerate(part.gpus) if found else ():
+                gpu = zip(keys, (task.report, task.process, device), strict=True)
+                own = np.logical_and.reduce([found[key] == value for key, value in gpu])
+                idle = rows.start + np.flatnonzero(part.gpu == number)
+                for side, key, moments in ((0, "end", spans.starts), (1, "start", spans.ends)):
+                    met = _first_at(moments[idle], found[key][own], found["code"][own], len(every))
+                    codes[side, idle] = np.minimum(codes[side, idle], met)
     used, place = np.unique(codes[0] * len(texts) + codes[1], return_inverse=True)
     return [(texts[code // len(texts)], texts[code % len(texts)]) for code in used.tolist()], place.reshape(-1)
+
+
+def _first_at(moments: Times, times: Times, codes: Numbers, none: int) -> Numbers:
+    """The least of the codes whose time is the moment, for each moment; ``none`` where there is no such time."""
+    order = np.lexsort((codes, times))
+    place = np.searchsorted(times[order], moments)
+    is_met = np.append(times[order], np.iinfo(np.int64).min)[place] == moments
+    return np.where(is_met, np.append(codes[order], none)[place], none)
 
 
 def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:

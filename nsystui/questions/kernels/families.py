@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from nsystui.base.answer import Column, TableAnswer, Unit
 from nsystui.base.kernel_families import OTHER, Rules, family_of
 from nsystui.base.selection import Selection
 from nsystui.base.text import few
-from nsystui.questions.algebra.interval_blocks import IntervalBlocks, UnionBuilder, combined, slices
-from nsystui.questions.algebra.intervals import merge, subtract
+from nsystui.questions.algebra.interval_blocks import UnionBuilder, slices
+from nsystui.questions.algebra.intervals import Intervals
 from nsystui.questions.kernels.summary import kernel_summary, smart_kernel_names
 from nsystui.questions.queries.conditions import given, where
 from nsystui.questions.queries.kernel_names import full_names
@@ -67,23 +68,31 @@ def _union_times(session: Session, selection: Selection, families: Rules) -> dic
     )
     builders: dict[tuple[int, ...], dict[int, UnionBuilder]] = {}
     for batch in session.array_batches(query):
-        rows = np.stack([np.asarray(batch[key]) for key in ("report", "process", "device", "family")])
-        for place in np.unique(rows, axis=1).T:
-            is_own = (rows == place[:, None]).all(axis=0)
-            *gpu, family = place.tolist()
+        code = np.zeros(len(batch["start"]), np.int64)
+        for key in (*keys, kinds.c.family):
+            values, place = np.unique(batch[key.name], return_inverse=True)
+            code = code * len(values) + place
+        for one in np.unique(code).tolist():
+            rows = np.flatnonzero(code == one)
+            *gpu, family = (int(batch[key.name][rows[0]]) for key in (*keys, kinds.c.family))
             builder = builders.setdefault(tuple(gpu), {}).setdefault(family, UnionBuilder())
-            builder.add(batch["start"][is_own], batch["end"][is_own])
-    sums: dict[str, Any] = {word: np.zeros(2, np.int64) for word in words}
+            builder.add(batch["start"][rows], batch["end"][rows])
+    sums = np.zeros((2, len(words)), np.int64)
     for of_gpu in builders.values():
         every = {family: builder.blocks() for family, builder in of_gpu.items()}
         for family, own in every.items():
-            others = [one for key, one in every.items() if key != family]
-            sums[words[family]] += own.length, _alone(own, others)
-    return {word: (int(both[0]), int(both[1])) for word, both in sums.items()}
+            sums[0, family] += own.length
+        for parts in slices(list(every.values())):
+            sums[1] += _alone(list(every), parts, len(words))
+    return dict(zip(words, zip(*sums.tolist(), strict=True), strict=True))
 
 
-def _alone(own: IntervalBlocks, others: list[IntervalBlocks]) -> int:
-    if not others:
-        return own.length
-    rest = combined(others, merge)
-    return sum(subtract(*parts).length for parts in slices([own, rest]))
+def _alone(families: Sequence[int], times: Sequence[Intervals], count: int) -> NDArray[np.int64]:
+    """How long each of ``count`` families was alone, ns: a sweep over where any of them begins (+) or ends (-)."""
+    moments = np.concatenate([edges for one in times for edges in (one.starts, one.ends)])
+    signs = np.concatenate([np.repeat((1, -1), len(one)) for one in times])
+    family = np.concatenate([np.full(2 * len(one), number) for number, one in zip(families, times, strict=True)])
+    order = np.argsort(moments, kind="stable")
+    is_alone = np.cumsum(signs[order])[:-1] == 1
+    which = np.cumsum((signs * family)[order])[:-1][is_alone]
+    return np.bincount(which, np.diff(moments[order])[is_alone], count).astype(np.int64)

@@ -130,7 +130,8 @@ _COLUMNS = (
 )
 _NONE = -1
 """The number of the range, process or thread that there is none of: it comes before all others."""
-_PAIRS_AT_ONCE = 4_000_000  # pairs of range and kernel in memory, some 100 bytes each while they are counted
+_PAIR = 100
+"""Bytes that a pair of range and kernel takes while it is counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +203,8 @@ def _of_report(
     calls = every.chosen(every.is_known)
     inside = list(calls_inside(held.start, held.end, held.thread, calls.start, calls.end, calls.thread))
     chosen = matching(ranges, selection)[held.name]
-    parts = [_counted(held, calls, inside, members) for members in _portions(held, inside, chosen)]
+    portions = _portions(held, inside, chosen, session.limits.rows_at_once(_PAIR))
+    parts = [_counted(held, calls, inside, members) for members in portions]
     # As in nsys: an export without the table of NVTX has no rows, one with nothing but marks in it has all kernels.
     if report.has(tables.nvtx_ranges) and (selection.name is None or selection.name.matches("")):
         launched_outside = calls.chosen(are_outside(inside, len(calls.row)))
@@ -240,14 +242,14 @@ def _read_kernel_calls(
     return _KernelCalls(start + moved, end + moved, thread, are_known, length, row, numbers[name])
 
 
-def _portions(ranges: Ranges, inside: Sequence[Inside], chosen: Flags) -> list[Ints]:
-    """The chosen ranges with kernels in portions of some ``_PAIRS_AT_ONCE`` pairs, all of one name in the same one."""
+def _portions(ranges: Ranges, inside: Sequence[Inside], chosen: Flags, at_once: int) -> list[Ints]:
+    """The chosen ranges with kernels in portions of some ``at_once`` pairs, all of one name in the same one."""
     pairs = np.zeros(len(ranges), np.int64)
     for part in inside:
         pairs += np.maximum(part.until - part.since, 0)
     pairs[~chosen] = 0
     of_name = np.bincount(ranges.name, pairs)
-    portion = ((np.cumsum(of_name) - of_name) // _PAIRS_AT_ONCE).astype(np.int64)[ranges.name]
+    portion = ((np.cumsum(of_name) - of_name) // at_once).astype(np.int64)[ranges.name]
     members = np.flatnonzero(pairs)
     members = members[np.argsort(portion[members], kind="stable")]
     return np.split(members, np.flatnonzero(np.diff(portion[members])) + 1)

@@ -167,8 +167,8 @@ def layout_changes(case: Case) -> Sequence[Finding]:
 _LOOKED_AT = 40
 _MOST_LAUNCHES = 2_000_000
 """With more kernels the launches are not read for the name of a range."""
-_AT_ONCE = 1 << 18
-"""About so many kernels are in memory at once."""
+_KERNEL = 900
+"""Bytes that a kernel takes while chains are looked for."""
 _PLACE = ("report", "process", "device", "stream")
 _CHAIN = ("report", "process", "row", "device", "stream", "start", "duration", "kernels", "idle", "saved")
 _COLUMNS = (
@@ -265,8 +265,9 @@ def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers
 
     The last run of a stream may go on in the next portion and waits for it, unless it is as long as a portion.
     """
+    at_once = case.job.session.limits.rows_at_once(_KERNEL)
     least_gap, waiting = round(case.thresholds.tiny_kernel_us * 1e3), dict[str, Numbers]()
-    for launches in _launches(case, works):
+    for launches in _launches(case, works, at_once):
         rows = {key: np.concatenate((waiting[key], values)) if waiting else values for key, values in launches.items()}
         order = np.lexsort([rows[key] for key in ("row", "start", *reversed(_PLACE))])
         rows = {key: values[order] for key, values in rows.items()}
@@ -275,7 +276,7 @@ def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers
         goes_on = ~is_place & is_own[:-1] & (rows["start"][1:] - rows["end"][:-1] < least_gap)
         rows["run"] = np.concatenate(([0], np.cumsum(~goes_on)))
         may_go_on = np.isin(rows["run"], rows["run"][np.append(is_place, True) & is_own])
-        may_go_on &= may_go_on.sum() <= _AT_ONCE
+        may_go_on &= may_go_on.sum() <= at_once
         waiting = {key: rows[key][may_go_on] for key in launches}
         yield _of_runs({key: values[is_own & ~may_go_on] for key, values in rows.items()})
     if waiting:
@@ -283,8 +284,8 @@ def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers
         yield _of_runs({**waiting, "run": np.cumsum(is_new)})
 
 
-def _launches(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers]]:
-    """All kernels in portions by time; ``kernel`` is the number of the name of a pointwise one, 0 of any other."""
+def _launches(case: Case, works: Sequence[NameWork], at_once: int) -> Iterator[dict[str, Numbers]]:
+    """All kernels in portions of about ``at_once`` by time; ``kernel`` is the number of the name of a pointwise one, 0 of any other."""
     table, columns = tables.kernels, tables.kernels.c
     names = [(name, number) for number, name in enumerate(sorted({one.name for one in works}), 1)]
     own = sa.values(sa.column("name", sa.String), sa.column("number", sa.BigInteger), name="pointwise").data(names)
@@ -299,7 +300,7 @@ def _launches(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbe
         .where(*where(table, case.chosen), columns.end.is_not(None))
     )  # fmt: skip
     index = TimeIndex.of_table(case.job.session, table, sa.select(table).where(*where(table, case.chosen)))
-    edges = np.append(np.searchsorted(index.before, np.arange(0, index.rows, _AT_ONCE)), index.bins)
+    edges = np.append(np.searchsorted(index.before, np.arange(0, index.rows, at_once)), index.bins)
     for first, last in pairwise(np.unique(edges).tolist()):
         found = case.job.session.arrays(query.where(*index.within(first, last)(table)))
         if len(found["row"]):
