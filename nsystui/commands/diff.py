@@ -134,11 +134,16 @@ def _check_sides(request: Request) -> None:
 
 def _opened(request: Request, side: str) -> Request:
     """What the job of a side is opened with; ``--ranks`` may say who is which rank in both."""
+    from nsystui.store.database import SMALLEST_MEMORY
+
     own = request.own
     files = own["against"] if side == "b" and own["against"] else request.opening.files
     window = request.selecting.time or own["time_a"] or own["time_b"]
+    memory = max(request.limits.memory // 2, SMALLEST_MEMORY) if own["against"] else request.opening.memory_limit
     return replace(
-        request, opening=replace(request.opening, files=files), selecting=replace(request.selecting, time=window)
+        request,
+        opening=replace(request.opening, files=files, memory_limit=memory),
+        selecting=replace(request.selecting, time=window),
     )
 
 

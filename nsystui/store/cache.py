@@ -174,14 +174,20 @@ class Cache:
 
     def _temporary(self) -> Path:
         """A new directory, under a name that the cache takes away if this process is killed."""
-        try:
-            str(self.directory).encode()
-        except UnicodeEncodeError:  # DuckDB takes paths as text
-            raise OSError(errno.EILSEQ, "its name is not UTF-8") from None
+        if not _is_text(self.directory):
+            raise OSError(errno.EILSEQ, "its name is not UTF-8")
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = self.directory / partial_name()
         temporary.mkdir(mode=0o700)
         return temporary
+
+    def spill(self) -> Path | None:
+        """A new name for a directory of what a query has no memory for; ``None`` where the cache cannot be written."""
+        with suppress(OSError):
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _is_text(self.directory):
+            return None
+        return self.directory / partial_name("-spill") if os.access(self.directory, os.W_OK | os.X_OK) else None
 
     def trim(self, keep: Collection[Path] = ()) -> int:
         """Removes what was used longest ago until the cache is under its cap; how many bytes more it may then hold.
@@ -190,6 +196,11 @@ class Cache:
         it.
         """
         return _trim(self.directory, self.cap, keep)
+
+
+def _is_text(path: Path) -> bool:
+    """Whether DuckDB takes the path, which has to be UTF-8."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in str(path))
 
 
 class Room:

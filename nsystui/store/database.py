@@ -80,8 +80,10 @@ def check_addresses() -> None:
         raise NsystuiError(f"not enough memory: this process may have {size_words(space)}, {least}")
 
 
-def connect(limits: Limits) -> duckdb.DuckDBPyConnection:
+def connect(limits: Limits, spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     """An in-memory DuckDB that touches neither the network nor the working directory.
+
+    What does not fit into its memory goes to the directory ``spill``, which is there as long as it is needed.
 
     Raises NsystuiError where the process may not have the addresses for it.
     """
@@ -93,7 +95,7 @@ def connect(limits: Limits) -> duckdb.DuckDBPyConnection:
         config={
             "threads": limits.threads,
             "memory_limit": memory_setting(limits.database),
-            "temp_directory": "",
+            "temp_directory": "" if spill is None else str(spill),
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
             # Where there are more than 64 CPUs it would tie its threads to the first ones, as would every other user's.

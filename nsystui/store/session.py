@@ -159,7 +159,7 @@ class Session:
         """Made when something is packed or asked: results that were computed before need none of DuckDB."""
         with self._lock:
             if self._database is None:
-                self._database = connect(self.limits)
+                self._database = connect(self.limits, None if self.cache is None else self.cache.spill())
             return self._database
 
     @cached_property

@@ -22,8 +22,9 @@ from nsystui.base import resources
 from nsystui.base.errors import ExportError, UsageError
 from nsystui.base.resources import NICE
 from nsystui.base.units import parse_size, size_words
+from nsystui.exports.partial_files import PARTIAL
 from nsystui.store import tables
-from nsystui.store.cache import Partial
+from nsystui.store.cache import Cache, Partial
 from nsystui.store.database import SMALLEST_MEMORY, Limits
 from nsystui.store.on_demand import OnDemand
 from nsystui.store.packing import Packer, Progress
@@ -89,7 +90,10 @@ class TestShares:
         assert before == after == limits.database == 300 * MB
         assert seen == [(150 * MB, 150 * MB)]
 
-    def test_where_the_session_cannot_spare_the_memory_packing_takes_place_in_its_own(self, export, cache, on_packing):
+    def test_where_the_session_cannot_spare_the_memory_packing_takes_place_in_its_own(
+        self, export, cache, on_packing, monkeypatch
+    ):
+        monkeypatch.setattr(Cache, "spill", lambda cache: None)
         seen: list[int] = []
         with closing(Session(cache, Limits(memory=320 * MB))) as session:
             session.database.execute("CREATE TABLE large AS SELECT hash(range) AS x FROM range(15000000)")
@@ -123,6 +127,21 @@ class TestShares:
 def memory_of(connection) -> int:
     ((text,),) = connection.cursor().sql("SELECT current_setting('memory_limit')").fetchall()
     return parse_size(text)
+
+
+def test_what_a_query_has_no_memory_for_goes_through_files_of_the_cache_and_none_stays(export, cache):
+    numbers = sa.func.range(1_000_000).table_valued("range").c.range
+    text = sa.func.concat(sa.func.repeat("x", 100), numbers)
+    rows = sa.select(sa.func.hash(numbers).label("hash"), text.label("text")).distinct().subquery()
+    query = sa.select(sa.func.count()).select_from(rows)
+    with closing(Session(cache, Limits(memory=120 * MB))) as session:
+        session.add(export)
+        assert session.scalar(query) == 1_000_000
+    assert not [path for path in cache.directory.iterdir() if path.name.startswith(PARTIAL)]
+    with closing(Session(None, Limits(memory=120 * MB))) as session:
+        session.add(export)
+        with pytest.raises(ExportError, match="do not fit into the memory"):
+            session.scalar(query)
 
 
 class TestTooLittleMemory:
@@ -165,7 +184,8 @@ class TestTooLittleMemory:
         assert error.value.path == str(export)
         assert list(cache.directory.iterdir()) == []
 
-    def test_for_a_query(self, larger_export, cache):
+    def test_for_a_query(self, larger_export, cache, monkeypatch):
+        monkeypatch.setattr(Cache, "spill", lambda cache: None)
         with closing(Session(cache)) as session:
             session.add(larger_export)
         one, other = tables.kernels.alias("one"), tables.kernels.alias("other")

@@ -244,7 +244,7 @@ def _by_time(one: tuple[int, Cause]) -> tuple[int, str]:
     return one[0], one[1].words
 
 
-Pairs = tuple[Sequence[Row], NDArray[np.int64]]
+Pairs = tuple[Sequence[Row], NDArray[Any]]
 _SPAN = 4000
 """Bytes that the lookup of the operations around a span takes."""
 
@@ -267,9 +267,11 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
     }  # fmt: skip
     texts = [*sorted(every), None]
     known = given({"text": texts[:-1], "code": range(len(every))}).subquery("names").c
-    codes = np.full((2, len(spans)), len(every))
+    used: dict[int, int] = {}
+    places = np.empty(len(spans), np.int32)
     for rows in session.slices(len(spans), _SPAN, "operations around idle time", "gaps"):
         part = spans.at(rows)
+        codes = np.full((2, len(part)), len(every))
         hull = Window(int(part.starts.min()) - 1, int(part.ends.max()) + 1)
         near = Selection(hull, frozenset(task for task, _ in part.gpus))
         for table, name in names.items():
@@ -281,12 +283,13 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
             for number, (task, device) in enumerate(part.gpus) if found else ():
                 gpu = zip(keys, (task.report, task.process, device), strict=True)
                 own = np.logical_and.reduce([found[key] == value for key, value in gpu])
-                idle = rows.start + np.flatnonzero(part.gpu == number)
-                for side, key, moments in ((0, "end", spans.starts), (1, "start", spans.ends)):
+                idle = np.flatnonzero(part.gpu == number)
+                for side, key, moments in ((0, "end", part.starts), (1, "start", part.ends)):
                     met = _first_at(moments[idle], found[key][own], found["code"][own], len(every))
                     codes[side, idle] = np.minimum(codes[side, idle], met)
-    used, place = np.unique(codes[0] * len(texts) + codes[1], return_inverse=True)
-    return [(texts[code // len(texts)], texts[code % len(texts)]) for code in used.tolist()], place.reshape(-1)
+        pairs, place = np.unique(codes[0] * len(texts) + codes[1], return_inverse=True)
+        places[rows] = np.array([used.setdefault(pair, len(used)) for pair in pairs.tolist()], np.int32)[place]
+    return [(texts[pair // len(texts)], texts[pair % len(texts)]) for pair in used], places
 
 
 def _first_at(moments: Times, times: Times, codes: Numbers, none: int) -> Numbers:

@@ -285,7 +285,10 @@ def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers
 
 
 def _launches(case: Case, works: Sequence[NameWork], at_once: int) -> Iterator[dict[str, Numbers]]:
-    """All kernels in portions of about ``at_once`` by time; ``kernel`` is the number of the name of a pointwise one, 0 of any other."""
+    """All kernels in portions of about ``at_once`` by time.
+
+    ``kernel`` is the number of the name of a pointwise one, 0 of any other.
+    """
     table, columns = tables.kernels, tables.kernels.c
     names = [(name, number) for number, name in enumerate(sorted({one.name for one in works}), 1)]
     own = sa.values(sa.column("name", sa.String), sa.column("number", sa.BigInteger), name="pointwise").data(names)
