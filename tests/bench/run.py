@@ -85,6 +85,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", type=_topics, default=tuple(TOPICS), metavar="TOPIC,…", help=", ".join(TOPICS))
     parser.add_argument("--quick", action="store_true", help="100 thousand kernels, 4 ranks and one run of each figure")
     parser.add_argument("--nsys-ai", default=shutil.which("nsys-ai"), help="PyPI's nsys-ai (default: on the PATH)")
+    parser.add_argument("--older", help="the Python of an older version, to compare with in the topic heavy")
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_name("RESULTS.md"))
     return parser.parse_args()
 
@@ -103,7 +104,7 @@ def _setting(chosen: argparse.Namespace) -> Setting:
     if chosen.quick:
         sizes, stats_sizes, repeats, count = (QUICK_SIZE,), (QUICK_SIZE,), 1, QUICK_RANKS
     sorted_sizes = tuple(sorted(sizes)), tuple(sorted(stats_sizes))
-    return Setting(chosen.directory, *sorted_sizes, repeats, count, chosen.nsys_ai)
+    return Setting(chosen.directory, *sorted_sizes, repeats, count, chosen.nsys_ai, chosen.older)
 
 
 def _told(rows: Iterable[Iterable[str]]) -> Iterator[list[str]]:

@@ -111,26 +111,56 @@ def _nsys_ai(program: str, path: Path, repeats: int) -> dict[str, Run]:
     return {f"nsys-ai summary, first{how}": median(first), f"nsys-ai summary, second{how}": median(second)}
 
 
-_HEAVY = ("triage", "gaps", "budget --by step", "path")
+_HEAVY = ("triage", "overview", "gaps", "nvtx", "nccl", "budget --by step", "path", "events --top 20")
 _MEMORY = Target("< 1000 MB", 1e9)
 
 
 def heavy(setting: Setting) -> Iterator[Table]:
-    """The commands that look at every operation, cold and with the columns and what was derived of them."""
-    text = "No command may take more than 1 GB, whatever the export."
-    headings = ("kernels", "command", "cache", "wall s", "CPU s", "peak MB", "target", "reached")
+    """The commands that look at every operation, beside an older version's, SQLite's shell and the disk."""
+    text = """No command may take more than 1 GB, whatever the export. `empty` is without a cache, `full` with the columns
+and what was derived of them, `again` repeats an answer. `reading` is `cat` of the export, the least that any program
+takes; the shell of SQLite groups the kernels by name, without a median."""
+    headings = ("kernels", "command", "cache", "wall s", "CPU s", "peak MB", "CPU of the older version", "its peak MB")
+    headings += ("CPU / its", "wall / sqlite3 shell", "wall / reading", "target", "reached")
     yield Table("Commands over all operations", headings, _heavy(setting), text)
 
 
 def _heavy(setting: Setting) -> Iterator[Row]:
     for kernels in setting.sizes:
+        path = export_of(setting.directory, kernels)
+        with CacheDirectory() as cache:
+            reading = cache.warm(["cat", str(path)], setting.repeats)
+            shell = cache.warm(["sqlite3", "-readonly", "-csv", str(path), SQL], setting.runs(kernels))
+        floor = (*[""] * 3, ratio(reading.wall, shell.wall), "1 x", *judged())
+        yield short(kernels), "reading", "–", *reading.cells, *floor
+        yield (
+            short(kernels),
+            "sqlite3 shell",
+            "–",
+            *shell.cells,
+            *floor[:3],
+            "1 x",
+            ratio(shell.wall, reading.wall),
+            "",
+            "",
+        )
         for command in _HEAVY:
-            words = nsystui(*command.split(), str(export_of(setting.directory, kernels)))
-            with CacheDirectory() as cache:
-                runs = {"empty": cache.cold(words, setting.runs(kernels))}
-                runs["full"] = cache.computed(words, setting.runs(kernels))
-            for name, run in runs.items():
-                yield short(kernels), command, name, *run.cells, *judged((_MEMORY, run.peak))
+            found = _runs(sys.executable, command, path, setting.runs(kernels))
+            older = _runs(setting.older, command, path, 1) if setting.older else {}
+            for name, run in found.items():
+                old = older.get(name)
+                known = old is not None and old.status == 0
+                beside = (*old.cells[1:], ratio(run.cpu, old.cpu)) if known else ("–", "–", "–")
+                ratios = (ratio(run.wall, shell.wall), ratio(run.wall, reading.wall))
+                verdict = judged((_MEMORY, run.peak))
+                yield short(kernels), command, name, *run.cells, *beside, *ratios, *verdict
+
+
+def _runs(python: str, command: str, path: Path, repeats: int) -> dict[str, Run]:
+    words = [python, "-m", "nsystui", *command.split(), str(path)]
+    with CacheDirectory() as cache:
+        runs = {"empty": cache.cold(words, repeats), "full": cache.computed(words, repeats)}
+        return {**runs, "again": cache.warm(words, repeats)}
 
 
 def stats(setting: Setting) -> Iterator[Table]:

@@ -15,7 +15,8 @@ LARGE = 5_000_000
 class Setting:
     """The measurements to make: where the exports are, their sizes in kernels, how often, how many ranks.
 
-    ``nsys_ai`` is the executable of PyPI's nsys-ai, ``None`` where there is none.
+    ``nsys_ai`` is the executable of PyPI's nsys-ai, ``None`` where there is none; ``older`` is the Python of an older
+    version of this program.
     """
 
     directory: Path
@@ -24,6 +25,7 @@ class Setting:
     repeats: int
     ranks: int
     nsys_ai: str | None
+    older: str | None = None
 
     def runs(self, kernels: int) -> int:
         """How often a figure of an export of that size is measured: large ones once, as each takes a minute."""
