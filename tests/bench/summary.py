@@ -117,9 +117,9 @@ _MEMORY = Target("< 1000 MB", 1e9)
 
 def heavy(setting: Setting) -> Iterator[Table]:
     """The commands that look at every operation, beside an older version's, SQLite's shell and the disk."""
-    text = """No command may take more than 1 GB, whatever the export. `empty` is without a cache, `full` with the columns
-and what was derived of them, `again` repeats an answer. `reading` is `cat` of the export, the least that any program
-takes; the shell of SQLite groups the kernels by name, without a median."""
+    text = """No command may take more than 1 GB, whatever the export. `empty` is without a cache, `full` with the
+columns and what was derived of them, `again` repeats an answer. `reading` is `cat` of the export, the least that any
+program takes; the shell of SQLite groups the kernels by name, without a median."""
     headings = ("kernels", "command", "cache", "wall s", "CPU s", "peak MB", "CPU of the older version", "its peak MB")
     headings += ("CPU / its", "wall / sqlite3 shell", "wall / reading", "target", "reached")
     yield Table("Commands over all operations", headings, _heavy(setting), text)
