@@ -117,9 +117,10 @@ def test_communicators_of_the_demo_have_the_members_and_roles_that_it_gave_them(
     by = (NcclProperty.COMMUNICATOR,)
     job = OpenJob(demo_session)
     rows = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), by, KERNEL).records()
+    overlapped = next(row["overlapped"] for row in rows if row["members"] == "0-3")
     assert sorted((row["members"], row["role"]) for row in rows) == [
         ("0-1", "PP: sends and receives alone"),
-        ("0-3", "DP: reduces over all ranks"),
+        ("0-3", f"DP: reduces over all ranks, {overlapped:.0f} % overlapped"),
         ("2-3", "PP: sends and receives alone"),
     ]
 
@@ -130,7 +131,7 @@ def test_communicators_of_the_demo_have_the_members_and_roles_that_it_gave_them(
         ([("AlltoAll", 0, 60), ("AllReduce", 1, 40)], "EP: exchanges for 60 % of its time"),
         ([("AlltoAll", 0, 40), ("AllGather", 1, 60)], None),
         ([("Send", 0, 5), ("Recv", 1, 5)], "PP: sends and receives alone"),
-        ([("AllReduce", 0, 5), ("AllReduce", 1, 5)], "DP: reduces over all ranks"),
+        ([("AllReduce", 0, 5), ("AllReduce", 1, 5)], "TP or DP: reduces over all ranks"),
         ([("AllReduce", 0, 5)], None),  # a part of the ranks: tensor parallel, or another
     ],
 )
@@ -140,6 +141,20 @@ def test_a_role_follows_from_collectives_and_members_or_is_not_told(rows, role):
         columns=["communicator", "collective", "rank", "start", "end"],
     )
     assert communicator_roles(frame)["c"].role == role
+
+
+@pytest.mark.parametrize(("often", "is_told"), [(4, True), (3, False)])
+def test_of_two_groups_that_reduce_the_one_of_neighbours_with_many_times_the_kernels_is_tensor_parallel(often, is_told):
+    groups = {"t0": ((0, 1), often), "t1": ((2, 3), often), "d0": ((0, 2), 1), "d1": ((1, 3), 1)}
+    rows = [
+        (name, "AllReduce", rank, 0, 5)
+        for name, (ranks, count) in groups.items()
+        for rank in ranks
+        for _ in range(count)
+    ]
+    frame = pd.DataFrame(rows, columns=["communicator", "collective", "rank", "start", "end"])
+    roles = {name: (role or "").partition(":")[0] for name, (_, role) in communicator_roles(frame).items()}
+    assert roles == ({"t0": "TP", "t1": "TP", "d0": "DP", "d1": "DP"} if is_told else dict.fromkeys(groups, ""))
 
 
 def _count():

@@ -13,10 +13,12 @@ _POINT_TO_POINT = {"SendRecv", "Send", "Recv"}
 _EXCHANGE = {"AlltoAll", "Dispatch", "Combine"}
 _REDUCING = {"AllReduce", "ReduceScatter"}
 _MOST = 0.5
+_MANY = 4
+"""Tensor parallelism reduces in every layer, data parallelism once for several: so many times as often at least."""
 
 
 class CommunicatorRole(NamedTuple):
-    """``members``: the ranks that are open, ``0-3``. ``role``: ``PP``, ``EP`` or ``DP``, with what shows it."""
+    """``members``: the ranks that are open, ``0-3``. ``role``: ``PP``, ``EP``, ``TP``, ``DP``, with what shows it."""
 
     members: str
     role: str | None
@@ -25,24 +27,41 @@ class CommunicatorRole(NamedTuple):
 def communicator_roles(kernels: pd.DataFrame) -> dict[str, CommunicatorRole]:
     """Find the role of each communicator from the ``kernels`` of a pairing; ``None`` where nothing shows it.
 
-    Sends and receives alone are those of pipeline stages (PP), exchanges of all with all those of experts (EP), and
-    what reduces over all ranks of a job is data parallel (DP). Tensor and context parallelism look alike in an export.
+    Sends and receives alone are those of pipeline stages (PP), exchanges of all with all those of experts (EP). Of two
+    communicators that reduce and share a rank, the one of neighbouring ranks with many times as many kernels is tensor
+    parallel (TP), the other data parallel (DP). What reduces over all ranks beside compute is data parallel, too: the
+    next layer waits for a reduction of tensor parallelism.
     """
     known = kernels[kernels["communicator"].notna()]
     time = (known["end"] - known["start"]).astype("float64")
     world = set(kernels["rank"].dropna().astype(int))
-    found = {}
-    for communicator, own in known.groupby(known["communicator"].astype(object), observed=True):
+    members: dict[str, set[int]] = {}
+    roles: dict[str, str | None] = {}
+    reducing: dict[str, float] = {}
+    for name, own in known.groupby(known["communicator"].astype(object), observed=True):
+        communicator = str(name)
         spent = time[own.index].groupby(own["collective"].astype(object)).sum()
         names, whole = set(spent.index), float(spent.sum())
-        members = set(own["rank"].dropna().astype(int))
-        role = None
+        ranks = members[communicator] = set(own["rank"].dropna().astype(int))
         exchanged = float(spent[spent.index.isin(_EXCHANGE)].sum())
+        exposed = float(own["exposed"].astype("float64").sum()) if "exposed" in own else whole
+        roles[communicator] = None
         if names and names <= _POINT_TO_POINT:
-            role = "PP: sends and receives alone"
+            roles[communicator] = "PP: sends and receives alone"
         elif exchanged > _MOST * whole:
-            role = f"EP: exchanges for {100 * exchanged / whole:.0f} % of its time"
-        elif len(world) > 1 and members == world and names & _REDUCING:
-            role = "DP: reduces over all ranks"
-        found[str(communicator)] = CommunicatorRole(spans(members), role)
-    return found
+            roles[communicator] = f"EP: exchanges for {100 * exchanged / whole:.0f} % of its time"
+        elif len(ranks) > 1 and names & _REDUCING:
+            reducing[communicator] = len(own) / len(ranks)
+            if ranks == world and exposed < _MOST * whole:
+                roles[communicator] = f"DP: reduces over all ranks, {100 * (1 - exposed / whole):.0f} % overlapped"
+            elif ranks == world:
+                roles[communicator] = "TP or DP: reduces over all ranks"
+    for one, count in reducing.items():
+        others = [other for other in reducing if members[other] & members[one] and members[other] != members[one]]
+        if not others or max(members[one]) - min(members[one]) >= len(members[one]):
+            continue
+        ratio = count / max(reducing[other] for other in others)
+        if ratio >= _MANY:
+            roles[one] = f"TP: neighbouring ranks, {ratio:.0f} times as many kernels as the other group of a rank"
+            roles |= dict.fromkeys(others, "DP: reduces across groups of TP")
+    return {one: CommunicatorRole(spans(ranks), roles[one]) for one, ranks in members.items()}
