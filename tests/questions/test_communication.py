@@ -117,10 +117,9 @@ def test_communicators_of_the_demo_have_the_members_and_roles_that_it_gave_them(
     by = (NcclProperty.COMMUNICATOR,)
     job = OpenJob(demo_session)
     rows = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), by, KERNEL).records()
-    overlapped = next(row["overlapped"] for row in rows if row["members"] == "0-3")
     assert sorted((row["members"], row["role"]) for row in rows) == [
         ("0-1", "PP: sends and receives alone"),
-        ("0-3", f"DP: reduces over all ranks, {overlapped:.0f} % overlapped"),
+        ("0-3", "TP or DP: reduces over all ranks"),
         ("2-3", "PP: sends and receives alone"),
     ]
 
@@ -141,6 +140,12 @@ def test_a_role_follows_from_collectives_and_members_or_is_not_told(rows, role):
         columns=["communicator", "collective", "rank", "start", "end"],
     )
     assert communicator_roles(frame)["c"].role == role
+
+
+def test_reductions_over_all_ranks_beside_compute_are_data_parallel():
+    rows = [("c", "AllReduce", rank, 0, 100, exposed) for rank, exposed in ((0, 20), (1, 28))]
+    frame = pd.DataFrame(rows, columns=["communicator", "collective", "rank", "start", "end", "exposed"])
+    assert communicator_roles(frame)["c"].role == "DP: reduces over all ranks, 76 % overlapped"
 
 
 @pytest.mark.parametrize(("often", "is_told"), [(4, True), (3, False)])
