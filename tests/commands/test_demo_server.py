@@ -157,10 +157,16 @@ def test_late_launches_block_compute_more_than_communication_does(table, server)
     assert int(parts["unresolved"]["Total (ns)"]) == pytest.approx(inside, rel=0.01)
 
 
-def test_triage_names_the_slow_prefill_and_the_exposed_all_reduces_and_nothing_else(server):
+def test_triage_names_the_host_the_slow_prefill_and_the_exposed_all_reduces_and_nothing_else(table, server):
     found = triaged(*server)
     assert found.summary.partition("blocked most by ")[2].startswith("late launches")
-    assert ids(found) == {"slow-steps", "exposed-communication"}
+    assert ids(found) == {"host-bound", "slow-steps", "exposed-communication"}
+    bound = finding(found, "host-bound")
+    told(bound, "The host bounds decode: ", f"of {JOB.ranks * len(FAMILIES[DECODE])} decode steps")
+    starved = [int(row["Launch-starved (ns)"]) for row in table("steps", *server, "--budget") if row["Phase"] == DECODE]
+    assert bound.cost == round(sum(starved) / JOB.ranks)
+    idle = sum(steps[number][1] for steps in map(idle_of_each_step, server) for number in FAMILIES[DECODE])
+    assert 0.7 < bound.cost * JOB.ranks / idle < 1  # the rest of the idle time lies between the kernels of graphs
     told(finding(found, "slow-steps"), f"(number {JOB.slow_step})", "median step of the same phase")
     told(
         finding(found, "exposed-communication"), "100 % of all communication time", f"{2 * JOB.layers} AllReduce a step"

@@ -18,7 +18,7 @@ from nsystui.ui.keys import KEYS
 
 JOB = ServingJob()
 PAGE = Path(__file__).parents[2] / "nsystui/docs/questions.md"
-WORDS = {"REGEX": r"step (\d+)", "WORD": "kernels", "N": "0", "gc": "e"}
+WORDS = {"REGEX": r"step (\d+)", "WORD": "nvtx", "N": "0", "gc": "e"}
 """What a user would put for the placeholders; no demo has a sample in a collector of garbage."""
 NOTHING = 3
 """The exit status of an answer without rows, whose reason is on stderr."""

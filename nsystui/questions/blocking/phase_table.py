@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Column, Row, TableAnswer, Unit
+from nsystui.base.answer import Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, union
 from nsystui.questions.blocking.budget import STEP_PART_COLUMNS, RankIterations, iterations, notes_of, part_importance
@@ -113,11 +113,11 @@ def _figures(
     )
 
 
-def is_host_bound(measures: Mapping[str, float | None], phase: str) -> bool:
-    """Judge the measures, percentages by the keys of their columns; missing ones say nothing."""
+def is_host_bound(measures: Mapping[str, Value], phase: str) -> bool:
+    """Judge the measures, percentages by the keys of their columns, as in a row; missing ones say nothing."""
     limits = [("idle", least) for least in (_DECODE_IDLE if phase == DECODE else _IDLE)]
     values = [(measures[name], least) for name, least in (*limits, *_MEASURES.items())]
-    return sum(value is not None and value > least for value, least in values) >= _ENOUGH
+    return sum(isinstance(value, float) and value > least for value, least in values) >= _ENOUGH
 
 
 def _percent(part: int | None, whole: int | None) -> float | None:

@@ -10,7 +10,7 @@ from nsystui.questions.triage.rule import FindingKind, Rule
 
 _SUBJECTS = (
     *("communication", "ranks", "host", "input_pipeline", "launches", "once"),
-    *("copies", "memory", "steps", "kernels", "kernel_choice", "capture"),
+    *("copies", "memory", "steps", "phases", "kernels", "kernel_choice", "capture"),
 )
 
 

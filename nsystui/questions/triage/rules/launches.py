@@ -49,6 +49,7 @@ class _LowUtilisationRow(NamedTuple):
                 "preempted",
                 "allocator-churn",
                 "launch-overhead",
+                "host-bound",
                 "launch-bound",
                 "synchronising-calls",
             ),
@@ -146,6 +147,7 @@ class _LaunchOverheadRow(NamedTuple):
             symptom_of=(
                 "preempted",
                 "allocator-churn",
+                "host-bound",
                 "synchronising-calls",
             ),
             parts=BY_CPU,

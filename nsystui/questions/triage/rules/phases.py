@@ -1,0 +1,49 @@
+"""Phases of inference in which the host bounds the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nsystui.questions.blocking.phase_table import budget_of_phases, is_host_bound
+from nsystui.questions.steps.phases import PHASES
+from nsystui.questions.triage.case import Case, number_of, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
+
+
+@rule(
+    145,
+    reads=IDLE | {"nvtx_ranges", "api_calls"},
+    finds={"host-bound": FindingKind("a host that bounds inference", symptom_of=("preempted",), parts=BY_CPU)},
+)
+def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
+    """Phases whose steps the host bounds (docs/path.md#phases): their launch-starved time."""
+    codes = {PHASES[code]: code for one in case.budgets for code in set(one.phases.tolist()) if 0 <= code < len(PHASES)}
+    if not codes:
+        return []
+    table = budget_of_phases(case.job, case.chosen, case.step_name)
+    every = {str(row["phase"]): row for row in table.records()}
+    bound = {phase: every[phase] for phase in codes if phase in every and is_host_bound(every[phase], phase)}
+    starved = {
+        phase: case.mean(int(one.of.part("starved")[one.phases == codes[phase]].sum()) for one in case.budgets)
+        for phase in bound
+    }
+    cost = sum(starved.values())
+    if not bound or case.percent(cost) < case.thresholds.launch_percent:
+        return []
+    worst = max(starved, key=lambda phase: starved[phase])
+    row, count = bound[worst], sum(int((one.phases == codes[worst]).sum()) for one in case.budgets)
+    sentence = (
+        f"The host bounds {' and '.join(bound)}: GPUs wait {time_words(cost)} for launches there, and are idle for "
+        f"{row['idle']:.0f} % of the time of {number_of(count, f'{worst} step')}."
+    )
+    if row["of_time"] is not None:
+        sentence += f" Preparation on the host takes {row['of_time']:.0f} % of it while the GPUs are idle."
+    advice = Advice(
+        "Prepare the next step while the GPU runs this one (the overlap scheduler of TensorRT-LLM, async scheduling of "
+        "vLLM), and replay decode steps as CUDA graphs.",
+        "Such steps are as long as the host takes for them; a faster GPU changes nothing.",
+    )
+    measured = "Launch-starved time in the steps of these phases. The mean is over the GPUs."
+    share, door = case.percent(cost), Door("steps by phase")
+    return [Finding("host-bound", Severity.WARNING, sentence, advice, door, cost, share, measured, table)]
