@@ -10,7 +10,7 @@ import pytest
 from support import native, session_over, shared
 
 from nsystui.base.kernel_families import OTHER, family_of
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Window
 from nsystui.questions.compare.side import Side
 from nsystui.questions.compare.tables import api
 from nsystui.questions.job.job import OpenJob
@@ -54,6 +54,19 @@ def _swept(spans: list[tuple[int, int, str]]) -> tuple[dict[str, int], dict[str,
         running[of] += change
         last = moment
     return any_of, alone
+
+
+def test_copies_are_busy_while_any_of_them_runs_within_the_selected_time():
+    path = shared(DDP)[0]
+    spans = native(path, f'SELECT start, "end" FROM {_ACTIVITY}MEMCPY WHERE copyKind = 1')
+    low, high = sorted(start for start, _ in spans)[10] + 1, max(end for _, end in spans) - 1
+    session = session_over(path)
+    offset = session.reports[0].clock_offset
+    clipped = [(max(start, low), min(end, high), "") for start, end in spans if start < high and end > low]
+    expected = 100 * _swept(clipped)[0][""] / (high - low)
+    window = EVERYTHING.with_window(Window(low + offset, high + offset))
+    (found,) = [row["busy"] for row in memory_rates(session, window).records() if "Host-to-D" in str(row["name"])]
+    assert found == pytest.approx(expected) and 0 < expected < 100
 
 
 def test_families_have_the_time_of_a_sweep_over_all_kernels(demo_session):

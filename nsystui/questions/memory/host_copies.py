@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
-from nsystui.questions.queries.conditions import duration, where
+from nsystui.questions.queries.conditions import by_report, duration, job_end, job_start, where
 from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.time_window import extents
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -122,6 +124,7 @@ RATE_COLUMNS = (
     COUNT,
     Column("bytes", header="Total Bytes", label="bytes", unit=Unit.BYTES, importance=2),
     Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION, importance=1),
+    Column("busy", header="Busy (%)", label="busy", unit=Unit.PERCENT, decimals=2, importance=1),
     Column("rate", header="Rate (B/s)", label="rate", unit=Unit.RATE, decimals=1),
     Column("of_link", header="Of Link (%)", label="of link", unit=Unit.PERCENT, decimals=1, importance=1),
     Column("min", header="Min (B/s)", label="min", importance=4, unit=Unit.RATE, decimals=1),
@@ -138,6 +141,7 @@ RATE_COLUMNS = (
 def memory_rates(session: Session, selection: Selection) -> TableAnswer:
     """Tabulate the rates of copies and memsets by operation and kinds of memory, bytes/s, by total time.
 
+    ``busy``: the share of the selected time in which any of them ran, the mean over the GPUs that copy at all.
     ``rate``: all bytes by all time; ``min`` to ``max``: of the single operations. ``of_link``: ``rate`` of what
     16 lanes of the PCIe generation of the GPUs give, of copies between host and GPU.
     """
@@ -154,10 +158,12 @@ def memory_rates(session: Session, selection: Selection) -> TableAnswer:
         .group_by(*keys)
     )
     link = link_of(session)
+    busy = _busy(session, selection) if session.count(table) else {}
     rows: list[Row] = []
     for count, size, spent, kind, *rest in session.rows(query) if session.count(table) else ():
         whole = 1e9 * size / spent
-        rows.append((count, size, spent, whole, 1e-7 * whole / link[1] if link and kind in DIRECTIONS else None, *rest))
+        of_link = 1e-7 * whole / link[1] if link and kind in DIRECTIONS else None
+        rows.append((count, size, spent, busy.get(tuple(rest[-3:])), whole, of_link, *rest))
     rows.sort(key=lambda row: (-int(row[2] or 0), str(row[-1])))
     notes = [note] if (note := missing_note(session, table)) else []
     if link is not None:
@@ -165,3 +171,28 @@ def memory_rates(session: Session, selection: Selection) -> TableAnswer:
             f"of link: 16 lanes of PCIe {link[0]}, the most that the GPU has, give copies about {link[1]} GB/s"
         )
     return TableAnswer("memory-rates", RATE_COLUMNS, rows, len(rows), tuple(notes))
+
+
+def _busy(session: Session, selection: Selection) -> dict[tuple[Any, ...], float]:
+    """The column ``busy`` of `memory_rates`, %, by the memory copied from and to, and the operation."""
+    table = tables.memory_ops
+    columns, when = table.c, extents(session, selection)
+    keys, gpu = (columns.source_memory, columns.target_memory, columns.operation), ("report", "process", "device")
+    lows, highs = ({report: getattr(own, edge) for report, own in when.items()} for edge in ("start", "end"))
+    start = sa.func.greatest(job_start(table), by_report(table, lows)).label("start")
+    end = sa.func.least(job_end(table), by_report(table, highs)).label("end")
+    chosen = where(table, selection, columns.operation)
+    own = sa.select(*keys, *(columns[key] for key in gpu), start, end).where(*chosen, columns.end > columns.start)
+    inner = own.subquery()
+    before = sa.func.max(inner.c.end).over(
+        partition_by=[inner.c[key.name] for key in keys] + [inner.c[key] for key in gpu],
+        order_by=inner.c.start,
+        rows=(None, -1),
+    )
+    new = sa.func.greatest(inner.c.end - sa.func.greatest(inner.c.start, sa.func.coalesce(before, inner.c.start)), 0)
+    parts = sa.select(*(inner.c[key.name] for key in keys), new.label("new")).subquery()
+    names = [parts.c[key.name] for key in keys]
+    sums = session.rows(sa.select(*names, sa.cast(sa.func.sum(parts.c.new), sa.BigInteger)).group_by(*names))
+    gpus = session.rows(sa.select(*(columns[key] for key in gpu)).where(*where(table, selection)).distinct())
+    whole = sum(when[report].end - when[report].start for report, *_ in gpus if report in when)
+    return {tuple(row): 100.0 * length / whole for *row, length in sums} if whole else {}
