@@ -19,6 +19,7 @@ from nsystui.base.answer import DEVICE, RANK, START, Column, Record, Row, TableA
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect
+from nsystui.questions.host.attribution import Attribution, attribute, over_ranks
 from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
@@ -30,11 +31,8 @@ from nsystui.questions.host.causes import (
     RUNNING_CODE,
     SYNCHRONISING,
     WAITING,
-    Attribution,
     Cause,
-    attribute,
     folded,
-    over_ranks,
     shown_times,
 )
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of_job, top_function

@@ -13,6 +13,7 @@ from nsystui.base.selection import Task, Window
 from nsystui.exports import canonical
 from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
+from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
@@ -31,7 +32,6 @@ from nsystui.questions.host.causes import (
     SYNCHRONISING,
     WAITING,
     Cause,
-    attribute,
 )
 from nsystui.questions.host.gaps import CAUSE_COLUMNS, STARTUP, TAIL, cause_cells, idle_time
 from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work

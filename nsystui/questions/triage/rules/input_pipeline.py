@@ -14,6 +14,7 @@ from nsystui.base.answer import RANK, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
+from nsystui.questions.host.attribution import PROFILERS, attribute
 from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
@@ -25,12 +26,10 @@ from nsystui.questions.host.causes import (
     OFF_CPU,
     OTHER_CALLS,
     PROFILER,
-    PROFILERS,
     RUNNING_CODE,
     SYNCHRONISING,
     WAITING,
     Cause,
-    attribute,
 )
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of, top_function
 from nsystui.questions.host.idle_spans import IdleSpan

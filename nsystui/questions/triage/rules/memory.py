@@ -15,7 +15,8 @@ from nsystui.base.selection import Task, Window
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Intervals, merge, union
 from nsystui.questions.gpu.device_time import DeviceIntervals
-from nsystui.questions.host.causes import ALLOCATING, ALLOCATIONS, attribute
+from nsystui.questions.host.attribution import attribute
+from nsystui.questions.host.causes import ALLOCATING, ALLOCATIONS
 from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.time_budget import steady_start
 from nsystui.questions.memory.gpu_allocations import AT_PEAK, allocation_table

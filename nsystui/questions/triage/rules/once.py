@@ -82,7 +82,7 @@ _NONE = _Compiling({}, ())
 def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     """Compilers that run while a GPU is idle, by the stacks of CPU samples, the names of processes and NVTX ranges.
 
-    The time of a thread goes to its nearest sample, as in `host.causes`; the cost is |U(compiling) ∩ idle| of the
+    The time of a thread goes to its nearest sample, as in `host.attribution`; the cost is |U(compiling) ∩ idle| of the
     process of a GPU, and of compilers that it started.
     """
     is_sampled = case.job.session.count(tables.host_samples) > 0
