@@ -17,7 +17,8 @@ from synthetic import ExportWriter
 from test_comparison import rows as records
 
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.counters.metric_tables import metric_means, metric_statistics, metrics_over_time
+from nsystui.questions.counters.metric_means import metric_means
+from nsystui.questions.counters.metric_tables import metric_statistics, metrics_over_time
 from nsystui.questions.gpu.metrics import MetricSamples, MetricSource, attributed, metric_sources, samples_of, unit_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.registry import question_named

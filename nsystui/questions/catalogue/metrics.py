@@ -16,7 +16,8 @@ _SUBJECTS = ("kernel", "launch", "range", "step", "collective")
 
 
 def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.counters.metric_tables import metric_means, metric_statistics, metrics_over_time
+    from nsystui.questions.counters.metric_means import metric_means
+    from nsystui.questions.counters.metric_tables import metric_statistics, metrics_over_time
 
     if options["over_time"]:
         return metrics_over_time(job, selection, options["bins"])
