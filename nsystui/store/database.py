@@ -48,6 +48,16 @@ class Limits:
         """How many rows fit into memory outside DuckDB, where each takes ``size`` bytes with all that is made of it."""
         return max((self.memory - self.database - _PROGRAM) // size, _LEAST_ROWS)
 
+    def check_held(self, path: Path, rows: int, size: int, what: str) -> None:
+        """Raise ExportError where ``rows`` of ``size`` bytes, all needed at once, take more than the whole program may.
+
+        ``what`` names them.
+        """
+        if rows > (most := (self.memory - _PROGRAM) // size):
+            cause = f"more than {most:,} {what} do not fit into the limit of memory, {size_words(self.memory)}"
+            advice = f"choose a span with --time, or allow more, such as --memory-limit {size_words(4 * self.memory)}"
+            raise ExportError(named(path), cause, advice)
+
     @property
     def packing(self) -> Limits:
         """The share of what is packed into the cache, as long as there is any: half of DuckDB's memory.

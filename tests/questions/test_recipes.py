@@ -26,6 +26,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
 from nsystui.exports.writing.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
+from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.answers.answering import ask, draw_map
 from nsystui.questions.counters.network import mean_rate
 from nsystui.questions.job.job import OpenJob
@@ -36,7 +37,6 @@ from nsystui.questions.queries.question import COMPARISON
 from nsystui.questions.recipes import all_recipes, recipe_named
 from nsystui.questions.recipes.kernels import EDGES
 from nsystui.questions.recipes.recipe import RecipeOptions
-from nsystui.questions.stats.nvtx_kernels import Groups
 from nsystui.store.session import Session
 
 WANTED = """cuda_api_sum, cuda_api_sync, cuda_gpu_kern_sum, cuda_gpu_kern_pace, cuda_gpu_kern_hist,

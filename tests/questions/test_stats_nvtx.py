@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from synthetic import ExportWriter
 
 from nsystui.base.answer import Answer
+from nsystui.base.errors import ExportError
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.exports.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
@@ -494,3 +495,12 @@ def test_kernels_of_a_range_add_up_by_family(demo_session):
     found = cells(demo_session, "nvtx_kern_sum:family", "range", "tid", "kernel", "kernel_count", "total")
     assert {row[:3]: row[3:] for row in found} == summed
     assert {row[2] for row in found} > {"GEMM", "attention", "optimizer"}
+
+
+def test_more_names_than_the_limit_of_memory_holds_are_refused_by_name_of_the_export(session_of, monkeypatch):
+    session = session_of(program((0, 9, "one"), (10, 19, "two"), launches=[(1, (2, 3)), (11, (12, 13))]))
+    monkeypatch.setattr(session, "limits", Limits(memory=(150 << 20) + 900))
+    with pytest.raises(ExportError, match=r"rank0\.sqlite: more than 1 names of NVTX ranges do not fit into .* 151MiB"):
+        ask(session, "nvtx_kern_sum")
+    monkeypatch.setattr(session, "limits", Limits(memory=(150 << 20) + 1800))
+    assert len(ask(session, "nvtx_kern_sum")) == 2

@@ -28,13 +28,13 @@ from nsystui.questions.compare.tables import (
 from nsystui.questions.compare.verdict import CHANGED, ComparedBy, Verdict, verdict
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS
 from nsystui.questions.host.naming import worker_processes
-from nsystui.questions.kernels.summary import GroupBy, Names
+from nsystui.questions.kernels.summary import Names
 from nsystui.questions.memory.host_copies import PAGEABLE, host_copies
 from nsystui.questions.nccl.bandwidth import launched_in_steps
 from nsystui.questions.nccl.summary import KERNEL
 from nsystui.questions.queries.time_window import extents
 from nsystui.questions.ranks.overview import task_table
-from nsystui.questions.steps.kernels_in_steps import kernels_in_steps
+from nsystui.questions.steps.kernels_in_steps import count_in_steps
 from nsystui.store import tables
 
 
@@ -327,10 +327,9 @@ def _of_a_step(side: Side, step_range: str | None) -> _Pair:
     count = spreads(side, step_range)[STEP].count
     if not count or not side.gpu_ranks:
         return None, None
-    table = kernels_in_steps(side.job, side.selection, side.job.steps(step_range), group_by=(GroupBy.STEP,))
-    rows = [row for row in table.records() if row["step"] is not None]
-    calls = launched_in_steps(side.job.pairing(), side.job.steps(step_range), side.selection)
-    return _total(rows, "count") / count, sum(calls.values()) / count
+    steps = side.job.steps(step_range)
+    calls = launched_in_steps(side.job.pairing(), steps, side.selection)
+    return count_in_steps(side.job.session, side.selection, steps) / count, sum(calls.values()) / count
 
 
 _Pair = tuple[float | None, float | None]

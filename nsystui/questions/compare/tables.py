@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import NAME, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Window
+from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, iterations
 from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared
@@ -24,7 +25,6 @@ from nsystui.questions.nccl.summary import CALL, KERNEL, What, nccl_summary
 from nsystui.questions.nvtx.loading import Flags
 from nsystui.questions.nvtx.paths import numbered, template
 from nsystui.questions.queries.conditions import duration, where
-from nsystui.questions.queries.statistics import frame_groups
 from nsystui.questions.ranks.steps import StepTimes, step_times
 from nsystui.store import tables
 
@@ -271,24 +271,18 @@ def _begin_in(ranges: NvtxRanges, spans: Mapping[int, Window]) -> Flags:
 def _measured_ranges(
     ranges: NvtxRanges, labels: Sequence[str | None], has_gpu: bool, chosen: Flags
 ) -> dict[Key, Measured]:
-    import pandas as pd
-
-    frame = pd.DataFrame(
-        {
-            "name": pd.Series(labels, dtype=object).to_numpy()[ranges.name] if len(ranges) else [],
-            "duration": ranges.duration,
-            "gpu": np.where(ranges.op_count > 0, ranges.gpu_duration, 0),
-        }
-    )
-    frame = frame[chosen & frame["name"].notna()]
-    projected = frame.groupby("name")["gpu"].sum().to_dict() if has_gpu else {}
-    groups = frame_groups(frame, "duration", ["name"])
-    rows = zip(groups["name"], groups["count"], groups["total"], groups["median"], strict=True)
+    numbers: dict[str, int] = {}
+    number_of = [-1 if label is None else numbers.setdefault(label, len(numbers)) for label in labels]
+    number = np.array([*number_of, -1], np.int64)[ranges.name]
+    rows = np.flatnonzero(chosen & (number >= 0))
+    groups = Groups.of(number[rows], ranges.values("length", rows))
+    found = groups.measures()
+    gpu = groups.summed(np.where(ranges.op_count[rows] > 0, ranges.values("gpu_length", rows), 0)).tolist()
+    names = list(numbers)
+    values = zip(*(found[key].tolist() for key in ("count", "total", "median")), gpu, strict=True)
     return {
-        (name,): Measured(
-            int(count), int(total), float(median), {"gpu": int(projected[name]) if name in projected else None}
-        )
-        for name, count, total, median in rows
+        (names[place],): Measured(count, total, median, {"gpu": projected if has_gpu else None})
+        for place, (count, total, median, projected) in zip(groups.number.tolist(), values, strict=True)
     }
 
 

@@ -125,7 +125,7 @@ def kernel_summary(
     ranks: Sequence[RankedTask] = (),
     families: Rules = (),
     only: str = "",
-    summarise: Callable[..., list[Row]] = statistics.summary_rows,
+    summarise: Callable[..., Sequence[Row]] = statistics.summary_rows,
 ) -> TableAnswer:
     """Summarise kernels, one row for each name (and each group): share of kernel time, statistics of duration in ns.
 
@@ -149,7 +149,7 @@ def kernel_summary(
         *((NAME,) if is_of_names else ()),
     )
 
-    def ask() -> list[Row]:
+    def ask() -> Sequence[Row]:
         conditions = where(table, selection, name)
         if kinds is not None and only:
             conditions.append(sa.or_(kinds.c.family == only, kinds.c.precision == only))
@@ -203,11 +203,9 @@ def _with_smart_names(answer: TableAnswer, session: Session, selection: Selectio
         PRECISION.with_importance(6),
         SMART_NAME,
     )
-    rows = [
-        (*row, family_of(name, families), precision_of(name), known.get(name, name))
-        for row, name in zip(answer.rows, full, strict=True)
-    ]
-    return TableAnswer(answer.name, columns, rows, answer.total, answer.notes)
+    told = {name: (family_of(name, families), precision_of(name), known.get(name, name)) for name in {*full}}
+    cells = zip(*(told[name] for name in full), strict=True) if full else ((), (), ())
+    return answer.extended(columns, dict(zip((FAMILY.key, PRECISION.key, SMART_NAME.key), cells, strict=True)))
 
 
 def smart_kernel_names(session: Session) -> Mapping[str, str]:

@@ -150,6 +150,8 @@ def read_ranges(
 
 
 _SLICE_RANGES = 1 << 18
+_NAME = 900
+"""Bytes that a name takes with its ranges and its row in an answer."""
 
 
 def range_parts(
@@ -160,7 +162,10 @@ def range_parts(
     end_of_open: int = 0,
     conditions: Iterable[Condition] = (),
 ) -> Iterator[Ranges]:
-    """Yield the ranges of `read_ranges` a slice of the rows at a time, in no order."""
+    """Yield the ranges of `read_ranges` a slice of the rows at a time, in no order.
+
+    Raises ExportError for more names than the limit of memory has room for.
+    """
     columns, part = tables.nvtx_ranges.c, session.part([report.index])
     thread = sa.func.coalesce(columns.thread, 0)
     query = sa.select(
@@ -183,6 +188,7 @@ def range_parts(
         found = part.arrays(query.where(rows))
         values = {key: np.ma.getdata(found[key]).astype(kind, copy=False) for key, kind in _RANGE_TYPES.items()}
         yield Ranges(name=texts.coded(np.ma.getdata(found["name"])), **values)
+        session.limits.check_held(report.path, len(texts.numbers), _NAME, "names of NVTX ranges")
 
 
 def ranges_as_nsys(session: Session, report: Report, selection: Selection, texts: Texts) -> Ranges:

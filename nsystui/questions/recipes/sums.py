@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit, Value, iter_rows
 from nsystui.base.selection import Selection
+from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import API, MEMORY, MPI, OS, Work, memory_sizes, rows_of, work_summary
 from nsystui.questions.kernels.summary import name_of
@@ -27,7 +28,6 @@ from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.tasks import rank_of, selected_ranks
 from nsystui.questions.recipes.recipe import Ask, RecipeOptions, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
-from nsystui.questions.stats.nvtx_kernels import Groups
 from nsystui.questions.stats.nvtx_projected import projected_summary, projected_trace
 from nsystui.questions.stats.report import ReportOptions as ReportOptions
 from nsystui.store import tables

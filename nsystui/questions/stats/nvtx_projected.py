@@ -10,6 +10,7 @@ import numpy as np
 
 from nsystui.base.answer import PID, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
+from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.algebra.nesting import NO_PARENT, one_timeline, tree_of
 from nsystui.questions.algebra.projection import are_outside, calls_inside, project_parts
 from nsystui.questions.nvtx.loading import (
@@ -25,7 +26,7 @@ from nsystui.questions.nvtx.loading import (
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.time_window import selected_reports
-from nsystui.questions.stats.nvtx_kernels import Groups, kernels_by_range
+from nsystui.questions.stats.nvtx_kernels import kernels_by_range
 from nsystui.questions.stats.nvtx_ranges import RangeTrace, by_start, depth_note, parent_rows, pids, stacks, style, tids
 from nsystui.questions.stats.report import Ask, ReportOptions
 from nsystui.store import tables

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
-from nsystui.base.answer import Column, Row, TableAnswer
+from nsystui.base.answer import ArrayRows, Column, Row, TableAnswer
 from nsystui.base.selection import Selection
+from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.kernels.summary import first_calls, kernel_summary
 from nsystui.questions.nvtx.loading import Texts
-from nsystui.questions.queries import statistics
-from nsystui.questions.queries.conditions import is_launched_by
+from nsystui.questions.queries.conditions import is_launched_by, where
+from nsystui.questions.steps.task_steps import NO_STEP
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -22,8 +25,8 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
-_BEFORE_ALL = -(2**62)
-"""A time in no step."""
+_MISSING = -(2**62)
+"""In place of a number that the export lacks; as a time it is in no step."""
 
 
 def kernels_in_steps(job: OpenJob, selection: Selection, steps: Steps, **wanted: Any) -> TableAnswer:
@@ -36,6 +39,33 @@ def kernels_in_steps(job: OpenJob, selection: Selection, steps: Steps, **wanted:
     return replace(answer, notes=(*answer.notes, *steps.notes))
 
 
+def count_in_steps(session: Session, selection: Selection, steps: Steps) -> int:
+    """Count the selected kernels that were launched in a step."""
+    parts = _launched(steps, session, tables.kernels, {}, where(tables.kernels, selection))
+    return sum(int((numbers != NO_STEP).sum()) for numbers, _ in parts)
+
+
+def _launched(
+    steps: Steps,
+    session: Session,
+    rows_of: sa.FromClause,
+    wanted: Mapping[str, sa.ColumnElement[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
+    """Yield the steps of kernels, shape ``(n,)``, and the columns ``wanted`` of them."""
+    table, calls = tables.kernels, first_calls(sa.true())
+    query = sa.select(
+        table.c.report,
+        sa.func.coalesce(table.c.process, -1).label("process"),
+        sa.func.coalesce(calls.c.start, _MISSING).label("launch"),
+        *(column.label(key) for key, column in wanted.items()),
+    )
+    query = query.select_from(rows_of.outerjoin(calls, is_launched_by(table, calls)))
+    for batch in session.array_batches(query.where(*conditions, table.c.end.is_not(None))):
+        places = (batch.pop(key).astype(np.int64) for key in ("report", "process", "launch"))
+        yield steps.numbers_at(*places), batch
+
+
 def _rows_in_steps(
     steps: Steps,
     session: Session,
@@ -44,37 +74,35 @@ def _rows_in_steps(
     keys: Sequence[sa.Label[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
     columns: Sequence[Column],
-) -> list[Row]:
+) -> Sequence[Row]:
     """The rows of `statistics.summary_rows` for each step."""
-    import pandas as pd
-
-    table, calls = tables.kernels, first_calls(sa.true())
-    launched = rows_of.outerjoin(calls, is_launched_by(table, calls))
     texts = {key.key: Texts() for key in keys if isinstance(key.type, sa.String)}
-    wanted = [sa.func.coalesce(key.element, "").label(key.key) if key.key in texts else key for key in keys]
-    query = sa.select(
-        table.c.report,
-        sa.func.coalesce(table.c.process, -1).label("process"),
-        sa.func.coalesce(calls.c.start, _BEFORE_ALL).label("launch"),
-        value.label("duration"),
-        *wanted,
-    )
-    query = query.select_from(launched).where(*conditions, table.c.end.is_not(None))
-    parts = [pd.DataFrame({"step": [], "duration": [], **{key.key: [] for key in keys}}, dtype="int64")]
-    for batch in session.array_batches(query):
-        launches = (batch.pop(key).astype("int64") for key in ("report", "process", "launch"))
-        own: dict[str, Any] = {"step": steps.numbers_at(*launches), "duration": batch["duration"].astype("int64")}
-        for key in keys:
-            values = batch[key.key]
-            own[key.key] = texts[key.key].coded(values) if key.key in texts else pd.array(values).astype("Int64")
-        parts.append(pd.DataFrame(own))
-    names = ["step", *(key.key for key in keys)]
-    groups = statistics.frame_groups(pd.concat(parts, ignore_index=True), "duration", names)
-    whole = groups.groupby("step")["total"].transform("sum")
-    groups["share"] = (100.0 * groups["total"] / whole).fillna(0.0)
-    for name, numbers in texts.items():
-        groups[name] = [numbers.texts[number] or None for number in groups[name].tolist()]
-    is_outside = groups["step"] < 0
-    groups = groups.assign(outside=is_outside).sort_values(["outside", "step", "total"], ascending=[True, True, False])
-    groups["step"] = groups["step"].astype("Int64").mask(groups["step"] < 0)
-    return list(TableAnswer.of_frame("steps", tuple(columns), groups).rows)
+    wanted = {key.key: sa.func.coalesce(key.element, "" if key.key in texts else _MISSING) for key in keys}
+    found, group, time = [np.empty((len(keys) + 1, 0), np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    met = 0
+    for step, batch in _launched(steps, session, rows_of, {**wanted, "duration": value}, conditions):
+        coded = (texts[key].coded(batch[key]) if key in texts else batch[key].astype(np.int64) for key in wanted)
+        own, place = np.unique(np.stack([step, *coded]), axis=1, return_inverse=True)
+        found.append(own)
+        group.append(place.reshape(-1) + met)
+        time.append(batch["duration"].astype(np.int64))
+        met += own.shape[1]
+    # A group has a number in each batch until here.
+    every, number = np.unique(np.concatenate(found, axis=1), axis=1, return_inverse=True)
+    arrays = Groups.of(number.reshape(-1)[np.concatenate(group)], np.concatenate(time)).measures()
+    step, *values = every
+    for key, column in zip(wanted, values, strict=True):
+        names = texts[key].texts if key in texts else ()
+        cells = [names[value] or None for value in column.tolist()] if names else _known(column, _MISSING)
+        arrays[key] = np.array(cells, object)
+    whole_of, first = np.unique(step, return_inverse=True)
+    whole = np.bincount(first.reshape(-1), arrays["total"], len(whole_of))[first.reshape(-1)]
+    arrays["share"] = np.divide(100.0 * arrays["total"], whole, out=np.zeros(len(step)), where=whole > 0)
+    arrays["step"] = np.array(_known(step, NO_STEP), object)
+    ties = [texts[key].ranks()[column] if key in texts else column for key, column in zip(wanted, values, strict=True)]
+    order = np.lexsort((*reversed(ties), -arrays["total"], step, step == NO_STEP))
+    return ArrayRows({key: own[order] for key, own in arrays.items()}, tuple(column.key for column in columns))
+
+
+def _known(numbers: NDArray[np.int64], missing: int) -> list[int | None]:
+    return [None if number == missing else number for number in numbers.tolist()]
