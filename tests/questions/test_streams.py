@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from support import native, session_over, shared
 
-from nsystui.base.selection import Selection
+from nsystui.base.selection import Selection, Window
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.timeline.streams import stream_table
+from nsystui.questions.queries.time_window import edges_of
+from nsystui.questions.timeline.streams import queues_over_time, stream_table
 
 EVERYTHING = Selection()
 _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
@@ -20,8 +21,8 @@ _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
 LIMIT = 40
 
 
-def _queues(path) -> dict[int, tuple[int, float, list[int], int]]:
-    """Of each stream the most queued launches, the mean, the delays, and the time at the limit: a walk over events."""
+def _events(path) -> tuple[dict[int, list[tuple[int, int, int]]], dict[int, list[int]]]:
+    """Of each stream the moments at which one more or one less launch waits, in order; and the delays."""
     events, delays = defaultdict(list), defaultdict(list)
     for table in ("KERNEL", "MEMCPY", "MEMSET"):
         rows = native(
@@ -33,7 +34,12 @@ def _queues(path) -> dict[int, tuple[int, float, list[int], int]]:
         for stream, called, start in rows:
             events[stream] += [(called, 1, 1), (max(start, called), 0, -1)]
             delays[stream].append(max(start - called, 0))
-    found = {}
+    return events, delays
+
+
+def _queues(path) -> dict[int, tuple[int, float, list[int], int]]:
+    """Of each stream the most queued launches, the mean, the delays, and the time at the limit: a walk over events."""
+    (events, delays), found = _events(path), {}
     for stream, own in events.items():
         waiting = most = full = last = 0
         for moment, _, change in sorted(own):
@@ -61,6 +67,37 @@ def test_queues_are_those_of_a_walk_over_launches_and_starts(name, monkeypatch):
         assert row["delay"] == np.median(delays)
         assert row["at_limit"] == full
         assert row["launched"] == pytest.approx(100 * len(delays) / row["count"])
+
+
+@pytest.mark.parametrize("window", [Selection(), Selection(window=Window(400_000_000, 900_000_000))])
+def test_queues_over_time_are_those_of_a_walk_that_stops_at_each_edge(window):
+    (path,) = shared("ddp-a100-rank0of4")
+    with closing(OpenJob(session_over(path))) as job:
+        rows = queues_over_time(job, window, 7).records()
+        edges = edges_of(job.extent(window), 7)
+        offset = job.session.reports[0].clock_offset
+    events, _ = _events(path)
+    assert {row["stream"] for row in rows} == set(events)
+    for stream, own in events.items():
+        found = [row for row in rows if row["stream"] == stream]
+        assert [row["start"] for row in found] == edges[:-1]
+        for row, first, last in zip(found, edges, edges[1:], strict=False):
+            waiting = area = 0
+            most, moment = None, first
+            for at, _, change in [*sorted(own), (2**62, 0, 0)]:
+                at += offset
+                if at > first and most is None:
+                    most = waiting
+                if first < at:
+                    area += waiting * (min(at, last) - moment)
+                    moment = min(at, last)
+                if at >= last:
+                    break
+                waiting += change
+                if most is not None:
+                    most = max(most, waiting)
+            assert row["queued"] == most
+            assert row["queued_mean"] == pytest.approx(area / (last - first), abs=0.006)
 
 
 def test_a_stream_is_what_takes_most_of_its_time_and_belongs_to_the_range_around_all_launches():

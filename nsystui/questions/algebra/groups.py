@@ -24,7 +24,7 @@ class Groups:
     count: NDArray[np.int64]
 
     @classmethod
-    def of(cls, group: NDArray[np.int64], value: NDArray[np.int64]) -> Groups:
+    def of(cls, group: NDArray[Any], value: NDArray[np.int64]) -> Groups:
         order = np.lexsort((value, group))
         ordered = group[order]
         first = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
@@ -65,3 +65,17 @@ class Groups:
         above = self.first + np.minimum(share * self.count // whole, self.count - 1)
         middle: NDArray[np.float64] = (values[below] + values[above]) / 2.0
         return middle
+
+
+def measures_of(group: NDArray[Any], value: NDArray[Any], at_once: int) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    """Return the numbers of the groups, ascending, and `Groups.measures`; about ``at_once`` values at a time."""
+    edges = np.unique(np.sort(group)[::at_once])
+    numbers, parts = [], []
+    for place in range(max(len(edges), 1)):
+        is_own = np.ones(len(group), np.bool_) if place == 0 else group >= edges[place]
+        if place + 1 < len(edges):
+            is_own &= group < edges[place + 1]
+        found = Groups.of(group[is_own], value[is_own].astype(np.int64))
+        numbers.append(found.number)
+        parts.append(found.measures())
+    return np.concatenate(numbers), {key: np.concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}

@@ -101,9 +101,17 @@ def _read_events(values: Values) -> Any:
 
 
 def _ask_streams(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-    from nsystui.questions.timeline.streams import stream_table
+    from nsystui.questions.timeline.streams import queues_over_time, stream_table
 
-    return stream_table(job, selection)
+    return queues_over_time(job, selection, options["bins"]) if options["over_time"] else stream_table(job, selection)
+
+
+def _draw_streams(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
+    """The queues over time, whichever table is asked for."""
+    from nsystui.questions.report.drawings import queue_lanes
+    from nsystui.questions.timeline.streams import queues_over_time
+
+    return queue_lanes(queues_over_time(job, selection, options["bins"]), options["bins"])
 
 
 QUESTIONS = (
@@ -112,10 +120,18 @@ QUESTIONS = (
         "the streams of each GPU: kind, NVTX range, queued launches",
         _ask_streams,
         description="""The streams of each GPU: whether they compute, communicate or copy, the NVTX range that is around
-all of their launches, and how many launches wait for how long.""",
-        examples="  nsystui streams rank0.sqlite\n  nsystui streams rank*.sqlite --ranks 0 --format csv",
+all of their launches, and how many launches wait for how long. With --over-time, how many wait in each of --bins
+equal spans of the selected time.""",
+        examples="""  nsystui streams rank0.sqlite
+  nsystui streams rank*.sqlite --ranks 0 --format csv
+  nsystui streams rank0.sqlite --over-time --bins 1000 -o queues.csv
+  nsystui streams rank0.sqlite -o queues.svg""",
         topic="numbers",
         order=135,
+        options=(*OVER_TIME,),
+        read=read_bins,
+        drawing=_draw_streams,
+        has_times=True,
         of_reports=True,
         row="stream",
         home="kernels",

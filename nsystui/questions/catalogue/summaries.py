@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from nsystui.base.selection import Selection
     from nsystui.exports.ncu_csv import NcuLaunch
     from nsystui.questions.job.job import OpenJob
+    from nsystui.questions.kernels.captured_metrics import CapturedMetrics
     from nsystui.questions.kernels.summary import GroupBy, Names
 
 
@@ -21,6 +22,7 @@ class _Kernels(NamedTuple):
     only: str
     step_range: str | None
     ncu: list[NcuLaunch]
+    captured: CapturedMetrics | None
 
 
 def _read_kernels(values: Values) -> _Kernels:
@@ -29,7 +31,18 @@ def _read_kernels(values: Values) -> _Kernels:
     only = kind_of_kernels(values["only"]) if values["only"] else ""
     groups = group_by_of(values["by"])
     launches = _read_ncu(values["ncu"], groups, values["instances"]) if values["ncu"] else []
-    return _Kernels(Names(values["names"]), groups, values["instances"], only, values["step_range"], launches)
+    names = Names(values["names"])
+    captured = None
+    if values["metrics"]:
+        from pathlib import Path
+
+        from nsystui.base.errors import UsageError
+        from nsystui.questions.kernels.captured_metrics import read_captured_metrics
+
+        if groups or values["instances"] or launches or names is not Names.SMART:
+            raise UsageError("--metrics works by smart kernel name: without --by, --instances, --ncu and --names")
+        captured = read_captured_metrics(Path(values["metrics"]))
+    return _Kernels(names, groups, values["instances"], only, values["step_range"], launches, captured)
 
 
 def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | None) -> list[NcuLaunch]:
@@ -71,6 +84,10 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
         from nsystui.questions.kernels.ncu_metrics import with_ncu
 
         return with_ncu(answer, job.session, options.names, options.ncu, GroupBy.SHAPE in options.groups)
+    if options.captured is not None:
+        from nsystui.questions.kernels.captured_metrics import with_captured_metrics
+
+        return with_captured_metrics(answer, options.captured, job.smart_names().values())
     return answer
 
 
@@ -128,6 +145,7 @@ With --instances, every launch of one kernel.""",
   nsystui kernels server.sqlite --only eager
   nsystui kernels rank*.sqlite --filter '!nccl' --time 1.2s:1.5s --format csv
   nsystui kernels rank0.sqlite --ncu report.csv
+  nsystui kernels rank0.sqlite --metrics metrics.csv
   nsystui kernels rank0.sqlite --names short --instances ampere_sgemm_128x64_nn --sort duration_ns --top 10""",
         topic="numbers",
         order=30,
@@ -161,6 +179,12 @@ With --instances, every launch of one kernel.""",
                 "--page raw > FILE.csv` (several files are added up)",
                 metavar="CSV",
                 has_several=True,
+            ),
+            Option(
+                "metrics",
+                "the GPU metrics of another capture by kernel name, from `nsystui metrics --by kernel OTHER.sqlite "
+                "--format csv -o FILE.csv`",
+                metavar="CSV",
             ),
         ),
         read=_read_kernels,

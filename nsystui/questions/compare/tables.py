@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import NAME, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Window
-from nsystui.questions.algebra.groups import Groups
+from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, iterations
 from nsystui.questions.compare.pairs import Compared, Extra, Key, Measured, compared
@@ -230,7 +230,10 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
     notes = [*both(ranges[0].notes, ranges[1].notes)]
     if not lacking:
         basis = Basis(steps[0].count, steps[1].count, by_step=True)
-        chosen = [_begin_in(own, of.spans) for own, of in zip(ranges, steps, strict=True)]
+        chosen = []
+        for own, of in zip(ranges, steps, strict=True):
+            chosen.append(_begin_in(own, of.spans))
+            own.forget()
         left_out = [f"{len(own) - int(own.sum()):,} of {len(own):,}" for own in chosen]
         notes.append(
             f"times and counts are per step (A has {basis.a:,}, B has {basis.b:,}); ranges that begin before or after "
@@ -240,10 +243,10 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
         notes += basis.note("ranks with NVTX")
         without = f"not all ranks of {' and '.join(lacking)} have NVTX ranges and steps (`nsystui steps`)"
         notes.append(f"times are not per step, because {without}: compare them only if both did the same work")
-    found = tuple(
-        _measured_ranges(own, _labels(own.names, folded, side), has_gpu, is_chosen)
-        for own, side, is_chosen in zip(ranges, (a, b), chosen, strict=True)
-    )
+    found = []
+    for own, side, is_chosen in zip(ranges, (a, b), chosen, strict=True):
+        found.append(_measured_ranges(own, _labels(own.names, folded, side), has_gpu, is_chosen))
+        own.forget()
     if not has_gpu and (a.projected_ranks or b.projected_ranks):
         notes.append("GPU time is left out: some ranks with NVTX ranges lack the calls that launch kernels")
     return compared("diff-nvtx", _RANGE, (found[0], found[1]), basis, notes, (_GPU,), "CPU")
@@ -268,21 +271,27 @@ def _begin_in(ranges: NvtxRanges, spans: Mapping[int, Window]) -> Flags:
     return found
 
 
+_ROW = 100
+"""Bytes that a range takes while the statistics of its name are made."""
+
+
 def _measured_ranges(
     ranges: NvtxRanges, labels: Sequence[str | None], has_gpu: bool, chosen: Flags
 ) -> dict[Key, Measured]:
     numbers: dict[str, int] = {}
     number_of = [-1 if label is None else numbers.setdefault(label, len(numbers)) for label in labels]
-    number = np.array([*number_of, -1], np.int64)[ranges.name]
+    number = np.array([*number_of, -1], np.int32)[ranges.name]
     rows = np.flatnonzero(chosen & (number >= 0))
-    groups = Groups.of(number[rows], ranges.values("length", rows))
-    found = groups.measures()
-    gpu = groups.summed(np.where(ranges.op_count[rows] > 0, ranges.values("gpu_length", rows), 0)).tolist()
+    at_once = ranges.session.limits.rows_at_once(_ROW)
+    used, found = measures_of(number[rows], ranges.values("length", rows), at_once)
+    gpu = np.bincount(number[rows], np.where(ranges.op_count[rows] > 0, ranges.values("gpu_length", rows), 0))[used]
     names = list(numbers)
-    values = zip(*(found[key].tolist() for key in ("count", "total", "median")), gpu, strict=True)
+    values = zip(
+        used.tolist(), *(found[key].tolist() for key in ("count", "total", "median")), gpu.tolist(), strict=True
+    )
     return {
-        (names[place],): Measured(count, total, median, {"gpu": projected if has_gpu else None})
-        for place, (count, total, median, projected) in zip(groups.number.tolist(), values, strict=True)
+        (names[place],): Measured(count, total, median, {"gpu": int(projected) if has_gpu else None})
+        for place, count, total, median, projected in values
     }
 
 

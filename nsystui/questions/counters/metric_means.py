@@ -64,7 +64,7 @@ _BUSIEST = (
     ("PCIe", (("PCIe TX",), ("PCIe RX",))),
 )
 """Units of a GPU: the families that add up to its share of its peak, or the larger of two that do not."""
-_DERIVED = (
+DERIVED = (
     Column("described", header="Described (%)", label="described", unit=Unit.PERCENT, decimals=1, importance=5),
     Column(
         "resolved", header="In Launches of 2 Samples (%)", label="resolved", unit=Unit.PERCENT, decimals=1
@@ -165,7 +165,7 @@ def metric_means(job: OpenJob, selection: Selection, by: str) -> TableAnswer:
     """
     sources = metric_sources(job.session, selection, every=True)
     if not sources:
-        return metrics_answer(job, f"{by}-metrics", (*SUBJECT_COLUMNS[by], *_DERIVED), [])
+        return metrics_answer(job, f"{by}-metrics", (*SUBJECT_COLUMNS[by], *DERIVED), [])
     subject, sums = SUBJECTS[by](job, selection), _Sums()
     for place in dict.fromkeys([*users_of_gpus(job, selection), *((one.report, one.gpu) for one in sources)]):
         own = [one for one in sources if (one.report, one.gpu) == place]
@@ -202,7 +202,7 @@ def metric_means(job: OpenJob, selection: Selection, by: str) -> TableAnswer:
             found.append((*rows[row], *totals, *derived, *plain_values(means[:, row])))
     is_long = sums.of(_RESOLVED, count).sum() >= _MOSTLY * length.sum()
     notes = () if found and is_long else _means_notes(job, by, bool(found))
-    return metrics_answer(job, f"{by}-metrics", (*columns, *_DERIVED, *columns_of(sources)), found, notes)
+    return metrics_answer(job, f"{by}-metrics", (*columns, *DERIVED, *columns_of(sources)), found, notes)
 
 
 def _means_notes(job: OpenJob, by: str, has_rows: bool) -> Iterator[str]:

@@ -14,6 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base.resources import give_back
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.text import few
 from nsystui.exports.metadata import pid_of, process_of, tid_of
@@ -127,6 +128,10 @@ class _OfReports:
             self._known[name] = columns[0] if len(columns) == 1 else np.concatenate(columns)
         return self._known[name]
 
+    def forget(self) -> None:
+        self._known.clear()
+        give_back()
+
     @cached_property
     def chains(self) -> Chains:
         befores = np.cumsum([0, *(len(part.chains) for part in self.parts)]).tolist()
@@ -201,6 +206,11 @@ class NvtxRanges:
 
     def __len__(self) -> int:
         return len(self.columns)
+
+    def forget(self) -> None:
+        """Let go of the columns that were read; they are read again when they are asked for."""
+        if isinstance(self.columns, _OfReports):
+            self.columns.forget()
 
     @property
     def lane(self) -> SmallInts:

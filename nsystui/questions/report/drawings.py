@@ -216,6 +216,15 @@ def memory_lanes(answer: Answer, columns: int) -> DrawnLanes | None:
     return _over_time("GPU memory in use", answer, columns, ("memory", "peak"), words, "memory")
 
 
+def queue_lanes(answer: Answer, columns: int) -> DrawnLanes | None:
+    """A lane for each stream, in its largest queue; ``answer`` is ``streams --over-time`` of so many columns."""
+
+    def words(_: Record, most: float) -> tuple[float, str]:
+        return most, f"≤ {format_value(Unit.COUNT, most)}"
+
+    return _over_time("launches that wait, stream by stream", answer, columns, ("stream", "queued_mean"), words, "api")
+
+
 def _over_time(
     title: str,
     answer: Answer,
@@ -243,7 +252,8 @@ def _over_time(
         known = [value for value in values if value == value]
         top, text = words(own[0], max(known)) if known else (1.0, MISSING)
         where = "no rank" if rank is None else f"rank {rank}"
-        label = " ".join((where, *([f"GPU {device}"] if has_several else []), str(name).partition(" [")[0]))
+        what = f"{keys[0]} {name}" if isinstance(name, int) else str(name).partition(" [")[0]
+        label = " ".join((where, *([f"GPU {device}"] if has_several else []), what))
         drawn.append(DrawnLane(label, (tuple(value / (top or 1.0) for value in values),), text))
     more = len(lanes) - len(drawn)
     return DrawnLanes(title, starts[0], starts[-1] + step, (Part(category, category),), tuple(drawn), more)

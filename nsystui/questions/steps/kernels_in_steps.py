@@ -12,9 +12,11 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import ArrayRows, Column, Row, TableAnswer
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
-from nsystui.questions.algebra.groups import Groups
+from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.kernels.summary import first_calls, kernel_summary
+from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.nvtx.loading import Texts
 from nsystui.questions.queries.conditions import is_launched_by, where
 from nsystui.questions.steps.task_steps import NO_STEP
@@ -25,6 +27,9 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
+_ROW = 100
+"""Bytes that a kernel takes while the statistics of its group are made."""
+_SHIFT = 32
 _MISSING = -(2**62)
 """In place of a number that the export lacks; as a time it is in no step."""
 
@@ -78,19 +83,20 @@ def _rows_in_steps(
     """The rows of `statistics.summary_rows` for each step."""
     texts = {key.key: Texts() for key in keys if isinstance(key.type, sa.String)}
     wanted = {key.key: sa.func.coalesce(key.element, "" if key.key in texts else _MISSING) for key in keys}
-    found, group, time = [np.empty((len(keys) + 1, 0), np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    met = 0
+    kinds: dict[tuple[int, ...], int] = {}
+    group, time = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     for step, batch in _launched(steps, session, rows_of, {**wanted, "duration": value}, conditions):
-        coded = (texts[key].coded(batch[key]) if key in texts else batch[key].astype(np.int64) for key in wanted)
-        own, place = np.unique(np.stack([step, *coded]), axis=1, return_inverse=True)
-        found.append(own)
-        group.append(place.reshape(-1) + met)
-        time.append(batch["duration"].astype(np.int64))
-        met += own.shape[1]
-    # A group has a number in each batch until here.
-    every, number = np.unique(np.concatenate(found, axis=1), axis=1, return_inverse=True)
-    arrays = Groups.of(number.reshape(-1)[np.concatenate(group)], np.concatenate(time)).measures()
-    step, *values = every
+        coded = [texts[key].coded(batch[key]) if key in texts else batch[key].astype(np.int64) for key in wanted]
+        own, place = np.unique(np.stack([*coded, 0 * step]), axis=1, return_inverse=True)
+        kind = np.array([kinds.setdefault(tuple(one), len(kinds)) for one in own.T.tolist()], np.int64)
+        group.append((step << _SHIFT) + kind[place.reshape(-1)])
+        time.append(narrow(batch["duration"]))
+    every, times = np.concatenate(group), np.concatenate(time)
+    del group, time
+    give_back()
+    numbers, arrays = measures_of(every, times, session.limits.rows_at_once(_ROW))
+    step = numbers >> _SHIFT
+    values = np.array(list(kinds), np.int64).reshape(-1, len(keys) + 1)[numbers & ((1 << _SHIFT) - 1), :-1].T
     for key, column in zip(wanted, values, strict=True):
         names = texts[key].texts if key in texts else ()
         cells = [names[value] or None for value in column.tolist()] if names else _known(column, _MISSING)
@@ -101,7 +107,8 @@ def _rows_in_steps(
     arrays["step"] = np.array(_known(step, NO_STEP), object)
     ties = [texts[key].ranks()[column] if key in texts else column for key, column in zip(wanted, values, strict=True)]
     order = np.lexsort((*reversed(ties), -arrays["total"], step, step == NO_STEP))
-    return ArrayRows({key: own[order] for key, own in arrays.items()}, tuple(column.key for column in columns))
+    shown = tuple(column.key for column in columns)
+    return ArrayRows({key: narrow(arrays.pop(key)[order]) for key in shown}, shown)
 
 
 def _known(numbers: NDArray[np.int64], missing: int) -> list[int | None]:

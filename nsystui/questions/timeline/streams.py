@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
-from nsystui.base.answer import DEVICE, RANK, STREAM, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DEVICE, RANK, START, STREAM, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few
 from nsystui.base.units import format_value
@@ -24,6 +26,7 @@ from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.queries.conditions import duration, where
 from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import GPU_TABLES, selected_ranks
+from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.steps.task_steps import launched_work
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -66,6 +69,55 @@ class _Launches:
     start: list[Times] = field(default_factory=list)
     some: list[tuple[Times, Times]] = field(default_factory=list)
     count: int = 0
+
+    def times(self) -> tuple[Times, Times]:
+        """Take the times of the calls and of the operations' starts, ns; no operation starts before its call."""
+        called, start = (np.concatenate(parts) for parts in (self.called, self.start))
+        self.called, self.start = [], []
+        return called, np.maximum(start, called)
+
+
+@dataclass(frozen=True, eq=False)
+class Queue:
+    """The launches of a stream, job time in ns: when each was ``called``, and when operations began; both ascending."""
+
+    called: Times
+    start: Times
+
+    @cached_property
+    def waiting(self) -> Times:
+        """How many launches wait right after each call."""
+        return np.arange(1, len(self.called) + 1) - np.searchsorted(self.start, self.called, side="right")
+
+    def mean(self, edges: Times) -> NDArray[np.float64]:
+        """Return how many launches wait in the mean over each span between neighbouring ``edges``."""
+
+        def since(times: Times) -> NDArray[np.float64]:
+            """The time from each of ``times`` that is before an edge to this edge, in sum."""
+            before = np.searchsorted(times, edges, side="right")
+            # In floats: ten million launches over some minutes are beyond 64 bits.
+            sums = np.insert(np.cumsum(times - edges[0], dtype=np.float64), 0, 0.0)
+            passed: NDArray[np.float64] = before.astype(np.float64) * (edges - edges[0]) - sums[before]
+            return passed
+
+        waited = np.diff(since(self.called) - since(self.start)).clip(0.0)
+        found: NDArray[np.float64] = waited / np.maximum(np.diff(edges), 1)
+        return found
+
+    def most(self, edges: Times) -> Times:
+        """Return how many launches wait at the most in each span between neighbouring ``edges``."""
+        before, began = (np.searchsorted(times, edges, side="right") for times in (self.called, self.start))
+        found: Times = (before - began)[:-1]
+        inside = np.arange(*np.searchsorted(self.called, edges[[0, -1]]))
+        np.maximum.at(found, np.searchsorted(edges, self.called[inside], side="right") - 1, self.waiting[inside])
+        return found
+
+    def time_at(self, limit: int) -> int:
+        """Return how long ``limit`` launches or more wait, ns."""
+        # While n have begun, the limit is reached once that many more were called.
+        since, until = self.called[limit - 1 :].copy(), self.start[: max(len(self.start) - limit + 1, 0)]
+        since[1:] = np.maximum(since[1:], until[:-1])
+        return int(np.maximum(until - since, 0).sum())
 
 
 def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
@@ -147,22 +199,49 @@ def _launches(session: Session, counts: Mapping[_Place, int]) -> dict[_Place, _L
 
 def _queue(own: _Launches) -> tuple[int, float, int, float, float]:
     """The largest and the mean number of queued launches, the time at the limit, and the delay: median and p90, ns."""
-    called, start = (np.concatenate(parts) for parts in (own.called, own.start))
-    own.called, own.start = [], []
-    np.maximum(start, called, out=start)
+    called, start = own.times()
     delay = start - called
     called.sort()
     start.sort()
-    waiting = np.arange(1, len(called) + 1) - np.searchsorted(start, called, side="right")
+    queue = Queue(called, start)
     span = int(max(start[-1], called[-1]) - called[0])
-    at_limit = 0
-    if (most := int(waiting.max())) >= QUEUE_LIMIT:
-        # While n have begun, the limit is reached once that many more were called.
-        since, until = called[QUEUE_LIMIT - 1 :].copy(), start[: len(start) - QUEUE_LIMIT + 1]
-        since[1:] = np.maximum(since[1:], until[:-1])
-        at_limit = int(np.maximum(until - since, 0).sum())
     mean = float(delay.sum() / span) if span else 0.0
-    return most, round(mean, 2), at_limit, float(np.median(delay)), float(np.percentile(delay, 90))
+    delays = float(np.median(delay)), float(np.percentile(delay, 90))
+    return int(queue.waiting.max()), round(mean, 2), queue.time_at(QUEUE_LIMIT), *delays
+
+
+TIME_COLUMNS = (
+    RANK,
+    DEVICE,
+    STREAM,
+    START,
+    Column("queued", header="Queued Max", label="queued", unit=Unit.COUNT),
+    Column("queued_mean", header="Queued Mean", label="mean queued", unit=Unit.NUMBER, decimals=2),
+)
+
+
+def queues(job: OpenJob, selection: Selection) -> Mapping[tuple[int, int, int], Queue]:
+    """Find the queue of each selected stream by rank, device and stream, over all of the time; kept with the job."""
+    chosen = selection.with_name(None).with_window(None)
+
+    def make() -> dict[tuple[int, int, int], Queue]:
+        ranks = {item.task: item.rank for item in selected_ranks(job.ranks, chosen)}
+        counts = {place: count for place, (count, *_) in _spent(job.session, chosen).items() if place[0] in ranks}
+        launches = _launches(job.session, counts).items()
+        of_rank = sorted(((ranks[place[0]], *place[1:]), own) for place, own in launches)
+        return {place: Queue(*(np.sort(times) for times in own.times())) for place, own in of_rank}
+
+    return job.once(("queues", chosen), make)
+
+
+def queues_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
+    """Tabulate how many launches wait in each of ``bins`` equal spans of the selected time, stream by stream."""
+    edges = edges_of(job.extent(selection), bins)
+    rows: list[Row] = []
+    for place, queue in queues(job, selection).items():
+        found = (own.tolist() for own in (queue.most(np.array(edges)), queue.mean(np.array(edges)).round(2)))
+        rows += [(*place, *one) for one in zip(edges[:-1], *found, strict=True)]
+    return TableAnswer("queues", TIME_COLUMNS, rows, len(rows))
 
 
 def _ranges_of_all(ranges: NvtxRanges, report: int, own: _Launches) -> list[str]:

@@ -36,6 +36,7 @@ from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import edges_of
 from nsystui.questions.ranks.steps import step_times
+from nsystui.questions.timeline.streams import queues
 from nsystui.store import tables
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.widgets.panels import Part, wrapped
@@ -58,9 +59,12 @@ PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory",
 MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX")
 """The metric families shown first where there is not room for all."""
 
-FITTING, NO_METRICS, USUAL, EVERY, NETWORK = "as room", "none", "usual", "every", "network"
+FITTING, NO_METRICS, USUAL, EVERY, NETWORK, QUEUES = "as room", "none", "usual", "every", "network", "queues"
 """The lanes that may be chosen below those of the GPUs, besides a single metric: those that fit, none, one of each
-family, all; or what network adapters moved."""
+family, all; what network adapters moved; or how many launches wait, stream by stream."""
+
+MOST_QUEUES = 8
+"""So many streams of a GPU have lanes of their queues: those in which most launches wait."""
 
 _LOW, _FEWEST_STACKS = 3, 3
 """Rows of a stack before metrics get any; a stack is at most as high as so many would be on the whole screen."""
@@ -70,7 +74,7 @@ _LOW, _FEWEST_STACKS = 3, 3
 class GpuPictureRequest:
     """The request for a picture: the window in view (``None``: all of the selection), its columns and lines.
 
-    ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, ``NETWORK``, or the name of a GPU metric;
+    ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, ``NETWORK``, ``QUEUES``, or the name of a metric;
     ``halves``: whether two devices may share a line.
     """
 
@@ -101,6 +105,8 @@ class Metric:
             return MISSING
         if self.unit.startswith("%"):
             return f"{value:.0f} %"
+        if self.unit == _WAITING:
+            return f"{value:,.1f} waiting"
         number, unit = _scaled(value, self.unit)
         return f"{number:.3g} {unit}"
 
@@ -110,11 +116,15 @@ class Metric:
             return format_value(Unit.PERCENT, self.mean)
         if self.mean is None:
             return MISSING
+        if self.unit == _WAITING:
+            return f"{self.mean:,.1f}"
         number, unit = _scaled(self.mean, self.unit.removeprefix("ticks"))
         digits = f"{number:.3g}" if self.unit != "B/s" else f"{number:.{1 if number < _TWO_DIGITS else 0}f}"
         return f"{digits}{unit}"
 
 
+_WAITING = "launches"
+"""The unit of a queue."""
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _PREFIXED = {f"{prefix}Hz": size for size, prefix in _PREFIXES}
 """The units of clocks with a prefix of their own: 1,755 ``MHz`` are 1.76 ``GHz``."""
@@ -166,6 +176,8 @@ class GpuPicture:
     """The recorded names of all GPU metrics, those of the families first."""
     has_network: bool
     """Whether adapters were sampled."""
+    has_queues: bool
+    """Whether launches are known."""
     answer: TableAnswer
     """The utilisation table of ``window``, one row for each device."""
     notes: tuple[str, ...]
@@ -183,7 +195,8 @@ def gpu_picture(job: OpenJob, selection: Selection, wanted: GpuPictureRequest) -
     )
     steps = _steps(job, busy, window)
     shown = _shown(sources, wanted.metrics, wanted.lines - bool(steps) - _LOW * len(busy.devices))
-    gpus = _gpus(job, selection, busy, window, wanted.columns, shown)
+    queued = _queues(job, selection, window, wanted.columns) if wanted.metrics == QUEUES else {}
+    gpus = _gpus(job, selection, busy, window, wanted.columns, shown, queued)
     hosts = _hosts(job, selection, window, wanted.columns) if wanted.metrics == NETWORK else ()
     gpus += hosts
     lines = wanted.lines - bool(steps) - len(hosts)
@@ -203,6 +216,7 @@ def gpu_picture(job: OpenJob, selection: Selection, wanted: GpuPictureRequest) -
         halves=halves,
         steps=steps,
         metrics=tuple(dict.fromkeys(one.metric for one in sorted(sources, key=lambda one: one.place))),
+        has_queues=bool(job.session.count(tables.api_calls)),
         has_network=any(job.session.count(table) for table in (tables.nic_metrics, tables.efa_samples)),
         answer=answer,
         notes=notes,
@@ -241,7 +255,7 @@ def _shown(every: list[MetricSource], wanted: str, lines: int) -> list[MetricSou
     sources = [source for source in every if source.has_lane]
     if wanted != FITTING:
         named = [source for source in every if source.metric == wanted]
-        return {NO_METRICS: [], NETWORK: [], USUAL: sources, EVERY: every}.get(wanted, named)
+        return {NO_METRICS: [], NETWORK: [], QUEUES: [], USUAL: sources, EVERY: every}.get(wanted, named)
     if not sources or len(sources) <= lines:
         return sources
     gpus = len({(source.report, source.gpu) for source in sources})
@@ -260,8 +274,9 @@ def _gpus(
     window: Window,
     columns: int,
     sources: Sequence[MetricSource],
+    queued: Mapping[tuple[int, int], tuple[Metric, ...]],
 ) -> tuple[GpuLanes, ...]:
-    """The devices by rank, then the GPUs that have only metrics."""
+    """The devices by rank, then the GPUs that have only metrics; a device has ``queued`` by its rank and ordinal."""
     length = window.end - window.start
     if length <= 0:
         return ()
@@ -276,13 +291,36 @@ def _gpus(
         title = f"rank {device.task.rank}" + (f" d{device.device}" if several else "")
         part_names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
         parts = {name: tuple(getattr(lanes, name).tolist()) for name in part_names}
-        found.append(GpuLanes(device, title, parts, lanes.totals, metrics.get(place, ())))
+        own = queued.get((device.task.rank, device.device), metrics.get(place, ()))
+        found.append(GpuLanes(device, title, parts, lanes.totals, own))
     names = {report.index: f"{report.name} " for report in job.session.reports}
     for (report, gpu), own in metrics.items():
         if (report, gpu) not in used:
             title = f"{names[report] if len(names) > 1 else ''}GPU {gpu}"
             found.append(GpuLanes(None, title, {}, NOTHING, own))
     return tuple(found)
+
+
+def _queues(
+    job: OpenJob, selection: Selection, window: Window, columns: int
+) -> Mapping[tuple[int, int], tuple[Metric, ...]]:
+    """How many launches wait in the streams of each device, as shares of the most of all; by rank and ordinal."""
+    length = window.end - window.start
+    if length <= 0:
+        return {}
+    edges = np.array(edges_of(window, min(columns, length)))
+    found: dict[tuple[int, int], list[tuple[float, int, NDArray[np.float64]]]] = {}
+    for (rank, device, stream), queue in queues(job, selection).items():
+        means = queue.mean(edges)
+        found.setdefault((rank, device), []).append((float(means.mean()), stream, means))
+    top = max((float(means.max()) for own in found.values() for *_, means in own), default=0.0) or 1.0
+    return {
+        place: tuple(
+            Metric(f"queue {stream}", tuple((means / top).tolist()), mean, top, _WAITING, "api")
+            for mean, stream, means in sorted(own, key=lambda one: (-one[0], one[1]))[:MOST_QUEUES]
+        )
+        for place, own in found.items()
+    }
 
 
 _Moved = tuple[str, NDArray[np.float64], float | None, str]
@@ -438,7 +476,7 @@ def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, 
     lanes: list[Lane] = []
     for number in dict.fromkeys((rank, median)):
         own = replace(busy, devices=tuple(item for item in busy.devices if item.device.task.rank == number))
-        for gpu in _gpus(job, selection, own, window, columns, ()):
+        for gpu in _gpus(job, selection, own, window, columns, (), {}):
             label = gpu.title if number == rank else f"{gpu.title}, median"
             lanes += [replace(lane, label=label) for lane in _work_lanes(gpu, _occurring(busy, window), height, False)]
     return ComparedLanes(window, tuple(lanes), _steps(job, busy, window))

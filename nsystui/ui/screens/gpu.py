@@ -21,6 +21,7 @@ from nsystui.ui.pictures.gpu import (
     FITTING,
     NETWORK,
     NO_METRICS,
+    QUEUES,
     USUAL,
     GpuPicture,
     GpuPictureRequest,
@@ -91,7 +92,8 @@ class GpuScreen(ZoomableChartScreen):
 
     A GPU has a lane in which compute, NCCL that no compute hides, memory and idle time add up to each column, as high
     as there is room, and one for each metric; of very many two share a line. With the network chosen in place of
-    metrics, what the adapters of each host moved stands below them. ``e`` exports the lanes as shown; the
+    metrics, what the adapters of each host moved stands below them; with the queues, how many launches wait in its
+    streams below each. ``e`` exports the lanes as shown; the
     table of utilisation is what ``nsystui gpu`` prints.
     """
 
@@ -216,10 +218,11 @@ class GpuScreen(ZoomableChartScreen):
     def choices(self) -> tuple[Choice, ...]:
         """Offer the metrics that were sampled, and the network."""
         picture = self.picture
-        if picture is None or not (picture.metrics or picture.has_network):
+        if picture is None or not (picture.metrics or picture.has_network or picture.has_queues):
             return super().choices()
         of_gpus = (FITTING, NO_METRICS, USUAL, EVERY) if picture.metrics else (FITTING,)
-        options = (*of_gpus, *((NETWORK,) if picture.has_network else ()), *picture.metrics)
+        others = [(NETWORK, picture.has_network), (QUEUES, picture.has_queues)]
+        options = (*of_gpus, *(name for name, is_known in others if is_known), *picture.metrics)
         words = {name: safe_text(name) for name in options}
         chosen = self.metrics if self.metrics in options else options[0]
         metrics = Choice.among("Metrics", words, chosen, lambda name: self.ask_with(metrics=name))

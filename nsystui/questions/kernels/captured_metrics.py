@@ -1,0 +1,107 @@
+"""GPU metrics of another capture of the same program, beside the rows of the kernel summary.
+
+Sampling metrics costs time, so that one capture has the times and another one the metrics. These come as the table that
+``nsystui metrics --by kernel`` writes of the other capture, and belong to a row by the name of the kernel.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from io import TextIOWrapper
+from pathlib import Path
+
+from nsystui.base.answer import Column, TableAnswer, Unit, Value
+from nsystui.base.errors import ExportError
+from nsystui.base.inputs import opened
+from nsystui.base.text import few, safe_text
+from nsystui.base.units import format_value
+from nsystui.questions.counters.metric_means import DERIVED
+from nsystui.questions.gpu.metrics import unit_of
+from nsystui.questions.kernels.summary import SMART_NAME
+
+_NAME, _COUNT, _TOTAL = "Name", "Instances", "Total Time (ns)"
+_AVERAGE = Column(
+    "captured_avg", header="Captured Avg (ns)", label="captured avg", unit=Unit.DURATION, decimals=1, importance=1
+)
+_ADVICE = "write it with `nsystui metrics --by kernel OTHER.sqlite --format csv -o FILE.csv`"
+
+
+@dataclass(frozen=True)
+class CapturedMetrics:
+    """The metrics of kernels by their smart names: the values of ``columns``, missing where nothing was sampled."""
+
+    file: str
+    columns: tuple[Column, ...]
+    of_kernel: Mapping[str, tuple[Value, ...]]
+
+
+def read_captured_metrics(path: Path) -> CapturedMetrics:
+    """Read what ``nsystui metrics --by kernel --format csv`` wrote. Raises ExportError for any other file."""
+    try:
+        with opened(path) as file, TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text:
+            header, *rows = list(csv.reader(text, strict=True)) or [[]]
+    except OSError as error:
+        raise ExportError(str(path), f"cannot be read: {error.strerror or error}") from None
+    except csv.Error as error:
+        raise ExportError(str(path), f"is not whole, or was edited: {error}", _ADVICE) from None
+    if not {_NAME, _COUNT, _TOTAL, *(column.header for column in DERIVED[:2])} <= set(header):
+        raise ExportError(str(path), "is not the table of the metrics of kernels", _ADVICE)
+    names = [name for name in header if name not in (_NAME, _COUNT, _TOTAL)]
+    columns = (_AVERAGE, *map(_column, names))
+    found: dict[str, tuple[Value, ...]] = {}
+    for row in rows:
+        if len(row) != len(header):
+            raise ExportError(str(path), f"a row has {len(row)} values, not {len(header)}", _ADVICE)
+        cells = dict(zip(header, row, strict=True))
+        try:
+            average = int(cells[_TOTAL]) / max(int(cells[_COUNT]), 1)
+            values = (_value(column, cells[name]) for column, name in zip(columns[1:], names, strict=True))
+            found[cells[_NAME]] = (average, *values)
+        except ValueError as error:
+            raise ExportError(str(path), f"is not whole, or was edited: {error}", _ADVICE) from None
+    return CapturedMetrics(path.name, columns, found)
+
+
+def _column(header: str) -> Column:
+    for column in DERIVED:
+        if column.header == header:
+            return column
+    unit = unit_of(header)
+    kind = Unit.PERCENT if unit.startswith("%") else Unit.FREQUENCY if unit == "Hz" else Unit.COUNT
+    label = safe_text(header.partition(" [")[0])
+    return Column(header, header=safe_text(header), label=label, unit=kind, decimals=3, importance=7)
+
+
+def _value(column: Column, cell: str) -> Value:
+    if not cell or column.unit is Unit.TEXT:
+        return cell or None
+    return int(cell) if column.decimals is None else float(cell)
+
+
+def with_captured_metrics(answer: TableAnswer, captured: CapturedMetrics, known: Collection[str]) -> TableAnswer:
+    """Add the metrics of the other capture to the kernel summary by smart name; missing where that has no such kernel.
+
+    ``known``: the names of all kernels of the job. The notes say how much of the time of the kernels has no metrics,
+    and which kernels the other capture has besides.
+    """
+    names = [str(name or "") for name in answer.cells(SMART_NAME.key)]
+    missing: tuple[Value, ...] = (None,) * len(captured.columns)
+    found = [captured.of_kernel.get(name, missing) for name in names]
+    times = [int(total or 0) for total in answer.cells("total")]
+    unknown = sum(time for name, time in zip(names, times, strict=True) if name not in captured.of_kernel)
+    notes = [
+        f"the metrics are those of another capture, {safe_text(captured.file)}: captured avg tells how long the same "
+        "kernels took there"
+    ]
+    if unknown:
+        share = format_value(Unit.PERCENT, 100 * unknown / sum(times))
+        notes.append(
+            f"kernels with {share} of the time are not in {safe_text(captured.file)}: their metrics are unknown"
+        )
+    if others := captured.of_kernel.keys() - set(known):
+        notes.append(f"{safe_text(captured.file)} has kernels that these exports do not have: {few(sorted(others))}")
+    rows = [(*row, *values) for row, values in zip(answer.rows, found, strict=True)]
+    columns = (*answer.columns, *captured.columns)
+    return TableAnswer(answer.name, columns, rows, answer.total, (*answer.notes, *notes))
