@@ -117,6 +117,8 @@ class Gpu:
     numa: int | None = None
     """The NUMA node that it is next to, where nsys says it (2026 and later)."""
     multiprocessor: Multiprocessor | None = None
+    memory_bandwidth: int | None = None
+    """Its peak, bytes/s."""
 
 
 @dataclass(frozen=True)
@@ -260,16 +262,16 @@ class _Reader:
 
     def _gpus(self) -> tuple[Gpu, ...]:
         texts = ("name", "uuid", "busLocation", "chipName")
-        numbers = ("smCount", "totalMemory", "cuDevice", "numaNodeId")
+        numbers = ("smCount", "totalMemory", "cuDevice", "numaNodeId", "memoryBandwidth")
         gpus = []
         for number, *values in self._rows("TARGET_INFO_GPU", ("id", *texts, *numbers, *_LIMITS)):
             if isinstance(number, int):
                 name, uuid, bus, chip = (str(text or "") for text in values[:4])
-                limits = [_integer(value) for value in values[8:]]
+                limits = [_integer(value) for value in values[9:]]
                 known = [limit for limit in limits if limit is not None and limit > 0]
                 holds = Multiprocessor(*known) if len(known) == len(limits) else None
-                sms, memory, ordinal, numa = map(_integer, values[4:8])
-                gpus.append(Gpu(number, name, uuid, bus, chip, sms, memory, ordinal, numa, holds))
+                sms, memory, ordinal, numa, bandwidth = map(_integer, values[4:9])
+                gpus.append(Gpu(number, name, uuid, bus, chip, sms, memory, ordinal, numa, holds, bandwidth))
         return tuple(sorted(gpus, key=lambda gpu: gpu.gpu))
 
     def _cuda_devices(self) -> tuple[CudaDevice, ...]:

@@ -66,8 +66,9 @@ def _mfu_request(values: Values) -> MfuRequest | None:
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(f"--{option.flag} {value:g}: it must be more than 0")
     if _FLOPS.is_given(values):
-        return MfuRequest(values["flops_per_step"], values["peak_tflops"], values["gpus"], values["step_range"])
-    for option in (_PEAK, _GPUS):
+        given = (values[key] for key in ("flops_per_step", "peak_tflops", "gpus", "step_range", "region"))
+        return MfuRequest(*given)
+    for option in (_PEAK, _GPUS, _REGION):
         if option.is_given(values):
             raise UsageError(f"--{option.flag} goes with --flops-per-step")
     return None
@@ -131,6 +132,12 @@ _PEAK = Option(
 _GPUS = Option(
     "gpus", "GPUs that share a step (default: those here, or the job's size)", metavar="N", kind=int, group=_MFU
 )
+_REGION = Option(
+    "region",
+    "the FLOPs are those of one NVTX range with such a name, such as forward, on one GPU (--gpus N: on so many)",
+    metavar="TEXT",
+    group=_MFU,
+)
 _SCALING_OPTION = Option(
     "scaling",
     "strong: both jobs did the same work (default); weak: each GPU did the same",
@@ -158,6 +165,7 @@ less than the time of the other tables, from the job's first event to its last; 
   nsystui efficiency rank*.sqlite --time 1.2s:1.5s --tables device --format json
   nsystui efficiency rank*.sqlite --useful talp
   nsystui efficiency rank*.sqlite --flops-per-step 6.2e15
+  nsystui efficiency rank*.sqlite --flops-per-step 4.1e13 --region forward
   nsystui efficiency 64/rank*.sqlite --baseline 8/rank*.sqlite --scaling strong""",
         topic="numbers",
         order=90,
@@ -175,7 +183,7 @@ less than the time of the other tables, from the job's first event to its last; 
                 default="pop",
                 group="efficiency",
             ),
-            *(_FLOPS, _PEAK, _GPUS, *steps_in(_MFU)),
+            *(_FLOPS, _PEAK, _GPUS, _REGION, *steps_in(_MFU)),
             Option(
                 "baseline",
                 "exports of a job of another size, after FILE",

@@ -71,12 +71,16 @@ def known_peak(model: str) -> Peak | None:
 
 @dataclass(frozen=True)
 class MfuRequest:
-    """The user's values. ``peak_tflops`` and ``gpus`` are ``None`` where those of the exports are wanted."""
+    """The user's values. ``peak_tflops`` and ``gpus`` are ``None`` where those of the exports are wanted.
+
+    ``region``: a filter on the names of NVTX ranges; then ``flops_per_step`` are those of one such range.
+    """
 
     flops_per_step: float
     peak_tflops: float | None = None
     gpus: int | None = None
     step_range: str | None = None
+    region: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Mfu:
 
     ``step_time``: ns, the median of ``intervals`` step times. ``achieved``: TFLOP/s for each GPU. ``compute``: the
     share, from 0 to 1, of the time of all steps and GPUs in which a compute kernel ran. ``ceiling``: the MFU if one
-    always ran.
+    always ran. ``intensity``: of a region the FLOPs by the bytes that its DRAM read and wrote.
     """
 
     request: MfuRequest
@@ -95,6 +99,7 @@ class Mfu:
     peak: Peak | None
     compute: float | None
     notes: tuple[str, ...]
+    intensity: float | None = None
 
     @property
     def achieved(self) -> float | None:
@@ -127,7 +132,7 @@ def mfu(
     together = np.concatenate([np.empty(0, np.int64), *times])
     step_time = float(np.median(together)) if len(together) else None
     count, count_note = _gpus(request, gpus, reports)
-    peak, peak_note = _peak(request, gpus)
+    peak, peak_note = peak_of(request, gpus)
     notes = [count_note, peak_note, *steps.notes]
     time = sum(int(one.time.sum()) for one in parts)
     compute = sum(int(one.part("compute").sum()) for one in parts) / time if time else None
@@ -175,8 +180,8 @@ def _number(report: Report, name: str) -> int | None:
     return whole_number(report.metadata.environment.get(name, ""), _MOST_PROCESSES)
 
 
-def _peak(request: MfuRequest, gpus: Sequence[DeviceIntervals]) -> tuple[Peak | None, str]:
-    """The peak of each GPU, and where it is from."""
+def peak_of(request: MfuRequest, gpus: Sequence[DeviceIntervals]) -> tuple[Peak | None, str]:
+    """The peak of each GPU, ``None`` where it is not known, and in words where it is from, or why."""
     if request.peak_tflops is not None:
         return Peak(request.peak_tflops, "--peak-tflops"), f"peak {request.peak_tflops:g} TFLOP/s (--peak-tflops)"
     models = sorted({gpu.device.model or "" for gpu in gpus})

@@ -20,6 +20,7 @@ from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
 from nsystui.questions.efficiency.mfu import Mfu, MfuRequest, mfu, recorded_size
+from nsystui.questions.efficiency.region import mfu_of_region
 from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals
 from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes, unplaced
 from nsystui.questions.job.job import OpenJob
@@ -272,6 +273,8 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
 
 def mfu_of(job: OpenJob, selection: Selection, found: Efficiency, request: MfuRequest) -> Mfu:
     """The MFU over the window and GPUs of ``found``. Raises UsageError for a step range that is no pattern."""
+    if request.region is not None:
+        return mfu_of_region(job, selection, found.window, found.gpus, request)
     steps = job.steps(request.step_range)
     every = iterations(job, selection.with_window(found.window), request.step_range)
     parts = [one.of for one in every if one.numbers is not None]

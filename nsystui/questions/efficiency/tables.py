@@ -85,6 +85,7 @@ MFU_COLUMNS = (
         "flops_per_step", header="FLOPs per Step", label="FLOPs per step", unit=Unit.NUMBER, decimals=0, importance=2
     ),
 )
+_INTENSITY = Column("intensity", header="Intensity (FLOP/B)", label="FLOP/B", unit=Unit.COUNT, decimals=2)
 _LETTERS = (
     "C: compute (kernels without NCCL's), N: NCCL, M: memory, G: whole CUDA graphs; only: while none of the "
     "others runs; C+N: both overlap; all 3: C+N+M"
@@ -167,5 +168,8 @@ def mfu_table(found: Mfu) -> TableAnswer:
     """One row: the MFU and what it is made of; unknown parts are missing, and notes say why."""
     peak, source = (None, None) if found.peak is None else (found.peak.tflops, found.peak.source)
     value, ceiling = (None if one is None else 100.0 * one for one in (found.value, found.ceiling))
-    row = (value, ceiling, found.achieved, peak, source, found.step_time, found.intervals, found.gpus)
-    return TableAnswer("mfu", MFU_COLUMNS, [(*row, found.request.flops_per_step)], 1, found.notes)
+    measured = (value, ceiling, found.achieved, peak, source, found.step_time, found.intervals, found.gpus)
+    row = (*measured, found.request.flops_per_step)
+    if found.request.region is None:
+        return TableAnswer("mfu", MFU_COLUMNS, [row], 1, found.notes)
+    return TableAnswer("mfu", (*MFU_COLUMNS, _INTENSITY), [(*row, found.intensity)], 1, found.notes)
