@@ -114,6 +114,9 @@ def test_each_part_that_blocks_says_what_it_could_win(tmp_path: Path, capsys: py
 Spans = list[tuple[int, int]]
 
 
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+
+
 def ranks_with_jitter(directory: Path, extra: Sequence[int] = (0, 0, 0)) -> tuple[list[Path], list[Spans], list[Spans]]:
     """Three ranks that come at random to an all-reduce of each step, whose next kernel waits for it.
 
@@ -172,6 +175,26 @@ def test_with_one_rank_open_nccl_is_not_split(tmp_path: Path, capsys: pytest.Cap
     assert rows["blocked by NCCL"]["total_ns"] == sum(end - start for start, end in idle[1]) * US
     assert not [part for part in rows if ": " in part]
     assert "blocked by NCCL is not split into transfer and waiting: no two open ranks share its collectives" in notes
+
+
+def test_what_sends_and_receives_blocked_is_told_beside_the_other_collectives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with ExportWriter(tmp_path / "stage.sqlite") as export:
+        program, waited = Program(export, 100), []
+        for number, name in enumerate((SEND_RECV, NCCL, SEND_RECV)):
+            begin, called = 1_000 * number * US, 100 * number * US
+            program.step(number, (called, called + 90 * US))
+            program.kernel((called + US, called + 2 * US), (begin + 100 * US, begin + 200 * US))
+            program.kernel(
+                (called + 3 * US, called + 4 * US), (begin + 200 * US, begin + (300 + number) * US), name=name
+            )
+            program.kernel((called + 5 * US, called + 6 * US), (begin + (300 + number) * US, begin + 500 * US))
+            waited.append((name, (100 + number) * US))
+    rows, _ = answer(capsys, tmp_path / "stage.sqlite")
+    assert rows["blocked by NCCL"]["total_ns"] == sum(time for _, time in waited)
+    sent = sum(time for name, time in waited if name == SEND_RECV)
+    assert rows["blocked by NCCL: send and receive"]["total_ns"] == sent
 
 
 def test_waits_for_events_without_a_record_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

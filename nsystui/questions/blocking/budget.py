@@ -24,7 +24,7 @@ from nsystui.questions.collectives.matching import Member
 from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_transfers
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.conditions import job_start
+from nsystui.questions.queries.conditions import job_end, job_start
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import SLOW, StepTimes, medians_of_phases, phase_column, phase_words, step_times
 from nsystui.questions.steps.task_steps import NO_PHASE
@@ -46,6 +46,8 @@ LABELS = {
 }
 NCCL_LABELS = {name: f"{LABELS['nccl']}: {name}" for name in ("transfer", "waiting", "not split")}
 """The parts of the time that NCCL blocked."""
+SEND_AND_RECEIVE = f"{LABELS['nccl']}: send and receive"
+"""What of that time was in NCCL's ``SendRecv`` kernels."""
 _BLOCKED = "the next compute kernel had been launched and waited for this"
 MEANINGS = {
     "iteration": "from the first GPU operation of a step to that of the next one",
@@ -63,11 +65,12 @@ MEANINGS = {
     NCCL_LABELS[
         "not split"
     ]: "of this, no other open rank has the same operation, or not all of its ranks wait for all",
+    SEND_AND_RECEIVE: "of this, NCCL sent or received: the bubbles of a pipeline, or an all-to-all",
 }
 """What each row of `budget_by_step` is the time of."""
 STANDINGS = {
     **dict.fromkeys((LABELS[part] for part in ("starved", *BLOCKERS.values())), Standing.MEASURED),
-    **dict.fromkeys(NCCL_LABELS.values(), Standing.MEASURED),
+    **dict.fromkeys((*NCCL_LABELS.values(), SEND_AND_RECEIVE), Standing.MEASURED),
     LABELS["stalled"]: Standing.INFERRED,
 }
 """How it is known what could be won back, of the rows that block."""
@@ -140,7 +143,7 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
     """Tabulate the parts of an iteration over the selected GPUs; parts that no iteration has are left out.
 
     ``share`` is the part of all of their time; compute and the parts below it add up to 100 %, without those that
-    split what NCCL blocked. ``recoverable`` is the mean part of an iteration.
+    split what NCCL blocked, and what of it was in sends and receives. ``recoverable`` is the mean part of an iteration.
     """
     every = iterations(job, selection, step_name)
     if not every:
@@ -151,7 +154,8 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
     split, told = _nccl_split(job, every)
     for part in PARTS:
         sums[LABELS[part]] = [one.of.part(part) for one in every]
-        sums |= split if part == "nccl" else {}
+        if part == "nccl":
+            sums |= {**split, SEND_AND_RECEIVE: _sending(job, every)}
     whole = sum(int(times.sum()) for times in sums["iteration"])
     rows: list[Row] = []
     for name, parts in sums.items():
@@ -189,6 +193,24 @@ def _nccl_split(job: OpenJob, every: Sequence[RankIterations]) -> tuple[dict[str
         for own, times in zip(split.values(), (transfers, waits, one.part("nccl") - transfers - waits), strict=True):
             own.append(times)
     return split, [_matched(job, arrivals, of_gpu)]
+
+
+def _sending(job: OpenJob, every: Sequence[RankIterations]) -> list[Times]:
+    """The time in each iteration of each GPU that NCCL blocked while one of its ``SendRecv`` kernels ran."""
+    table = tables.kernels
+    kernels: dict[tuple[Task, int], list[list[int]]] = {}
+    if any(one.of.part("nccl").any() for one in every):
+        keys = (table.c.report, table.c.process, table.c.device)
+        query = sa.select(*keys, job_start(table), job_end(table)).where(
+            table.c.is_nccl == 1, table.c.name.contains("SendRecv"), table.c.end.is_not(None)
+        )
+        for report, process, device, *times in job.session.rows(query):
+            kernels.setdefault((Task(report, process), device), []).append(times)
+    found = []
+    for one in (item.of for item in every):
+        starts, ends = np.array(kernels.get((one.task, one.device), ()), np.int64).reshape(-1, 2).T
+        found.append(intersect(one.when["nccl"], union(starts, ends)).covered(one.starts, one.ends))
+    return found
 
 
 def _matched(job: OpenJob, arrivals: Sequence[Arrivals], of_gpu: Mapping[Member, Iterations]) -> str:

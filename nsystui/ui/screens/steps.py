@@ -14,7 +14,7 @@ from nsystui.base.answer import Answer, Record, Unit, Value
 from nsystui.base.selection import Selection, Window
 from nsystui.base.units import Wording, format_value
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.blocking.budget import LABELS, MEANINGS, NCCL_LABELS, steps_side_by_side
+from nsystui.questions.blocking.budget import LABELS, MEANINGS, NCCL_LABELS, SEND_AND_RECEIVE, steps_side_by_side
 from nsystui.questions.blocking.parts import BLOCKERS, PARTS
 from nsystui.questions.blocking.path import CATEGORIES, KINDS
 from nsystui.questions.events.kinds import EventKind
@@ -286,7 +286,8 @@ class StepsScreen(GroupedViewsScreen):
         return ask
 
 
-_OF_LABELS = {LABELS[part]: colour for part, colour in _COLOURS.items()} | dict.fromkeys(NCCL_LABELS.values(), "nccl")
+_OF_NCCL = (*NCCL_LABELS.values(), SEND_AND_RECEIVE)
+_OF_LABELS = {LABELS[part]: colour for part, colour in _COLOURS.items()} | dict.fromkeys(_OF_NCCL, "nccl")
 _FIGURES = {"median": "median", "min": "minimum", "max": "maximum"}
 
 
