@@ -142,6 +142,21 @@ def test_a_role_follows_from_collectives_and_members_or_is_not_told(rows, role):
     assert communicator_roles(frame)["c"].role == role
 
 
+@pytest.mark.parametrize(
+    ("names", "role"),
+    [
+        (["AttnFuncWithCPAndKVP2P.forward"] * 3 + [None], "CP: launched in ranges AttnFuncWithCPAndKVP2P.forward"),
+        (["cp_ring", "cp ring", "pp_p2p"], "CP: launched in ranges cp"),
+        (["tcp_send", "scp", "forward"], "PP: sends and receives alone"),
+        ([None, None, "context_parallel"], "PP: sends and receives alone"),
+    ],
+)
+def test_sends_in_ranges_of_context_parallelism_are_no_pipeline(names, role):
+    rows = [("c", "SendRecv", number % 2, 0, 5, name) for number, name in enumerate(names)]
+    frame = pd.DataFrame(rows, columns=["communicator", "collective", "rank", "start", "end", "range"])
+    assert communicator_roles(frame)["c"].role.startswith(role)
+
+
 def test_reductions_over_all_ranks_beside_compute_are_data_parallel():
     rows = [("c", "AllReduce", rank, 0, 100, exposed) for rank, exposed in ((0, 20), (1, 28))]
     frame = pd.DataFrame(rows, columns=["communicator", "collective", "rank", "start", "end", "exposed"])

@@ -249,14 +249,19 @@ class OpenJob:
         return self._smart_names[1]
 
     def pairing_by(self, groups: Collection[NcclProperty], step_range: str | None = None) -> NcclPairing:
-        """The pairing, with the steps and the NVTX ranges of its rows where these are among ``groups``."""
+        """The pairing, with the steps of its rows, and the NVTX ranges, where ``groups`` need them.
+
+        Communicators need the ranges for their roles.
+        """
         from nsystui.questions.nccl.bandwidth import in_ranges, in_steps
         from nsystui.questions.nccl.grouping import NcclProperty
 
         pairing = self.pairing()
         if NcclProperty.STEP in groups or step_range is not None:
             pairing = in_steps(pairing, self.steps(step_range))
-        return in_ranges(pairing, self.nvtx_ranges(_EVERYTHING)) if NcclProperty.RANGE in groups else pairing
+        if {NcclProperty.RANGE, NcclProperty.COMMUNICATOR}.isdisjoint(groups):
+            return pairing
+        return in_ranges(pairing, self.nvtx_ranges(_EVERYTHING))
 
     def nvtx_ranges(self, selection: Selection) -> NvtxRanges:
         """The NVTX ranges of a selection; those of every window and name are read once."""
