@@ -28,6 +28,7 @@ from nsystui.base.selection import Selection, Window
 from nsystui.demo import TrainingJob
 from nsystui.output.files import save
 from nsystui.questions.ranks.steps import step_times
+from nsystui.questions.timeline.streams import queues_over_time
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.pictures.gpu import held_back, mean
 from nsystui.ui.pictures.zoom import inside, zoomed
@@ -283,3 +284,19 @@ async def test_a_first_answer_that_takes_long_has_the_details_of_any_other(demo_
     monkeypatch.setattr(GpuScreen, "show_asking", lambda self: (show_asking(self), shown.set()))
     async with running(demo_job, cache_directory, WIDE, "4") as (app, _):
         assert screen_text(app) == expected and shown.is_set()
+
+
+async def test_queues_have_a_lane_for_each_stream_with_launches_that_wait(one_rank, cache_directory):
+    async with running(one_rank, cache_directory, WIDE, "4", *["M"] * 5) as (app, pilot):
+        line_with(app, "[queues]")
+        (own,) = gpu(app).picture.gpus
+        table = queues_over_time(app.job, Selection(), len(own.parts["busy"])).records()
+        streams = {row["stream"] for row in table}
+        assert {one.label for one in own.metrics} == {f"queue {stream}" for stream in streams}
+        for one in own.metrics:
+            expected = [row["queued_mean"] for row in table if f"queue {row['stream']}" == one.label]
+            assert [share * one.top for share in one.bins] == pytest.approx(expected, abs=0.006)
+            assert one.value() == f"{sum(expected) / len(expected):,.1f}"
+        assert max(max(one.bins) for one in own.metrics) == 1
+        assert [one.mean for one in own.metrics] == sorted((one.mean for one in own.metrics), reverse=True)
+        shows(await press(pilot, *["right"] * 30), " waiting")
