@@ -185,7 +185,7 @@ async def test_whole_graphs_have_their_part_of_the_time_are_busy_and_have_names(
         line_with(app, "count as busy")
         assert "graph" in dict((await press(pilot, "4")).screen.chart.lanes[0].stack)
         line_with(app, "count as busy")
-        assert "gpu-metrics-devices" in jobs.last_line(await press(pilot, "M"))
+        line_with(await press(pilot, "M"), "[queues]")
         assert (await press(pilot, "L")).screen.chart.line(0).letters.endswith("│CUDG│CUDG")
         assert line_with(await press(pilot, *["plus"] * 3), "CUDA graph") and "GG" not in "".join(screen_text(app))
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from nsystui.base.answer import Answer
     from nsystui.base.selection import Selection
     from nsystui.exports.ncu_csv import NcuLaunch
+    from nsystui.questions.counters.captured_metrics import CapturedMetrics
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.kernels.captured_metrics import CapturedMetrics
     from nsystui.questions.kernels.summary import GroupBy, Names
 
 
@@ -37,7 +37,7 @@ def _read_kernels(values: Values) -> _Kernels:
         from pathlib import Path
 
         from nsystui.base.errors import UsageError
-        from nsystui.questions.kernels.captured_metrics import read_captured_metrics
+        from nsystui.questions.counters.captured_metrics import read_captured_metrics
 
         if groups or values["instances"] or launches or names is not Names.SMART:
             raise UsageError("--metrics works by smart kernel name: without --by, --instances, --ncu and --names")
@@ -85,7 +85,7 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
 
         return with_ncu(answer, job.session, options.names, options.ncu, GroupBy.SHAPE in options.groups)
     if options.captured is not None:
-        from nsystui.questions.kernels.captured_metrics import with_captured_metrics
+        from nsystui.questions.counters.captured_metrics import with_captured_metrics
 
         return with_captured_metrics(answer, options.captured, job.smart_names().values())
     return answer

@@ -19,7 +19,7 @@ from nsystui.questions.kernels.summary import first_calls, kernel_summary
 from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.nvtx.loading import Texts
 from nsystui.questions.queries.conditions import is_launched_by, where
-from nsystui.questions.steps.task_steps import NO_STEP
+from nsystui.questions.steps.task_steps import NO_STEP, launch_id_spans
 from nsystui.questions.steps.times import Steps
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -57,18 +57,26 @@ def _launched(
     wanted: Mapping[str, sa.ColumnElement[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
 ) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
-    """Yield the steps of kernels, shape ``(n,)``, and the columns ``wanted`` of them."""
-    table, calls = tables.kernels, first_calls(sa.true())
-    query = sa.select(
-        table.c.report,
-        sa.func.coalesce(table.c.process, -1).label("process"),
-        sa.func.coalesce(calls.c.start, _MISSING).label("launch"),
-        *(column.label(key) for key, column in wanted.items()),
-    )
-    query = query.select_from(rows_of.outerjoin(calls, is_launched_by(table, calls)))
-    for batch in session.array_batches(query.where(*conditions, table.c.end.is_not(None))):
-        places = (batch.pop(key).astype(np.int64) for key in ("report", "process", "launch"))
-        yield steps.numbers_at(*places), batch
+    """Yield the steps of kernels, shape ``(n,)``, and the columns ``wanted`` of them.
+
+    The calls are joined a span of correlation ids at a time: all at once they would take gigabytes.
+    """
+    table, ids = tables.kernels, tables.kernels.c.correlation_id
+    spans = list(launch_id_spans(session, [report.index for report in session.reports]))
+    chosen = [(ids.between(*span), tables.api_calls.c.correlation_id.between(*span)) for span in spans]
+    others = sa.or_(ids.is_(None), ids < spans[0][0], ids > spans[-1][1]) if spans else sa.true()
+    for own, of_calls in (*chosen, (others, sa.false())):
+        calls = first_calls(of_calls)
+        query = sa.select(
+            table.c.report,
+            sa.func.coalesce(table.c.process, -1).label("process"),
+            sa.func.coalesce(calls.c.start, _MISSING).label("launch"),
+            *(column.label(key) for key, column in wanted.items()),
+        )
+        query = query.select_from(rows_of.outerjoin(calls, is_launched_by(table, calls)))
+        for batch in session.array_batches(query.where(own, *conditions, table.c.end.is_not(None))):
+            places = (batch.pop(key).astype(np.int64) for key in ("report", "process", "launch"))
+            yield steps.numbers_at(*places), batch
 
 
 def _rows_in_steps(
@@ -95,6 +103,7 @@ def _rows_in_steps(
     del group, time
     give_back()
     numbers, arrays = measures_of(every, times, session.limits.rows_at_once(_ROW))
+    del every, times
     step = numbers >> _SHIFT
     values = np.array(list(kinds), np.int64).reshape(-1, len(keys) + 1)[numbers & ((1 << _SHIFT) - 1), :-1].T
     for key, column in zip(wanted, values, strict=True):

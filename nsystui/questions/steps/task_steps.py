@@ -147,15 +147,15 @@ def launched_work(
     """
     chosen = sorted(set(reports))
     work = [tables.of(table) for table in GPU_TABLES if session.count(table)]
-    for ids in _id_spans(session, chosen) if work else ():
+    for ids in launch_id_spans(session, chosen) if work else ():
         for table in work:
             query = _launches_query(table, chosen, ids).add_columns(*more.get(table.name, ()))
             for batch in session.array_batches(query):
                 yield from _by_task(batch)
 
 
-def _id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The correlation ids of the calls in portions, first and last: a join of all at once would hold all calls.
+def launch_id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the correlation ids of the calls in portions, first and last: a join of all at once would hold all calls.
 
     Ids count up, so that each portion is in a few row groups.
     """

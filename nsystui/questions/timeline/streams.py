@@ -78,7 +78,7 @@ class _Launches:
 
 
 @dataclass(frozen=True, eq=False)
-class Queue:
+class LaunchQueue:
     """The launches of a stream, job time in ns: when each was ``called``, and when operations began; both ascending."""
 
     called: Times
@@ -203,7 +203,7 @@ def _queue(own: _Launches) -> tuple[int, float, int, float, float]:
     delay = start - called
     called.sort()
     start.sort()
-    queue = Queue(called, start)
+    queue = LaunchQueue(called, start)
     span = int(max(start[-1], called[-1]) - called[0])
     mean = float(delay.sum() / span) if span else 0.0
     delays = float(np.median(delay)), float(np.percentile(delay, 90))
@@ -220,16 +220,16 @@ TIME_COLUMNS = (
 )
 
 
-def queues(job: OpenJob, selection: Selection) -> Mapping[tuple[int, int, int], Queue]:
+def queues(job: OpenJob, selection: Selection) -> Mapping[tuple[int, int, int], LaunchQueue]:
     """Find the queue of each selected stream by rank, device and stream, over all of the time; kept with the job."""
     chosen = selection.with_name(None).with_window(None)
 
-    def make() -> dict[tuple[int, int, int], Queue]:
+    def make() -> dict[tuple[int, int, int], LaunchQueue]:
         ranks = {item.task: item.rank for item in selected_ranks(job.ranks, chosen)}
         counts = {place: count for place, (count, *_) in _spent(job.session, chosen).items() if place[0] in ranks}
         launches = _launches(job.session, counts).items()
         of_rank = sorted(((ranks[place[0]], *place[1:]), own) for place, own in launches)
-        return {place: Queue(*(np.sort(times) for times in own.times())) for place, own in of_rank}
+        return {place: LaunchQueue(*(np.sort(times) for times in own.times())) for place, own in of_rank}
 
     return job.once(("queues", chosen), make)
 
