@@ -74,7 +74,7 @@ class _Launches:
         """Take the times of the calls and of the operations' starts, ns; no operation starts before its call."""
         called, start = (np.concatenate(parts) for parts in (self.called, self.start))
         self.called, self.start = [], []
-        return called, np.maximum(start, called)
+        return called, np.maximum(start, called, out=start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,13 +201,14 @@ def _queue(own: _Launches) -> tuple[int, float, int, float, float]:
     """The largest and the mean number of queued launches, the time at the limit, and the delay: median and p90, ns."""
     called, start = own.times()
     delay = start - called
+    waited, (median, p90) = int(delay.sum()), np.percentile(delay, (50, 90), overwrite_input=True).tolist()
+    del delay
     called.sort()
     start.sort()
     queue = LaunchQueue(called, start)
     span = int(max(start[-1], called[-1]) - called[0])
-    mean = float(delay.sum() / span) if span else 0.0
-    delays = float(np.median(delay)), float(np.percentile(delay, 90))
-    return int(queue.waiting.max()), round(mean, 2), queue.time_at(QUEUE_LIMIT), *delays
+    mean = round(waited / span, 2) if span else 0.0
+    return int(queue.waiting.max()), mean, queue.time_at(QUEUE_LIMIT), median, p90
 
 
 TIME_COLUMNS = (
