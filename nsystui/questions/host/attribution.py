@@ -112,9 +112,6 @@ FEW = 300
 """Of so many spans only the calls are read that overlap one, or are beside it."""
 _SPAN = 1000
 """Bytes that a span takes with the calls around it and the pieces of its causes."""
-_ROW = 200
-"""Bytes that a call, a sample or a scheduling event takes in memory, at the most."""
-_READ = (tables.api_calls, tables.os_calls, tables.nvtx_ranges, tables.sched_events, tables.host_samples)
 BESIDE = 10_000_000
 """As far before or behind a span as this, ns, a call locates time in it of which nothing is recorded."""
 _PORTION = 1 << 18
@@ -269,45 +266,17 @@ class _Host:
 
     @classmethod
     def load(cls, job: OpenJob, spans: IdleSpans, beside: int) -> _Host:
-        """Read what is recorded around some spans; where that is little, of all time, once for the whole job."""
         session = job.session
         tasks = frozenset(task for task, _ in spans.gpus)
-        is_small = sum(map(session.count, _READ)) <= session.limits.rows_at_once(_ROW)
-        few = None
-        if is_small:
-            every = tasks | {item.task for item in job.ranks}
-            host = job.once(("host threads", every), lambda: cls._read(job, every, None, None, True))
-            host = replace(host, causes={}, threads={})
-        else:
-            hull = Window(int(spans.starts.min()) - beside, int(spans.ends.max()) + beside)
-            if len(spans) <= FEW:
-                few = [(one.task, one.start - beside, one.end + beside) for one in spans]
-            host = cls._read(job, tasks, hull, few, len(spans) <= session.limits.rows_at_once(_SPAN))
-        if is_small or len(spans) <= session.limits.rows_at_once(_SPAN):
-            host.launching, host.ending = launching_threads(session, tasks, spans.starts, spans.ends, len(spans) <= FEW)
-        return host
-
-    @classmethod
-    def _read(
-        cls,
-        job: OpenJob,
-        tasks: frozenset[Task],
-        hull: Window | None,
-        spans: Sequence[tuple[Task, int, int]] | None,
-        with_cuda: bool,
-    ) -> _Host:
-        """What is recorded of the threads of ``tasks`` in ``hull``; of few ``spans`` the calls around them alone.
-
-        Unless ``with_cuda`` the CUDA calls come later, see `read_calls`.
-        """
-        session, few, api_calls = job.session, spans, tables.api_calls
+        hull = Window(int(spans.starts.min()) - beside, int(spans.ends.max()) + beside)
         workers = workers_by_rank(job, tasks)
         selection = Selection(hull, tasks | workers.keys())
-        if spans is not None:
-            of_workers = [(worker, *one[1:]) for worker, rank in workers.items() for one in spans if one[0] == rank]
-            few = [*spans, *of_workers]
+        few, api_calls = None, tables.api_calls
+        if len(spans) <= FEW:
+            few = [(one.task, one.start - beside, one.end + beside) for one in spans]
+            few += [(worker, low, high) for worker, rank in workers.items() for task, low, high in few if task == rank]
         cuda, callers = NO_CALLS, set[Thread]()
-        if with_cuda:
+        if len(spans) <= session.limits.rows_at_once(_SPAN):
             cuda = calls_of(session, api_calls, selection, few)
         elif session.count(api_calls):
             query = sa.select(api_calls.c.report, api_calls.c.thread).where(*where(api_calls, selection))
@@ -320,9 +289,12 @@ class _Host:
         threads = {*callers, *cuda.threads, *mpi.threads, *os.threads, *scheduling.threads, *samples.threads, *gil.held}
         usual = usual_threads(session, tasks)
         names = {one.thread: one for one in named_threads(job, threads | set(usual.values()))}
+        launching, ending = (
+            ({}, {}) if callers else launching_threads(session, tasks, spans.starts, spans.ends, few is not None)
+        )
         return cls(
-            cuda, mpi, os, scheduling, samples, python, gil, files_of(session, selection), names, {}, {}, usual,
-            workers, os_callers(session, os.chains), profiler_overhead(session, selection),
+            cuda, mpi, os, scheduling, samples, python, gil, files_of(session, selection), names, launching,
+            ending, usual, workers, os_callers(session, os.chains), profiler_overhead(session, selection),
         )  # fmt: skip
 
     def read_calls(self, session: Session, spans: IdleSpans) -> None:
