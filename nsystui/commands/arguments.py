@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Options of commands with which an answer is of some of the rows, and not that which is remembered.
 _NARROWING = ("filter_time", "filter_nvtx", "instances", "bucket")
-_OF_ITS_OWN = (*_NARROWING, "by_rank", "ncu", "nccl_log")
+_OF_ITS_OWN = (*_NARROWING, "by_rank", "ncu", "metrics", "nccl_log")
 
 
 def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:

@@ -49,9 +49,19 @@ def test_kernels_without_metrics_are_unknown_and_kernels_of_the_other_capture_al
     assert "do not have" not in run("kernels", demo_job[0], "--filter", "flash", "--metrics", path).err
 
 
+def test_a_changed_file_changes_the_answer(run, demo_job, captured, tmp_path):
+    path = tmp_path / "metrics.csv"
+    lines = captured.read_text().splitlines(True)
+    for count in (2, 4):
+        path.write_text("".join(lines[:count]))
+        table = run("kernels", demo_job[0], "--metrics", path, "--format", "csv").table
+        assert sum(bool(row["Samples"]) for row in table) == count - 1
+    assert "Samples" not in run("kernels", demo_job[0], "--format", "csv").table[0]
+
+
 @pytest.mark.parametrize("words", [["--by", "rank"], ["--names", "short"], ["--instances", "x"]])
 def test_rows_that_are_not_of_smart_names_are_refused(refused, demo_job, captured, words):
-    assert "--metrics works by smart kernel name" in refused("kernels", demo_job[0], "--metrics", captured, *words)
+    assert "--metrics needs smart kernel names" in refused("kernels", demo_job[0], "--metrics", captured, *words)
 
 
 @pytest.mark.parametrize(

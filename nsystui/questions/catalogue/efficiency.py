@@ -134,7 +134,7 @@ _GPUS = Option(
 )
 _REGION = Option(
     "region",
-    "the FLOPs are those of one NVTX range with such a name, such as forward, on one GPU (--gpus N: on so many)",
+    "--flops-per-step are those of one NVTX range whose name has TEXT, such as forward, on one GPU, or on --gpus",
     metavar="TEXT",
     group=_MFU,
 )

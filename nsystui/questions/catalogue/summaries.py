@@ -40,7 +40,7 @@ def _read_kernels(values: Values) -> _Kernels:
         from nsystui.questions.counters.captured_metrics import read_captured_metrics
 
         if groups or values["instances"] or launches or names is not Names.SMART:
-            raise UsageError("--metrics works by smart kernel name: without --by, --instances, --ncu and --names")
+            raise UsageError("--metrics needs smart kernel names: leave out --by, --instances, --ncu and --names")
         captured = read_captured_metrics(Path(values["metrics"]))
     return _Kernels(names, groups, values["instances"], only, values["step_range"], launches, captured)
 

@@ -42,7 +42,7 @@ def mfu_of_region(
         notes.append(f"no MFU: no NVTX range that matches {safe_text(wanted.text)} launched GPU work")
         return Mfu(request, None, 0, request.gpus or 1, peak, None, tuple(notes))
     names = sorted({ranges.names[number] for number in ranges.values("name", rows).tolist()})
-    notes.insert(0, f"of the NVTX ranges {few(names)}: the step time is the median of their GPU time")
+    notes.insert(0, f"of the NVTX ranges {few(names)}: range time is the median of their GPU time")
     moved = _bytes_moved(job, [device for gpu in gpus for device in gpu.devices], ranges, rows)
     intensity = None if not moved else request.flops_per_step * len(rows) / moved
     if intensity is None:

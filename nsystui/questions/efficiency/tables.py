@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from nsystui.base.answer import DEVICE, FILES_ONLY, HOST, PID, RANK, Column, Row, TableAnswer, Unit
 from nsystui.questions.efficiency.device import Useful
@@ -85,7 +87,16 @@ MFU_COLUMNS = (
         "flops_per_step", header="FLOPs per Step", label="FLOPs per step", unit=Unit.NUMBER, decimals=0, importance=2
     ),
 )
-_INTENSITY = Column("intensity", header="Intensity (FLOP/B)", label="FLOP/B", unit=Unit.COUNT, decimals=2)
+_OF_REGION: dict[str, dict[str, Any]] = {
+    "step_time": {"header": "Range GPU Time (ns)", "label": "range time"},
+    "steps": {"header": "Ranges", "label": "ranges"},
+    "flops_per_step": {"header": "FLOPs per Range", "label": "FLOPs per range"},
+}
+_REGION_COLUMNS = (
+    *(replace(one, **_OF_REGION.get(one.key, {})) for one in MFU_COLUMNS),
+    Column("intensity", header="Intensity (FLOP/B)", label="FLOP/B", unit=Unit.COUNT, decimals=2),
+)
+"""Those of a region, whose ranges take the place of steps."""
 _LETTERS = (
     "C: compute (kernels without NCCL's), N: NCCL, M: memory, G: whole CUDA graphs; only: while none of the "
     "others runs; C+N: both overlap; all 3: C+N+M"
@@ -172,4 +183,4 @@ def mfu_table(found: Mfu) -> TableAnswer:
     row = (*measured, found.request.flops_per_step)
     if found.request.region is None:
         return TableAnswer("mfu", MFU_COLUMNS, [row], 1, found.notes)
-    return TableAnswer("mfu", (*MFU_COLUMNS, _INTENSITY), [(*row, found.intensity)], 1, found.notes)
+    return TableAnswer("mfu", _REGION_COLUMNS, [(*row, found.intensity)], 1, found.notes)

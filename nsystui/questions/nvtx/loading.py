@@ -138,12 +138,18 @@ def read_ranges(
     label: sa.ColumnElement[Any] = LABEL,
     end_of_open: int = 0,
     conditions: Iterable[Condition] = (),
+    name_size: int = 0,
 ) -> Ranges:
     """Read the ranges of ``report`` that meet ``conditions``, named by ``label``.
 
     ``end_of_open`` is the time at which a range ends that was never closed; a range does not end before its start.
+    ``name_size`` is how many bytes a name takes in the answer: raises ExportError for more names than fit into the
+    limit of memory.
     """
-    parts = list(range_parts(session, report, texts, label, end_of_open, conditions))
+    parts = []
+    for part in range_parts(session, report, texts, label, end_of_open, conditions):
+        session.limits.check_held(report.path, len(texts.numbers), name_size, "names of NVTX ranges")
+        parts.append(part)
     found = joined(parts) if len(parts) > 1 else parts[0]
     order: Ints = np.lexsort((found.row, found.start))
     return found if bool((np.diff(order) > 0).all()) else found.only(order)
@@ -151,7 +157,7 @@ def read_ranges(
 
 _SLICE_RANGES = 1 << 18
 _NAME = 900
-"""Bytes that a name takes with its ranges and its row in an answer."""
+"""Bytes that a name takes in a report of ``nsys stats``, with its ranges and its row."""
 
 
 def range_parts(
@@ -162,10 +168,7 @@ def range_parts(
     end_of_open: int = 0,
     conditions: Iterable[Condition] = (),
 ) -> Iterator[Ranges]:
-    """Yield the ranges of `read_ranges` a slice of the rows at a time, in no order.
-
-    Raises ExportError for more names than the limit of memory has room for.
-    """
+    """Yield the ranges of `read_ranges` a slice of the rows at a time, in no order."""
     columns, part = tables.nvtx_ranges.c, session.part([report.index])
     thread = sa.func.coalesce(columns.thread, 0)
     query = sa.select(
@@ -188,7 +191,6 @@ def range_parts(
         found = part.arrays(query.where(rows))
         values = {key: np.ma.getdata(found[key]).astype(kind, copy=False) for key, kind in _RANGE_TYPES.items()}
         yield Ranges(name=texts.coded(np.ma.getdata(found["name"])), **values)
-        session.limits.check_held(report.path, len(texts.numbers), _NAME, "names of NVTX ranges")
 
 
 def ranges_as_nsys(session: Session, report: Report, selection: Selection, texts: Texts) -> Ranges:
@@ -199,7 +201,8 @@ def ranges_as_nsys(session: Session, report: Report, selection: Selection, texts
     """
     last = last_times()
     end = session.part([report.index]).scalar(sa.select(last.c.time).where(last.c.report == report.index))
-    ranges = read_ranges(session, report, texts, end_of_open=end or 0, conditions=where(tables.nvtx_ranges, selection))
+    chosen = where(tables.nvtx_ranges, selection)
+    ranges = read_ranges(session, report, texts, end_of_open=end or 0, conditions=chosen, name_size=_NAME)
     return ranges.only(ranges.is_whole).moved(report.clock_offset)
 
 

@@ -235,13 +235,6 @@ def _group_number(keys: Sequence[sa.Label[Any]]) -> sa.ColumnElement[int]:
     return sa.cast(sa.func.hash(*[key.element for key in keys]).op(">>")(1), sa.BigInteger)
 
 
-def frame_groups(frame: pd.DataFrame, value: str, keys: Sequence[str]) -> pd.DataFrame:
-    """Group as ``grouped`` does, for rows that are in memory (names that SQL cannot make)."""
-    groups = frame.groupby(list(keys), observed=True, sort=False, dropna=False)[value]
-    sizes = groups.agg(total="sum", count="size")
-    return sizes.join(frame_spread(groups)).reset_index()
-
-
 def frame_spread(groups: pd.api.typing.SeriesGroupBy, prefix: str = "") -> pd.DataFrame:
     """Compute what ``spread`` does, for groups that are in memory."""
     found = groups.agg(avg="mean", median="median", min="min", max="max", stddev="std")

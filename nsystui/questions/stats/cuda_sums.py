@@ -379,7 +379,8 @@ def _range_groups(
     query = sa.select(duration(_KERNELS).label("duration")).where(*where(_KERNELS, selection, name))
 
     rows = range_named_frame(session, selection, query, name, words)
-    return statistics.frame_groups(rows, "duration", ["name", *words])
+    groups = rows.groupby(["name", *words], observed=True, sort=False, dropna=False)["duration"]
+    return groups.agg(total="sum", count="size").join(statistics.frame_spread(groups)).reset_index()
 
 
 def _kernel_groups(session: Session, selection: Selection, options: ReportOptions) -> pd.DataFrame:

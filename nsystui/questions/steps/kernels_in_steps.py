@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _ROW = 100
 """Bytes that a kernel takes while the statistics of its group are made."""
 _SHIFT = 32
+"""A group is the number of its step above so many bits, and that of its keys."""
 _MISSING = -(2**62)
 """In place of a number that the export lacks; as a time it is in no step."""
 
@@ -95,6 +96,7 @@ def _rows_in_steps(
     group, time = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     for step, batch in _launched(steps, session, rows_of, {**wanted, "duration": value}, conditions):
         coded = [texts[key].coded(batch[key]) if key in texts else batch[key].astype(np.int64) for key in wanted]
+        # With a row of zeros, for there may be no keys.
         own, place = np.unique(np.stack([*coded, 0 * step]), axis=1, return_inverse=True)
         kind = np.array([kinds.setdefault(tuple(one), len(kinds)) for one in own.T.tolist()], np.int64)
         group.append((step << _SHIFT) + kind[place.reshape(-1)])

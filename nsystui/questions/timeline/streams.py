@@ -31,6 +31,8 @@ from nsystui.questions.steps.task_steps import launched_work
 from nsystui.store import tables
 from nsystui.store.session import Session
 
+_QUEUED = Column("queued", header="Queued Max", label="queued", unit=Unit.COUNT)
+_QUEUED_MEAN = Column("queued_mean", header="Queued Mean", label="mean queued", unit=Unit.NUMBER, decimals=1)
 COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -41,8 +43,8 @@ COLUMNS = (
     Column("compute", header="Compute (ns)", label="compute", unit=Unit.DURATION),
     Column("communication", header="Communication (ns)", label="comm", unit=Unit.DURATION, importance=1),
     Column("copies", header="Copies (ns)", label="copies", unit=Unit.DURATION, importance=1),
-    Column("queued", header="Queued Max", label="queued", unit=Unit.COUNT),
-    Column("queued_mean", header="Queued Mean", label="mean queued", unit=Unit.NUMBER, decimals=1, importance=3),
+    _QUEUED,
+    _QUEUED_MEAN.with_importance(3),
     Column("at_limit", header="Time at Limit (ns)", label="at limit", unit=Unit.DURATION, importance=3),
     Column("delay", header="Med Launch Delay (ns)", label="delay", unit=Unit.DURATION, decimals=0, importance=1),
     Column(
@@ -57,7 +59,7 @@ QUEUE_LIMIT = 1024
 _MOSTLY = 0.95
 _SAMPLED = 1000
 """The ranges around about so many launches of a stream, evenly chosen, are looked at."""
-_Place = tuple[Task, int, int]
+StreamPlace = tuple[Task, int, int]
 """A process, a CUDA ordinal in it and a stream."""
 
 
@@ -155,9 +157,9 @@ def _kind(times: Sequence[int]) -> str:
     return next((word for word, one in zip(words, times, strict=True) if one >= _MOSTLY * sum(times)), "mixed")
 
 
-def _spent(session: Session, selection: Selection) -> dict[_Place, list[int]]:
+def _spent(session: Session, selection: Selection) -> dict[StreamPlace, list[int]]:
     """The operations of each stream, and the durations of what computes, communicates and copies, ns."""
-    found: dict[_Place, list[int]] = {}
+    found: dict[StreamPlace, list[int]] = {}
     others = communicating(session)
     for table in (tables.kernels, tables.graph_launches, tables.memory_ops):
         if not session.count(table):
@@ -176,12 +178,12 @@ def _spent(session: Session, selection: Selection) -> dict[_Place, list[int]]:
     return found
 
 
-def _launches(session: Session, counts: Mapping[_Place, int]) -> dict[_Place, _Launches]:
+def _launches(session: Session, counts: Mapping[StreamPlace, int]) -> dict[StreamPlace, _Launches]:
     calls = tables.api_calls.c.thread.label("thread")
     more = {
         one.name: (*(tables.of(one).c[key].label(key) for key in ("device", "stream")), calls) for one in GPU_TABLES
     }
-    found: dict[_Place, _Launches] = {place: _Launches() for place in counts}
+    found: dict[StreamPlace, _Launches] = {place: _Launches() for place in counts}
     for task, work in launched_work(session, {place[0].report for place in counts}, more):
         for device, stream in np.unique(np.stack([work["device"], work["stream"]]), axis=1).T.tolist():
             own = found.get((task, device, stream))
@@ -211,26 +213,19 @@ def _queue(own: _Launches) -> tuple[int, float, int, float, float]:
     return int(queue.waiting.max()), mean, queue.time_at(QUEUE_LIMIT), median, p90
 
 
-TIME_COLUMNS = (
-    RANK,
-    DEVICE,
-    STREAM,
-    START,
-    Column("queued", header="Queued Max", label="queued", unit=Unit.COUNT),
-    Column("queued_mean", header="Queued Mean", label="mean queued", unit=Unit.NUMBER, decimals=2),
-)
+TIME_COLUMNS = (RANK, DEVICE, STREAM, START, _QUEUED, _QUEUED_MEAN)
 
 
-def queues(job: OpenJob, selection: Selection) -> Mapping[tuple[int, int, int], LaunchQueue]:
-    """Find the queue of each selected stream by rank, device and stream, over all of the time; kept with the job."""
+def queues(job: OpenJob, selection: Selection) -> Mapping[StreamPlace, LaunchQueue]:
+    """Find the queue of each selected stream over all of the time, by rank, device and stream; kept with the job."""
     chosen = selection.with_name(None).with_window(None)
 
-    def make() -> dict[tuple[int, int, int], LaunchQueue]:
+    def make() -> dict[StreamPlace, LaunchQueue]:
         ranks = {item.task: item.rank for item in selected_ranks(job.ranks, chosen)}
         counts = {place: count for place, (count, *_) in _spent(job.session, chosen).items() if place[0] in ranks}
-        launches = _launches(job.session, counts).items()
-        of_rank = sorted(((ranks[place[0]], *place[1:]), own) for place, own in launches)
-        return {place: LaunchQueue(*(np.sort(times) for times in own.times())) for place, own in of_rank}
+        launches = _launches(job.session, counts)
+        places = sorted(launches, key=lambda place: (ranks[place[0]], place))
+        return {place: LaunchQueue(*(np.sort(times) for times in launches[place].times())) for place in places}
 
     return job.once(("queues", chosen), make)
 
@@ -238,10 +233,11 @@ def queues(job: OpenJob, selection: Selection) -> Mapping[tuple[int, int, int], 
 def queues_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
     """Tabulate how many launches wait in each of ``bins`` equal spans of the selected time, stream by stream."""
     edges = edges_of(job.extent(selection), bins)
+    ranks = {item.task: item.rank for item in job.ranks}
     rows: list[Row] = []
-    for place, queue in queues(job, selection).items():
+    for (task, device, stream), queue in queues(job, selection).items():
         found = (own.tolist() for own in (queue.most(np.array(edges)), queue.mean(np.array(edges)).round(2)))
-        rows += [(*place, *one) for one in zip(edges[:-1], *found, strict=True)]
+        rows += [(ranks[task], device, stream, *one) for one in zip(edges[:-1], *found, strict=True)]
     return TableAnswer("queues", TIME_COLUMNS, rows, len(rows))
 
 

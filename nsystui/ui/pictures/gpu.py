@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.base.answer import END, RANK, START, Column, Row, TableAnswer, Unit
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import safe_text
 from nsystui.base.units import MISSING, format_value
 from nsystui.questions.algebra.intervals import covered_per_bin, union
@@ -274,9 +274,9 @@ def _gpus(
     window: Window,
     columns: int,
     sources: Sequence[MetricSource],
-    queued: Mapping[tuple[int, int], tuple[Metric, ...]],
+    queued: Mapping[tuple[Task, int], tuple[Metric, ...]],
 ) -> tuple[GpuLanes, ...]:
-    """The devices by rank, then the GPUs that have only metrics; a device has ``queued`` by its rank and ordinal."""
+    """The devices by rank, then the GPUs that have only metrics; a device has ``queued`` by its task and ordinal."""
     length = window.end - window.start
     if length <= 0:
         return ()
@@ -291,7 +291,7 @@ def _gpus(
         title = f"rank {device.task.rank}" + (f" d{device.device}" if several else "")
         part_names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
         parts = {name: tuple(getattr(lanes, name).tolist()) for name in part_names}
-        own = queued.get((device.task.rank, device.device), metrics.get(place, ()))
+        own = queued.get((device.task.task, device.device), metrics.get(place, ()))
         found.append(GpuLanes(device, title, parts, lanes.totals, own))
     names = {report.index: f"{report.name} " for report in job.session.reports}
     for (report, gpu), own in metrics.items():
@@ -303,16 +303,16 @@ def _gpus(
 
 def _queues(
     job: OpenJob, selection: Selection, window: Window, columns: int
-) -> Mapping[tuple[int, int], tuple[Metric, ...]]:
-    """How many launches wait in the streams of each device, as shares of the most of all; by rank and ordinal."""
+) -> Mapping[tuple[Task, int], tuple[Metric, ...]]:
+    """How many launches wait in the streams of each device, as shares of the most of all; by task and ordinal."""
     length = window.end - window.start
     if length <= 0:
         return {}
     edges = np.array(edges_of(window, min(columns, length)))
-    found: dict[tuple[int, int], list[tuple[float, int, NDArray[np.float64]]]] = {}
-    for (rank, device, stream), queue in queues(job, selection).items():
+    found: dict[tuple[Task, int], list[tuple[float, int, NDArray[np.float64]]]] = {}
+    for (task, device, stream), queue in queues(job, selection).items():
         means = queue.mean(edges)
-        found.setdefault((rank, device), []).append((float(means.mean()), stream, means))
+        found.setdefault((task, device), []).append((float(means.mean()), stream, means))
     top = max((float(means.max()) for own in found.values() for *_, means in own), default=0.0) or 1.0
     return {
         place: tuple(
