@@ -463,6 +463,17 @@ def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread
         assert parts_of_row(job, GAPS, found["last"]) == f"causes: {causes.NOTHING} 85.7 %, cudaLaunchKernel 14.3 %"
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_ranges_that_begin_at_once_the_shortest_is_the_innermost(tmp_path: Path, order: int):
+    with training(tmp_path / "b.sqlite") as (export, main_thread, _):
+        for end, name in [(30, "outer"), (12, "inner"), (8, "innermost")][::order]:
+            export.nvtx_range(main_thread, 4 * MS, end * MS, name)
+        launched(export, main_thread, (0, 1, 0, 2), (19, 20, 20, 22))
+    with job_of(tmp_path / "b.sqlite") as job:
+        found = {row["range"]: row["time"] for row in gaps_table(job, GAPS, "range").records()}
+    assert found == {naming.OUTSIDE: 2 * MS, "innermost": 4 * MS, "inner": 4 * MS, "outer": 8 * MS}
+
+
 @pytest.mark.campaign
 def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memory():
     with job_of(*shared("dataloader-bound-a100")) as job:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, as_times, merge, subtract, union
 
 BLOCK = 4096
@@ -289,7 +290,7 @@ def slices(sets: Sequence[IntervalBlocks], window: tuple[int, int] | None = None
 
     Only what lies in ``window``, ``[start, end)``, where there is one. An interval across a slice's end is cut there.
     """
-    firsts = np.unique(np.concatenate([one.firsts for one in sets]))
+    firsts = distinct(np.concatenate([one.firsts for one in sets]))
     if not len(firsts):
         return
     start, end = int(firsts[0]), max(one.end for one in sets if len(one.firsts))
@@ -316,7 +317,7 @@ def _packed(starts: Times, ends: Times) -> IntervalBlocks:
         starts, ends = _in_pieces(starts, ends)
     count = len(starts)
     far = np.flatnonzero(starts[1:] - ends[:-1] > _LONGEST) + 1
-    bounds = np.unique(np.concatenate((np.arange(0, count, BLOCK), far)))
+    bounds = distinct(np.concatenate((np.arange(0, count, BLOCK), far)))
     edges = np.column_stack((starts, ends)).ravel()
     steps = np.diff(edges, prepend=edges[:1])
     steps[2 * bounds] = 0

@@ -280,8 +280,9 @@ def _named(job: OpenJob, pieces: Sequence[PathPiece], calls: Mapping[Task, _Side
     ranges = ThreadRanges.load(job) if with_ranges else None
     around: dict[tuple[Task, int], Segments] = {}
     if ranges is not None:
+        when = Window(min(min(one.start, one.launched) for one in pieces), max(one.end for one in pieces))
         for task, thread in {(one.task, one.thread) for one in pieces}:
-            around[task, thread] = ranges.of(task, (task.report, thread))
+            around[task, thread] = ranges.of(task, (task.report, thread), when)
     found: list[Named] = []
     for piece in pieces:
         own = around.get((piece.task, piece.thread))

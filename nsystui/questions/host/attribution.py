@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import (
     EMPTY,
     Intervals,
@@ -110,8 +111,8 @@ PROFILERS = ("[NSys", "CUPTI worker thread")
 """What the names of the profiler's own threads begin with."""
 FEW = 300
 """Of so many spans only the calls are read that overlap one, or are beside it."""
-_SPAN = 1000
-"""Bytes that a span takes with the calls around it and the pieces of its causes."""
+_SPAN, _IN_RANGES = 1000, 600
+"""Bytes that a span takes with the calls around it and the pieces of its causes, and besides with NVTX ranges."""
 BESIDE = 10_000_000
 """As far before or behind a span as this, ns, a call locates time in it of which nothing is recorded."""
 _PORTION = 1 << 18
@@ -160,7 +161,7 @@ def over_ranks(attribution: Attribution) -> Attribution:
     met: set[int] = set()
     for part in attribution.portions():
         gpu = attribution.spans.gpu[attribution.span[part]]
-        met.update(np.unique(gpu * np.int64(len(causes)) + attribution.cause[part]).tolist())
+        met.update(distinct(gpu * np.int64(len(causes)) + attribution.cause[part]).tolist())
     for number, cause in (divmod(pair, len(causes)) for pair in sorted(met)):
         thread = causes[cause].thread
         if thread:
@@ -190,7 +191,7 @@ def attribute(
     ranges = ThreadRanges.load(job) if with_ranges else None
     names = ("",) if ranges is None else ranges.names
     found: dict[str, list[NDArray[Any]]] = {key: [] for key in ("launcher", "span", "cause", "range", "time")}
-    for rows in job.session.slices(len(spans), _SPAN, "causes of idle time", "gaps"):
+    for rows in job.session.slices(len(spans), _SPAN + _IN_RANGES * with_ranges, "causes of idle time", "gaps"):
         part = spans.at(rows)
         if len(part) < len(spans):
             host.read_calls(job.session, part)
@@ -227,9 +228,11 @@ def _pieces(
     for place in np.argsort(first).tolist():
         number, which = divmod(int(groups[place]), len(launchers))
         task, thread = tasks[number], launchers[which]
-        around = ranges.of(task, thread) if ranges is not None else None
+        rows = np.flatnonzero(group.reshape(-1) == place)
+        hull = Window(int(spans.starts[rows].min()), int(spans.ends[rows].max()))
+        around = ranges.of(task, thread, hull) if ranges is not None else None
         # Several GPUs of a process are idle at once: to be looked at one after the other.
-        for disjoint in disjoint_runs(np.flatnonzero(group.reshape(-1) == place), spans.starts, spans.ends):
+        for disjoint in disjoint_runs(rows, spans.starts, spans.ends):
             inside = Intervals(spans.starts[disjoint], spans.ends[disjoint])
             timeline = host.timeline(task, thread, inside, with_calls)
             pieces = pairs(inside, timeline)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import DEVICE, RANK, START, Column, Record, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
+from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect
 from nsystui.questions.host.attribution import Attribution, attribute, over_ranks
 from nsystui.questions.host.causes import (
@@ -42,6 +43,7 @@ from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.nvtx.chains import narrow
 from nsystui.questions.queries.conditions import given, job_end, job_start, where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.tasks import GPU_TABLES
@@ -115,7 +117,7 @@ def _spans(
                     kept.append(values)
     starts, ends, gpu, parts = (np.concatenate(found.pop(key)) for key in list(found))
     used = np.unique(gpu)
-    gpu = np.searchsorted(used, gpu).astype(np.int32)
+    gpu = narrow(np.searchsorted(used, gpu))
     return IdleSpans([gpus[number] for number in used.tolist()], gpu, starts, ends), parts
 
 
@@ -182,9 +184,7 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     spans = np.zeros(len(groups), np.int64)
     for part in one.portions():
         np.add.at(times, (numbers[part], idle.parts[one.span[part]]), one.time[part])
-        # By sorting: the hash table of np.unique takes minutes for millions of such products.
-        owners = np.sort(group[numbers[part]] * len(one.spans) + one.span[part])
-        of_group = owners[np.diff(owners, prepend=-1) > 0]
+        of_group = distinct(group[numbers[part]] * len(one.spans) + one.span[part])
         spans += np.bincount(of_group // len(one.spans), minlength=len(groups))
     rows: list[Row] = []
     for key, number in groups.items():

@@ -10,10 +10,12 @@ from functools import cached_property
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.selection import Selection, Task
+from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.metadata import pid_of, process_of, tid_of
+from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.host.segments import FAR, NO_THREAD, Segments, Thread, one_after_the_other
+from nsystui.questions.algebra.nesting import NO_PARENT
+from nsystui.questions.host.segments import NO_THREAD, Segments, Thread
 from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.paths import numbered, template
@@ -206,22 +208,29 @@ class ThreadRanges:
     def _lanes(self) -> Mapping[Thread, int]:
         return {(one.report, one.thread): number for number, one in enumerate(self.ranges.lanes)}
 
-    def of(self, task: Task, thread: Thread | None) -> Segments:
-        """The places in ``names`` from the beginning of time to its end."""
+    def of(self, task: Task, thread: Thread | None, when: Window) -> Segments:
+        """The places in ``names`` over all of ``when``, job time."""
         if task.report not in self.reports:
-            return _always(1)
+            return _always(1, when)
         ranges = self.ranges
-        lane = self._lanes.get(thread, -1) if thread is not None else -1
+        lane = self._lanes.get(thread, NO_PARENT) if thread is not None else NO_PARENT
         mine = ranges.nested_of(lane)
-        if not len(mine):
-            return _always(0)
-        edges = np.unique(np.concatenate((ranges.values("start", mine), ranges.values("end", mine))))
+        met = [mine[slice(*np.searchsorted(ranges.values("start", mine), [when.start, when.end]))]]
+        del mine
+        around = ranges.innermost_at(np.array([lane]), np.array([when.start]))
+        while around[0] >= 0:
+            met.append(around)
+            around = ranges.values("parent", around)
+        rows = np.concatenate(met)
+        moments = np.concatenate((ranges.values("start", rows), ranges.values("end", rows)))
+        inside = moments[(moments > when.start) & (moments < when.end)]
+        edges = np.concatenate(([when.start], distinct(inside), [when.end]))
         around = ranges.innermost_at(np.full(len(edges) - 1, lane), edges[:-1])
         while len(other := np.flatnonzero((around >= 0) & (self.labels[ranges.values("name", around)] < 0))):
             around[other] = ranges.values("parent", around[other])
         labels = np.where(around >= 0, self.labels[ranges.values("name", around)], 0)
-        return one_after_the_other(Segments(edges[:-1], edges[1:], labels), _always(0))
+        return Segments(edges[:-1], edges[1:], labels)
 
 
-def _always(label: int) -> Segments:
-    return Segments(np.array([-FAR]), np.array([FAR]), np.array([label]))
+def _always(label: int, when: Window) -> Segments:
+    return Segments(np.array([when.start]), np.array([when.end]), np.array([label]))

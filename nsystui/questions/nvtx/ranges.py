@@ -18,6 +18,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.text import few
 from nsystui.exports.metadata import pid_of, process_of, tid_of
+from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chained, narrow, rows_by_level
 from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_of_each
@@ -360,8 +361,12 @@ class NvtxRanges:
         for lane in np.unique(lanes[lanes >= 0]).tolist():
             chosen = np.flatnonzero(lanes == lane)
             mine = self.nested_of(lane)
-            mine = mine[np.lexsort((self.values("level", mine), self.values("start", mine)))]
-            place = np.searchsorted(self.values("start", mine), times[chosen], side="right") - 1
+            starts = self.values("start", mine)
+            # Ranges that begin at the same time are in any order; the innermost is to be the last.
+            same = starts[1:] == starts[:-1]
+            tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+            mine[tied] = mine[tied][np.lexsort((self.values("level", mine[tied]), starts[tied]))]
+            place = np.searchsorted(starts, times[chosen], side="right") - 1
             # What began last before a moment is the innermost, or it is over: then one around it is.
             found[chosen] = np.where(place >= 0, mine[place], NO_PARENT) if len(mine) else NO_PARENT
         some = np.flatnonzero(found >= 0)
@@ -427,7 +432,7 @@ def with_ancestors(chosen: Flags, parent: NDArray[Any]) -> Flags:
     chosen = chosen.copy()
     rows = np.flatnonzero(chosen)
     while len(rows):
-        above = np.unique(parent[rows]).astype(np.int64)
+        above = distinct(parent[rows]).astype(np.int64)
         rows = above[above >= 0]
         rows = rows[~chosen[rows]]
         chosen[rows] = True

@@ -10,7 +10,7 @@ import numpy as np
 
 from nsystui.base.answer import PID, TID, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection
-from nsystui.questions.algebra.groups import Groups
+from nsystui.questions.algebra.groups import Groups, distinct
 from nsystui.questions.algebra.nesting import NO_PARENT, one_timeline, tree_of
 from nsystui.questions.algebra.projection import are_outside, calls_inside, project_parts
 from nsystui.questions.nvtx.loading import (
@@ -300,7 +300,7 @@ def _outside(ranges: Ranges, launches: LaunchCallColumns) -> list[Row]:
     first, ends = int(launches.op_start[calls].min()), launches.op_end[calls]
     last = calls[[ends.argmax()]]
     (pid,), (tid,) = pids(launches.threads[last]), tids(launches.threads[last])
-    op_count = len(np.unique(launches.correlation[calls]))
+    op_count = len(distinct(launches.correlation[calls]))
     place: Row = (None, None, None, pid, tid)
     return [(None, first, int(ends.max()) - first, *place, op_count, None, 0, None, None, None)]
 

@@ -25,6 +25,7 @@ from nsystui.base import anchors
 from nsystui.base.kernel_families import COMMUNICATION, NCCL, OPTIMIZER, family_of
 from nsystui.base.kernel_names import smart_name
 from nsystui.base.selection import Task
+from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.queries.conditions import of_reports
@@ -200,7 +201,7 @@ class OperationSequence:
         """The steps that begin at these places; ``None`` unless they are regular."""
         # All that one call launched, such as the nodes of a graph, is in one step.
         begins = np.searchsorted(self.launch, self.launch[begins[begins < len(self.launch)]])
-        edges = np.unique(np.concatenate(([0], begins, [len(self.launch)])))
+        edges = distinct(np.concatenate(([0], begins, [len(self.launch)])))
         sizes = np.diff(edges)
         typical = np.median(sizes)
         is_alike = np.abs(sizes - typical) <= _ALIKE * typical
@@ -311,7 +312,7 @@ def _bursts(places: Times) -> Iterator[tuple[Times, Times]]:
     if not len(places):
         return
     gaps = np.diff(places)
-    sizes = np.unique(gaps)
+    sizes = distinct(gaps)
     ratios = sizes[1:] / sizes[:-1]
     jumps = np.flatnonzero(ratios >= _JUMP)
     for within in (1, *sizes[jumps[np.argsort(-ratios[jumps])][:_MOST_JUMPS]].tolist()):
