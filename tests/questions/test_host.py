@@ -6,7 +6,7 @@ import json
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -18,20 +18,22 @@ import sqlalchemy as sa
 from support import edit, native, native_count, session_over, shared
 from synthetic import ExportWriter
 
-from nsystui.base.answer import TableAnswer
+from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.cli import main
 from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
 from nsystui.exports.writing.host import Frame
 from nsystui.exports.writing.target import Thread
-from nsystui.questions.host import causes, naming, stacks
+from nsystui.questions.host import causes, gaps, kept_causes, naming, stacks
+from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.calltree import call_tree_table, tree_of
 from nsystui.questions.host.functions import functions_table, samples_of
-from nsystui.questions.host.gaps import gaps_list, gaps_table, parts_of_row
+from nsystui.questions.host.gaps import BY, gaps_list, gaps_table, parts_of_row
 from nsystui.questions.host.threads import PARTS, thread_over_time, threads_table
 from nsystui.questions.host.time_budget import budget_with_causes
 from nsystui.questions.job.job import OpenJob
 from nsystui.store import packing, tables
+from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
 from nsystui.store.session import Session
 
@@ -581,6 +583,30 @@ def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(tmp_pat
     assert len(computed) == 1
 
 
+def test_causes_are_computed_once_and_found_by_every_table(
+    demo_job: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def tables(*paths: Path, cache: Cache | None = None) -> list[Sequence[Row]]:
+        session = Session(cache)
+        for path in paths:
+            session.add(path)
+        with closing(OpenJob(session)) as job:
+            return [gaps_table(job, Selection(), by).rows for by in BY]
+
+    of_all, of_two = tables(*demo_job), tables(*demo_job[:2])
+    asked = Counter[bool]()
+    monkeypatch.setattr(
+        kept_causes, "attribute", lambda job, spans, of: asked.update([of]) or attribute(job, spans, of)
+    )
+    cache = Cache(tmp_path / "cache")
+    for _ in range(2):
+        assert tables(*demo_job, cache=cache) == of_all
+        assert asked == {False: 1, True: 1}
+    for _ in range(2):
+        assert tables(*demo_job[:2], cache=cache) == of_two
+        assert asked == {False: 2, True: 2}
+
+
 @pytest.mark.parametrize("name", real("gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"))
 @pytest.mark.parametrize("by", ["all", "rank", "range"])
 def test_gaps_in_portions_are_those_of_all_at_once(name: str, by: str, monkeypatch: pytest.MonkeyPatch):
@@ -588,6 +614,7 @@ def test_gaps_in_portions_are_those_of_all_at_once(name: str, by: str, monkeypat
     with job_of(path) as job:
         whole = gaps_table(job, Selection(), by)
     monkeypatch.setattr(Limits, "rows_at_once", lambda limits, size: 7)
+    monkeypatch.setattr(gaps, "attribute_once", attribute)
     told: list[str] = []
     with job_of(path) as job:
         job.session.tell = lambda computing: told.append(str(computing))

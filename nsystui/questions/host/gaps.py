@@ -39,6 +39,7 @@ from nsystui.questions.host.causes import (
 from nsystui.questions.host.functions import SampleGroup, function_counts, function_words, samples_of_job, top_function
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.host.idle_spans import IdleSpan, IdleSpans
+from nsystui.questions.host.kept_causes import attribute_once
 from nsystui.questions.host.naming import named_threads, workers_by_rank
 from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets
@@ -84,7 +85,8 @@ def idle_time(
     Only of the ``wanted`` parts, and in spans of at least ``least`` ns.
     """
     spans, parts = _spans(job, selection.with_name(None), step_name, wanted, least)
-    found = attribute(job, spans, with_ranges)
+    is_kept = selection == Selection(tasks=selection.tasks, name=selection.name) and wanted == PARTS and not least
+    found = (attribute_once if is_kept and len(spans) else attribute)(job, spans, with_ranges)
     return IdleTime(found, parts, int(found.time.sum()))
 
 
