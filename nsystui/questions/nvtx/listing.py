@@ -25,7 +25,7 @@ from nsystui.base.answer import (
 from nsystui.base.selection import Selection
 from nsystui.exports.metadata import pid_column, tid_column, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, KIND_TABLES, events_query
-from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
+from nsystui.questions.nvtx.loading import FOLDED_LABEL, LABEL, NAME_SIZE, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.nvtx.paths import NO_NODE
 from nsystui.questions.nvtx.tree import NvtxTree, Order
 from nsystui.questions.queries import statistics
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from nsystui.questions.nvtx.ranges import NvtxRanges
 
 
+_MANY = 200_000
+"""Fewer ranges have not too many names in any case."""
 _SUMMARY_COLUMNS = (
     *statistics.duration_columns("Instances"),
     Column("style", header="Style", label="style", importance=4),
@@ -60,6 +62,7 @@ def nvtx_summary(
     Columns, order and values are those of ``nvtx_sum`` (docs/numbers.md#nsys-stats): a range that was never closed ends
     at the last time of any NVTX range or mark of its report. With ``fold_suffixes`` the calls of one PyTorch operator
     are one row. The name filter looks at ``domain:text``. ``types`` are the event types of the ranges that count.
+    Raises ExportError for more names than fit into the limit of memory.
     """
     table = tables.nvtx_ranges
     name = FOLDED_LABEL if fold_suffixes else LABEL
@@ -67,12 +70,17 @@ def nvtx_summary(
     last = last_times()
     of_types = table.c.event_type.in_(types)
     duration = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
+    chosen = [of_types, table.c.start.is_not(None), *where(table, selection, LABEL)]
+    if session.count(table) > _MANY:
+        names = session.scalar(sa.select(sa.func.approx_count_distinct(name)).where(*chosen))
+        largest = max(session.reports, key=lambda report: report.count(table))
+        session.limits.check_held(largest.path, names, NAME_SIZE, "names of NVTX ranges")
     frame = statistics.summary_frame(
         session,
         table.join(last, last.c.report == table.c.report),
         duration,
         [style.label("style"), name.label("name")],
-        [of_types, table.c.start.is_not(None), *where(table, selection, LABEL)],
+        chosen,
         _SUMMARY_COLUMNS,
     )
     note = missing_note(session, table)

@@ -156,7 +156,7 @@ def read_ranges(
 
 
 _SLICE_RANGES = 1 << 18
-_NAME = 900
+NAME_SIZE = 900
 """Bytes that a name takes in a report of ``nsys stats``, with its ranges and its row."""
 
 
@@ -202,7 +202,7 @@ def ranges_as_nsys(session: Session, report: Report, selection: Selection, texts
     last = last_times()
     end = session.part([report.index]).scalar(sa.select(last.c.time).where(last.c.report == report.index))
     chosen = where(tables.nvtx_ranges, selection)
-    ranges = read_ranges(session, report, texts, end_of_open=end or 0, conditions=chosen, name_size=_NAME)
+    ranges = read_ranges(session, report, texts, end_of_open=end or 0, conditions=chosen, name_size=NAME_SIZE)
     return ranges.only(ranges.is_whole).moved(report.clock_offset)
 
 
