@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK, START, Column, Record, Row, TableAnswer, Unit
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.groups import distinct
@@ -96,9 +97,9 @@ def _spans(
     """The spans of `idle_time`, and the part of each."""
     whole = extents(job.session, chosen.with_window(None))
     steady = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
-    found: dict[str, list[NDArray[Any]]] = {key: [np.zeros(0, np.int64)] for key in ("starts", "ends")}
-    found |= {key: [np.zeros(0, kind)] for key, kind in (("gpu", np.int32), ("part", np.int8))}
+    edges: tuple[list[Times], list[Times]] = ([np.zeros(0, np.int64)], [np.zeros(0, np.int64)])
     gpus: list[tuple[Task, int]] = []
+    runs: list[tuple[int, int, int]] = []
     for one in job.gpus(chosen):
         task, device = one.device.task.task, one.device.device
         worked, budget = one.worked(whole[task.report]), steady.get((task, device))
@@ -107,20 +108,30 @@ def _spans(
         window = budget.window
         begin = min(max(budget.steady, window.start), window.end)
         last = min(max(worked.end, begin), window.end)
-        edges = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
-        gpus.append((task, device))
-        kinds = [(number, low, high) for number, (part, low, high) in enumerate(edges) if part in wanted]
+        whens = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
+        kinds = [(number, low, high) for number, (part, low, high) in enumerate(whens) if part in wanted]
+        before = len(runs)
         for idle in one.idle_parts(window):
             for number, low, high in kinds:
                 here = idle.clip(low, high)
                 own = here.ends - here.starts >= least
-                place = (np.full(int(own.sum()), value) for value in (np.int32(len(gpus) - 1), np.int8(number)))
-                for kept, values in zip(found.values(), (here.starts[own], here.ends[own], *place), strict=True):
-                    kept.append(values)
-    starts, ends, gpu, parts = (np.concatenate(found.pop(key)) for key in list(found))
-    used = np.unique(gpu)
-    gpu = narrow(np.searchsorted(used, gpu))
-    return IdleSpans([gpus[number] for number in used.tolist()], gpu, starts, ends), parts
+                if own.any():
+                    edges[0].append(here.starts[own])
+                    edges[1].append(here.ends[own])
+                    runs.append((len(gpus), number, int(own.sum())))
+        if len(runs) > before:
+            gpus.append((task, device))
+    # Of millions each array is made alone, and as narrow as it can be.
+    starts, ends = (_emptied(one) for one in edges)
+    numbers, parts, counts = np.array(runs, np.int64).reshape(-1, 3).T
+    give_back()
+    return IdleSpans(gpus, np.repeat(narrow(numbers), counts), starts, ends), np.repeat(narrow(parts), counts)
+
+
+def _emptied(pieces: list[Times]) -> Times:
+    joined = np.concatenate(pieces)
+    pieces.clear()
+    return joined
 
 
 _CAUSE = Column("cause", header="Cause", label="cause")

@@ -13,6 +13,7 @@ from typing import Any
 from nsystui.base.answer import Answer, TableAnswer, Unit
 from nsystui.base.drawing import Bars, Drawing
 from nsystui.base.errors import NsystuiError
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, window_flag
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
@@ -246,6 +247,7 @@ def _asked(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any
     given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
     options = question.read({**question.default_values(), **given})
     answer = ask(question, asked.job, asked.selection, options)
+    give_back()
     return _table_of(
         title or question.title, answer, top or asked.top, _command(asked, question.command(given, _FILES))
     )
