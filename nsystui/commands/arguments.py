@@ -181,6 +181,7 @@ def open_job(
     job, exports = opener.start()
     job.tell = say_note
     session = job.session
+    session.waiting = line.waiting
     try:
         with line:
             failures = opener.add(job, exports, whole)
@@ -202,7 +203,8 @@ def open_job(
         if expected is not None:
             _expect(job, expected, is_aligned and request.opening.clock == "collectives")
         if is_aligned:
-            opener.align(job)
+            with line.waiting("clocks"):
+                opener.align(job)
     except BaseException:
         job.close()
         raise

@@ -167,7 +167,8 @@ def _answer(request: Request, names: Sequence[str], sides: tuple[Side, Side], op
     from nsystui.commands.tables import check_sort, deliver_tables
     from nsystui.questions.compare import TABLES
 
-    answers = {name: TABLES[name].make(*sides, options) for name in names}
+    with sides[0].job.session.waiting("diff"):
+        answers = {name: TABLES[name].make(*sides, options) for name in names}
     sorted_tables = {name: answer for name, answer in answers.items() if name != "summary"}
     check_sort(request.output.sort, {name: one.columns for name, one in sorted_tables.items()})
     unsorted = replace(request, output=replace(request.output, sort=None, top=None))

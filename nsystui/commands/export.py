@@ -67,13 +67,15 @@ def run(request: Request) -> int:
     try:
         from nsystui.questions.trace.trace import Trace
 
-        trace = Trace.of(job, shared.selection_of(request.selecting, job), contents, Names(own["names"]))
+        with job.session.waiting("trace"):
+            trace = Trace.of(job, shared.selection_of(request.selecting, job), contents, Names(own["names"]))
         if target == "-":
             rows = _to_stdout(trace)
         else:
             from nsystui.output.files import save_trace
 
-            rows = save_trace(trace, target, request.output.force)
+            with job.session.waiting("trace"):
+                rows = save_trace(trace, target, request.output.force)
     finally:
         job.close()
     shared.complain(f"wrote {rows:,} events to {'standard output' if target == '-' else target}")
@@ -97,7 +99,8 @@ def _export_stacks(request: Request) -> int:
         from nsystui.questions.host.functions import samples_of
         from nsystui.questions.host.naming import named_threads
 
-        samples = samples_of(job.session, shared.selection_of(request.selecting, job))
+        with job.session.waiting("samples"):
+            samples = samples_of(job.session, shared.selection_of(request.selecting, job))
         threads = named_threads(job, samples.threads)
         full_names = request.own["names"] != "short"
         refuse_no_samples(samples)

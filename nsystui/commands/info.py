@@ -71,7 +71,8 @@ def run(request: Request) -> int:
     request.output.check()
     job = shared.open_job(request)
     try:
-        chosen = [Titled(name, TITLES[name], table_of(job, name)) for name in _chosen(request)]
+        with job.session.waiting("info"):
+            chosen = [Titled(name, TITLES[name], table_of(job, name)) for name in _chosen(request)]
         if len(chosen) > 1:
             deliver_tables(request, chosen)
             return 0

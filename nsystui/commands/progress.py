@@ -6,7 +6,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Drawing
 
     from nsystui.store.packing import Progress
+    from nsystui.store.report import Report
     from nsystui.store.session import Computation
 
 _PATIENCE = 0.5
 """Seconds before the first drawing: a quick command shall not import rich."""
 _SECONDS_BETWEEN = 0.2
+_SILENCE = 1.0
+"""Seconds without any drawing after which the line says what is going on."""
 
 
 class ProgressLine:
@@ -33,11 +37,13 @@ class ProgressLine:
 
     head = ""
     _computed = ""
+    _told = ""
 
     def __init__(self, total: int | None = None) -> None:
         self._total = total
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._first = self._due = time.monotonic() + _PATIENCE
+        self._drawn = time.monotonic()
         self._drawing: Drawing | None = None
         self._lock = threading.RLock()
 
@@ -53,7 +59,7 @@ class ProgressLine:
             now = time.monotonic()
             if not self._is_terminal or now < (self._first if is_new else self._due):
                 return
-            self._due = now + _SECONDS_BETWEEN
+            self._due, self._drawn = now + _SECONDS_BETWEEN, now
             if self._drawing is None:
                 self._drawing = _drawing(self._total)
                 self._drawing.start()
@@ -61,17 +67,43 @@ class ProgressLine:
             self._drawing.update(task, description=safe_text(self.head + describe(), ascii=True), completed=done)
             self._drawing.refresh()
 
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Draws ``what`` is computed and for how long, as long as the context lasts, wherever nothing else is drawn."""
+        if not self._is_terminal:
+            yield
+            return
+        done, begun = threading.Event(), time.monotonic()
+
+        def tick() -> None:
+            while not done.wait(_SECONDS_BETWEEN):
+                with self._lock:
+                    if time.monotonic() - max(self._drawn, begun) >= _SILENCE:
+                        self.show(
+                            lambda: f"computing {self._told or what}, {time.monotonic() - begun:.0f} s", is_new=True
+                        )
+
+        ticking = threading.Thread(target=tick, name="progress", daemon=True)
+        ticking.start()
+        try:
+            yield
+        finally:
+            done.set()
+            ticking.join()
+            self.clear()
+
     def show_computing(self, working: Computation | None) -> None:
         """Draws what a session computes, or clears the line when it is done."""
         if working is None:
             self.clear()
         else:
-            is_new, self._computed = working.what != self._computed, working.what
+            is_new, self._computed, self._told = working.what != self._computed, working.what, str(working)
             self.show(lambda: f"computing {working}", is_new=is_new)
 
     def clear(self) -> None:
         """Takes the line away."""
         with self._lock:
+            self._told = ""
             if self._drawing is not None:
                 self._drawing.stop()
                 self._drawing = None
@@ -112,12 +144,17 @@ class OpeningProgress(Listener):
 
     def __init__(self, line: ProgressLine, complain: Callable[[str], object]) -> None:
         self._line, self._complain = line, complain
-        self._files = 1
+        self._files, self._ready = 1, 0
         self._done: dict[Path, Progress] = {}
         self._lock = threading.Lock()
 
     def started(self, files: int) -> None:
         self._files = files
+
+    def ready(self, path: Path, report: Report) -> None:
+        with self._lock:
+            self._ready += 1
+            self._line.show(lambda: f"opening file {self._ready:,} of {self._files:,}")
 
     def advanced(self, path: Path, progress: Progress) -> None:
         with self._lock:

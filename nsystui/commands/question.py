@@ -105,7 +105,7 @@ def run(question: Question, request: Request) -> int:
             files, window = named
             # The selection is of the job itself, so nothing of it holds for the other one.
             other = replace(request, opening=replace(request.opening, files=files), selecting=Selecting(window))
-            with closing(_opened(question, other)) as job:
+            with closing(_opened(question, other)) as job, job.session.waiting(question.name):
                 options = question.compare(job, shared.selection_of(other.selecting, job), options)
     with closing(_opened(question, request)) as job:
         from nsystui.questions.answers.answering import ask
@@ -121,7 +121,8 @@ def run(question: Question, request: Request) -> int:
             from nsystui.commands.tables import deliver_several
             from nsystui.questions.queries.data_notes import with_fitting_advice
 
-            found = question.tables(job, selection, options)
+            with job.session.waiting(question.name):
+                found = question.tables(job, selection, options)
             reports = job.session.reports
             fitted = [one._replace(answer=with_fitting_advice(one.answer, reports)) for one in found]
             return deliver_several(request, fitted)
@@ -139,7 +140,8 @@ def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selec
     from nsystui.questions.report.drawings import map_lanes
 
     if question.drawing is not None:
-        found = question.drawing(job, selection, options)
+        with job.session.waiting(question.name):
+            found = question.drawing(job, selection, options)
     else:
         found = map_lanes(draw_map(question, job, selection, options))
     if found is None:
@@ -174,7 +176,8 @@ def _drawn(question: Question, request: Request, job: OpenJob, selection: Select
 
         drawing = draw(question, job, selection, options, request.own["width"], request.own["bins"])
     elif question.draw is not None:
-        drawing = question.draw(job, selection, options)
+        with job.session.waiting(question.name):
+            drawing = question.draw(job, selection, options)
     if drawing is None:
         return None
     from nsystui.output.files import print_lines

@@ -173,7 +173,8 @@ def _tables(
         if missing and not is_alone:
             continue
         for rank, selection in selections:
-            answer = report.ask(job, selection, options)
+            with job.session.waiting(text):
+                answer = report.ask(job, selection, options)
             of_rank = "" if rank is None else f", rank {rank}"
             if not len(answer):
                 if not missing and not quiet:

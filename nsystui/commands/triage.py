@@ -117,10 +117,11 @@ def _found(
 
     with closing(shared.open_job(request, times=True, partly=True)) as job:
         tell, selection = job.session.tell, shared.selection_of(request.selecting, job)
-        found = triage(
-            job, selection, thresholds, request.own["step_range"],
-            advanced=lambda done, of, name: tell(Computation(f"findings ({name})", done, of, "rules")),
-        )  # fmt: skip
+        with job.session.waiting("findings"):
+            found = triage(
+                job, selection, thresholds, request.own["step_range"],
+                advanced=lambda done, of, name: tell(Computation(f"findings ({name})", done, of, "rules")),
+            )  # fmt: skip
         tell(None)
         top, table = found.first(request.output.top), triage_table(found)
         text = json.dumps({"lines": lines(top, files, request.own["not_checked"]), "report": report(top, files)})
@@ -163,7 +164,8 @@ def _against(request: Request, thresholds: Thresholds) -> int:
             Side(one, shared.selection_of(request.selecting, one), label)
             for one, label in zip((job, old), labels, strict=True)
         ]
-        found = against(sides[0], sides[1], thresholds, own["step_range"])
+        with job.session.waiting("findings"):
+            found = against(sides[0], sides[1], thresholds, own["step_range"])
         top = found.first(request.output.top)
         files = named_shortly(request.opening.files)
         unjudged = request.own["not_checked"]

@@ -12,7 +12,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -107,6 +107,8 @@ class Session:
     limits: Limits = field(default_factory=Limits)
     warn: Callable[[str], object] = lambda message: None
     tell: Callable[[Computation | None], object] = lambda computing: None
+    waiting: Callable[[str], AbstractContextManager[object]] = nullcontext
+    """Says that something is being computed, by its name, as long as the context lasts."""
     families: Rules = ()
     """The user's own rules for families of kernels (`base.kernel_families`): which kernels communicate."""
     workers: Workers | None = None

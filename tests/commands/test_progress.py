@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from threading import Event
 from types import SimpleNamespace
 
 import pyte
@@ -73,6 +74,30 @@ def test_a_new_computation_is_shown_at_once(terminal, clock):
         assert "first: 0 of 2" in screen_of(terminal.getvalue())[0]
         line.show_computing(Computation("second", 0, 1))
         assert "second: 0 of 1" in screen_of(terminal.getvalue())[0]
+
+
+def until(terminal: Terminal, text: str) -> str:
+    """The line of the terminal as soon as ``text`` is in it: another thread writes it."""
+    for _ in range(1000):
+        if text in (line := screen_of(terminal.getvalue())[0]):
+            return line
+        Event().wait(0.02)
+    raise AssertionError(f"{text!r} is not in {line!r}")
+
+
+def test_what_is_computed_in_silence_is_told_with_its_time_and_gone_at_the_end(terminal, clock):
+    line = ProgressLine()
+    with line.waiting("nccl"):
+        assert terminal.getvalue() == ""
+        clock[0] += 3
+        assert until(terminal, "nccl").endswith("computing nccl, 3 s")
+        line.show_computing(Computation("intervals", 2, 9))
+        clock[0] += 2
+        assert until(terminal, "5 s").endswith("computing intervals: 2 of 9 reports, 5 s")
+        line.show_computing(None)
+        clock[0] += 2
+        assert until(terminal, "7 s").endswith("computing nccl, 7 s")
+    assert screen_of(terminal.getvalue())[0] == ""
 
 
 def test_the_cursor_is_never_hidden(terminal, clock):

@@ -24,7 +24,8 @@ def ask(question: Question, job: OpenJob, selection: Selection, options: Any = N
     has.
     """
     options = question.defaults() if options is None else options
-    answer = with_fitting_advice(question.ask(job, selection, options), job.session.reports)
+    with job.session.waiting(question.name):
+        answer = with_fitting_advice(question.ask(job, selection, options), job.session.reports)
     if not question.needs:
         return answer
     missing = lacking(question, job) if not len(answer) else ()
@@ -35,7 +36,8 @@ def ask(question: Question, job: OpenJob, selection: Selection, options: Any = N
 def draw_map(question: Question, job: OpenJob, selection: Selection, options: Any = None) -> RecipeMap:
     """The lanes of a question that has a ``map``."""
     assert question.map is not None
-    drawn = question.map(job, selection, question.defaults() if options is None else options)
+    with job.session.waiting(question.name):
+        drawn = question.map(job, selection, question.defaults() if options is None else options)
     missing = lacking(question, job) if not drawn.lines else ()
     return replace(drawn, notes=tuple(dict.fromkeys((*missing, *drawn.notes))))
 

@@ -133,10 +133,11 @@ class PagedAnswer:
 
     def _fetched(self, offset: int, limit: int) -> Sequence[Row]:
         """Rows without the late column, unless the order is its."""
-        if self._is_late_first:
-            return self.session.rows(self._whole.limit(limit).offset(offset))
-        query, offset = self._narrowed(offset, limit)
-        return self.session.rows(self._ordered(query, self._early_keys).limit(limit).offset(offset))
+        with self.session.waiting(self.name):
+            if self._is_late_first:
+                return self.session.rows(self._whole.limit(limit).offset(offset))
+            query, offset = self._narrowed(offset, limit)
+            return self.session.rows(self._ordered(query, self._early_keys).limit(limit).offset(offset))
 
     @property
     def _is_late_first(self) -> bool:
@@ -180,7 +181,11 @@ class PagedAnswer:
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
         """Every row, in one query: a page costs a search of its own, and a million rows are many pages."""
-        return self.session.batches(self._whole, size)
+        batches = iter(self.session.batches(self._whole, size))
+        with self.session.waiting(self.name):  # all rows are sorted before the first is there
+            first = next(batches, ())
+        yield first
+        yield from batches
 
     def sorted_by(self, key: str, descending: bool) -> PagedAnswer:
         """Return the same rows in the order of a column. Nothing is read before a page is."""
