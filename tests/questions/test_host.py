@@ -583,6 +583,26 @@ def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(tmp_pat
     assert len(computed) == 1
 
 
+@pytest.mark.parametrize("selection", [Selection(), Selection(Window(3 * MS, 40 * MS))], ids=["all", "window"])
+def test_threads_in_slices_of_their_calls_are_those_of_all_at_once(
+    demo_job: list[Path], selection: Selection, monkeypatch: pytest.MonkeyPatch
+):
+    def found() -> tuple[Sequence[Row], list[list[float]]]:
+        with job_of(*demo_job[:2]) as job:
+            table = threads_table(job, selection)
+            row = table.records()[0]
+            task = Task(row["report"], row["process"])
+            _, shares = thread_over_time(job, selection, task, row["tid"], 7)
+            return table.rows, [share.tolist() for share in shares.values()]
+
+    whole = found()
+    assert whole[0]
+    monkeypatch.setattr(Limits, "rows_at_once", lambda limits, size: 300)
+    rows, shares = found()
+    assert rows == whole[0]
+    assert shares == [pytest.approx(share) for share in whole[1]]
+
+
 def test_causes_are_computed_once_and_found_by_every_table(
     demo_job: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -7,10 +7,12 @@ is left was not recorded. On CPU is all time on a CPU, in calls or not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import PID, PROCESS_ID, RANK, REPORT_ID, TID, Column, Row, TableAnswer, Unit
@@ -21,6 +23,7 @@ from nsystui.questions.host.functions import SampleGroup, function_words, sample
 from nsystui.questions.host.naming import named_threads
 from nsystui.questions.host.segments import (
     BLOCKED,
+    NO_CALLS,
     NO_SEGMENTS,
     OFF,
     RUNNABLE,
@@ -34,11 +37,15 @@ from nsystui.questions.host.segments import (
     scheduling_of,
 )
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.data_notes import missing_note
 from nsystui.questions.queries.mpi import mpi_rows, nvtx_reports
 from nsystui.questions.queries.time_window import extents
 from nsystui.store import tables
 from nsystui.store.session import Session
+
+_CALL = 400
+"""Bytes that a CUDA call takes with the time around it."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,16 @@ class ThreadTime:
         """The time of all parts, ns."""
         return sum(getattr(self, part.name) or 0 for part in fields(self))
 
+    def added(self, other: ThreadTime) -> ThreadTime:
+        """Add the time of another part of the window, of which the same parts are known."""
+        return ThreadTime(
+            **{part.name: _sum(getattr(self, part.name), getattr(other, part.name)) for part in fields(self)}
+        )
+
+
+def _sum(one: int | None, other: int | None) -> Any:
+    return None if one is None or other is None else one + other
+
 
 PARTS = tuple(part.name for part in fields(ThreadTime))
 
@@ -77,19 +94,34 @@ class HostTimes:
 
     @classmethod
     def load(cls, session: Session, selection: Selection) -> HostTimes:
-        """Read the selection's window, and the scheduling of all threads of its reports."""
+        """Read the selection's window, without CUDA calls, and the scheduling of all threads of its reports."""
         return cls(
             calls_of(session, mpi_rows(session), selection),
-            calls_of(session, tables.api_calls, selection),
+            NO_CALLS,
             calls_of(session, tables.os_calls, selection),
             scheduling_of(session, selection),
             gil_of(session, selection),
             _lacking(session),
         )
 
+    def slices(
+        self, session: Session, selection: Selection, windows: Mapping[int, Window]
+    ) -> Iterator[tuple[HostTimes, Mapping[int, Window]]]:
+        """Read the CUDA calls, so many at a time that they fit into memory, with the part of each window."""
+        count = max(session.count(tables.api_calls), 1)
+        for rows in session.slices(count, _CALL, "threads", "calls"):
+            cut = {
+                report: Window(
+                    *(one.start + (one.end - one.start) * min(row, count) // count for row in (rows.start, rows.stop))
+                )
+                for report, one in windows.items()
+            }
+            chosen = replace(selection, window=None, windows=tuple(cut.items()))
+            yield replace(self, cuda=calls_of(session, tables.api_calls, chosen)), cut
+
     def threads(self) -> set[Thread]:
-        """Return every thread of which anything is recorded."""
-        recorded = (self.mpi, self.cuda, self.os, self.scheduling)
+        """Return every thread of which anything is recorded, but for those with CUDA calls alone."""
+        recorded = (self.mpi, self.os, self.scheduling)
         return {thread for one in recorded for thread in one.threads} | {*self.gil.held, *self.gil.waited}
 
 
@@ -107,9 +139,8 @@ def _lacking(session: Session) -> dict[int, frozenset[str]]:
     return found
 
 
-def idle_of_tasks(job: OpenJob, selection: Selection) -> dict[Task, list[Intervals]]:
-    """Find when each GPU of each task was idle in the selection's window."""
-    windows = extents(job.session, selection)
+def _idle(job: OpenJob, selection: Selection, windows: Mapping[int, Window]) -> dict[Task, list[Intervals]]:
+    """When each GPU of each task was idle in the window of its report."""
     found: dict[Task, list[Intervals]] = {}
     for one in job.busy(selection).devices:
         task = one.device.task.task
@@ -141,10 +172,15 @@ def thread_over_time(
 ) -> tuple[Window, dict[str, NDArray[np.float64]]]:
     """Cut the window of a thread's report into ``bins``: the share of each, 0 to 1, that each of `PARTS` takes."""
     window = extents(job.session, selection).get(task.report, Window(0, 0))
-    times = HostTimes.load(job.session, selection.with_name(None).with_tasks(frozenset({task})))
-    _, when = thread_time((task.report, task.process | tid), times, window)
+    chosen = selection.with_name(None).with_tasks(frozenset({task}))
     width = (window.end - window.start) / bins or 1
-    return window, {part: covered_per_bin(when[part], window.start, window.end, bins) / width for part in PARTS}
+    shares = {part: np.zeros(bins) for part in PARTS}
+    times = HostTimes.load(job.session, chosen)
+    for known, cut in times.slices(job.session, chosen, {task.report: window}):
+        _, when = thread_time((task.report, task.process | tid), known, cut[task.report])
+        for part, share in shares.items():
+            share += covered_per_bin(when[part], window.start, window.end, bins) / width
+    return window, shares
 
 
 def _share(part: str, label: str, header: str, importance: int) -> Column:
@@ -218,15 +254,35 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     """Tabulate each thread with anything recorded in the selection, by rank and process."""
     session = job.session
     times, samples = HostTimes.load(session, selection), samples_of_job(job, selection)
-    windows, idle = extents(session, selection), idle_of_tasks(job, selection)
+    windows = extents(session, selection)
+    spent_by: dict[Thread, ThreadTime] = {}
+    idle_by: dict[Thread, tuple[int | None, ...]] = {}
+    calls = tables.api_calls.c
+    callers = sa.select(calls.report, calls.thread).where(
+        calls.thread.is_not(None), *where(tables.api_calls, selection.with_name(None))
+    )
+    with_calls = session.rows(callers.distinct()) if session.count(tables.api_calls) else ()
+    threads = named_threads(
+        job, {*times.threads(), *samples.threads, *((report, thread) for report, thread in with_calls)}
+    )
+    threads = [
+        one for one in threads if one.thread[0] in windows and (selection.tasks is None or one.task in selection.tasks)
+    ]
+    for known, cut in times.slices(session, selection, windows):
+        idle = _idle(job, selection, cut)
+        for one in threads:
+            window = cut[one.thread[0]]
+            spent, when = thread_time(one.thread, known, window)
+            meanwhile = _while_idle(when, idle.get(one.task), spent)
+            before = spent_by.get(one.thread)
+            spent_by[one.thread] = spent if before is None else before.added(spent)
+            others = idle_by.get(one.thread)
+            idle_by[one.thread] = meanwhile if others is None else tuple(map(_sum, others, meanwhile))
     rows: list[Row] = []
     total = 0
-    for one in named_threads(job, {*times.threads(), *samples.threads}):
-        report = one.thread[0]
-        if report not in windows or (selection.tasks is not None and one.task not in selection.tasks):
-            continue
+    for one in threads:
+        report, spent = one.thread[0], spent_by[one.thread]
         window, sampled = windows[report], samples.threads.get(one.thread)
-        spent, when = thread_time(one.thread, times, window)
         both = (times.gil.held, times.gil.waited) if times.gil else ()
         with_gil = [known.get(one.thread, EMPTY).clip(window.start, window.end).length for known in both]
         if spent.unknown == spent.window and sampled is None and not any(with_gil):
@@ -245,7 +301,7 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
             (
                 *(one.rank, one.shown, *shares),
                 *_scheduled(one.thread, times.scheduling, window, spent.running is not None),
-                *_while_idle(when, idle.get(one.task), spent),
+                *idle_by[one.thread],
                 *with_gil,
                 *(top, len(sampled.times) if sampled is not None else 0 if report in samples.stacks else None),
                 *(pid_of(one.thread[1]), one.tid, *parts, spent.window, report, one.task.process),
