@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import sqlalchemy as sa
@@ -86,7 +85,7 @@ class LaunchQueue:
     called: Times
     start: Times
 
-    @cached_property
+    @property
     def waiting(self) -> Times:
         """How many launches wait right after each call."""
         return np.arange(1, len(self.called) + 1) - np.searchsorted(self.start, self.called, side="right")
@@ -118,8 +117,9 @@ class LaunchQueue:
         """Return how long ``limit`` launches or more wait, ns."""
         # While n have begun, the limit is reached once that many more were called.
         since, until = self.called[limit - 1 :].copy(), self.start[: max(len(self.start) - limit + 1, 0)]
-        since[1:] = np.maximum(since[1:], until[:-1])
-        return int(np.maximum(until - since, 0).sum())
+        np.maximum(since[1:], until[:-1], out=since[1:])
+        spent = np.subtract(until, since, out=since)
+        return int(np.maximum(spent, 0, out=spent).sum())
 
 
 def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
@@ -136,6 +136,7 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
     launches = _launches(job.session, {place: count for place, (count, *_) in spent.items()})
     ranges = job.nvtx_ranges(Selection(tasks=selection.tasks))
     names = {place: _ranges_of_all(ranges, place[0].report, own) for place, own in launches.items()}
+    ranges.forget()
     shared = frozenset.intersection(*map(frozenset, names.values())) if len(names) > 1 else frozenset()
     rows: list[Row] = []
     beside = []
