@@ -183,9 +183,10 @@ class PagedAnswer:
         """Every row, in one query: a page costs a search of its own, and a million rows are many pages."""
         batches = iter(self.session.batches(self._whole, size))
         with self.session.waiting(self.name):  # all rows are sorted before the first is there
-            first = next(batches, ())
-        yield first
-        yield from batches
+            first = next(batches, None)
+        if first is not None:
+            yield first
+            yield from batches
 
     def sorted_by(self, key: str, descending: bool) -> PagedAnswer:
         """Return the same rows in the order of a column. Nothing is read before a page is."""
