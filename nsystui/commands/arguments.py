@@ -16,6 +16,7 @@ from nsystui.questions.queries.question import STEPS, Question, Values
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
+    from nsystui.commands.progress import ProgressLine
     from nsystui.commands.request import Output, Request, Selecting
     from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.job.job import OpenJob
@@ -163,20 +164,22 @@ def open_job(
     times: bool = False,
     expected: Expected | None = None,
     partly: bool = False,
+    line: ProgressLine | None = None,
 ) -> OpenJob:
     """Opens every file that can be opened, and reports the others on stderr, one line each.
 
     Unless ``whole``, only what is asked for is read of them, when it is asked for: ``expected`` says what that will be
     (`Session.expect`). With ``times`` the answer has moments of several reports in it, for which their clocks are made
     one as well as can be; so it is where a window is asked for. With ``partly``, damaged exports are
-    opened without the tables that cannot be read, where none is whole. Raises NsystuiError where none is left, and
+    opened without the tables that cannot be read, where none is whole. Two jobs that are open together must have one
+    ``line`` of progress. Raises NsystuiError where none is left, and
     UsageError for flags that cannot go together: before the work, since the first opening of many exports takes its
     time.
     """
     from nsystui.commands.progress import OpeningProgress, ProgressLine
     from nsystui.questions.job.opening import Opener
 
-    line = ProgressLine()
+    line = line or ProgressLine()
     opener = Opener(source_of(request), OpeningProgress(line, complain))
     job, exports = opener.start()
     job.tell = say_note

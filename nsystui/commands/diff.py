@@ -98,10 +98,13 @@ def run(request: Request) -> int:
     if own["screen"] or _is_for_screen(request):
         return _open_screen(request, options if own["names"] else replace(options, names=Names.SMART))
     request.output.check()
-    with closing(shared.open_job(_opened(request, "a"))) as job:
+    from nsystui.commands.progress import ProgressLine
+
+    line = ProgressLine()
+    with closing(shared.open_job(_opened(request, "a"), line=line)) as job:
         if not own["against"]:
             return _answer(request, names, sides_of(request, (job,)), options)
-        with closing(shared.open_job(_opened(request, "b"))) as other:
+        with closing(shared.open_job(_opened(request, "b"), line=line)) as other:
             return _answer(request, names, sides_of(request, (job, other)), options)
 
 

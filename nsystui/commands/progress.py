@@ -44,6 +44,7 @@ class ProgressLine:
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._first = self._due = time.monotonic() + _PATIENCE
         self._drawn = time.monotonic()
+        self._waiting: list[str] = []
         self._drawing: Drawing | None = None
         self._lock = threading.RLock()
 
@@ -69,28 +70,36 @@ class ProgressLine:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Draws ``what`` is computed and for how long, as long as the context lasts, wherever nothing else is drawn."""
-        if not self._is_terminal:
-            yield
-            return
+        """Draws what is computed, ``what`` if nobody tells more, and for how long, after each second without a drawing.
+
+        Of a context in another one it is the name; the time is that of the outer one.
+        """
+        self._waiting.append(what)
         done, begun = threading.Event(), time.monotonic()
 
         def tick() -> None:
             while not done.wait(_SECONDS_BETWEEN):
-                with self._lock:
-                    if time.monotonic() - max(self._drawn, begun) >= _SILENCE:
-                        self.show(
-                            lambda: f"computing {self._told or what}, {time.monotonic() - begun:.0f} s", is_new=True
-                        )
+                self._show_waiting(begun)
 
         ticking = threading.Thread(target=tick, name="progress", daemon=True)
-        ticking.start()
+        is_outer = self._is_terminal and len(self._waiting) == 1
+        if is_outer:
+            ticking.start()
         try:
             yield
         finally:
-            done.set()
-            ticking.join()
-            self.clear()
+            if is_outer:
+                done.set()
+                ticking.join()
+                self.clear()
+            self._waiting.pop()
+
+    def _show_waiting(self, begun: float) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now - max(self._drawn, begun) >= _SILENCE:
+                words = f"computing {self._told or self._waiting[-1]}, {now - begun:.0f} s"
+                self.show(lambda: words, is_new=True)
 
     def show_computing(self, working: Computation | None) -> None:
         """Draws what a session computes, or clears the line when it is done."""

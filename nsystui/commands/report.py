@@ -61,10 +61,12 @@ def run(request: Request) -> int:
     from nsystui.questions.compare.side import Side, job_labels
     from nsystui.questions.report.anonymous import BASELINE, anonymous
     from nsystui.questions.report.report import TOP, Asked, job_report
+    from nsystui.store.session import Computation
     from nsystui.ui.pictures.selection import describe
 
+    line = ProgressLine()
     with ExitStack() as stack:
-        job = stack.enter_context(closing(shared.open_job(request, times=True)))
+        job = stack.enter_context(closing(shared.open_job(request, times=True, line=line)))
         selection = shared.selection_of(request.selecting, job)
         selected = "" if selection.is_everything else describe(selection, job.ranks)
         top = TOP if request.output.top is None else request.output.top
@@ -72,11 +74,14 @@ def run(request: Request) -> int:
         baseline = None
         if own["baseline"]:
             other = replace(request, opening=replace(request.opening, files=own["baseline"]))
-            old = stack.enter_context(closing(shared.open_job(other, times=True)))
+            old = stack.enter_context(closing(shared.open_job(other, times=True, line=line)))
             _, label = job_labels((job, old), (request.opening.files, own["baseline"]))
             baseline = Side(old, shared.selection_of(other.selecting, old), BASELINE if own["anonymous"] else label)
-        with ProgressLine() as line:
-            report = job_report(asked, baseline, lambda title: line.show(lambda: title))
+        with line.waiting("report"):
+            report = job_report(
+                asked, baseline,
+                lambda done, of, title: line.show_computing(Computation(f"report ({title})", done, of, "sections")),
+            )  # fmt: skip
         if own["anonymous"]:
             report = anonymous(report, [job, *([baseline.job] if baseline is not None else [])])
         written = save_report(report, target, request.output.force)

@@ -122,7 +122,6 @@ def _found(
                 job, selection, thresholds, request.own["step_range"],
                 advanced=lambda done, of, name: tell(Computation(f"findings ({name})", done, of, "rules")),
             )  # fmt: skip
-        tell(None)
         top, table = found.first(request.output.top), triage_table(found)
         text = json.dumps({"lines": lines(top, files, request.own["not_checked"]), "report": report(top, files)})
         if memory is not None and not any(one.failed for one in found.not_checked):
@@ -146,6 +145,7 @@ def _against(request: Request, thresholds: Thresholds) -> int:
     """Compares the triage of one job with that of the other."""
     from contextlib import closing
 
+    from nsystui.commands.progress import ProgressLine
     from nsystui.exports.discover import named_shortly
     from nsystui.output.findings import change_lines, change_report
     from nsystui.questions.compare.side import Side, job_labels
@@ -155,9 +155,10 @@ def _against(request: Request, thresholds: Thresholds) -> int:
     own = request.own
     other = replace(request, opening=replace(request.opening, files=own["baseline"]))
     request.output.check()
+    line = ProgressLine()
     with (
-        closing(shared.open_job(request, times=True, partly=True)) as job,
-        closing(shared.open_job(other, times=True, partly=True)) as old,
+        closing(shared.open_job(request, times=True, partly=True, line=line)) as job,
+        closing(shared.open_job(other, times=True, partly=True, line=line)) as old,
     ):
         labels = job_labels((job, old), (request.opening.files, own["baseline"]))
         sides = [

@@ -48,13 +48,16 @@ class Limits:
         """How many rows fit into memory outside DuckDB, where each takes ``size`` bytes with all that is made of it."""
         return max((self.memory - self.database - _PROGRAM) // size, _LEAST_ROWS)
 
+    def most_held(self, size: int) -> int:
+        """How many rows the whole program may hold at once, where each takes ``size`` bytes."""
+        return (self.memory - _PROGRAM) // size
+
     def check_held(self, path: Path, rows: int, size: int, what: str) -> None:
         """Raise ExportError where ``rows`` of ``size`` bytes, all needed at once, take more than the whole program may.
 
         ``what`` names them.
         """
-        if rows * size > self.memory - _PROGRAM:
-            most = (self.memory - _PROGRAM) // size
+        if rows > (most := self.most_held(size)):
             cause = f"more than {most:,} {what} do not fit into the limit of memory, {size_words(self.memory)}"
             advice = f"choose a span with --time, or allow more, such as --memory-limit {size_words(4 * self.memory)}"
             raise ExportError(named(path), cause, advice)

@@ -100,6 +100,33 @@ def test_what_is_computed_in_silence_is_told_with_its_time_and_gone_at_the_end(t
     assert screen_of(terminal.getvalue())[0] == ""
 
 
+def test_what_is_computed_for_something_else_is_told_on_the_same_line(terminal, clock):
+    line = ProgressLine()
+    with line.waiting("report"):
+        with line.waiting("nccl"):
+            clock[0] += 2
+            assert until(terminal, "2 s").endswith("computing nccl, 2 s")
+        clock[0] += 2
+        assert until(terminal, "4 s").endswith("computing report, 4 s")
+    assert not any(screen_of(terminal.getvalue()))
+
+
+@pytest.mark.parametrize("words", ["report -o a.html", "report -o a.html --baseline", "triage --baseline", "diff --"])
+def test_two_jobs_and_their_questions_share_one_line(terminal, demo_job, tmp_path, monkeypatch, run, words):
+    """A second line would move the cursor of the first, and words would stay on the terminal."""
+    for name in ("_PATIENCE", "_SECONDS_BETWEEN", "_SILENCE"):
+        monkeypatch.setattr(f"nsystui.commands.progress.{name}", 0.001)
+    monkeypatch.chdir(tmp_path)
+    command, *options = words.split()
+    others = [] if words.endswith("html") else demo_job[1:2]
+    assert run(command, demo_job[0], *options, *others).status == 0
+    drawn = terminal.getvalue()
+    assert "computing" in drawn
+    screen = pyte.Screen(80, 24)
+    pyte.Stream(screen).feed(drawn.replace("\n", "\r\n"))
+    assert not any(line.strip() for line in screen.display)
+
+
 def test_the_cursor_is_never_hidden(terminal, clock):
     """A program that is killed could not show it again."""
     with ProgressLine() as line:

@@ -589,16 +589,19 @@ def test_threads_in_slices_of_their_calls_are_those_of_all_at_once(
 ):
     def found() -> tuple[Sequence[Row], list[list[float]]]:
         with job_of(*demo_job[:2]) as job:
+            job.session.tell = lambda computing: told.append(str(computing))
             table = threads_table(job, selection)
             row = table.records()[0]
             task = Task(row["report"], row["process"])
             _, shares = thread_over_time(job, selection, task, row["tid"], 7)
             return table.rows, [share.tolist() for share in shares.values()]
 
+    told: list[str] = []
     whole = found()
-    assert whole[0]
+    assert whole[0] and not told
     monkeypatch.setattr(Limits, "rows_at_once", lambda limits, size: 300)
     rows, shares = found()
+    assert told[1].startswith("threads: 300 of ")
     assert rows == whole[0]
     assert shares == [pytest.approx(share) for share in whole[1]]
 

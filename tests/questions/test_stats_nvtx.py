@@ -26,7 +26,6 @@ from nsystui.exports.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CAL
 from nsystui.output.formats import write
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names
-from nsystui.questions.nvtx import listing
 from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.questions.stats import report_of
 from nsystui.questions.stats.report import ReportOptions
@@ -500,7 +499,6 @@ def test_kernels_of_a_range_add_up_by_family(demo_session):
 
 @pytest.mark.parametrize("name", ["nvtx_kern_sum", "nvtx_gpu_proj_sum", "nvtx_sum", "nvtx_pushpop_sum"])
 def test_more_names_than_the_limit_of_memory_holds_are_refused_by_name_of_the_export(session_of, monkeypatch, name):
-    monkeypatch.setattr(listing, "_MANY", 1)
     session = session_of(program((0, 9, "one"), (10, 19, "two"), launches=[(1, (2, 3)), (11, (12, 13))]))
     monkeypatch.setattr(session, "limits", Limits(memory=(150 << 20) + 900))
     with pytest.raises(ExportError, match=r"rank0\.sqlite: more than 1 names of NVTX ranges do not fit into .* 151MiB"):

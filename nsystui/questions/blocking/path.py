@@ -279,7 +279,7 @@ def _named(job: OpenJob, pieces: Sequence[PathPiece], calls: Mapping[Task, _Side
     texts = _texts(job, pieces)
     ranges = ThreadRanges.load(job) if with_ranges else None
     around: dict[tuple[Task, int], Segments] = {}
-    if ranges is not None:
+    if ranges is not None and pieces:
         when = Window(min(min(one.start, one.launched) for one in pieces), max(one.end for one in pieces))
         for task, thread in {(one.task, one.thread) for one in pieces}:
             around[task, thread] = ranges.of(task, (task.report, thread), when)

@@ -111,8 +111,8 @@ PROFILERS = ("[NSys", "CUPTI worker thread")
 """What the names of the profiler's own threads begin with."""
 FEW = 300
 """Of so many spans only the calls are read that overlap one, or are beside it."""
-_SPAN, _IN_RANGES = 1000, 600
-"""Bytes that a span takes with the calls around it and the pieces of its causes, and besides with NVTX ranges."""
+_SPAN = 1600
+"""Bytes that a span takes with the calls around it, the pieces of its causes and the NVTX ranges around these."""
 BESIDE = 10_000_000
 """As far before or behind a span as this, ns, a call locates time in it of which nothing is recorded."""
 _PORTION = 1 << 18
@@ -191,7 +191,7 @@ def attribute(
     ranges = ThreadRanges.load(job) if with_ranges else None
     names = ("",) if ranges is None else ranges.names
     found: dict[str, list[NDArray[Any]]] = {key: [] for key in ("launcher", "span", "cause", "range", "time")}
-    for rows in job.session.slices(len(spans), _SPAN + _IN_RANGES * with_ranges, "causes of idle time", "gaps"):
+    for rows in job.session.slices(len(spans), _SPAN, "causes of idle time", "gaps"):
         part = spans.at(rows)
         if len(part) < len(spans):
             host.read_calls(job.session, part)

@@ -86,8 +86,10 @@ def idle_time(
     Only of the ``wanted`` parts, and in spans of at least ``least`` ns.
     """
     spans, parts = _spans(job, selection.with_name(None), step_name, wanted, least)
-    is_kept = selection == Selection(tasks=selection.tasks, name=selection.name) and wanted == PARTS and not least
-    found = (attribute_once if is_kept and len(spans) else attribute)(job, spans, with_ranges)
+    if selection == Selection(tasks=selection.tasks, name=selection.name) and wanted == PARTS and not least:
+        found = attribute_once(job, spans, with_ranges)
+    else:  # there are too many windows to keep the causes of each
+        found = attribute(job, spans, with_ranges)
     return IdleTime(found, parts, int(found.time.sum()))
 
 
@@ -97,7 +99,7 @@ def _spans(
     """The spans of `idle_time`, and the part of each."""
     whole = extents(job.session, chosen.with_window(None))
     steady = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
-    edges: tuple[list[Times], list[Times]] = ([np.zeros(0, np.int64)], [np.zeros(0, np.int64)])
+    begins, finishes = [EMPTY.starts], [EMPTY.ends]
     gpus: list[tuple[Task, int]] = []
     runs: list[tuple[int, int, int]] = []
     for one in job.gpus(chosen):
@@ -108,30 +110,27 @@ def _spans(
         window = budget.window
         begin = min(max(budget.steady, window.start), window.end)
         last = min(max(worked.end, begin), window.end)
-        whens = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
-        kinds = [(number, low, high) for number, (part, low, high) in enumerate(whens) if part in wanted]
+        edges = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
+        kinds = [(number, low, high) for number, (part, low, high) in enumerate(edges) if part in wanted]
         before = len(runs)
         for idle in one.idle_parts(window):
             for number, low, high in kinds:
                 here = idle.clip(low, high)
                 own = here.ends - here.starts >= least
                 if own.any():
-                    edges[0].append(here.starts[own])
-                    edges[1].append(here.ends[own])
+                    begins.append(here.starts[own])
+                    finishes.append(here.ends[own])
                     runs.append((len(gpus), number, int(own.sum())))
         if len(runs) > before:
             gpus.append((task, device))
-    # Of millions each array is made alone, and as narrow as it can be.
-    starts, ends = (_emptied(one) for one in edges)
+    # One after the other: of millions of spans the pieces take as much memory as the whole.
+    starts = np.concatenate(begins)
+    begins.clear()
+    ends = np.concatenate(finishes)
+    finishes.clear()
     numbers, parts, counts = np.array(runs, np.int64).reshape(-1, 3).T
     give_back()
     return IdleSpans(gpus, np.repeat(narrow(numbers), counts), starts, ends), np.repeat(narrow(parts), counts)
-
-
-def _emptied(pieces: list[Times]) -> Times:
-    joined = np.concatenate(pieces)
-    pieces.clear()
-    return joined
 
 
 _CAUSE = Column("cause", header="Cause", label="cause")

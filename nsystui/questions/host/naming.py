@@ -14,7 +14,6 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.host.segments import NO_THREAD, Segments, Thread
 from nsystui.questions.host.stacks import Numbers
 from nsystui.questions.job.job import OpenJob
@@ -213,10 +212,10 @@ class ThreadRanges:
         if task.report not in self.reports:
             return _always(1, when)
         ranges = self.ranges
-        lane = self._lanes.get(thread, NO_PARENT) if thread is not None else NO_PARENT
+        lane = self._lanes.get(thread, -1) if thread is not None else -1
         mine = ranges.nested_of(lane)
+        # Those that begin in that time, and those around its beginning: of millions of ranges few matter.
         met = [mine[slice(*np.searchsorted(ranges.values("start", mine), [when.start, when.end]))]]
-        del mine
         around = ranges.innermost_at(np.array([lane]), np.array([when.start]))
         while around[0] >= 0:
             met.append(around)

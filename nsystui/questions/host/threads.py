@@ -8,7 +8,7 @@ is left was not recorded. On CPU is all time on a CPU, in calls or not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -65,16 +65,6 @@ class ThreadTime:
     def window(self) -> int:
         """The time of all parts, ns."""
         return sum(getattr(self, part.name) or 0 for part in fields(self))
-
-    def added(self, other: ThreadTime) -> ThreadTime:
-        """Add the time of another part of the window, of which the same parts are known."""
-        return ThreadTime(
-            **{part.name: _sum(getattr(self, part.name), getattr(other, part.name)) for part in fields(self)}
-        )
-
-
-def _sum(one: int | None, other: int | None) -> Any:
-    return None if one is None or other is None else one + other
 
 
 PARTS = tuple(part.name for part in fields(ThreadTime))
@@ -255,8 +245,7 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     session = job.session
     times, samples = HostTimes.load(session, selection), samples_of_job(job, selection)
     windows = extents(session, selection)
-    spent_by: dict[Thread, ThreadTime] = {}
-    idle_by: dict[Thread, tuple[int | None, ...]] = {}
+    found: dict[Thread, list[tuple[int | None, ...]]] = {}
     calls = tables.api_calls.c
     callers = sa.select(calls.report, calls.thread).where(
         calls.thread.is_not(None), *where(tables.api_calls, selection.with_name(None))
@@ -271,17 +260,17 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
     for known, cut in times.slices(session, selection, windows):
         idle = _idle(job, selection, cut)
         for one in threads:
-            window = cut[one.thread[0]]
-            spent, when = thread_time(one.thread, known, window)
+            spent, when = thread_time(one.thread, known, cut[one.thread[0]])
             meanwhile = _while_idle(when, idle.get(one.task), spent)
-            before = spent_by.get(one.thread)
-            spent_by[one.thread] = spent if before is None else before.added(spent)
-            others = idle_by.get(one.thread)
-            idle_by[one.thread] = meanwhile if others is None else tuple(map(_sum, others, meanwhile))
+            found.setdefault(one.thread, []).append((*astuple(spent), *meanwhile))
     rows: list[Row] = []
     total = 0
     for one in threads:
-        report, spent = one.thread[0], spent_by[one.thread]
+        report = one.thread[0]
+        sums: list[Any] = [
+            None if None in times_of else sum(times_of) for times_of in zip(*found[one.thread], strict=True)
+        ]
+        spent = ThreadTime(*sums[: len(PARTS)])
         window, sampled = windows[report], samples.threads.get(one.thread)
         both = (times.gil.held, times.gil.waited) if times.gil else ()
         with_gil = [known.get(one.thread, EMPTY).clip(window.start, window.end).length for known in both]
@@ -301,7 +290,7 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
             (
                 *(one.rank, one.shown, *shares),
                 *_scheduled(one.thread, times.scheduling, window, spent.running is not None),
-                *idle_by[one.thread],
+                *sums[len(PARTS) :],
                 *with_gil,
                 *(top, len(sampled.times) if sampled is not None else 0 if report in samples.stacks else None),
                 *(pid_of(one.thread[1]), one.tid, *parts, spent.window, report, one.task.process),

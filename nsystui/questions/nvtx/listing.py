@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from nsystui.questions.nvtx.ranges import NvtxRanges
 
 
-_MANY = 200_000
-"""Fewer ranges have not too many names in any case."""
 _SUMMARY_COLUMNS = (
     *statistics.duration_columns("Instances"),
     Column("style", header="Style", label="style", importance=4),
@@ -71,7 +69,7 @@ def nvtx_summary(
     of_types = table.c.event_type.in_(types)
     duration = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
     chosen = [of_types, table.c.start.is_not(None), *where(table, selection, LABEL)]
-    if session.count(table) > _MANY:
+    if session.count(table) > session.limits.most_held(NAME_SIZE):
         names = session.scalar(sa.select(sa.func.approx_count_distinct(name)).where(*chosen))
         largest = max(session.reports, key=lambda report: report.count(table))
         session.limits.check_held(largest.path, names, NAME_SIZE, "names of NVTX ranges")

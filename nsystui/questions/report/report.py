@@ -132,18 +132,20 @@ class Asked:
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
-Advanced = Callable[[str], object]
+Advanced = Callable[[int, int, str], object]
 
 
-def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = lambda title: None) -> JobPage:
-    """The report, against a ``baseline`` where there is one; ``advanced`` is called with the title of each section.
+def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = lambda *_: None) -> JobPage:
+    """The report, against a ``baseline`` where there is one.
 
+    ``advanced`` is called before each section: how many are done, of how many, and its title.
     Raises UsageError where ``step_range`` is no regular expression.
     """
     job, selection = asked.job, asked.selection
     facts = job_facts(job.session, job.ranks)
     title = facts.title or "job"
-    advanced("Findings")
+    total = len(_SECTIONS) + (1 if baseline is None else 2)
+    advanced(0, total, "Findings")
     words = [*job_words(facts), *machine_words(facts), *([asked.selected] if asked.selected else [])]
     sections: list[Section] = []
     if baseline is None:
@@ -157,10 +159,10 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
         verdict = (change.words, found.summary, found.account)
         told = tuple(_changed(one, asked) for one in change.changes)
         budget = _whole_budget([("A baseline", change.baseline), ("B this job", found)])
-        advanced("What changed")
+        advanced(1, total, "What changed")
         sections.append(_comparison(asked, baseline, change))
-    for name, make in _SECTIONS:
-        advanced(name)
+    for done, (name, make) in enumerate(_SECTIONS, total - len(_SECTIONS)):
+        advanced(done, total, name)
         section: Section | None
         try:
             section = make(asked)
@@ -247,7 +249,7 @@ def _asked(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any
     given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
     options = question.read({**question.default_values(), **given})
     answer = ask(question, asked.job, asked.selection, options)
-    give_back()
+    give_back()  # what a table of millions of rows needed would stand beside that of the next
     return _table_of(
         title or question.title, answer, top or asked.top, _command(asked, question.command(given, _FILES))
     )
