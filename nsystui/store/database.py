@@ -57,7 +57,8 @@ class Limits:
 
         ``what`` names them.
         """
-        if rows > (most := self.most_held(size)):
+        if rows * size > self.memory - _PROGRAM:
+            most = self.most_held(size)
             cause = f"more than {most:,} {what} do not fit into the limit of memory, {size_words(self.memory)}"
             advice = f"choose a span with --time, or allow more, such as --memory-limit {size_words(4 * self.memory)}"
             raise ExportError(named(path), cause, advice)
