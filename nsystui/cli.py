@@ -226,7 +226,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _print(text: str) -> None:
-    from nsystui.output.files import quiet_pipe
+    from nsystui.output.pipe import quiet_pipe
 
     with quiet_pipe() as stream:
         stream.write(_encodable(text, stream.encoding))

@@ -98,6 +98,7 @@ def test_no_modules_import_each_other_in_a_circle():
     assert circles(own_imports()) == []
 
 
+@pytest.mark.campaign
 def test_the_rooms_of_questions_import_each_other_in_no_circle():
     """A type may be named above: the job has what questions compute of it, and a question is asked of a job."""
     graph: dict[str, set[str]] = {}
@@ -183,6 +184,15 @@ def test_help_version_the_demo_and_the_writing_of_answers_load_nothing_heavy(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["rank0.sqlite"]
 
 
+def test_the_version_is_printed_by_a_few_of_the_programs_modules_and_help_by_the_catalogue_too():
+    """What takes 20 ms to import is three times what Python itself takes to start."""
+    slow = {"dataclasses", "decimal", "inspect", "json", "nsystui.base.answer", "nsystui.output.files"}
+    _, version, help_text = loaded_after(MAIN, run("--version"), run("--help"))
+    assert version.isdisjoint({*slow, "nsystui.questions.queries.registry"})
+    assert help_text.isdisjoint(slow)
+
+
+@pytest.mark.campaign
 def test_the_first_screen_is_there_before_anything_heavy_is():
     (loaded,) = loaded_after("import nsystui.ui.app, nsystui.ui.screens.overview")
     assert "textual" in loaded

@@ -38,12 +38,12 @@ def commands() -> dict[str, str]:
 
 
 def is_command(word: str) -> bool:
-    """Whether a word is the name of a command; that of a file, which is what most first words are, asks nobody."""
+    """Whether a word is the name of a command; an option or a file, as most first words are, asks nobody."""
+    if word in _COMMANDS or word.startswith("-") or not (word.replace("-", "").isalpha() and word.islower()):
+        return word in _COMMANDS
     from nsystui.questions.queries.registry import of_family
 
-    return word in _COMMANDS or (
-        word.replace("-", "").isalpha() and word.islower() and any(question.name == word for question in of_family(""))
-    )
+    return any(question.name == word for question in of_family(""))
 
 
 def topic_of(name: str) -> str:

@@ -86,7 +86,8 @@ def run(request: Request) -> int:
 
 
 def _export_stacks(request: Request) -> int:
-    from nsystui.output.files import quiet_pipe, refuse_existing
+    from nsystui.output.files import refuse_existing
+    from nsystui.output.pipe import quiet_pipe
     from nsystui.output.stacks import check_stacks_ending, refuse_no_samples, save_stacks, write_collapsed
 
     target = request.own["stacks"]
@@ -132,7 +133,8 @@ def _check_target(request: Request, target: str) -> None:
 
 def _to_stdout(trace: Trace) -> int:
     from nsystui.output.chrome_trace import write_chrome_trace
-    from nsystui.output.files import quiet_pipe, refuse_empty
+    from nsystui.output.files import refuse_empty
+    from nsystui.output.pipe import quiet_pipe
 
     refuse_empty(trace)
     with quiet_pipe() as stream:

@@ -32,7 +32,7 @@ class _ListReports(argparse.Action):
     """Prints the reports and ends, as ``--help`` does: no file is needed for it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsystui.output.files import quiet_pipe
+        from nsystui.output.pipe import quiet_pipe
         from nsystui.questions.stats import all_reports, options_of
 
         names = [report.name + options_of(report) for report in all_reports()]

@@ -10,10 +10,9 @@ import os
 import re
 import secrets
 import shutil
-import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
@@ -23,41 +22,10 @@ from nsystui.base.errors import MissingDataError, OutputError, UsageError
 from nsystui.base.terminal import complain, original_environ, size, text_width, wants_ascii
 from nsystui.base.text import ascii_glyphs, safe_text
 from nsystui.output.formats import Progress, fitting, format_for_path, write
+from nsystui.output.pipe import quiet_pipe
 
 if TYPE_CHECKING:
     from nsystui.questions.trace.trace import Trace
-
-
-SIGPIPE_STATUS = 141
-"""The exit status that a shell reports for a program ended by SIGPIPE (128 + 13)."""
-
-
-@contextmanager
-def quiet_pipe() -> Iterator[TextIO]:
-    """``sys.stdout`` to write to; when its reader is gone (``| head``), the program ends with status 141, silently.
-
-    Flushes at the end, because a full disk shows only then. Raises ``OutputError`` if stdout cannot be written to,
-    ``SystemExit`` if nobody reads it.
-    """
-    stream = sys.stdout
-    if stream is None:  # the shell's ">&-"
-        raise OutputError("standard output is closed")
-    try:
-        yield stream
-        stream.flush()
-    except BrokenPipeError:
-        _discard_rest(stream)
-        raise SystemExit(SIGPIPE_STATUS) from None
-    except OSError as error:
-        _discard_rest(stream)
-        raise OutputError(f"cannot write to standard output: {error.strerror or error}") from error
-
-
-def _discard_rest(stream: TextIO) -> None:
-    """Lets what is still in the buffer go to nowhere: Python flushes at exit, and would complain a second time."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
 
 
 class _SafeLines:
