@@ -1,4 +1,4 @@
-"""Measures nsystui and writes RESULTS.md beside this file: ``python tests/bench/run.py --help``.
+"""Measures nsystui and writes RESULTS.md beside this file, one table: ``python tests/bench/run.py --help``.
 
 No test reads a time: this is for people, who compare figures of one run on one machine.
 """
@@ -11,47 +11,218 @@ import platform
 import shutil
 import sqlite3
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from application import application
-from columns import packing, phases, queries
-from measuring import export_of
-from ranks import cluster, ranks
-from reads import reads
-from startup import startup
-from summary import heavy, stats, summary
-from table import Setting, Table, short
+from measuring import CacheDirectory, Program, Run, export_of, measure, nsystui, packed_job, program_of, rows_of
 
-SIZES = (100_000, 1_000_000, 10_000_000)
-STATS_SIZES = (100_000, 1_000_000)
-RANKS = 64
-QUICK_SIZE, QUICK_RANKS = 100_000, 4
-_TOPICS = (startup, summary, phases, packing, queries, heavy, ranks, cluster, application, reads, stats)
-TOPICS: Mapping[str, Callable[[Setting], Iterator[Table]]] = {topic.__name__: topic for topic in _TOPICS}
-WHY = """## Why targets are missed
-
-- Two cores of a shared machine whose speed changes by a third from hour to hour: compare the ratios within one run. By
-  that measure `window` (CPU) and the sample after it, `--help`, opening a million kernels or more, the NVTX tree of a
-  million and 64 ranks cold lie at their targets, on either side of them.
-- Window: see "Where the window's time goes". The imports of Textual and Rich alone are more than half of what is
-  allowed: Textual's application, its command palette and style sheets, and of Rich what those use; nothing of the
-  program's own is imported for a later screen.
-- Kernel summary, cold, 1 million: see "Where the time goes". A quarter are imports (SQLAlchemy and DuckDB), the
-  rest is SQLite itself and making columns of the rows. The figure of nsys is from another machine.
-- Opening 100 thousand kernels: 0.3 s of CPU for every file, whatever is in it (a connection, the lookups and up to 25
-  tables).
-- Instances, sorted by duration: columns of all rows are read to know which are the longest, and these lie in as many
-  row groups, whose API calls are looked up for 512 of them; the pages after it come with it.
-- Summaries of a part of 10 million rows: the exact median holds all durations of a name at once, half of the time and
-  120 MB. Those of all rows, and the index of the event list, are made in the background after everything is opened.
-- Memory beyond the first screens, 10 million: the GPU and NCCL screens merge the intervals of all kernels.
+SMALL, SIZES, RANKS = 100_000, (1_000_000, 10_000_000), (256, 1024)
+LARGE = 5_000_000
+"""Kernels from which on one run of each figure is made: it varies little and takes minutes."""
+SQL = """SELECT s.value, count(*), sum(k."end" - k.start), avg(k."end" - k.start), min(k."end" - k.start),
+max(k."end" - k.start) FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName
+GROUP BY k.demangledName ORDER BY 3 DESC"""
+PANDAS = """import sys
+import pandas as pd
+import sqlalchemy as sa
+query = '''SELECT s.value AS name, k."end" - k.start AS duration
+FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName'''
+with sa.create_engine(f"sqlite:///{sys.argv[1]}").connect() as connection:
+    frame = pd.read_sql(sa.text(query), connection)
+figures = ["sum", "count", "mean", "median", "min", "max", "std"]
+frame.groupby("name")["duration"].agg(figures).sort_values("sum", ascending=False).to_csv(sys.stdout)
 """
-LIBRARIES = ("duckdb", "textual", "pandas", "sqlalchemy")
+"""The kernel summary as a user of pandas writes it."""
+NSYS = {1_000_000: Run(0.0, 4.4, 0), 10_000_000: Run(0.0, 120.0, 0)}
+"""CPU seconds of `nsys stats` 2023.4 for the kernel summary, the least of several on another machine: quoted where
+there is no nsys."""
+SUMMARY = "stats -r cuda_gpu_kern_sum"
+COMMANDS = (SUMMARY, "triage", "overview", "gaps", "nvtx", "nccl", "events --top 20", "budget --by step", "path")
+SMALL_COMMANDS = ("nccl", "triage", "gaps", "ranks", "nvtx")
+SCREENS = {
+    "2": "Kernels", "3": "NCCL", "4": "GPU", "5": "NVTX", "6": "Events", "7": "Ranks", "8": "Host", "9": "Steps",
+    "L": "Timeline",
+}  # fmt: skip
+TEXT = """One table. MB are of 1000; CPU seconds are those of all threads, user and system. *empty* is without a cache,
+*columns* with the columns of the export and what was derived of them but no answer, *again* repeats an answer.
+`reading` is `cat` of the export from memory, the least that any program takes; the shell of SQLite and pandas compute
+the kernel summary, the shell without a median. *older* is the version that `--older` names, in the same run. A goal is
+what issue 37 of the project asks; *reached* says by which factor it is missed. No command may take more than 1 GB,
+whatever the export. A peak under 40 MB is that of the program that measures.
+"""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The most that a row should take: seconds of wall and CPU time, and MB; whatever is ``None`` has no goal."""
+
+    wall: float | None = None
+    cpu: float | None = None
+    peak: float | None = None
+
+    def cells(self, run: Run) -> tuple[str, str]:
+        """The goal in words, and whether ``run`` reaches it."""
+        limits = ((self.wall, run.wall, "s"), (self.cpu, run.cpu, "CPU s"), (self.peak, run.peak / 1e6, "MB"))
+        words, verdicts = [], []
+        for limit, value, unit in limits:
+            if limit is not None:
+                words.append(f"≤ {limit:.3g} {unit}" if limit < 1000 else f"≤ {limit:.0f} {unit}")
+                verdicts.append("yes" if value <= limit else f"no, {value / limit:.2g} ×")
+        return "; ".join(words), "; ".join(verdicts)
+
+
+_MEMORY = Goal(peak=1000)
+GOALS = {
+    (SMALL, "nccl", "columns"): Goal(wall=0.6),
+    (SMALL, "triage", "columns"): Goal(wall=1.0),
+    (SMALL, "gaps", "columns"): Goal(wall=0.6),
+    (SMALL, "ranks", "columns"): Goal(wall=0.4),
+    (SMALL, "nvtx", "columns"): Goal(wall=0.5),
+    (1_000_000, "triage", "empty"): Goal(cpu=8, peak=300),
+    (1_000_000, "triage", "columns"): Goal(cpu=1.5, peak=300),
+    (1_000_000, "gaps", "columns"): Goal(cpu=3, peak=300),
+    (1_000_000, "events --top 20", "columns"): Goal(wall=0.5),
+    (1_000_000, SUMMARY, "empty"): Goal(wall=1.2),
+    (10_000_000, "triage", "empty"): Goal(cpu=50, peak=700),
+    (10_000_000, "triage", "columns"): Goal(cpu=4, peak=700),
+    (10_000_000, "overview", "empty"): Goal(cpu=25, peak=120),
+    (10_000_000, "overview", "columns"): Goal(cpu=0.5, peak=120),
+    (10_000_000, "nvtx", "columns"): Goal(cpu=6, peak=400),
+    (10_000_000, "nccl", "columns"): Goal(cpu=3, peak=350),
+}
+"""By size, command and cache."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure: ``what`` was measured of an export or job of a ``size``, with which cache, and what it is beside."""
+
+    size: str
+    what: str
+    cache: str
+    run: Run
+    goal: Goal = field(default_factory=Goal)
+    older: Run | None = None
+    shell: Run | None = None
+    reading: Run | None = None
+
+    HEADINGS = (
+        *("of", "what", "cache", "wall s", "CPU s", "peak MB", "older CPU s", "older MB", "CPU / older"),
+        *("wall / sqlite3 shell", "wall / reading", "goal", "reached"),
+    )
+
+    @property
+    def cells(self) -> Sequence[str]:
+        older = self.older if self.older and not self.older.status else None
+        beside = (f"{older.cpu:.2f}", older.megabytes, _ratio(self.run.cpu, older.cpu)) if older else ("", "", "")
+        ratios = (_ratio(self.run.wall, beside.wall) if beside else "" for beside in (self.shell, self.reading))
+        failed = f" (ended with status {self.run.status})" if self.run.status else ""
+        figures = (f"{self.run.wall:.2f}", f"{self.run.cpu:.2f}", self.run.megabytes)
+        return (self.size, self.what + failed, self.cache, *figures, *beside, *ratios, *self.goal.cells(self.run))
+
+
+def _ratio(value: float, other: float) -> str:
+    return f"{value / other:.2g} ×" if other and value < 10 * other else f"{value / other:,.0f} ×" if other else ""
+
+
+def _short(kernels: int) -> str:
+    return f"{kernels // 10**6} M kernels" if kernels >= 10**6 else f"{kernels // 1000} k kernels"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is measured: exports in ``directory`` (written where they are missing) and packed jobs of demo ranks."""
+
+    directory: Path
+    sizes: Sequence[int]
+    ranks: Sequence[int]
+    repeats: int
+    older: str | None
+
+    def rows(self) -> Iterator[Row]:
+        yield from self._startup()
+        for kernels in (SMALL, *self.sizes):
+            yield from self._export(kernels)
+        for ranks in self.ranks:
+            yield from self._job(ranks)
+
+    def _startup(self) -> Iterator[Row]:
+        with CacheDirectory() as cache:
+            python = cache.warm([sys.executable, "-c", "pass"], 5 * self.repeats)
+            yield Row("", "python -c pass", "", python)
+            for flag in ("--version", "--help"):
+                run = cache.warm(nsystui(flag), 5 * self.repeats)
+                yield Row("", f"nsystui {flag}", "", run, Goal(wall=4 * python.wall))
+
+    def _export(self, kernels: int) -> Iterator[Row]:
+        path, size = export_of(self.directory, kernels), _short(kernels)
+        repeats = 1 if kernels >= LARGE else self.repeats
+        with CacheDirectory() as cache:
+            reading = cache.warm(["cat", str(path)], 1 + repeats)
+            shell = cache.warm(["sqlite3", "-readonly", "-csv", str(path), SQL], repeats)
+            yield Row(size, "reading", "", reading, shell=shell)
+            yield Row(size, "sqlite3 shell, kernel summary", "", shell, reading=reading)
+            if nsys := shutil.which("nsys"):
+                run = cache.warm([nsys, "stats", "-q", "-r", "cuda_gpu_kern_sum", str(path)], repeats)
+                yield Row(size, "nsys stats, kernel summary", "", run, shell=shell, reading=reading)
+            elif kernels in NSYS:
+                yield Row(size, "nsys stats 2023.4, kernel summary, quoted: its CPU", "", NSYS[kernels])
+            if kernels < LARGE:
+                run = cache.warm([sys.executable, "-c", PANDAS, str(path)], repeats)
+                yield Row(size, "pandas, kernel summary", "", run, shell=shell, reading=reading)
+        for command in SMALL_COMMANDS if kernels == SMALL else COMMANDS:
+            older = self._runs(self.older, command, path, 1) if self.older and kernels < LARGE else {}
+            for state, run in self._runs(sys.executable, command, path, repeats).items():
+                goal = GOALS.get((kernels, command, state), _MEMORY)
+                yield Row(size, f"nsystui {command}", state, run, goal, older.get(state), shell, reading)
+        yield from self._screens(path, size, _MEMORY)
+
+    @staticmethod
+    def _runs(python: str, command: str, path: Path, repeats: int) -> dict[str, Run]:
+        words = program_of(python, *command.split(), str(path))
+        with CacheDirectory() as cache:
+            runs = {"empty": cache.cold(words, repeats), "columns": cache.computed(words, repeats)}
+            return {**runs, "again": cache.warm(words, repeats)}
+
+    @staticmethod
+    def _screens(
+        path: Path, size: str, most: Goal, first: Goal | None = None, visits: Goal | None = None
+    ) -> Iterator[Row]:
+        """The first rows with an empty cache and in the next program, each screen for the first time, and the peak."""
+        nothing = Goal()
+        with CacheDirectory() as cache:
+            for state in ("empty", "again"):
+                with Program(path, cache) as program:
+                    run = program.first_rows()
+                    yield Row(size, "screens: first rows", state, run, first or nothing)
+                    program.rest()
+                    for key, title in SCREENS.items() if state == "empty" else ():
+                        run = program.visit(key)
+                        yield Row(size, f"screens: {title}, first visit", "", run, visits or nothing)
+                    if state == "empty":
+                        yield Row(size, "screens: after all of them", "", program.used, most)
+
+    def _job(self, ranks: int) -> Iterator[Row]:
+        size = f"{ranks} packed ranks"
+        packed, packing = packed_job(self.directory, ranks)
+        if packing is not None:
+            files = sum(path.is_file() for path in packed.rglob("*"))
+            yield Row(
+                size, f"nsystui pack: {files:,} files", "empty", packing, Goal(cpu=80) if ranks == 256 else Goal()
+            )
+        with CacheDirectory() as cache:
+            for command in ("overview", "ranks", "nccl", "triage"):
+                goal = Goal(wall=15, peak=500) if (ranks, command) == (1024, "triage") else _MEMORY
+                yield Row(
+                    size, f"nsystui {command}", "empty", measure(nsystui(command, str(packed)), cache.environ), goal
+                )
+        few = ranks <= 256
+        goals = Goal(wall=2 if few else 3), Goal(wall=2 if few else 4)
+        yield from self._screens(packed, size, Goal(peak=800), *goals)
 
 
 def main() -> None:
@@ -59,86 +230,46 @@ def main() -> None:
     # A user's Python compiles a module once; without its bytecode every start would compile all.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     chosen.directory.mkdir(parents=True, exist_ok=True)
-    setting = _setting(chosen)
-    sections = [_machine(setting)]
-    failed = False
-    for topic in chosen.only:
-        for table in TOPICS[topic](setting):
-            print(f"-- {table.title}", file=sys.stderr)
-            rows: list[list[str]] = []
-            try:
-                rows.extend(_told(table.rows))
-            except Exception:  # what was measured in an hour must not go for it
-                traceback.print_exc()
-                failed = True
-                rows.append(["not measured", *[""] * (len(table.headings) - 1)])
-            sections.append(table.markdown(rows))
-            chosen.output.write_text("\n".join([*sections, WHY]), encoding="utf-8")
-    sys.exit(1 if failed else 0)
+    sizes, ranks, repeats = ((), (), 1) if chosen.quick else (chosen.kernels, chosen.ranks, chosen.repeats)
+    bench = Bench(chosen.directory, sizes, ranks, repeats, chosen.older)
+    lines = [_machine(bench), _line(Row.HEADINGS), _line(["---"] * len(Row.HEADINGS))]
+    for row in bench.rows():
+        print(*row.cells, sep="  ", file=sys.stderr)
+        lines.append(_line(row.cells))
+        chosen.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, required=True, help="where the generated exports are kept")
-    parser.add_argument("--kernels", type=int, nargs="+", help="sizes of the exports")
+    parser.add_argument("--kernels", type=int, nargs="*", default=SIZES, help="sizes of the large exports")
+    parser.add_argument("--ranks", type=int, nargs="*", default=RANKS, help="sizes of the packed jobs")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each figure; the median is written")
-    parser.add_argument("--only", type=_topics, default=tuple(TOPICS), metavar="TOPIC,…", help=", ".join(TOPICS))
-    parser.add_argument("--quick", action="store_true", help="100 thousand kernels, 4 ranks and one run of each figure")
-    parser.add_argument("--nsys-ai", default=shutil.which("nsys-ai"), help="PyPI's nsys-ai (default: on the PATH)")
-    parser.add_argument("--older", help="the Python of an older version, to compare with in the topic heavy")
+    parser.add_argument("--quick", action="store_true", help="100 thousand kernels alone, one run of each figure")
+    parser.add_argument("--older", help="the Python of an older version, to compare with")
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_name("RESULTS.md"))
     return parser.parse_args()
 
 
-def _topics(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    unknown = [name for name in names if name not in TOPICS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no topic: they are {', '.join(TOPICS)}")
-    return names
-
-
-def _setting(chosen: argparse.Namespace) -> Setting:
-    sizes, stats_sizes = chosen.kernels or SIZES, chosen.kernels or STATS_SIZES
-    repeats, count = chosen.repeats, RANKS
-    if chosen.quick:
-        sizes, stats_sizes, repeats, count = (QUICK_SIZE,), (QUICK_SIZE,), 1, QUICK_RANKS
-    sorted_sizes = tuple(sorted(sizes)), tuple(sorted(stats_sizes))
-    return Setting(chosen.directory, *sorted_sizes, repeats, count, chosen.nsys_ai, chosen.older)
-
-
-def _told(rows: Iterable[Iterable[str]]) -> Iterator[list[str]]:
-    """The rows, each printed when it is there."""
-    for row in rows:
-        cells = list(row)
-        print(*cells, sep="  ", file=sys.stderr)
-        yield cells
-
-
-def _machine(setting: Setting) -> str:
-    runs = "one run of each figure" if setting.repeats == 1 else f"medians of {setting.repeats} runs"
-    if setting.repeats > 1 and any(setting.runs(size) == 1 for size in setting.sizes):
-        runs += " (one run of exports this large: 5 million kernels and more)"
+def _machine(bench: Bench) -> str:
     arrow = "with pyarrow" if find_spec("pyarrow") else "no pyarrow, as users have it"
-    versions = ", ".join([*(f"{name} {version(name)}" for name in LIBRARIES), arrow])
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("duckdb", "textual", "pandas", "sqlalchemy"))
     lines = [
         "# Measured",
         "",
-        f"Written by `python tests/bench/run.py`: {runs},",
-        "files in the page cache, exports from the demo writer.",
-        "MB and kB are of 1000; CPU seconds are those of all threads, user and system. Each measurement has a cache of",
-        "its own; cold is with an empty one. `reached` tells by which factor a target is missed.",
-        "",
+        f"Written by `python tests/bench/run.py`: medians of {bench.repeats} (one run of 5 million kernels and more).",
+        TEXT,
         f"- {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} CPUs, {_processor()}",
         f"- load average at the start: {os.getloadavg()[0]:.1f}; what else runs makes wall times longer than CPU times",
-        f"- {versions}, SQLite {sqlite3.sqlite_version}",
+        f"- {libraries}, {arrow}, SQLite {sqlite3.sqlite_version}",
     ]
-    for size in sorted({*setting.sizes, *setting.stats_sizes}):
-        path = export_of(setting.directory, size)
-        with open(path, "rb", buffering=0) as stream:
-            while stream.read(1 << 20):  # brings it into the page cache, so that the first run is like the others
-                pass
-        lines.append(f"- {short(size)} kernels: {path.stat().st_size / 1e6:,.0f} MB")
+    for kernels in (SMALL, *bench.sizes):
+        path = export_of(bench.directory, kernels)
+        lines.append(f"- {_short(kernels)}: {path.stat().st_size / 1e6:,.0f} MB, {rows_of(path):,} rows")
     return "\n".join(lines) + "\n"
 
 

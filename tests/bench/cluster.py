@@ -1,6 +1,6 @@
 """Asks questions of a packed job with and without workers; prints what each took as JSON.
 
-``child_cluster.py PACKED WORKERS QUESTION…``: 0 workers is this process alone. Before each question whatever was kept
+``cluster.py PACKED WORKERS QUESTION…``: 0 workers is this process alone. Before each question whatever was kept
 of the reports is removed, and each process has answered one before: nobody imports anything.
 """
 
