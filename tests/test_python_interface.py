@@ -114,6 +114,7 @@ def test_two_jobs_are_compared_as_the_command_does(job, job_files, capsys):
         assert nsystui.diff(job, alone, "kernels").name.tolist() == [row["name"] for row in expected]
 
 
+@pytest.mark.campaign
 def test_ranks_of_findings_are_lists_and_the_catalogue_is_a_frame(job):
     found = job.triage().set_index("id")
     assert found.ranks["straggler"] == [2]

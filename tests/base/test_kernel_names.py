@@ -77,6 +77,7 @@ def test_names_that_only_differ_in_their_arguments_are_numbered_in_order():
     assert len(set(smart_names([*names, "copy #1"]).values())) == 3  # a kernel that is called so keeps its name
 
 
+@pytest.mark.campaign
 @given(st.lists(st.text("ab:<>()[]{},#λ 1&*~-=!\x00") | st.text()))
 def test_any_names_stay_different(names):
     found = smart_names(names)

@@ -109,6 +109,7 @@ def test_a_terminal_that_does_not_tell_its_size_has_what_the_environment_says(mo
         assert bounded(0, 10**9) == (1, 500)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", [["timeline"], ["recipe", "cuda_gpu_time_util_map"]])
 def test_what_is_drawn_as_text_has_a_bounded_width(demo_job, monkeypatch, capsys, words):
     monkeypatch.setenv("COLUMNS", "99999")

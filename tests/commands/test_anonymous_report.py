@@ -76,6 +76,7 @@ def planted_export(path: Path, names: Sequence[str]) -> Path:
     return path
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("options", "leaks"), [(("--anonymous",), ()), pytest.param((), PLANTED, marks=pytest.mark.campaign)]
 )

@@ -234,6 +234,7 @@ class TestOutput:
         words = ["kernels", demo_job[0], "--format", "json"]
         assert run(*words, "-o", "-").out == run(*words).out
 
+    @pytest.mark.campaign
     def test_hostile_names_are_raw_in_files_and_safe_in_tables(self, run, table, records, tmp_path):
         path = synthetic.hostile_names_export(tmp_path / "h.sqlite")
         assert {row["Name"] for row in table("kernels", path, "--names", "short")} == set(HOSTILE_NAMES)
@@ -244,6 +245,7 @@ class TestOutput:
 
 
 class TestShell:
+    @pytest.mark.campaign
     def test_a_reader_that_has_seen_enough_ends_it_quietly(self, demo_job):
         done = shell(f"nsystui events {demo_job[0]} --format csv | head -2")
         assert (done.returncode, done.stderr) == (141, "")
@@ -261,6 +263,7 @@ class TestShell:
         assert done.stdout.isascii()
         assert "usage: nsystui [OPTIONS] FILE" in done.stdout
 
+    @pytest.mark.campaign
     def test_stdout_is_data_only(self, demo_job, tmp_path):
         (tmp_path / "broken.sqlite").write_text("x")
         done = shell(f"nsystui kernels {demo_job[0]} {tmp_path / 'broken.sqlite'} --format json 2>/dev/null")
@@ -343,6 +346,7 @@ class TestWords:
         """As everywhere, ``--`` ends the options where no file stands before it."""
         assert "terminal" in refused("--theme", "dark", "--", demo_job[0])
 
+    @pytest.mark.campaign
     def test_two_jobs_on_one_line_are_compared(self, run, demo_job):
         two = (demo_job[0], "--", demo_job[1])
         assert run(*two).out == run("diff", *two).out != ""
@@ -369,6 +373,7 @@ class TestWords:
 class TestDemo:
     WORDS = ("demo", "--write-only", "--ranks", "2", "--steps", "1", "--directory")
 
+    @pytest.mark.campaign
     def test_it_writes_what_is_asked_and_says_where(self, run, table, tmp_path):
         done = run(*self.WORDS, tmp_path / "job")
         assert done.status == 0

@@ -178,6 +178,7 @@ def test_where_the_file_is_looked_for(monkeypatch):
         assert default_path(environ) == Path("/home/me/.config/nsystui/config.toml")
 
 
+@pytest.mark.campaign
 def test_no_toml_is_imported_without_a_file():
     code = """if True:
         import sys

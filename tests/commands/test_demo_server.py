@@ -74,6 +74,7 @@ def time_without_compute_in_graphs(path: Path) -> int:
     return sum(start - end for nodes in by_launch.values() for (_, end), (start, _) in pairwise(nodes))
 
 
+@pytest.mark.campaign
 def test_each_phase_has_its_steps_and_the_host_bounds_decoding_alone(table, server):
     found = {row["Phase"]: row for row in table("steps", *server, "--phases")}
     assert {phase: row["Host-bound"] for phase, row in found.items()} == {
@@ -145,6 +146,7 @@ def test_streams_are_of_graphs_and_kernels_of_nccl_and_of_copies(table, server):
         assert found[rank, "mixed"] > len(FAMILIES[DECODE]) * len(JOB.graph)
 
 
+@pytest.mark.campaign
 def test_late_launches_block_compute_more_than_communication_does(table, server):
     parts = {row["Part"]: row for row in table("budget", *server, "--by", "step")}
     assert int(parts["iteration"]["Iterations"]) == JOB.ranks * JOB.steps
@@ -157,6 +159,7 @@ def test_late_launches_block_compute_more_than_communication_does(table, server)
     assert int(parts["unresolved"]["Total (ns)"]) == pytest.approx(inside, rel=0.01)
 
 
+@pytest.mark.campaign
 def test_triage_names_the_host_the_slow_prefill_and_the_exposed_all_reduces_and_nothing_else(table, server):
     found = triaged(*server)
     assert found.summary.partition("blocked most by ")[2].startswith("late launches")

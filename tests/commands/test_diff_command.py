@@ -48,6 +48,7 @@ def test_the_dashes_between_the_jobs_may_be_followed_by_options():
     assert prepared(["a", "--ranks-a", "0"]) == ["a", "--ranks-a", "0"]
 
 
+@pytest.mark.campaign
 def test_two_jobs_give_every_table(demo_job, other_job, diff):
     status, out, err = diff(*demo_job, "--", *other_job, "--format", "json")
     assert status == 0
@@ -57,6 +58,7 @@ def test_two_jobs_give_every_table(demo_job, other_job, diff):
     assert err.count("per rank: A has 4 ranks with a GPU") == 1
 
 
+@pytest.mark.campaign
 def test_two_groups_of_one_job_are_named_by_their_ranks(demo_job, diff):
     status, out, _ = diff(*demo_job, "--ranks-a", "0-1", "--ranks-b", "2-3")
     assert status == 0
@@ -90,6 +92,7 @@ def test_a_text_that_is_read_on_a_terminal_through_a_pipe_has_its_width(demo_job
     assert len(tables) > 40 and max(map(len, tables)) <= 100
 
 
+@pytest.mark.campaign
 def test_one_rank_beside_itself_in_two_windows(demo_job, diff):
     words = (demo_job[0], "--time-a", "0:300ms", "--time-b", "300ms:", "--tables", "summary", "--format", "json")
     status, out, _ = diff(*words)
@@ -114,6 +117,7 @@ def test_the_call_tree_of_two_jobs_is_a_table_that_is_asked_for(demo_job, other_
     assert "times are per step (A has" in err
 
 
+@pytest.mark.campaign
 def test_csv_has_plain_values(demo_job, diff):
     _, out, _ = diff(*demo_job, "--ranks-a", "0", "--ranks-b", "2", "--tables", "summary", "--format", "csv")
     found = {row["What"].strip(): row for row in csv.DictReader(out.splitlines())}
@@ -121,6 +125,7 @@ def test_csv_has_plain_values(demo_job, diff):
     assert int(found["kernels launched"]["Difference"]) == 0
 
 
+@pytest.mark.campaign
 def test_each_table_gets_a_file(demo_job, other_job, tmp_path, diff):
     target = tmp_path / "out.csv"
     status, _, _ = diff(demo_job[0], "--", other_job[0], "-o", target)
@@ -130,6 +135,7 @@ def test_each_table_gets_a_file(demo_job, other_job, tmp_path, diff):
     assert status == 0 and target.exists()
 
 
+@pytest.mark.campaign
 def test_the_jobs_are_called_by_their_folders_where_their_files_are_alike(demo_job, other_job, diff):
     _, out, _ = diff(demo_job[0], "--", other_job[0], "--tables", "summary")
     assert f"A is {demo_job[0]}, B is {other_job[0]}" in next(
@@ -149,6 +155,7 @@ def test_a_table_that_neither_side_has_is_missing_data(tmp_path, diff):
     assert status == 3 and "no GPU kernels" in err
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

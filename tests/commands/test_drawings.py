@@ -44,6 +44,7 @@ def test_it_goes_to_standard_output_where_no_file_is_named(run, demo_job):
     assert ElementTree.fromstring(done.out).tag == f"{SVG}svg"
 
 
+@pytest.mark.campaign
 def test_bars_of_the_budget_are_the_numbers_of_its_table(run, demo_job):
     rows = run("budget", *demo_job, "--format", "json").json
     drawn: dict[str, dict[str, float]] = defaultdict(dict)
@@ -63,6 +64,7 @@ def test_lanes_of_the_gpus_are_as_busy_as_their_table(run, demo_job):
     assert drawn == [f"rank {row['rank']} busy {row['busy_percent']:.1f} %" for row in rows]
 
 
+@pytest.mark.campaign
 def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
     from nsystui.base.answer import Unit
     from nsystui.base.units import format_value
@@ -119,6 +121,7 @@ def test_what_has_no_drawing_says_what_has(refused, demo_job, tmp_path, words, h
     assert not target.exists()
 
 
+@pytest.mark.campaign
 def test_a_drawing_of_nothing_is_no_file_and_says_what_to_record(refused, tmp_path):
     from synthetic import ExportWriter
 

@@ -145,6 +145,7 @@ def test_an_answer_is_the_same_in_every_form(run, demo_job, delivered, packed_jo
     check_python(delivered[0], blocks, packed_jobs[ranks], name, words)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", NO_QUESTIONS)
 def test_so_is_that_of_a_command_that_is_no_question(run, demo_job, delivered, schemas, tmp_path, words):
     log = tmp_path / "nccl.log"
@@ -161,6 +162,7 @@ FAMILIES = tuple(one for one in ALL if " " in one)
 NOWHERE = ("--time", "1055us:1060us")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("write", "flags", "questions"),
     [

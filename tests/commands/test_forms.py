@@ -101,6 +101,7 @@ SELDOM = ("arrowdir", "arrowdir of streams", "zstd", "xz", "bzip2")
 """Forms that need pyarrow, or are read as another one is but for the library that unpacks them."""
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("form", [pytest.param(one, marks=[pytest.mark.campaign] * (one in SELDOM)) for one in FORMS])
 def test_each_form_answers_as_sqlite_does(run, export, tmp_path, form):
     (tmp_path / "given").mkdir()
@@ -148,6 +149,7 @@ def test_a_cut_archive_is_one_line_and_leaves_nothing(refused, export, tmp_path,
     assert not list((tmp_path / "cache").rglob("*.sqlite"))
 
 
+@pytest.mark.campaign
 def test_a_damaged_table_of_a_directory_is_named(refused, export, tmp_path):
     directory = as_parquet(export, tmp_path)
     (directory / "StringIds.parquet").write_bytes(b"PAR1 and nothing else")
@@ -212,6 +214,7 @@ def test_an_archive_that_the_cache_has_no_room_for_is_not_unpacked(refused, tmp_
         assert left() == []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("command", "number"),
     [

@@ -13,6 +13,7 @@ from nsystui.demo import PLANTED_SECRET
 
 
 class TestExport:
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         ("flag", "name"),
         campaign.first(1, [("--trace", "job.json.gz"), ("--paraver", "job.prv"), ("--trace", "j.prv")]),

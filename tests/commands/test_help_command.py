@@ -54,6 +54,7 @@ def test_case_and_ending_of_a_topic_do_not_matter(run):
     assert run("help", "Numbers.md").out == run("help", "numbers").out
 
 
+@pytest.mark.campaign
 def test_on_a_terminal_a_topic_goes_through_the_pager(tmp_path):
     pager = tmp_path / "pager"
     pager.write_text("#!/bin/sh\necho PAGED\nexec cat\n")
@@ -93,6 +94,7 @@ def test_a_topic_fits_into_80_columns_of_a_terminal(topic):
     assert shown.count("…") == text.count("…"), "a cell was cut"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_terminal_without_utf8_gets_ascii(topic):
     text = (DOCS / f"{topic}.md").read_text(encoding="utf-8")

@@ -42,6 +42,7 @@ def test_packed_job_has_the_output_only_where_it_was_asked_for(run, demo_job, tm
     assert "the output of the application is not in" in lacking.err and "pack with --job-output" in lacking.err
 
 
+@pytest.mark.campaign
 def test_output_is_not_in_the_cache(run, demo_job, tmp_path, monkeypatch):
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path))
     run("info", *demo_job, "--job-output")

@@ -93,6 +93,7 @@ def contents(run, tmp_path):
     return contents
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("command", ["kernels", "memory", "api", "gpu", "steps"])
 def test_a_trace_answers_as_the_export_of_the_same_job(table, exports, traces, command):
     # PyTorch calls its steps in its own way; it knows the ordinal of a GPU, and nothing but its own events.
@@ -104,6 +105,7 @@ def test_a_trace_answers_as_the_export_of_the_same_job(table, exports, traces, c
     assert of_traces == of_export != []
 
 
+@pytest.mark.campaign
 def test_collectives_have_their_sizes_and_bandwidth(table, exports, traces):
     wanted = ("Collective", "Message Size", "Count", "Total Bytes", "Total Time (ns)", "AlgBW (B/s)", "BusBW (B/s)")
     of_export, of_traces = (
@@ -117,6 +119,7 @@ def test_collectives_have_their_sizes_and_bandwidth(table, exports, traces):
     assert of_export == of_traces and len(of_export) > 4
 
 
+@pytest.mark.campaign
 def test_ranks_come_from_the_process_group_on_one_clock(table, exports, traces, tmp_path):
     renamed = [Path(shutil.copy(trace, tmp_path / f"{name}{ENDING}")) for name, trace in zip("ba", traces, strict=True)]
     wanted = ("Rank", "Kernels", "Busy (%)", "NCCL (%)", "Idle (%)", "Late", "Collectives")
@@ -187,6 +190,7 @@ def test_times_are_exact_to_the_nanosecond(table, tmp_path):
     assert report["Started (UTC)"] == "2026-04-02 21:57:41"
 
 
+@pytest.mark.campaign
 def test_facts_may_stand_before_or_after_the_events(table, tmp_path):
     told = {"distributedInfo": {"backend": "nccl", "rank": 5, "world_size": 8}, "baseTimeNanoseconds": BASE}
     gpu = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100", "numSms": 132, "totalGlobalMem": 80 << 30}]}
@@ -470,6 +474,7 @@ def test_idle_time_and_utilisation_say_the_window_of_a_trace_in_one_sentence(run
     assert WINDOW not in run(*words.split(), exports[0]).err
 
 
+@pytest.mark.campaign
 def test_work_outside_of_steps_is_said(run, tmp_path):
     """Three steps of 20 µs of work each, and kernels of 15 µs before and after them."""
     events = []

@@ -139,6 +139,7 @@ class TestNonsense:
 
 
 class TestTooLittleMemory:
+    @pytest.mark.campaign
     def test_is_one_line_for_each_file(self, refused, tmp_path, monkeypatch, directory):
         monkeypatch.setattr(configuration, "_default_memory", lambda: 40 * MB)
         path = benchmark_export(tmp_path / "larger.sqlite", kernels=20_000)
@@ -172,6 +173,7 @@ class TestConversions:
         path.write_bytes(b"QUADD")
         return path
 
+    @pytest.mark.campaign
     @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
     def test_nsys_steps_back_too(self, run, tmp_path, export, report, monkeypatch, fake_nsys):
         monkeypatch.setattr(resources, "NICE", NICE)
@@ -227,6 +229,7 @@ class TestFullDisk:
             assert all("cannot be written (" in line and line.endswith("in memory") for line in warnings)
             assert half_written(disk) == []
 
+    @pytest.mark.campaign
     def test_where_no_file_may_grow_too(self, export, directory):
         """As a quota does it; and where no disk can be mounted for a test."""
         code = """if True:

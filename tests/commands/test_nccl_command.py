@@ -49,6 +49,7 @@ class TestGroups:
         assert len(kernels) == SMALL_JOB.ranks * SMALL_JOB.steps
         assert "steps are the NVTX ranges `step *` (3 a rank)" in done.err
 
+    @pytest.mark.campaign
     def test_the_user_says_what_a_step_is(self, run, demo_job):
         done = run("nccl", demo_job[0], "--by", "step", "--step-range", "^backward$", "--format", "csv")
         told = {row["Step"]: row["Count"] for row in done.table if row["What"] == "kernel"}
@@ -82,6 +83,7 @@ class TestSingleRows:
         assert {row["Rank"] for row in table} == {str(rank) for rank in range(SMALL_JOB.ranks)}
         assert len(run("nccl", *demo_job, "--kernels", "--format", "csv").table) == COLLECTIVES
 
+    @pytest.mark.campaign
     def test_only_those_of_a_collective_or_of_a_management_call(self, run, payload):
         assert [row["Name"] for row in run("nccl", payload, "--calls", "Send", "--format", "csv").table] == ["ncclSend"]
         assert len(run("nccl", payload, "--calls", "ncclGroupEnd", "--format", "csv").table) == 1

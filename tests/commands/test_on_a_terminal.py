@@ -38,6 +38,7 @@ def on_terminal():
     return run
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", ["kernels", "ranks", "nccl", "gpu", "threads", "efficiency", "overview"])
 def test_a_table_fits_the_width_and_names_the_columns_that_are_left_out(on_terminal, demo_job, words):
     lines = on_terminal(*words.split(), *demo_job)
@@ -45,6 +46,7 @@ def test_a_table_fits_the_width_and_names_the_columns_that_are_left_out(on_termi
     assert "without the columns" in " ".join(lines) and "--wide has them" in " ".join(" ".join(lines).split())
 
 
+@pytest.mark.campaign
 def test_a_table_ends_after_a_screenful_and_says_how_many_rows_there_are(on_terminal, demo_job, run):
     whole = len(run("events", demo_job[0], "--format", "csv").out.splitlines()) - 1
     lines = on_terminal("events", demo_job[0])
@@ -59,6 +61,7 @@ def test_wide_has_every_column_and_a_pipe_has_everything(on_terminal, demo_job, 
     assert wide[: len(piped)] == piped
 
 
+@pytest.mark.campaign
 def test_notes_break_between_words_and_stand_after_the_last_table(on_terminal, demo_job):
     lines = on_terminal("efficiency", *demo_job)
     first_note = min(place for place, line in enumerate(lines) if line.startswith("nsystui: note: "))

@@ -21,6 +21,7 @@ def rows(run):
     return rows
 
 
+@pytest.mark.campaign
 def test_no_command_imports_textual(demo_job):
     code = (
         "import sys; from nsystui.cli import main\n"

@@ -50,6 +50,7 @@ def copied(packed: Path, target: Path) -> Path:
 class TestAnswers:
     """A packed job answers what its exports answer."""
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("question", QUESTIONS, ids=" ".join)
     def test_of_the_demo_job(self, run, demo_job, packed, question):
         command, *flags = question
@@ -80,6 +81,7 @@ class TestAnswers:
             export.unlink()
         assert run("ranks", tmp_path / "job", "--format", "csv").out == before
 
+    @pytest.mark.campaign
     def test_of_many_ranks_metadata_are_not_kept_and_answers_are_the_same(self, run, packed, monkeypatch):
         questions = (("kernels", "--no-cache"), ("events", "--top", "9"), ("gaps", "--by", "rank", "--no-cache"))
         before = [run(name, packed, *options, "--format", "csv").out for name, *options in questions]
@@ -103,6 +105,7 @@ class TestAnswers:
         assert done.stdout.replace("\r\n", "\n") == run("ranks", *demo_job, "--format", "csv").out.replace("\r\n", "\n")
         assert fingerprint(job) == before
 
+    @pytest.mark.campaign
     def test_ranks_are_those_of_the_pack_unless_the_user_says_otherwise(self, run, tmp_path, demo_job):
         run("pack", *demo_job[:2], "-o", tmp_path / "job", "--ranks", "rank0=7,rank1=3")
         assert {path.name for path in (tmp_path / "job/reports").iterdir()} == {"rank=3", "rank=7"}
@@ -122,6 +125,7 @@ class TestAnswers:
 class TestThePackedJob:
     """The files in its directory."""
 
+    @pytest.mark.campaign
     def test_nothing_is_beside_the_exports_or_left_in_the_job(self, run, tmp_path, demo_job, packed):
         export = Path(shutil.copy(demo_job[0], tmp_path / "in.sqlite"))
         before = fingerprint(tmp_path)
@@ -188,6 +192,7 @@ class TestSeveralWriters:
         assert run("ranks", job, "--format", "csv").out == run("ranks", *demo_job[:2], "--format", "csv").out
         assert not [name for name in os.listdir(job) if name.startswith(".")]
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
     def test_a_process_that_is_ended_leaves_no_half_report(self, tmp_path, run, refused, demo_job, how):
         job = tmp_path / "job"
@@ -210,6 +215,7 @@ class TestSeveralWriters:
 class TestRefusals:
     """A file that cannot be packed is reported in one line, and changes nothing."""
 
+    @pytest.mark.campaign
     def test_a_rank_that_is_there_is_only_replaced_by_force(self, run, refused, tmp_path, demo_job):
         job = tmp_path / "job"
         run("pack", demo_job[0], "-o", job)
@@ -231,11 +237,13 @@ class TestRefusals:
         assert "first and second are both rank 1" in said and "--ranks" in said
         assert run("pack", *exports, "-o", tmp_path / "job", "--ranks", "first=0,second=1").status == 0
 
+    @pytest.mark.campaign
     def test_reports_of_which_nothing_tells_the_rank(self, refused, tmp_path):
         exports = [Path(shutil.copy(path, tmp_path)) for path in shared("cuda-graphs", "gpu-metrics")]
         said = refused("pack", *exports, "-o", tmp_path / "job")
         assert "the rank numbers of cuda-graphs and gpu-metrics are unknown" in said
 
+    @pytest.mark.campaign
     def test_what_can_be_packed_is_and_the_status_tells_of_the_rest(self, run, tmp_path, demo_job):
         (tmp_path / "rank9.sqlite").write_bytes(b"SQLite format 3\0" + bytes(84))
         done = run("pack", demo_job[0], tmp_path / "rank9.sqlite", "-o", tmp_path / "job")
@@ -284,6 +292,7 @@ class TestDamage:
         assert "reports/rank=1" in line and "pack its export again" in line
 
 
+@pytest.mark.campaign
 def test_two_jobs_do_not_share_what_is_remembered_of_one(run, tmp_path, packed, demo_job):
     other = copied(packed, tmp_path)
 

@@ -67,6 +67,7 @@ def identities(job: Path) -> dict[str, str]:
     return {path.parent.name: json.loads(path.read_text())["identity"] for path in job.glob("reports/*/report.json")}
 
 
+@pytest.mark.campaign
 def test_an_interrupted_run_leaves_whole_ranks_and_the_next_one_packs_the_others(
     run, tmp_path, demo_job, one_by_one, interrupted_at, monkeypatch
 ):
@@ -170,6 +171,7 @@ TOLD = {
 }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("source", [pytest.param(one, marks=[pytest.mark.campaign] * (one != "MPI")) for one in TOLD])
 def test_a_rank_is_there_before_the_next_export_is_read(run, tmp_path, one_by_one, interrupted_at, source):
     exports = written(tmp_path / "in", TOLD[source])

@@ -111,6 +111,7 @@ def test_what_is_computed_for_something_else_is_told_on_the_same_line(terminal, 
     assert not any(screen_of(terminal.getvalue()))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", ["report -o a.html", "report -o a.html --baseline", "triage --baseline", "diff --"])
 def test_two_jobs_and_their_questions_share_one_line(terminal, demo_job, tmp_path, monkeypatch, run, words):
     """A second line would move the cursor of the first, and words would stay on the terminal."""

@@ -17,6 +17,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 # The first only reads columns, the second packs and keeps what it has computed.
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("command", "disk"),
     [("kernels", "full"), ("overview", "full"), pytest.param("overview", "writable", marks=pytest.mark.campaign)],

@@ -53,6 +53,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 class TestGivenAgain:
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "words",
         [
@@ -80,12 +81,14 @@ class TestGivenAgain:
         assert (second.status, second.out, second.err) == (first.status, first.out, first.err)
         assert opened == ["opened"]
 
+    @pytest.mark.campaign
     def test_every_question_of_the_catalogue_as_it_was_answered(self, run, demo_job):
         for question in questions():
             words = (*question.command({}).split(), "--format", "csv", *demo_job[:2])
             first = run(*words)
             assert run(*words) == first, words
 
+    @pytest.mark.campaign
     def test_of_a_packed_job_until_it_is_packed_again(self, run, demo_job, opened, tmp_path):
         packed = tmp_path / "packed"
         run("pack", *demo_job, "-o", packed)
@@ -97,6 +100,7 @@ class TestGivenAgain:
         run("nccl", packed)
         assert opened == ["opened"] * 2
 
+    @pytest.mark.campaign
     def test_a_report_of_a_triage_from_its_lines(self, run, demo_job, opened, tmp_path):
         run("triage", demo_job[0])
         saved = [tmp_path / "first.md", tmp_path / "again.md"]
@@ -105,6 +109,7 @@ class TestGivenAgain:
         assert saved[0].read_text() == saved[1].read_text()
         assert opened == ["opened"] * 2
 
+    @pytest.mark.campaign
     def test_a_threshold_is_part_of_the_question(self, run, demo_job, opened):
         run("triage", demo_job[0])
         run("triage", demo_job[0], "--set", "gap_ms=500")
@@ -140,6 +145,7 @@ class TestGivenAgain:
         assert run(*SUM, files[0]).out != run(*SUM, *files).out
         assert opened == ["opened"] * 2
 
+    @pytest.mark.campaign
     def test_nothing_heavy_is_loaded(self, run, export):
         code = (
             "import sys; from nsystui.cli import main; words = sys.argv[1:]\n"
@@ -233,6 +239,7 @@ class TestRows:
 class TestRememberedWhileLoading:
     """The answers that the application stores for the commands that come after it."""
 
+    @pytest.mark.campaign
     def test_the_kernel_summary_is_there_without_opening(self, run, demo_job, opened):
         Loading(JobSource(tuple(map(str, demo_job)), default_directory()), lambda message: None).start()
         for words in (SUM, ("kernels", "--format", "csv")):

@@ -183,6 +183,7 @@ def test_a_job_without_gpu_work_says_why_its_parts_are_empty(report, tmp_path):
     assert "No GPU work was recorded." in found.text
 
 
+@pytest.mark.campaign
 def test_a_file_that_cannot_be_read_is_left_out_and_the_page_warns_of_it(report, refused, demo_job, tmp_path):
     broken = tmp_path / "rank9.sqlite"
     broken.write_bytes(demo_job[0].read_bytes()[:40_000])
@@ -219,6 +220,7 @@ def hostile_page(hostile, tmp_path_factory) -> Path:
     return target
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("ending", ["html", "md"])
 def test_names_of_the_program_are_text_and_nothing_else(report, hostile, hostile_page, ending):
     target = hostile_page if ending == "html" else report(*hostile, name="r.md")
@@ -259,6 +261,7 @@ def test_what_would_leave_the_page_is_refused(seen, made):
     assert seen.value(blocked) == "connect-src"
 
 
+@pytest.mark.campaign
 def test_dark_and_light_are_different_and_print_is_light(seen, made):
     seen.open(made)
     colours = {}
@@ -334,6 +337,7 @@ def test_markdown_has_its_drawings_beside_it_and_warns_of_what_is_left_out(repor
     assert text.count("\n## ") == len(page.tables.keys() | {"over-time"})
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("name", "one_rank"), campaign.first(1, [("r.html", "· rank 0"), ("r.md", "**Rank**: 0")]))
 def test_a_file_that_is_there_stays_unless_forced(report, refused, demo_job, tmp_path, name, one_rank):
     (tmp_path / name).write_text("mine")
@@ -417,6 +421,7 @@ def test_a_report_has_names_that_an_anonymous_one_has_to_hide(report, private_jo
     assert PLANTED_SECRET not in told
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("with_baseline", [False, pytest.param(True, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("ending", campaign.first(1, ["html", "md"]))
 def test_an_anonymous_report_names_no_host_file_command_or_user(report, private_job, tmp_path, ending, with_baseline):
@@ -458,6 +463,7 @@ def test_any_export_has_a_report(report, tmp_path, make):
     assert Page(report(make(tmp_path / "a.sqlite"))).text
 
 
+@pytest.mark.campaign
 def test_a_selection_of_nothing_has_a_report_that_says_so(report, demo_job):
     text = Page(report(demo_job[0], "--devices", "7")).text
     assert "not in the selection" in text

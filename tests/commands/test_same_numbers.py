@@ -42,6 +42,7 @@ def rows(run, job, asked):
     return rows
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("window", [(), WINDOW], ids=["all time", "a window"])
 def test_overview_gpu_and_ranks_have_the_same_shares(rows, window):
     overview = rows("overview", *window)
@@ -106,6 +107,7 @@ def test_the_exposed_time_of_collectives_is_that_of_the_gpus(rows):
     assert sum(row["exposed_ns"] or 0 for row in rows("nccl")) == sum(row["exposed_nccl_ns"] for row in rows("gpu"))
 
 
+@pytest.mark.campaign
 def test_the_straggler_has_the_counts_and_the_wait_of_the_ranks(rows):
     (finding,) = [row for row in rows("triage") if row["id"] == "straggler"]
     rank = next(row for row in rows("ranks") if row["rank"] == 2)

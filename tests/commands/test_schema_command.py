@@ -16,6 +16,7 @@ def job_files(written_once):
     return written_once("python", lambda directory: training_job(directory, ranks=4, steps=6, layers=4))
 
 
+@pytest.mark.campaign
 def test_every_question_has_a_schema_with_units(run):
     schemas = run("schema").json
     assert len(schemas) > 70
@@ -38,6 +39,7 @@ def forms_of(schema):
     return [one["properties"]["rows"]["items"] for one in several] if several else [schema["items"]]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "words",
     campaign.first(2, [[], *(["kernels", "--by", by] for by in ("rank", "shape", "family")), ["steps", "--every"]]),

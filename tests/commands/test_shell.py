@@ -96,6 +96,7 @@ def in_fish(script, line):
     return [needed("fish"), "--no-config", "-c", f"source {script}; complete -C {shlex.quote(line)}"]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("line", "offered", "not_offered"), LINES, ids=[line for line, *_ in LINES])
 @pytest.mark.parametrize(("shell", "asked"), [("bash", in_bash), ("fish", in_fish)], ids=["bash", "fish"])
 def test_the_shell_completes(script, typed, shell, asked, line, offered, not_offered):

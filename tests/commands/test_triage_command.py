@@ -45,6 +45,7 @@ def test_the_command_that_shows_more_can_be_pasted(run, stalled):
     assert "ms:" in command and all(str(path) in command for path in stalled)
 
 
+@pytest.mark.campaign
 def test_the_rules_that_could_not_judge_are_a_count_and_listed_on_request(run, stalled):
     told, listed = run("triage", *stalled).out, run("triage", *stalled, "--not-checked").out
     assert "straggler: needs" not in told and "rules lack data" in told
@@ -52,12 +53,14 @@ def test_the_rules_that_could_not_judge_are_a_count_and_listed_on_request(run, s
     assert told.splitlines()[-1].strip().endswith("--not-checked")
 
 
+@pytest.mark.campaign
 def test_a_healthy_job_is_said_to_be_healthy(run, healthy):
     done = run("triage", *healthy, "--fail-on", "warning")
     assert "\nNo issues found." in done.out
     assert done.status == 0
 
 
+@pytest.mark.campaign
 def test_json_has_the_findings_and_what_was_not_checked_and_a_script_may_fail_on_them(run, stalled):
     words = ("triage", *stalled, "--fail-on", "warning", "--format", "json")
     done, again = run(*words), run(*words, "--no-cache")
@@ -71,6 +74,7 @@ def test_json_has_the_findings_and_what_was_not_checked_and_a_script_may_fail_on
     assert few.status == 1 and "idle-gaps" not in few.out
 
 
+@pytest.mark.campaign
 def test_json_names_the_cause_of_a_symptom_that_stands_below_it(run, tmp_path):
     export = ill.first_use(tmp_path / "ill.sqlite").paths[0]
     rows = run("triage", export, "--set", "gap_percent=1", "--set", "first_launch_percent=1", "--format", "json").json

@@ -61,6 +61,7 @@ def declared_columns(path: Path, table: str, *, but: str = "") -> Rows:
 
 
 class TestFileFormat:
+    @pytest.mark.campaign
     @pytest.mark.skipif(not real_exports(), reason="no real exports on this machine (../shared/data/exports)")
     def test_columns_are_those_of_real_exports_of_the_same_schema(self, tmp_path):
         compared = 0
@@ -243,6 +244,7 @@ class TestTrainingJob:
         for number, communicators in enumerate((1, 2)):
             assert len({rank[number]["NCCL communicator ID"] for rank in told}) == communicators
 
+    @pytest.mark.campaign
     def test_files_are_the_same_however_many_processes_write_them_and_none_if_one_fails(self, tmp_path):
         job = TrainingJob(ranks=6, steps=2, layers=1, hosts=3)
         alone, together = job.write(tmp_path / "alone"), job.write(tmp_path / "together", processes=3)

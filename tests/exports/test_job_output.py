@@ -122,6 +122,7 @@ def test_times_are_those_of_the_zone_of_the_machine(tmp_path):
     assert (line.time, line.is_exact) == (START + 1_500_000_000, True)
 
 
+@pytest.mark.campaign
 def test_hostile_lines_take_no_time_and_an_export_without_output_has_none(tmp_path):
     for piece in ("+", "a:", "token", "A=", "[", "x" * 40, "A1b2", "'A':", "-----BEGIN PRIVATE KEY-----"):
         shown(tmp_path / "x.sqlite", "\n".join([piece * 3_000] * 50))

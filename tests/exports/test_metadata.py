@@ -48,6 +48,7 @@ class TestEverySchema:
             assert not [table.name for table in TABLES if report.count(table)], schema
             assert (report.packed.first_event, report.packed.last_event) == (None, None), schema
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "schemas", [("2021", "3.7.2", "3.28.1"), pytest.param(SCHEMAS, marks=pytest.mark.campaign)]
     )
@@ -66,6 +67,7 @@ class TestMissingParts:
     def full(self, tmp_path_factory):
         return TrainingJob(ranks=2, steps=1, layers=1).write(tmp_path_factory.mktemp("full"))[1]
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("apart", [5, pytest.param(7, marks=pytest.mark.campaign)])
     def test_any_table(self, full, tmp_path, apart):
         """All but the one that makes an export, and those that nobody reads."""
@@ -89,6 +91,7 @@ class TestMissingParts:
         "DIAGNOSTIC_EVENT": ("text", "globalPid"),
     }
 
+    @pytest.mark.campaign
     def test_any_optional_column(self, full, tmp_path, session):
         for number in range(2):
             path = tmp_path / f"rank{number}.sqlite"
@@ -201,6 +204,7 @@ class TestSecrets:
         assert not [name for name in ENVIRONMENT_WHITELIST if "KEY" in name or "SECRET" in name or "TOKEN" in name]
         assert ENVIRONMENT_WHITELIST.isdisjoint({"PATH", "HOME", "HOSTNAME", "USER"})
 
+    @pytest.mark.campaign
     def test_nothing_that_is_kept_holds_the_secret(self, demo_job, tmp_path):
         assert all(PLANTED_SECRET.encode() in path.read_bytes() for path in demo_job), "the demo has lost its secret"
         cache = tmp_path / "cache"

@@ -77,6 +77,7 @@ class TestPageFaults:
         session = simulation(*[f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}" for old, new in steps])
         assert rows(session, tables.cpu_page_faults, "source_file", "source_line")[2] == ("src/grid.f90", 80)
 
+    @pytest.mark.campaign
     def test_a_file_that_is_not_known_is_empty_and_any_column_may_be_absent(self, simulation):
         unknown = simulation("UPDATE CUDA_UM_CPU_PAGE_FAULT_EVENTS SET sourceFile = NULL, sourceLine = NULL")
         assert set(rows(unknown, tables.cpu_page_faults, "source_file", "source_line")) == {("", None)}
@@ -109,6 +110,7 @@ class TestDirectives:
         session = simulation(*create, *[f'INSERT INTO "{name}" VALUES (1, 2, 3, 4)' for name in names])
         assert (session.count(tables.openmp_events), session.count(tables.openacc_events)) == (4, 4)
 
+    @pytest.mark.campaign
     def test_openacc_events_are_called_by_their_place_where_it_is_known(self, plain, simulation):
         assert rows(plain, tables.openacc_events) == [
             (1, 6_000_000, 6_040_000, THREAD, PROCESS, "Enqueue Upload@src/solve.f90:41", "DATA", 5, "solve", 65_536),
@@ -120,6 +122,7 @@ class TestDirectives:
             session = simulation(f"ALTER TABLE CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH DROP COLUMN {column}")
             assert (name,) in rows(session, tables.openacc_events, "name"), column
 
+    @pytest.mark.campaign
     def test_the_size_of_chunks_changes_nothing(self, plain, simulation, monkeypatch):
         for size in (1, 3):
             monkeypatch.setattr(packing, "CHUNK_ROWS", size)
@@ -163,6 +166,7 @@ class TestNetwork:
         alone = simulation("DROP TABLE NET_NIC_METRIC")
         assert rows(alone, tables.nic_metrics, "row", "nic") == [(1, SWITCH_GUID), (2, SWITCH_GUID)]
 
+    @pytest.mark.campaign
     def test_adapters_of_other_forms_are_known(self, simulation):
         # In schema 3.1 the adapter has a ``globalId``, of the machine, and the map that of the samples.
         renamed = "ALTER TABLE TARGET_INFO_NIC_INFO RENAME COLUMN GUID TO globalId"
@@ -215,6 +219,7 @@ class TestWhatThereIs:
         assert (report.has(tables.nccl_calls), report.count(tables.nccl_calls)) == (True, 0)
         assert not report.has(tables.kernels)
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "schemas", [("2021", "3.7.2", "3.28.1"), pytest.param(SCHEMAS, marks=pytest.mark.campaign)]
     )
@@ -230,6 +235,7 @@ class TestWhatThereIs:
             assert report.count(tables.mpi_calls) == 8 * (version >= (3, 1)), schema
             assert report.count(tables.nic_metrics) == 6 * (version >= (3, 7)), schema
 
+    @pytest.mark.campaign
     def test_an_older_export_says_nothing_of_the_source_of_a_page_fault(self, simulation):
         for schema in ("2.9.1", "3.7.2", "3.25.0"):
             found = rows(simulation(schema=schema), tables.cpu_page_faults, "instruction", "source_file", "source_line")

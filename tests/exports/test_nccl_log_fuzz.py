@@ -8,6 +8,7 @@ another line.
 import io
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,6 +91,7 @@ def made(whole: list[str]) -> Counter[tuple[str, int, int, int]]:
     return Counter(said(line) for text in whole for line in read(text.encode()) if isinstance(line, Call))
 
 
+@pytest.mark.campaign
 @settings(max_examples=250, deadline=None)
 @given(st.lists(torn() | cut() | glued(), max_size=6))
 def test_damage_never_makes_a_call(pieces):
@@ -115,6 +117,7 @@ def test_undamaged_calls_are_all_read(whole):
     assert len([line for line in found if isinstance(line, Call)]) == len(found) == len(whole)
 
 
+@pytest.mark.campaign
 @settings(max_examples=150, deadline=None)
 @given(st.lists(torn() | cut() | glued(), max_size=8), st.binary(max_size=40))
 def test_every_table_is_made_of_a_damaged_log(pieces, noise):

@@ -220,6 +220,7 @@ class TestNothingIsTouched:
         assert fingerprint(tmp_path) == before
         assert sorted(os.listdir(tmp_path)) == listing
 
+    @pytest.mark.campaign
     def test_a_file_and_directory_that_are_only_readable(self, tmp_path, export, unprivileged):
         place = tmp_path / "results"
         place.mkdir()
@@ -269,6 +270,7 @@ class TestDamage:
         export.write_bytes(bytes_of_an_export[:place] + b"\xa9\xff\xfe" * 4 + bytes_of_an_export[place + 12 :])
         assert "SQLite cannot read it: malformed database schema" in refusal(export).cause
 
+    @pytest.mark.campaign
     def test_a_page_of_zeros_in_the_middle(self, export, session, bytes_of_an_export):
         (page,) = struct.unpack(">H", bytes_of_an_export[16:18])
         failures = []

@@ -56,6 +56,7 @@ def written(path: Path, choose: st.DataObject) -> Path:
     return path
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("examples", "part"), [(3, 24), pytest.param(campaign.cases(6), 3, marks=pytest.mark.campaign)], ids=["few", "many"]
 )

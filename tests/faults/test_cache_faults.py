@@ -224,6 +224,7 @@ class TestKilled:
         drop_abandoned(tmp_path)
         assert mine.exists() and not other.exists()
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("words", ["kernels", "info", "nccl-log", "demo --write-only --ranks 1 --directory"])
     def test_what_a_dead_process_left_goes_with_the_next_command(self, export, tmp_path, monkeypatch, words):
         """Whichever it is, and whether it finds an answer that is remembered, or needs none."""
@@ -244,6 +245,7 @@ class TestKilled:
             assert half_written(cache) == []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("command", ["kernels", pytest.param("events", marks=pytest.mark.campaign)])
 def test_two_processes_pack_one_export_at_once(export, tmp_path, command):
     cache, words = tmp_path / "cache", (command, export, "--format", "csv")
@@ -268,11 +270,13 @@ class TestOthers:
         assert ran.stdout == program.run(*words, "--no-cache").out
         assert sorted(cache.rglob("*")) == before
 
+    @pytest.mark.campaign
     def test_a_directory_that_everybody_can_write_to(self, export, tmp_path):
         (tmp_path / "cache").mkdir()
         (tmp_path / "cache").chmod(0o777)
         self.refused(export, tmp_path / "cache", "every user can write to it")
 
+    @pytest.mark.campaign
     @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
     def test_a_directory_of_another_user(self, export, tmp_path):
         with closing(Session(Cache(tmp_path / "cache"))) as session:
@@ -280,6 +284,7 @@ class TestOthers:
         os.chown(tmp_path / "cache", 54321, 54321)
         self.refused(export, tmp_path / "cache", "belongs to another user")
 
+    @pytest.mark.campaign
     def test_what_is_made_is_for_the_user_alone(self, export, tmp_path):
         before = os.umask(0)
         try:
@@ -312,6 +317,7 @@ class TestTampered:
         if keep_time:
             os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
+    @pytest.mark.campaign
     def test_it_is_read_again_from_the_export(self, export, tmp_path, whole):
         (file,) = self.kept(export, tmp_path / "cache", whole)
         right = self.answer(export, tmp_path / "cache", whole)
@@ -348,6 +354,7 @@ class TestTampered:
         assert self.answer(export, tmp_path / "copy", whole) == right
         assert half_written(tmp_path / "copy") == []
 
+    @pytest.mark.campaign
     def test_everything_else_that_is_kept(self, export, tmp_path, monkeypatch):
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         asked = [(name, export, "--format", "csv") for name in ("kernels", "overview", "nvtx")]

@@ -87,6 +87,7 @@ def flipped(data: bytes, chance: random.Random) -> bytes:
 SEEDS = (159, 160, 245, 246, 247, 2097, 20787, *range(10))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "seeds",
     [SEEDS, pytest.param(range(1_000, 1_000 + campaign.cases(100)), marks=pytest.mark.campaign)],
@@ -264,6 +265,7 @@ def sqlite_sees(path: Path) -> bool:
 SEEN = (36, 143, 188, 290)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "seeds",
     [SEEN, pytest.param(range(campaign.cases(350)), marks=pytest.mark.campaign)],

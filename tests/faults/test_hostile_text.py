@@ -91,6 +91,7 @@ def test_the_export_holds_what_it_should(job):
     assert any(text in ran.out for text in hostile.TEXTS if "\n" not in text and '"' not in text)
 
 
+@pytest.mark.campaign
 def test_commands_print_nothing_that_a_terminal_obeys_or_hides(job, others):
     """As tables, and a few in each format."""
     ran = [one for words in program.FEW for one in asked(words, job[:1], ("table",))]
@@ -219,6 +220,7 @@ class Found(dict):
             self[where] = sorted(bad)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("size", "walks"),
     [
@@ -282,6 +284,7 @@ async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, c
     assert found == {}
 
 
+@pytest.mark.campaign
 async def test_the_screens_of_a_log_show_printable_text(log):
     found = Found()
     app = LogApp(JobSource((), logs=(str(log),)))

@@ -50,6 +50,7 @@ def little_memory(size: int):
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("seeds", "questions"),
     [(range(7), 2), pytest.param(range(1_000, 1_000 + campaign.cases(5)), None, marks=pytest.mark.campaign)],
@@ -79,6 +80,7 @@ def starts(path: Path, whole: bool) -> list[int | None]:
 
 
 class TestTimes:
+    @pytest.mark.campaign
     def test_a_row_at_one_that_cannot_be_is_left_out(self, export, whole):
         before = starts(export, whole)
         numbers = ("-351429369363", "9223372036854775807", "-9223372036854775808", "1e300")
@@ -94,6 +96,7 @@ class TestTimes:
         edit(export, "INSERT INTO META_DATA_EXPORT (name, value) VALUES ('EXPORT_PARAM_TIME_SHIFT', '-5000000000')")
         assert len(starts(export, whole)) == 200
 
+    @pytest.mark.campaign
     def test_those_that_nsys_made_utc_are_those_since_the_session_began(self, tmp_path):
         """``nsys export --ts-normalize``."""
         (export,) = demo.TrainingJob(ranks=1, steps=2, layers=1).write(tmp_path)
@@ -115,6 +118,7 @@ class TestTimes:
         assert starts(export, whole) == []
 
 
+@pytest.mark.campaign
 def test_a_kernel_of_centuries_takes_no_memory(export):
     edit(export, f'UPDATE {KERNEL} SET "end" = 4611686018427387904 WHERE rowid % 50 = 0')
     with little_memory(3 << 30):

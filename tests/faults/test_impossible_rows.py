@@ -109,6 +109,7 @@ def numbers(note: str) -> dict[str, str]:
     return dict(re.findall(r"[\d,]+ ([A-Za-z ]+) \(([^)]*)\)", note))
 
 
+@pytest.mark.campaign
 def test_every_command_answers_as_if_they_were_not_there_and_says_how_many_it_left_out_and_why(exports):
     """Also a command that finds its answer in the cache, as every second one here does at last."""
     first = answers(exports.damaged, exports.asked)
@@ -140,6 +141,7 @@ def test_packed_every_command_says_all_of_them(exports, tmp_path):
     assert sum(int(number.replace(",", "")) for number in re.findall(r"([\d,]+) [A-Za-z ]+ \(", note)) == whole
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("cached", [False, pytest.param(True, marks=pytest.mark.campaign)], ids=["memory", "cache"])
 def test_no_table_has_one(exports, tmp_path, whole, cached):
     rows = []

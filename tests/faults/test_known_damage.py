@@ -41,6 +41,7 @@ def said(ran: program.Ran) -> list[str]:
     return [line for line in ran.err.splitlines() if "damaged" in line]
 
 
+@pytest.mark.campaign
 def test_an_answer_of_other_tables_says_so_once_it_is_known(export, whole):
     right = program.run("kernels", whole, *CSV).out
     assert said(program.run("kernels", export, *CSV)) == []
@@ -64,6 +65,7 @@ def test_whatever_meets_the_damage_names_the_table(export, command):
     assert RUNTIME in line
 
 
+@pytest.mark.campaign
 def test_a_compressed_export_is_named_as_the_user_named_it(export, tmp_path):
     packed = tmp_path / "rank0.sqlite.gz"
     packed.write_bytes(gzip.compress(export.read_bytes(), 1))
@@ -104,6 +106,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
+@pytest.mark.campaign
 def test_what_the_triage_left_out_is_in_no_other_answer(export):
     before = program.run("overview", export, *CSV)
     program.run("triage", export, *CSV)
@@ -119,6 +122,7 @@ def test_a_triage_leaves_out_several_tables(export):
     assert "dominant-kernel" in ran.out.partition("Not checked")[2]
 
 
+@pytest.mark.campaign
 def test_a_triage_of_several_exports_leaves_the_damaged_one_out(export, whole, tmp_path):
     other = Path(shutil.copyfile(whole, tmp_path / "rank1.sqlite"))
     ran = program.run("triage", export, other, *CSV)

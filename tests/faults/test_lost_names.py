@@ -64,6 +64,7 @@ def test_a_packed_job_tells_what_was_lost(export, tmp_path):
     assert "[name" in ran.out and "200 GPU kernels" in ran.err
 
 
+@pytest.mark.campaign
 def test_ranges_of_a_domain_whose_name_is_lost_say_so(export):
     synthetic.payload_export(export)
     ((ranges,),) = native(export, "SELECT count(*) FROM NVTX_EVENTS WHERE eventType <> 75 AND domainId = 1")

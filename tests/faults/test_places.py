@@ -91,6 +91,7 @@ class TestKinds:
         (tmp_path / "b.sqlite").symlink_to(tmp_path / "a.sqlite")
         assert "Too many levels of symbolic links" in of_bad_file(tmp_path / "a.sqlite", export)
 
+    @pytest.mark.campaign
     def test_names_in_every_message_and_table(self, tmp_path, original):
         for name in ("a b'c\"d.sqlite", "new\nline.sqlite", os.fsdecode(b"\xff\xfe.sqlite"), "y" * 248):
             path = shutil.copyfile(original, tmp_path / name)
@@ -218,6 +219,7 @@ class TestWithLess:
             pytest.skip("the C compiler here makes no shared library")
         return str(place / "locks.so")
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("words", [("kernels",), *OTHERS], ids=" ".join)
     def test_a_mount_without_locks(self, export, tmp_path, no_locks, words, monkeypatch):
         monkeypatch.chdir(tmp_path)

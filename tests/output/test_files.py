@@ -75,6 +75,7 @@ class Failing(Rows):
         raise RuntimeError("the answer failed")
 
 
+@pytest.mark.campaign
 def test_what_stops_the_writing_leaves_nothing(tmp_path):
     def cancel(rows: int) -> None:
         raise KeyboardInterrupt

@@ -162,6 +162,7 @@ def test_columns_that_are_compared_have_one_unit_in_a_table_of_any_width():
         assert (first.split()[0], second.split()[0]) == ("0.093", "0.003")
 
 
+@pytest.mark.campaign
 def test_rows_come_page_by_page_and_once():
     for file_format in ("csv", "json", "md", "table"):
         answer, seen, stream = Many(), [], io.StringIO()
@@ -213,6 +214,7 @@ WHOLE = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
 REAL = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))
 
 
+@pytest.mark.campaign
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.one_of(st.none(), TEXT), WHOLE, REAL), max_size=6))
 def test_parquet_reads_back_through_duckdb(tmp_path, rows):

@@ -452,6 +452,7 @@ class TestSelections:
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.campaign
 def test_in_bands_of_time_it_is_the_same_trace(job, whole, directory, chrome, paraver, tmp_path):
     """An export of millions is read in many bands, this one in one."""
     parts = bands(job, Selection(), whole.contents.kinds, most=300)

@@ -126,6 +126,7 @@ class TestNone:
         assert all(found(run, anchor) is None for anchor in (None, *ANCHORS))
         assert run.steps().why_none[0].endswith("the GPU's work does not repeat regularly")
 
+    @pytest.mark.campaign
     def test_layers_alone_are_offered_and_not_taken(self, job):
         run = job([f"part{part}(int)" for part in range(30)] * 12)
         assert found(run) is None
@@ -167,6 +168,7 @@ def without_nvtx(paths: Sequence[Path], directory: Path) -> list[Path]:
 
 
 class TestRanks:
+    @pytest.mark.campaign
     def test_all_ranks_have_the_same_steps_at_the_same_time(self, tmp_path, opened):
         (tmp_path / "copies").mkdir()
         paths = without_nvtx(training_job(tmp_path, ranks=2, steps=6, layers=4), tmp_path / "copies")
@@ -175,6 +177,7 @@ class TestRanks:
         assert first.anchor == second.anchor and first.numbers.tolist() == second.numbers.tolist()
         assert abs(first.gpu.start - second.gpu.start).max() < first.median / 2
 
+    @pytest.mark.campaign
     def test_one_rank_without_ranges_makes_all_use_the_work_of_the_gpu(self, tmp_path, opened):
         (tmp_path / "copies").mkdir()
         first, second = training_job(tmp_path, ranks=2, steps=6, layers=4)
@@ -184,6 +187,7 @@ class TestRanks:
 
 
 class TestGolden:
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         ("name", "anchor", "number"),
         [

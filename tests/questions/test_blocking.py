@@ -384,6 +384,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenJob, M
         yield job, expected
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", CASES)
 def test(name: str, cases: tuple[OpenJob, Mapping[str, tuple[int, Parts]]]):
     job, expected = cases
@@ -429,6 +430,7 @@ def by_chance(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return programs(tmp_path_factory.mktemp("blocking") / "chance.sqlite", SEEDS)
 
 
+@pytest.mark.campaign
 def test_programs_by_chance_are_told_as_naively(by_chance: Path):
     with job_of(by_chance) as job:
         found = blocking(job)
@@ -438,6 +440,7 @@ def test_programs_by_chance_are_told_as_naively(by_chance: Path):
         assert every.all(), dict(zip(PARTS, every.tolist(), strict=True))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("at_once", [20, 90])
 def test_it_does_not_matter_how_much_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int):
     path = programs(tmp_path / "chance.sqlite", range(10))
@@ -456,6 +459,7 @@ def test_it_does_not_matter_how_much_is_read_at_once(tmp_path: Path, monkeypatch
                 assert times == other[key].when[part], (key, part)
 
 
+@pytest.mark.campaign
 def test_a_window_is_one_iteration(tmp_path: Path):
     path = programs(tmp_path / "chance.sqlite", range(40))
     naive, seen = Naive(path), set()
@@ -584,6 +588,7 @@ def real(*names: str) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.campaign if name.startswith(large) else ()) for name in names]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "name",
     real(
@@ -644,6 +649,7 @@ class TestCommands:
 
         return ask
 
+    @pytest.mark.campaign
     def test_the_budget_by_step_has_a_row_for_each_part(self, asked: Any, tmp_path: Path):
         rows, notes = asked("budget", "--by", "step", stepping(tmp_path / "a.sqlite"))
         figures = {row.pop("Part"): row for row in rows}
@@ -663,6 +669,7 @@ class TestCommands:
         assert "steps are the NVTX ranges `step *` (3)" in notes
         assert "launch-starved time by cause: cudaLaunchKernel in `step *` 100.0 %" in notes
 
+    @pytest.mark.campaign
     def test_steps_with_their_budget_have_a_row_for_each_step(self, asked: Any, tmp_path: Path):
         rows, notes = asked("steps", "--budget", stepping(tmp_path / "a.sqlite"))
         assert [(row["Rank"], row["Device"], row["Step"], row["Start (ns)"], row["Duration (ns)"]) for row in rows] == [
@@ -681,6 +688,7 @@ class TestCommands:
         ]  # fmt: skip
         assert "steps are the NVTX ranges `step *` (3)" in notes
 
+    @pytest.mark.campaign
     def test_ranks_are_held_against_each_other(self, asked: Any, tmp_path: Path):
         paths = [stepping(tmp_path / f"rank{rank}.sqlite", late=late) for rank, late in ((0, 0), (1, 5))]
         rows, _ = asked("budget", "--by", "step", *paths)
@@ -691,6 +699,7 @@ class TestCommands:
         rows, _ = asked("steps", "--budget", "--ranks", "1", *paths)
         assert [(row["Rank"], row["Launch-starved (ns)"]) for row in rows] == [("1", "15")] * 3
 
+    @pytest.mark.campaign
     def test_without_steps_all_of_the_time_is_one_iteration(self, asked: Any, tmp_path: Path):
         path = stepping(tmp_path / "a.sqlite", steps=False)
         rows, notes = asked("budget", "--by", "step", path)
@@ -712,6 +721,7 @@ class TestCommands:
         assert totals.keys().isdisjoint({"launch-starved", "stalled", "blocked by copies to the GPU"})
         assert "all of its time is one iteration" in notes
 
+    @pytest.mark.campaign
     def test_without_kernels_copies_block_and_without_gpu_work_there_is_nothing(self, asked: Any, tmp_path: Path):
         path = stepping(tmp_path / "a.sqlite")
         edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
@@ -728,6 +738,7 @@ class TestCommands:
         for words in (("budget", "--by", "step"), ("steps", "--budget")):
             assert asked(*words, path, "--devices", "3")[0] == []
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("lost", ["DROP TABLE", "DELETE FROM"])
     def test_without_records_of_events_it_says_what_to_record(self, asked: Any, tmp_path: Path, lost: str):
         with ExportWriter(tmp_path / "a.sqlite") as export:
@@ -741,6 +752,7 @@ class TestCommands:
         _, notes = asked("budget", "--by", "step", stepping(tmp_path / "b.sqlite"))
         assert "--cuda-event-trace" not in notes
 
+    @pytest.mark.campaign
     def test_a_packed_job_answers_as_its_export(self, asked: Any, tmp_path: Path, capsys: Any):
         """Also with default streams and numbers of records, on which some of the cases depend."""
         with ExportWriter(tmp_path / "a.sqlite") as export:

@@ -37,6 +37,7 @@ def test_a_file_that_is_known_already_is_not_computed_with_the_others(paths, tmp
     assert found[0].parts.tolist() == own.parts.tolist()
 
 
+@pytest.mark.campaign
 def test_a_window_is_that_of_job_time_in_each_file(paths, tmp_path):
     with opened(paths, tmp_path) as job:
         for (task, device), own in blocking(job).iterations.items():

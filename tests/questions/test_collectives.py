@@ -83,6 +83,7 @@ class TestMatching:
         assert sorted(len(group.members) for group in groups) == [2, 2, 4]
         assert all(group.communicator for group in groups)
 
+    @pytest.mark.campaign
     def test_what_is_kept_is_the_same_again(self, demo_job, tmp_path):
         found = []
         for _ in range(2):
@@ -95,6 +96,7 @@ class TestMatching:
 
 
 class TestClock:
+    @pytest.mark.campaign
     @given(st.lists(st.integers(-(10**9), 10**9), min_size=2, max_size=6), st.integers(1, 30))
     def test_clocks_that_are_only_shifted_are_found_to_the_nanosecond(self, clocks, count):
         ends = np.arange(1, count + 1) * 10 * MS
@@ -138,6 +140,7 @@ class TestClock:
         job.align(ClockMode.UTC)
         assert job.session.reports == aligned(job.session.reports)
 
+    @pytest.mark.campaign
     def test_the_real_pair_ends_together(self, opened):
         job = OpenJob(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
         (raw,) = match(sequences(job.session, job.session.reports)).groups

@@ -86,6 +86,7 @@ def times(job: OpenJob, part: str) -> list[int]:
     return [int(one.of.part(part).sum()) for one in iterations(job, Selection())]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("name", "rules"), [("nvshmem_", ()), ("our_fabric_", ((COMMUNICATION, "^our_fabric_"),))])
 def test_other_libraries_are_exposed_and_block_as_nccl_does(nccl, renamed, name, rules):
     with closing(OpenJob(session_over(nccl))) as before, renamed(name, rules) as after:

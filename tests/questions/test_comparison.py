@@ -143,6 +143,7 @@ def test_sorting_by_a_difference_looks_at_its_size():
 # Jobs
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.campaign] * (number % 3 > 0)) for number, name in enumerate(TABLES)]
 )
@@ -201,6 +202,7 @@ def test_nccl_is_compared_by_collective_and_size(demo, forth):
     assert all(row["what"] == "kernel" and row["busbw_a"] > 0 for row in found)
 
 
+@pytest.mark.campaign
 def test_the_straggler_has_slower_kernels_and_waits_less_for_others_over_one_span(demo):
     a, b = side(demo, 0), side(demo, STRAGGLER)
     found = by(summary(a, b), "what")
@@ -216,6 +218,7 @@ def test_the_straggler_has_slower_kernels_and_waits_less_for_others_over_one_spa
         assert found["GPU busy"][letter] == pytest.approx(expected[rank]["busy_percent"], abs=1e-3)
 
 
+@pytest.mark.campaign
 def test_sides_of_different_sizes_are_compared_per_rank(demo):
     a, b = side(demo, 0), side(demo, 1, 3)
     answer = kernels(a, b)
@@ -262,6 +265,7 @@ def test_numbered_ranges_of_both_sides_are_one_row(demo, faster):
     assert steps_row["gpu_difference"] == steps_row["gpu_b"] - steps_row["gpu_a"] != 0
 
 
+@pytest.mark.campaign
 def test_nvtx_ranges_are_compared_per_step_of_jobs_of_different_lengths(demo, tmp_path):
     with closing(job_of(*training_job(tmp_path, 2, 5, layers=1, straggler=None))) as other:
         answer = nvtx(side(demo), side(other), fold_numbers=False)
@@ -328,6 +332,7 @@ def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
 # What one side lacks
 
 
+@pytest.mark.campaign
 def test_a_side_without_gpu_work_is_missing_not_zero(demo, tmp_path):
     with closing(job_of(cpu_only_export(tmp_path / "cpu.sqlite"))) as other:
         answer = kernels(side(demo), side(other))
@@ -344,6 +349,7 @@ def test_a_side_without_gpu_work_is_missing_not_zero(demo, tmp_path):
         assert not any(note.startswith(("A: ", "B: ")) for note in kernels(side(other), side(other)).notes)
 
 
+@pytest.mark.campaign
 def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
     with closing(job_of(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))) as other:
         answer = nvtx(side(demo), side(other))
@@ -385,6 +391,7 @@ def test_the_summary_is_worded_with_the_unit_of_each_row(forth):
 # Real exports
 
 
+@pytest.mark.campaign
 def test_nvtx_ranges_of_a_real_job_are_per_step():
     """Half of the DALI pipeline runs ahead of the steps, between them; it is neither new nor gone."""
     paths = shared("ddp-a100-rank0of4", "ddp-a100-nobroadcast-rank0of4")
@@ -401,6 +408,7 @@ def test_nvtx_ranges_of_a_real_job_are_per_step():
     assert any(note.startswith("NVTX ranges that changed most per step: ") for note in notes)
 
 
+@pytest.mark.campaign
 def test_before_and_after_of_a_real_job():
     paths = shared("h100-2rank-moe-before", "h100-2rank-moe-after")
     with closing(job_of(paths[0])) as before, closing(job_of(paths[1])) as after:

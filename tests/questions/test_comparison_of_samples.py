@@ -82,6 +82,7 @@ def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path):
     assert calls == [("main", 102), ("load", 60), ("decode", 20), ("train", 36)]
 
 
+@pytest.mark.campaign
 def test_times_are_per_step_where_both_sides_have_steps(tmp_path: Path):
     twice = {stack: 2 * length for stack, length in BEFORE.items()}
     # Before the first step: no part of any.

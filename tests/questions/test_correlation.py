@@ -45,6 +45,7 @@ def partners_of(session: Session, row: tuple[Any, ...]) -> Partners:
     return partners(session, key_of(row), ranked_tasks(session))
 
 
+@pytest.mark.campaign
 def test_in_processes_and_reports_with_the_same_ids_each_finds_its_own(tmp_path, session):
     for name in ("a", "b"):
         session.add(synthetic.two_process_export(tmp_path / f"{name}.sqlite"))
@@ -115,6 +116,7 @@ class TestReasons:
         for row in (*migrations[::4], kernel):
             assert partners_of(session, row).reason == "this row has no correlation id"
 
+    @pytest.mark.campaign
     def test_events_that_have_no_other_side(self, demo_session, tmp_path, session):
         session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
         for kind in (EventKind.NVTX, EventKind.MARK, EventKind.OS, EventKind.MPI):
@@ -151,6 +153,7 @@ class TestFacts:
             assert str(of(row, "name")) in lines[0]
             assert all(isinstance(line, str) for line in lines), kind
 
+    @pytest.mark.campaign
     def test_hostile_names_and_ranges_that_were_never_closed_have_lines_like_others(self, tmp_path, session):
         session.add(synthetic.hostile_names_export(tmp_path / "h.sqlite"))
         rows = listed(session, EventKind.KERNEL, EventKind.NVTX, EventKind.API)

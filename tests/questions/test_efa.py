@@ -174,6 +174,7 @@ class TestOneForm:
         assert session.rows(sa.select(*columns)) == [(1, 0, TYPE, "efa_metrics", "rdmap0s6", 1, "rx_bytes", 5.0)]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_each_column_read_on_demand_is_that_of_a_whole_pack(opened, tmp_path, schema):
     path = export(tmp_path / "x.sqlite", schema, events_of(rx_bytes=[5, 6, 7], tx_bytes=[1, 0.5, 2]))

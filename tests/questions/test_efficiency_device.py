@@ -55,6 +55,7 @@ def points(events: Sequence[Event], kinds: str, window: Window = WINDOW) -> set[
 
 
 class TestParts:
+    @pytest.mark.campaign
     @settings(deadline=None)
     @given(EVENTS)
     def test_each_is_what_sets_of_nanoseconds_say(self, events: list[Event]):
@@ -67,6 +68,7 @@ class TestParts:
         }  # fmt: skip
         assert {key: getattr(spent, key) for key in expected} == {key: len(ns) for key, ns in expected.items()}
 
+    @pytest.mark.campaign
     @settings(deadline=None)
     @given(DEVICES)
     def test_they_add_up_to_the_window_of_each_device_and_of_all(self, devices: list[list[Event]]):
@@ -78,6 +80,7 @@ class TestParts:
 
 
 class TestFactors:
+    @pytest.mark.campaign
     @example([[("K", 10, 40)], [("K", 10, 20), ("C", 30, 40)]], Useful.POP)  # the maxima are of different devices
     @settings(deadline=None)
     @given(DEVICES, st.sampled_from(Useful))

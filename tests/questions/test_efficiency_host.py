@@ -212,6 +212,7 @@ class TestMfu:
         (note,) = [one for one in mfu_in(session, MfuRequest(5e6, region="back")).notes if "no MFU" in one]
         assert note == "no MFU: no NVTX range that matches back launched GPU work"
 
+    @pytest.mark.campaign
     def test_the_intensity_of_a_region_is_by_the_bytes_of_its_gpu_time(self, opened: Opener, tmp_path: Path):
         path = tmp_path / "a.sqlite"
         numbered(path, [0, 10])
@@ -233,6 +234,7 @@ class TestMfu:
         assert found.intensity == pytest.approx(5e6 / (0.35 * 3_352_320_000_000 * 4e-6))
         assert record(mfu_table(found).columns, mfu_table(found).rows[0])["intensity"] == found.intensity
 
+    @pytest.mark.campaign
     def test_gpus_of_ranks_that_are_not_open_share_the_step(self, opened: Opener, tmp_path: Path):
         first, *_ = TrainingJob(ranks=4, steps=3, layers=1, gpu_metrics=False).write(tmp_path)
         session = opened(first)

@@ -191,6 +191,7 @@ class TestPages:
         size = max(1, len(expected) // 2)
         assert [row for offset in range(0, len(expected) + 1, size) for row in found.page(offset, size)] == expected
 
+    @pytest.mark.campaign
     @settings(max_examples=15, deadline=None)
     @given(offset=st.integers(-5, 600), limit=st.integers(-5, 600))
     def test_any_page_is_that_part_of_the_whole(self, listed, whole, offset, limit):
@@ -259,6 +260,7 @@ def test_a_list_of_nothing_answers_everything(busy, tmp_path, session):
 
 
 class TestPlaces:
+    @pytest.mark.campaign
     def test_every_event_of_a_selection_is_found_where_it_stands_and_others_have_no_place(
         self, busy, everything, monkeypatch
     ):
@@ -279,6 +281,7 @@ class TestPlaces:
         wrong = [replace(key, **{field: value}) for field, values in others.items() for value in values]
         assert {listed.position(one) for one in (key_of(hidden), *wrong)} == {None}
 
+    @pytest.mark.campaign
     @settings(max_examples=15, deadline=None)
     @given(moment=st.one_of(st.integers(-1_000, 8_000), st.integers(0, 2 * 10**9), st.sampled_from([7, 1_000, 10**9])))
     def test_a_moment_is_at_the_first_event_from_then_on(self, listed, whole, moment):

@@ -38,6 +38,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[dict
     return {row["part"]: row for row in json.loads(written.out)}, written.err
 
 
+@pytest.mark.campaign
 def test_of_idle_gaps_only_moments_before_the_launch_can_be_won_back(tmp_path: Path):
     chosen = random.Random(1)
     gaps = [(5 * MS, chosen.randrange(500 * US, 4 * MS)) for _ in range(STEPS)]
@@ -53,6 +54,7 @@ def test_idle_gaps_whose_kernels_had_been_launched_can_win_nothing(tmp_path: Pat
     assert finding(triaged(stepping(tmp_path / "a.sqlite", [(5 * MS, -MS)] * STEPS)), "idle-gaps").gain is None
 
 
+@pytest.mark.campaign
 def test_long_gaps_are_measured_among_thousands_of_short_ones(tmp_path: Path):
     """More gaps than are kept: the short ones are more launch-starved than the long ones."""
     gaps = [(900 * US, 890 * US)] * 300 + [(2 * MS, 200 * US)] * 100
@@ -61,6 +63,7 @@ def test_long_gaps_are_measured_among_thousands_of_short_ones(tmp_path: Path):
     assert one.gain.recoverable == round(99 * 200 * US / 400)
 
 
+@pytest.mark.campaign
 def test_gaps_that_are_not_kept_bound_the_gain(tmp_path: Path):
     gaps = [(900 * US, 800 * US)] * 400
     path = stepping(tmp_path / "a.sqlite", gaps, length=5 * MS)
@@ -84,6 +87,7 @@ def test_slow_steps_could_be_as_fast_as_the_median(tmp_path: Path):
     assert "dominant-kernel" not in one.gain.includes
 
 
+@pytest.mark.campaign
 def test_gains_of_other_times_are_not_included(tmp_path: Path):
     """Long gaps lie in slow steps; where they lie in the others, the two gains are not the same time."""
     gaps = [(5 * MS, 4 * MS)] * 20
@@ -146,6 +150,7 @@ def ranks_with_jitter(directory: Path, extra: Sequence[int] = (0, 0, 0)) -> tupl
     return paths, reduces, idle
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("extra", [(0, 0, 0), (1, 1, 1), (0, 0, 1)], ids=["alike", "broadcasts", "one differs"])
 def test_time_blocked_by_nccl_is_split_by_who_came_last(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: Sequence[int]

@@ -108,6 +108,7 @@ def test_functions_have_the_samples_at_their_end_and_anywhere(host: OpenJob):
     assert sum(row["own_percent"] for row in found.values()) == pytest.approx(100)
 
 
+@pytest.mark.campaign
 def test_the_size_of_chunks_changes_no_stack(host: OpenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     whole = functions_table(host, Selection()).rows
     path = written(tmp_path / "a.sqlite")
@@ -322,6 +323,7 @@ def causes_of(answer: TableAnswer) -> dict[tuple[Any, ...], int]:
     return {(row["cause"], row["what"], row["thread"], row["caller"]): row["time"] for row in answer.records()}
 
 
+@pytest.mark.campaign
 def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Path):
     path = gaps_export(tmp_path / "a.sqlite")
     with job_of(path) as job:
@@ -353,6 +355,7 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
     assert causes.OFF_CPU not in times and causes.RUNNING_CODE not in times
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", real(*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"))
 def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
     (path,) = shared(name)
@@ -410,6 +413,7 @@ def test_idle_spans_by_length_are_those_between_the_operations_of_all_streams(tm
     assert [row["to"] for row in found] == [next((one for one in lengths if one > row["from"]), None) for row in found]
 
 
+@pytest.mark.campaign
 def test_idle_spans_by_pair_are_those_between_two_operations_of_the_gpu(demo_job: list[Path]):
     """Counted one by one, from the end of what ran before to the start of what runs next."""
     operations = sorted(
@@ -537,6 +541,7 @@ def test_the_starved_gpu_of_another_real_tutorial_waits_for_the_worker_of_its_da
     assert counted is not None and int(counted[1].replace(",", "")) <= samples
 
 
+@pytest.mark.campaign
 def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one_name_in_several_ranks(tmp_path: Path):
     for rank in range(2):
         with training(tmp_path / f"{rank}.sqlite", pid=4711 + rank) as (export, main_thread, loader):
@@ -583,6 +588,7 @@ def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(tmp_pat
     assert len(computed) == 1
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("selection", [Selection(), Selection(Window(3 * MS, 40 * MS))], ids=["all", "window"])
 def test_threads_in_slices_of_their_calls_are_those_of_all_at_once(
     demo_job: list[Path], selection: Selection, monkeypatch: pytest.MonkeyPatch
@@ -606,6 +612,7 @@ def test_threads_in_slices_of_their_calls_are_those_of_all_at_once(
     assert shares == [pytest.approx(share) for share in whole[1]]
 
 
+@pytest.mark.campaign
 def test_causes_are_computed_once_and_found_by_every_table(
     demo_job: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -37,6 +37,7 @@ def gil_export(path: Path, schema: str = "3.13.2") -> Path:
     return path
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("schema", ["2.9.1", pytest.param("3.7.2", marks=pytest.mark.campaign), "3.25.0"])
 def test_idle_time_in_which_the_thread_waits_for_the_gil_says_who_had_it(tmp_path: Path, schema: str):
     with job_of(gil_export(tmp_path / "a.sqlite", schema)) as job:
@@ -51,6 +52,7 @@ def test_idle_time_in_which_the_thread_waits_for_the_gil_says_who_had_it(tmp_pat
     assert "38 % waiting for the GIL (held by loader 4800 in Grid::leaf)" in words
 
 
+@pytest.mark.campaign
 def test_threads_hold_the_gil_and_wait_for_it_where_that_is_recorded(tmp_path: Path):
     path = gil_export(tmp_path / "a.sqlite")
     edit(path, "DELETE FROM NVTX_EVENTS WHERE eventType = 75")  # the row that names its domain
@@ -86,6 +88,7 @@ def reading_export(path: Path, schema: str = "3.25.0", *, has_files: bool = True
     return path
 
 
+@pytest.mark.campaign
 def test_idle_time_in_reads_says_which_files_are_read(tmp_path: Path):
     path = reading_export(tmp_path / "a.sqlite")
     with job_of(path) as job:
@@ -137,6 +140,7 @@ def python_export(path: Path, schema: str = "3.25.0", *, native_samples: bool = 
 PYTHON_WINDOW = Selection(Window(0, 14 * MS))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("schema", "whole"), [("3.16.1", True), ("3.25.0", False), ("3.28.1", True)])
 def test_python_frames_are_functions_like_any(tmp_path: Path, schema: str, whole: bool):
     session = Session()
@@ -148,6 +152,7 @@ def test_python_frames_are_functions_like_any(tmp_path: Path, schema: str, whole
     assert sum(row["own"] for row in tree.records()) == 9
 
 
+@pytest.mark.campaign
 def test_idle_time_names_the_python_function_that_runs_or_calls_that_of_the_cpu(tmp_path: Path):
     with job_of(python_export(tmp_path / "alone.sqlite")) as job:
         alone = {(row["what"], row["caller"]): row["time"] for row in gaps_table(job, PYTHON_WINDOW).records()}
@@ -192,6 +197,7 @@ def test_lost_names_of_a_function_and_of_the_domain_are_told(tmp_path: Path):
     assert "lacks the names of" in note and "1 functions and modules" in note
 
 
+@pytest.mark.campaign
 def test_each_report_has_samples_of_python_where_it_has_none_of_the_cpu(tmp_path: Path):
     paths = [python_export(tmp_path / f"{number}.sqlite", native_samples=number > 0) for number in (0, 1)]
     with job_of(*paths) as job:

@@ -52,6 +52,7 @@ class TestBlocks:
         assert np.concatenate([part.ends for part in parts] or [EMPTY.ends]).tolist() == plain.ends.tolist()
         assert all(part.dtype == np.uint16 for steps in packed.steps for part in steps)
 
+    @pytest.mark.campaign
     @given(SETS, st.lists(STEPS, min_size=2, max_size=2), st.integers(1, 7))
     def test_windows_and_bins_are_those_of_plain_intervals(self, steps, window, bins):
         plain, (lo, hi) = made(steps), sorted(window)
@@ -60,6 +61,7 @@ class TestBlocks:
         assert packed.length_within(lo, hi) == plain.clip(lo, hi).length
         assert np.array_equal(packed.covered_per_bin(lo, hi, bins), covered_per_bin(plain.clip(lo, hi), lo, hi, bins))
 
+    @pytest.mark.campaign
     @given(SETS, SETS)
     def test_what_is_shared_and_what_is_left_are_those_of_plain_intervals(self, steps, others):
         plain, other = made(steps), made(others, -20)
@@ -83,6 +85,7 @@ class TestBlocks:
 
 
 class TestBuilding:
+    @pytest.mark.campaign
     @given(SETS, st.lists(st.integers(0, 30), max_size=4))
     def test_parts_that_were_cut_anywhere_become_one_again(self, steps, cuts):
         plain = made(steps)
@@ -95,6 +98,7 @@ class TestBuilding:
             builder.append(plain.clip(lo, hi))
         assert builder.blocks().whole() == plain
 
+    @pytest.mark.campaign
     @given(st.lists(RANGES, max_size=5))
     def test_a_union_of_batches_is_the_union_of_all(self, batches):
         builder = UnionBuilder()
@@ -105,6 +109,7 @@ class TestBuilding:
         expected = union([start for start, _ in everything], [end for _, end in everything]) if everything else EMPTY
         assert builder.blocks().whole() == expected
 
+    @pytest.mark.campaign
     @given(st.lists(SETS, min_size=1, max_size=3))
     def test_slices_hold_everything_once(self, sets):
         plain = [made(steps) for steps in sets]
@@ -125,6 +130,7 @@ class TestBuilding:
 
 @pytest.mark.usefixtures("small_blocks")
 class TestDeviceGaps:
+    @pytest.mark.campaign
     @given(SETS, SETS, st.lists(STEPS, min_size=2, max_size=2))
     def test_gaps_lie_between_the_first_and_the_last_work(self, kernels, copies, window):
         parts = BusyParts.of(blocks_of(made(kernels)), NO_BLOCKS, blocks_of(made(copies, -20)), NO_BLOCKS)

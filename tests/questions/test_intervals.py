@@ -56,6 +56,7 @@ def test_clip_and_gaps_split_the_window(ranges, window):
     assert points_of(gaps) == points([window]) - points(ranges)
 
 
+@pytest.mark.campaign
 @given(RANGES, NS, st.integers(0, 60), st.integers(1, 40))
 def test_coverage_per_bin_is_exact(ranges, lo, span, bins):
     covered = covered_per_bin(made(ranges), lo, lo + span, bins)

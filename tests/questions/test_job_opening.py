@@ -48,6 +48,7 @@ def start():
         job.close()
 
 
+@pytest.mark.campaign
 def test_every_file_is_added_and_heard_of_in_the_order_of_the_command_line(demo_job, heard, start):
     opener, job, exports = start(reversed(demo_job), heard)
     assert [export.number for export in exports] == list(range(len(demo_job)))

@@ -272,6 +272,7 @@ class TestInstances:
             assert record["grid"] == f"{row.grid_x}·{row.grid_y}·{row.grid_z}"
         assert 0 < [one["launch_delay"] for one in found.values()].count(None) < len(frame)
 
+    @pytest.mark.campaign
     def test_sorted_by_a_column_pages_are_the_whole_and_none_is_last(self, chance):
         answer = kernel_instances(chance, EVERYTHING, "kernel_3", Names.SHORT, ranked_tasks(chance))
         keys = [*[column.key for column in answer.columns[::3]], "launch_delay"]
@@ -299,6 +300,7 @@ class TestInstances:
         assert len(answer.page(0, 1_000)) == len(answer)
         assert {record["launch_delay"] for record in records(answer)} == {20_000}
 
+    @pytest.mark.campaign
     def test_launches_before_the_capture_have_no_delay_and_none_is_below_zero(self, tmp_path, session):
         session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
         with ExportWriter(tmp_path / "clock.sqlite") as export:  # CUPTI's clocks may have a kernel before its call

@@ -43,6 +43,7 @@ def engine():
 VALUES = st.one_of(st.none(), st.integers(-5, 20), st.integers(0, 10**12), st.just(2**40))
 
 
+@pytest.mark.campaign
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 2**62]), VALUES), max_size=60))
 def test_it_is_the_mean_of_the_two_middle_values(engine, rows):

@@ -126,6 +126,7 @@ def programs(tmp_path_factory) -> Iterator[Callable[[str], tuple[pd.DataFrame, A
     job.close()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", names_of(Programs))
 def test_bandwidths_of_a_program(programs, name):
     frame, expected = programs(name)
@@ -177,6 +178,7 @@ def by_hand_without_wait(job: Any) -> dict[tuple[str, int], float]:
     return {key: 1e9 * size / time for key, (size, time) in found.items()}
 
 
+@pytest.mark.campaign
 def test_bandwidth_without_waiting_is_that_of_the_last_rank_to_arrive_where_all_ranks_are_open(tmp_path):
     paths = training_job(tmp_path, ranks=3, steps=2, layers=1)
     job = job_of(*paths)
@@ -205,6 +207,7 @@ class TestExposedTime:
         parts = BusyParts(kernels=blocks_of(union(starts, starts + lengths)))
         return DeviceIntervals(Device(task, 0, None, None), Window(0, 100), parts)
 
+    @pytest.mark.campaign
     @given(st.lists(SPANS, min_size=2, max_size=2), st.lists(st.tuples(*[st.integers(0, n) for n in (60, 20, 1)])))
     def test_it_is_what_remains_of_a_set_of_nanoseconds(self, compute, nccl):
         columns = {
@@ -222,6 +225,7 @@ class TestExposedTime:
         kernels = pd.DataFrame({"report": [0], "device": [1], "process": [0], "start": [3], "end": [9]})
         assert exposed_times(kernels, [self.device_of(0, [(0, 50)])]).tolist() == [6]
 
+    @pytest.mark.campaign
     def test_a_row_sums_its_kernels_of_one_device_and_leaves_the_union_to_the_gpu_screen(self, tmp_path):
         """Two NCCL kernels side by side for 5 µs, 3 µs of them beside a kernel; one on its own."""
         program = Program(tmp_path / "program.sqlite")

@@ -72,6 +72,7 @@ def aligned(job: OpenJob, *names: Path) -> NcclPairing:
     return job.pairing()
 
 
+@pytest.mark.campaign
 def test_calls_and_their_kernels_get_what_the_log_says(reduced, text):
     assert reduced.pairing().calls["message_size"].isna().all()
     pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllGather", 7), ("AllReduce", 1000)))

@@ -296,6 +296,7 @@ def test_pairing_of_a_program(paired, name):
         assert rows(kernels if which == "kernels" else calls, *keys) == wanted
 
 
+@pytest.mark.campaign
 def test_kernels_and_calls_lead_to_each_other_by_their_index(tmp_path):
     program = Program(tmp_path / "program.sqlite")
     program.call("ncclAllReduce", size=1)
@@ -312,6 +313,7 @@ def test_kernels_and_calls_lead_to_each_other_by_their_index(tmp_path):
 # Forms of exports
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("layout", list(NcclPayloads))
 @pytest.mark.parametrize("binary", [False, True])
 def test_both_forms_and_layouts_of_the_payload(tmp_path, layout, binary):
@@ -363,6 +365,7 @@ def test_nothing_to_pair(tmp_path):
         assert quality_of(pairing).line == ""
 
 
+@pytest.mark.campaign
 def test_ranks_of_an_old_nccl_are_trusted_only_if_nothing_else_can_be_meant(tmp_path):
     for name, before in (("first", False), ("later", True)):
         program = Program(tmp_path / f"{name}.sqlite", NcclPayloads.BEFORE_2_25)
@@ -373,6 +376,7 @@ def test_ranks_of_an_old_nccl_are_trusted_only_if_nothing_else_can_be_meant(tmp_
         assert rows(program.pairing().kernels, "ranks")[-1] == (None if before else 8,), name
 
 
+@pytest.mark.campaign
 def test_a_whole_job(tmp_path):
     job = TrainingJob(ranks=2, steps=2, layers=2)
     pairing = pairing_of(*synthetic.training_job(tmp_path, ranks=2, steps=2, layers=2))

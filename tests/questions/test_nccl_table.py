@@ -127,6 +127,7 @@ class TestGroups:
     ]
     EVERY.append(tuple(by for by in NcclProperty if by not in (NcclProperty.SIZE, NcclProperty.POW2)))
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(("selection", "groupings"), [
         (EVERYTHING, EVERY[::3]),
         (EVERYTHING.with_name("!gather"), EVERY[::9]),
@@ -408,6 +409,7 @@ class TestNotes:
             "paired 6 of 6 NCCL kernels with their calls",
         )
 
+    @pytest.mark.campaign
     def test_notes_name_the_ranks_they_are_about(self, open_, tmp_path):
         paths = (
             nccl_without_nvtx_export(tmp_path / "rank0.sqlite"),
@@ -423,6 +425,7 @@ class TestNotes:
             " · sizes from the text of instrumented calls"
         )
 
+    @pytest.mark.campaign
     def test_kernels_without_calls_calls_without_kernels_and_whole_graphs(self, silent, open_, tmp_path):
         (note,) = silent.summary().notes
         assert note.startswith("NCCL kernels but no NCCL NVTX ranges: ")

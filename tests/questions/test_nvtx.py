@@ -382,6 +382,7 @@ def chain(export: Export, levels: int) -> None:
     export.launch((levels, levels + 1), (5 * levels, 6 * levels))
 
 
+@pytest.mark.campaign
 def test_more_levels_than_python_recurses(session_of):
     levels = 1_500
     tree = tree_of(session_of(lambda export: chain(export, levels)))
@@ -395,6 +396,7 @@ def test_more_levels_than_python_recurses(session_of):
     assert len(nvtx_tree_table(tree, depth=50)) == 50
 
 
+@pytest.mark.campaign
 def test_a_chain_of_ranges_is_work_by_its_length(session_of, monkeypatch):
     """How often the node around a node is looked up, and a name."""
     calls: list[str] = []
@@ -431,6 +433,7 @@ def ranks(export: Export) -> None:
     export.launch((3, 4), (50, 70), thread=worker)
 
 
+@pytest.mark.campaign
 def test_threads_or_everything_can_be_merged(session_of):
     session = session_of(ranks, ranks)
     by_rank = tree_of(session, by="rank")
@@ -535,6 +538,7 @@ def test_single_ranges_and_the_rows_that_open_them_are_found_again(session_of):
     assert {NodeKind.RANGES, NodeKind.RANGE, NodeKind.PATH} <= kinds
 
 
+@pytest.mark.campaign
 def test_the_tree_is_what_walking_up_from_every_range_gives(session_of):
     """Each thread is an example."""
 

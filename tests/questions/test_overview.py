@@ -46,6 +46,7 @@ def gpu_process(export: ExportWriter, pid: int, *spans: tuple[int, int]) -> Proc
     return process
 
 
+@pytest.mark.campaign
 def test_the_demo_job_is_described(opened: Opener, tmp_path: Path):
     session = opened(*TrainingJob(ranks=2, steps=1, layers=1, stall_ms=1).write(tmp_path / "llama-70b"))
     facts = facts_of(session)

@@ -147,6 +147,7 @@ def scans(read: Sequence[str], table: str) -> list[str]:
     return [query for query in read if query.partition(" WHERE ")[0].endswith(f'FROM "{table}"')]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("shape", [*FAST, *(pytest.param(shape, marks=pytest.mark.campaign) for shape in CAMPAIGN)])
 def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache: Cache):
     paths = (FAST | CAMPAIGN)[shape](tmp_path)
@@ -192,6 +193,7 @@ class TestWhatIsRead:
             assert {item.source for item in job.ranks} == {"MPI"}
         assert not [query for query in read if "blob" in query]
 
+    @pytest.mark.campaign
     def test_nothing_the_second_time_even_if_the_columns_are_gone(self, job: list[Path], cache: Cache, read: list[str]):
         expected = asked(job, cache)
         written = {place.name.partition(".")[2].partition("-")[0] for place in cache.directory.iterdir()}
@@ -208,6 +210,7 @@ class TestWhatIsRead:
 
 
 class TestBesideAPack:
+    @pytest.mark.campaign
     def test_a_pack_is_used_where_there_is_one(self, job: list[Path], cache: Cache, read: list[str]):
         expected = asked(job, cache, whole=True)
         read.clear()
@@ -225,6 +228,7 @@ class TestBesideAPack:
         monkeypatch.setattr(Session, "rows", lambda *_: pytest.fail("asked"))
         assert asked(job, cache, whole=True) == expected
 
+    @pytest.mark.campaign
     def test_a_changed_export_is_read_anew(self, job: list[Path], cache: Cache, read: list[str]):
         job = job[:1]
         asked(job, cache)
@@ -234,6 +238,7 @@ class TestBesideAPack:
         assert len(scans(read, KERNEL)) >= 1
 
 
+@pytest.mark.campaign
 def test_an_export_that_cannot_be_read_whole_is_left_out_every_time(job: list[Path], cache: Cache):
     damage_rows(job[1], KERNEL)
     with opened(job[:1], None) as alone:

@@ -191,6 +191,7 @@ def test_a_quiet_thread_is_taken_to_wait_for_the_thread_that_launches_meanwhile(
     assert threads == [4001, 4000]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "h100-2rank-moe-before", "cuda-graphs"])
 def test_the_pieces_of_real_exports_cover_the_iteration_once(name):
     with job_of(*shared(name)) as job:
@@ -245,6 +246,7 @@ def shares_as_hta_counts(job: OpenJob, window: Window) -> tuple[float, float, fl
     return cpu, gpu, between, launch
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "text", "place", "hta", "ours", "tolerance"),
     [

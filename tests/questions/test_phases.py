@@ -194,6 +194,7 @@ class TestKernels:
         assert found[Task(0, server.process.global_id)] == [0, 1] * 3
         assert all(set(phases) == {-1} for task, phases in found.items() if task.process != server.process.global_id)
 
+    @pytest.mark.campaign
     def test_they_are_found_again_in_the_cache(self, server, capsys):
         self.steps(server, {"eager": [(FLASH, MS)]}, {"replayed": [(FLASH, MS)]}).export.close()
         for choice in ([], [], ["--step-range", r"^step (\d)"], ["--steps-by", "nvtx"]):

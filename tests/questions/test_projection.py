@@ -56,6 +56,7 @@ STEP_AND_FORWARD = [(0, 100, 1), (10, 50, 1)]
 OUTLIVES = [(20, 25, 1, 1000, 1100, 100), (45, 55, 1, 1200, 1500, 300)]
 
 
+@pytest.mark.campaign
 @given(spans(20, 12), calls_on_the_gpu(2), calls_on_the_gpu(15))
 @example(STEP_AND_FORWARD, OUTLIVES, [])
 @example([], [], [ONE])

@@ -137,6 +137,7 @@ class TestTable:
     def rows(job: OpenJob, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
         return rows_of(rank_table(job.session, selection, job.ranks, job.rank_facts(selection)))
 
+    @pytest.mark.campaign
     def test_the_straggler_is_the_odd_one_and_says_why(self, eight):
         rows = self.rows(eight)
         worst = max(rows, key=lambda row: row["wait_caused"])
@@ -159,6 +160,7 @@ class TestTable:
         assert any("collectives, residual" in note for note in answer.notes)
         assert "rank numbers from: NCCL communicator" in answer.notes
 
+    @pytest.mark.campaign
     def test_ranks_with_the_same_kernels_are_of_one_model_part(self, eight, tmp_path):
         assert {row["part"] for row in self.rows(eight)} == {None}
         with closing(OpenJob(session_over(*pipeline_stages(tmp_path).paths))) as job:
@@ -243,6 +245,7 @@ def test_different_runs_are_not_compared(tmp_path, opened):
     assert "different-work" in {one.rule for one in found.not_checked}
 
 
+@pytest.mark.campaign
 def test_two_runs_on_one_machine_are_told_apart_by_their_times(tmp_path, opened):
     """The second begins a minute after the first one's start, when that has long ended."""
     first, second, *_ = TrainingJob(ranks=4, steps=2, layers=1, gpu_metrics=False).write(tmp_path)

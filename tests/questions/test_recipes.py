@@ -112,6 +112,7 @@ class TestTheListOfThem:
         with pytest.raises(UsageError, match="did you mean gpu_gaps"):
             recipe_named("gpu_gap")
 
+    @pytest.mark.campaign
     def test_each_answers_from_the_demo_or_says_what_to_record(self, job):
         for recipe in map(recipe_named, COMPUTED):
             answer = ask(recipe, job, EVERYTHING)
@@ -256,6 +257,7 @@ class TestSums:
         (row,) = table(job_of(fill), "osrt_sum")
         assert (row["count"], row["max"], row["max_rank"], row["min_rank"]) == (2, 900, None, 0)
 
+    @pytest.mark.campaign
     def test_mpi_calls_may_be_nvtx_ranges_of_old_exports(self, opened, tmp_path):
         """They are told as such; where a report has both, its ranges are no second calls."""
 
@@ -678,6 +680,7 @@ def test_a_mean_rate_is_that_of_its_samples_moment_by_moment(samples, lo, width,
         )
 
 
+@pytest.mark.campaign
 def test_ranks_are_those_of_the_job_and_not_the_order_of_names(opened, demo_job, tmp_path):
     """NVIDIA's recipes number the sorted names: there `a` would be rank 0."""
     for name, rank in (("a", 3), ("b", 0)):

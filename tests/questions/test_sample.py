@@ -81,6 +81,7 @@ def test_hostile_and_missing_names_are_rows_like_others(tmp_path):
     assert sum(row[1] for row in iter_rows(answer)) == native_count(path, "CUPTI_ACTIVITY_KIND_KERNEL")
 
 
+@pytest.mark.campaign
 def test_it_grows_to_a_twentieth_and_every_round_says_how_much_it_is(tmp_path):
     path = synthetic.benchmark_export(tmp_path / "b.sqlite", kernels=100_000, names=30)
     rounds = list(sampled_kernels([open_export(path)]))

@@ -118,6 +118,7 @@ class TestPlaces:
         crossed = Selection(tasks=frozenset({Task(first[0], second[1])}))
         assert names(shifted, tables.nvtx_ranges, crossed) == set()
 
+    @pytest.mark.campaign
     @settings(max_examples=60)
     @given(tasks=st.sets(st.tuples(st.integers(0, 5), st.integers(0, 11))))
     @example({(1, 1)})
@@ -232,6 +233,7 @@ class TestFilterInSql:
         max_size=6,
     ).map("".join)
 
+    @pytest.mark.campaign
     @settings(max_examples=60)
     @given(
         pattern=PATTERN,

@@ -161,6 +161,7 @@ def test_a_change_of_the_kernel_screen_does_not_reach_the_reports(ranged, monkey
     assert {headers[-1] for headers in expected} == {"Name"}
 
 
+@pytest.mark.campaign
 def test_kernels_stand_behind_the_innermost_range_of_their_call(ranged):
     full = {f"{text}void ns::{name}<int>(float *)" for name, text in EXPECTED.items()}
     base = {f"{text}{name}" for name, text in EXPECTED.items()}
@@ -365,6 +366,7 @@ def test_memory_operations_alone_are_gpu_work(made):
     assert any("no GPU kernels" in note for note in ask(session, "cuda_gpu_sum").notes)
 
 
+@pytest.mark.campaign
 def test_an_export_without_anything_gives_no_rows(opened, tmp_path):
     empty = opened(empty_export(tmp_path / "empty.sqlite"))
     for report in [*CUDA, *(f"{name}:nvtx-name" for name in WITH_RANGES)]:

@@ -168,6 +168,7 @@ def expected_kernels(drawn: Drawn) -> list[tuple[Any, ...]]:
     return sorted(rows, key=lambda row: (*((value is not None, value or "") for value in row[:4]), -row[6], row[12]))
 
 
+@pytest.mark.campaign
 @settings(max_examples=6, deadline=None)
 @given(drawn_exports())
 @example(CROSSING)
@@ -260,6 +261,7 @@ def test_what_one_report_launched_is_not_in_the_ranges_of_another(session_of):
     assert records(session, "nvtx_kern_sum") == []
 
 
+@pytest.mark.campaign
 def test_sums_are_over_all_reports_by_name_but_their_threads_and_windows_stay_apart(session_of):
     session = session_of(step_with_kernel, step_with_longer_kernel)
     keys = ("name", "count", "total", "range_total", "op_count", "avg_op_count", "avg_level", "avg_child_count")
@@ -380,6 +382,7 @@ def test_the_name_filter_comes_after_nesting(session_of):
     assert cells(outside, "nvtx_kern_sum", "range", selection=others) == [(None,)]
 
 
+@pytest.mark.campaign
 def test_tasks_and_devices_narrow_ranges_and_work(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "step")

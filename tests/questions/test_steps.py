@@ -255,6 +255,7 @@ class TestPlaces:
 
 
 class TestJobs:
+    @pytest.mark.campaign
     def test_every_rank_of_a_job(self, tmp_path, opened):
         """The kernels of collectives are launched by two threads, and every one lies in its step."""
         job = OpenJob(opened(*training_job(tmp_path, ranks=2, steps=4, layers=2)))
@@ -270,6 +271,7 @@ class TestJobs:
         assert counts.nunique() == 1 and len(counts) == 8 and counts.sum() == len(pairing.kernels)
         assert pairing.calls["step"].isna().sum() == 4  # two communicators are made in each rank before the first step
 
+    @pytest.mark.campaign
     def test_ranks_without_steps_are_named(self, tmp_path, opened):
         paths = training_job(tmp_path, ranks=2, steps=3, layers=1)
         other = Run(ExportWriter(tmp_path / "rank7.sqlite"))

@@ -87,6 +87,7 @@ class TestSources:
     ORDER = ["mpi", "nccl", "environment", "name"]
     FOUND = [([8, 7], "MPI"), ([6, 5], BY_NCCL), ([4, 3], BY_ENVIRONMENT), ([2, 1], BY_NAME), ([0, 1], BY_ORDER)]
 
+    @pytest.mark.campaign
     def test_the_first_that_gives_every_task_a_number_of_its_own_decides(self, job):
         for place, expected in enumerate(self.FOUND):
             told = [{key: report[key] for key in self.ORDER[place:]} for report in self.TOLD]
@@ -120,6 +121,7 @@ class TestNccl:
 
 
 class TestEnvironment:
+    @pytest.mark.campaign
     def test_every_launcher_is_known(self, job):
         for variable in RANK_VARIABLES:
             found = numbers(job(*environments({variable: "12"}, {variable: "3"})))
@@ -132,6 +134,7 @@ class TestEnvironment:
             told = environments({same: "0", other: "1"}, {same: "0", other: "0"})
             assert numbers(job(*told)) == ([1, 0], BY_ENVIRONMENT), same
 
+    @pytest.mark.campaign
     def test_a_value_that_is_no_number_is_none(self, job):
         for value in ("", "zero", "-1", "1.5", "0x1", "²", "1 2", "9" * 5_000):
             assert numbers(job(*environments({"RANK": value}, {"RANK": "0"}))) == ([0, 1], BY_ORDER), value
@@ -164,6 +167,7 @@ class TestFileNames:
         ("x_" + "9" * 30, "x_" + "8" * 30),
     ]
 
+    @pytest.mark.campaign
     def test_the_usual_patterns_tell_ranks_and_other_names_do_not(self, job):
         expected = {names: (ranks, BY_NAME) for names, ranks in self.USUAL.items()}
         expected |= dict.fromkeys(self.TELL_NOTHING, ([0, 1], BY_ORDER))

@@ -122,6 +122,7 @@ def set_of(ranges: list[tuple[int, int]]) -> IntervalBlocks:
     return blocks_of(union(starts, starts + np.array([length for _, length in ranges], np.int64)))
 
 
+@pytest.mark.campaign
 @given(RANGES, RANGES, RANGES, st.integers(0, 100), st.integers(1, 12), st.integers(1, 9))
 def test_the_part_that_covers_most_of_a_column_dominates_it(kernels, nccl, memory, start, width, count):
     parts = {"compute": kernels, "nccl": nccl, "memory": memory}
@@ -141,6 +142,7 @@ def test_a_column_outside_of_the_recording_is_not_idle():
     assert np.isnan(found.busy).tolist() == [True, False, False, False, True, True]
 
 
+@pytest.mark.campaign
 def test_columns_of_the_demo_are_those_of_its_operations(job, timeline, opened_lanes):
     whole, count = job.extent(), 50
     middle = (whole.start + whole.end) // 2
@@ -229,6 +231,7 @@ def test_the_selection_says_which_ranks_and_streams_there_are(job, timeline, ope
     assert chosen.work(gpu[0]).length == timeline.work(stream).length
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("chosen", [slice(1, 3), pytest.param(slice(None), marks=pytest.mark.campaign)])
 def test_next_and_previous_visit_every_operation_of_a_lane(job, timeline, opened_lanes, chosen):
     for lane in [lane for lane in opened_lanes if not lane.is_host and lane.rank == 0][chosen]:
@@ -337,6 +340,7 @@ def test_matches_are_visited_in_order_of_time_and_lane_and_counted(job, timeline
     assert matches.next_to(*seen[0][:1], opened_lanes[seen[0][1]], forward=False) is None
 
 
+@pytest.mark.campaign
 def test_ranges_of_a_lane_are_named_and_visited_in_order(job, timeline, opened_lanes):
     lane = opened_lanes[1]
     level = timeline.events(lane)
@@ -437,6 +441,7 @@ def test_the_table_has_the_operations_of_the_lanes_in_the_window(job, timeline, 
     assert answer.name == "timeline"
 
 
+@pytest.mark.campaign
 def test_real_lanes_of_a_job_with_data_loader_threads(opened):
     (path,) = shared("ddp-a100-rank0of4")
     timeline, lanes = first_rank(opened(path))

@@ -134,6 +134,7 @@ def test_work_that_is_uneven_by_turns_is_imbalance(judged_job):
     told(one, "compute equally long", never=("data loading", "padding", "noise"))
 
 
+@pytest.mark.campaign
 def test_a_stall_is_a_gap_and_a_slow_step_and_nothing_else(judged_job):
     stalled = judged_job(**STALLED).found
     assert ids(stalled) == {"idle-gaps", "slow-steps"}
@@ -195,6 +196,7 @@ def test_exposed_communication_and_what_dominates_are_named(tmp_path):
     assert all(not one.under or one.under in names for one in found.findings)
 
 
+@pytest.mark.campaign
 def test_a_rank_with_more_kernels_has_other_work(tmp_path):
     paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(4)]
     for rank, path in enumerate(paths):
@@ -206,6 +208,7 @@ def test_a_rank_with_more_kernels_has_other_work(tmp_path):
     assert finding(found, "different-work").cost == pytest.approx(30 * MS, rel=0.1)
 
 
+@pytest.mark.campaign
 def test_a_straggler_is_compared_with_the_ranks_of_its_own_model_part(tmp_path):
     written = illnesses.pipeline_stages(tmp_path)
     found = triaged(*written.paths)
@@ -218,6 +221,7 @@ def test_a_straggler_is_compared_with_the_ranks_of_its_own_model_part(tmp_path):
     assert parts.severity is Severity.INFO
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("of_names", [True, False])
 def test_stages_of_different_work_are_neither_late_nor_uneven(tmp_path, of_names):
     found = triaged(*illnesses.pipeline_stages(tmp_path, slow=1.0, of_names=of_names).paths)
@@ -225,6 +229,7 @@ def test_stages_of_different_work_are_neither_late_nor_uneven(tmp_path, of_names
     assert finding(found, "model-parts")
 
 
+@pytest.mark.campaign
 def test_ranks_of_one_model_part_are_not_told_as_several(tmp_path):
     with closing(job_of(*illnesses.pipeline_stages(tmp_path).paths)) as job:
         second = triage(job, Selection(tasks=job.tasks_of_ranks(frozenset({2, 3}))), names=("different_work",))
@@ -250,6 +255,7 @@ def test_steps_that_become_slower_drift(tmp_path):
     assert (finding(found, "drift").cost, ids(found)) == (pytest.approx(lost, rel=0.1), {"drift"})
 
 
+@pytest.mark.campaign
 def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_fails(tmp_path, monkeypatch):
     def broken(case: object) -> list[NotChecked]:
         raise RuntimeError("no luck")
@@ -363,6 +369,7 @@ def test_long_and_short_gaps_are_all_gaps(spans, length):
     assert all(short.ends - short.starts < length)
 
 
+@pytest.mark.campaign
 def test_the_families_of_kernels_are_told_with_their_shares_where_names_tell_them(tmp_path):
     def kernels(*paths: Path) -> str:
         return triaged(*paths, rules=()).kernels

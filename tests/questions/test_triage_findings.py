@@ -219,6 +219,7 @@ def reduced(path, calls, hidden=True, before=0):
     return path
 
 
+@pytest.mark.campaign
 def test_hidden_communication_is_a_remark_with_calls_per_step(tmp_path):
     found = triaged(reduced(tmp_path / "a.sqlite", calls=8))
     one = finding(found, "communication")

@@ -191,6 +191,7 @@ def test_symptoms_stand_under_their_cause(tmp_path, write, cause, rules, symptom
     told(found, words)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("write", "name", "namespace", "usual", "words"), [
     (ill.starved, "input-pipeline", "dali::", "num_workers", "Give DALI more threads"),
     (ill.layout_changes, "layout-changes", "at::native::", "NHWC", "channels_last"),
@@ -247,6 +248,7 @@ def test_mpi_calls_are_waited_in_where_only_one_of_the_exports_has_tables_of_the
     told(finding(found, "mpi-waits"), "most time in MPI_Allreduce")
 
 
+@pytest.mark.campaign
 def test_slow_places_are_pci_addresses_where_no_numa_nodes_are_known(tmp_path):
     written = ill.slow_numa_node(tmp_path, "3.25.0")
     found = [one for one in triaged(*written.paths, rules=("slow_places",)).findings if one.id == "slow-place"]
@@ -297,6 +299,7 @@ def test_a_loop_of_two_kernels_is_fused_within_its_iterations_and_as_its_framewo
     assert [one for one in ("Write one kernel", "jax.jit", "torch.compile") if one in found.advice.text] == [advice]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("at_once", [1 << 18, 3_000])
 def test_the_limit_of_fusing_is_that_of_a_sweep_over_a_real_export(shared_export, monkeypatch, at_once):
     monkeypatch.setattr(Limits, "rows_at_once", lambda limits, size: at_once)
@@ -346,6 +349,7 @@ def test_gaps_of_first_launches_stand_under_these_and_are_no_case_for_a_graph(tm
     assert "graph" not in str(gaps.advice)
 
 
+@pytest.mark.campaign
 def test_a_stretch_bound_by_launches_is_a_part_of_the_account_and_no_launch_overhead(tmp_path):
     written = ill.launch_bound(tmp_path / "ill.sqlite")
     found = triaged(*written.paths, rules=LAUNCHES)

@@ -196,6 +196,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("schema", "also_memory"), [
     ("2.9.1", True),
     pytest.param("2.9.1", False, marks=pytest.mark.campaign),
@@ -415,6 +416,7 @@ def test_the_busiest_kernel_is_not_said_to_be_all_that_can_gain_in_a_job_that_wa
     told(one, advises=("No other kernel can save as much time",), never=("nothing else",))
 
 
+@pytest.mark.campaign
 def test_the_straggler_that_is_gone_and_the_one_that_is_new_are_told_by_their_ranks(tmp_path):
     paths = [
         TrainingJob(ranks=2, steps=8, layers=4, straggler=rank, stall_ms=0).write(tmp_path / str(rank))

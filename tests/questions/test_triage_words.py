@@ -65,6 +65,7 @@ RIDDLES = re.compile(
 )
 
 
+@pytest.mark.campaign
 def test_notes_of_every_question_are_short_and_plain(demo_job):
     notes = {}
     with nsystui.open(*demo_job, no_cache=True) as job:

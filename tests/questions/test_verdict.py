@@ -79,6 +79,7 @@ def test_the_same_work_in_a_longer_run_is_slower_although_the_gpu_is_idle_for_le
     assert back.is_faster and "× faster" in back.words and "compute -1.7 s" in back.words
 
 
+@pytest.mark.campaign
 def test_steps_are_judged_by_their_mean_and_not_their_median(tmp_path):
     """B's loader has two workers: every other step is fast, the median the fast one, the sum hardly less."""
     a = steps(tmp_path / "a.sqlite", [150] * 21)
@@ -90,6 +91,7 @@ def test_steps_are_judged_by_their_mean_and_not_their_median(tmp_path):
     assert found.b.unit == pytest.approx((10 * 420 + 10) / 21 * MS, rel=1e-3)
 
 
+@pytest.mark.campaign
 def test_steps_that_hold_little_of_a_job_do_not_decide_and_are_told(tmp_path):
     """Steps of 58 ms instead of 50, and 1 s instead of 3 before them."""
     a, b = steps(tmp_path / "a.sqlite", [50] * 10, setup=3_000), steps(tmp_path / "b.sqlite", [58] * 10, setup=1_000)
@@ -100,6 +102,7 @@ def test_steps_that_hold_little_of_a_job_do_not_decide_and_are_told(tmp_path):
     assert notes[0].startswith(f"B is {found.words}")
 
 
+@pytest.mark.campaign
 def test_a_job_that_takes_longer_is_said_so_although_its_steps_are_faster(tmp_path):
     a, b = steps(tmp_path / "a.sqlite", [40] * 10, setup=1), steps(tmp_path / "b.sqlite", [36] * 10, setup=200)
     found = triaged_against(a, b)
@@ -119,6 +122,7 @@ def launches(path: Path, grid: int, each: int, name: str = "add(int, float*, flo
     return path
 
 
+@pytest.mark.campaign
 def test_kernels_with_195_313_times_the_threads_do_other_work_and_are_not_slower(tmp_path):
     a, b = launches(tmp_path / "a.sqlite", 1, 10), launches(tmp_path / "b.sqlite", 195_313, 77)
     for pair, many in (((a, b), "195,313 × the threads"), ((b, a), "1/195,313 of the threads")):
@@ -147,6 +151,7 @@ def exchanging(path: Path, calls: int, count: int = 8, source: int = PAGEABLE) -
     return path
 
 
+@pytest.mark.campaign
 def test_the_first_sentence_names_the_counts_that_changed_most(tmp_path):
     """Of a step, whatever else the job launches and however many steps it has."""
     a = exchanging(tmp_path / "a.sqlite", 8)
@@ -182,6 +187,7 @@ def test_other_kernels_are_other_work_and_count_among_what_changed_most(tmp_path
     assert "work -100 ms (gone)" in changed and "fused +40 ms (new)" in changed
 
 
+@pytest.mark.campaign
 def test_a_family_of_other_kernels_changed_by_what_its_total_did(tmp_path):
     """4 launches of 10 ms instead of 10, and 200 of 10 µs: by the mean of all it would be 1,048 ms in duration."""
     paths = tmp_path / "a.sqlite", tmp_path / "b.sqlite"
@@ -206,6 +212,7 @@ def test_a_family_of_other_kernels_changed_by_what_its_total_did(tmp_path):
     assert not any("in duration" in one for one in found.notes)
 
 
+@pytest.mark.campaign
 def test_pageable_and_pinned_memory_are_a_fact(tmp_path):
     a = side(kernels(tmp_path / "a.sqlite", 5, 20, 10, memory=PAGEABLE))
     b = side(kernels(tmp_path / "b.sqlite", 5, 20, 10, memory=PINNED))
@@ -214,6 +221,7 @@ def test_pageable_and_pinned_memory_are_a_fact(tmp_path):
     assert facts["pageable, of bytes copied"] == (100.0, 0.0)
 
 
+@pytest.mark.campaign
 def test_a_slower_job_fails_on_warnings_without_any_finding(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 20, 20, 19)
     found = triaged_against(a, kernels(tmp_path / "b.sqlite", 20, 200, 199))
@@ -221,6 +229,7 @@ def test_a_slower_job_fails_on_warnings_without_any_finding(tmp_path):
     assert found.has(Severity.WARNING) and not found.has(Severity.ERROR)
 
 
+@pytest.mark.campaign
 def test_a_faster_job_passes_although_a_gap_has_a_larger_share_of_it(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 20, 200, 190)
     found = triaged_against(a, kernels(tmp_path / "b.sqlite", 20, 20, 10))
@@ -237,6 +246,7 @@ PAIRS = {
 """How many times as long the second takes: the job; the job, whose steps hold 37 % of it; for 60 kernels, not 68."""
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "names", [pytest.param(pair, marks=() if "gemm-pinned" in pair else pytest.mark.campaign) for pair in PAIRS]
 )

@@ -54,6 +54,7 @@ def ask(tmp_path: Path) -> Callable[..., object]:
     return answered
 
 
+@pytest.mark.campaign
 def test_questions_about_everything_are_asked_once_of_each_job(ask, asked):
     questions = [
         lambda session: kernel_summary(session, EVERYTHING),
@@ -74,6 +75,7 @@ def test_questions_about_everything_are_asked_once_of_each_job(ask, asked):
     assert [ask(question) for question in questions] == found
 
 
+@pytest.mark.campaign
 def test_a_triage_finds_what_another_has_kept_whatever_the_clocks(demo_job, asked, tmp_path, monkeypatch):
     def answer(cache: Cache | None, is_aligned: bool) -> Answer:
         with closing(Session(cache=cache)) as session:

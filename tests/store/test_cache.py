@@ -91,12 +91,14 @@ class TestHitsAndMisses:
         kernels(cache, export)
         assert len(packs) == 2
 
+    @pytest.mark.campaign
     def test_names_of_places_are_plain(self, tmp_path, cache, original):
         for name in ("it's 100% [*?].sqlite", "größe.sqlite", os.fsdecode(b"latin-\xe9.sqlite"), "-"):
             kernels(cache, shutil.copyfile(original, tmp_path / name))
         assert len(names(cache)) == 4
         assert all(re.fullmatch("[a-zA-Z0-9-]+", name) for name in names(cache))
 
+    @pytest.mark.campaign
     def test_the_directory_may_be_called_anything(self, tmp_path, export, packs):
         for number, name in enumerate(["we[ir]d*?", "job=12", "report=7", "a b", "it's", "größe"], 1):
             cache = Cache(tmp_path / name / "cache")
@@ -124,6 +126,7 @@ class TestDamage:
         "everything gone": lambda facts, columns: [file.unlink() for file in facts.parent.iterdir()],
     }
 
+    @pytest.mark.campaign
     def test_it_is_packed_again(self, export, cache, packs):
         kernels(cache, export)
         (directory,) = places(cache)
@@ -133,6 +136,7 @@ class TestDamage:
                 assert (kernels(cache, export), len(packs)) == (200, 1 + number), how
             assert places(cache) == [directory], how
 
+    @pytest.mark.campaign
     def test_a_part_of_a_table_that_is_missing_is_noticed(self, export, cache, packs, monkeypatch):
         monkeypatch.setattr("nsystui.store.packing.CHUNK_ROWS", 64)
         monkeypatch.setattr("nsystui.store.parquet_files.ROWS_PER_FILE", 64)
@@ -256,6 +260,7 @@ class TestTrimming:
         assert cache.trim() == 0
         assert self.everything(cache) == []
 
+    @pytest.mark.campaign
     def test_the_cache_is_only_looked_through_where_there_may_be_too_much_in_it(self, tmp_path, original, monkeypatch):
         looked: list[float] = []
         trim = Cache.trim
@@ -305,6 +310,7 @@ session.add(Path(sys.argv[1]))
 print("KERNELS", session.scalar(sa.select(sa.func.count()).select_from(tables.kernels)))
 """
 
+    @pytest.mark.campaign
     def test_a_directory_without_permission(self, export, tmp_path, unprivileged):
         for mode in (0o000, 0o500):
             directory = tmp_path / f"cache {mode}"
@@ -317,6 +323,7 @@ print("KERNELS", session.scalar(sa.select(sa.func.count()).select_from(tables.ke
             assert first.startswith(f"WARNING the cache {directory} cannot be written (Permission denied)"), mode
             assert last == "KERNELS 200", mode
 
+    @pytest.mark.campaign
     def test_a_disk_that_fills_up_half_way(self, export, tmp_path):
         directory = tmp_path / "cache"
         words = [sys.executable, "-c", self.WORDS, str(export), str(directory), "3000"]
@@ -326,6 +333,7 @@ print("KERNELS", session.scalar(sa.select(sa.func.count()).select_from(tables.ke
         assert last == "KERNELS 200"
         assert list(directory.iterdir()) == []
 
+    @pytest.mark.campaign
     def test_a_full_pack_in_a_directory_that_is_only_readable_is_used(self, export, cache, unprivileged):
         kernels(cache, export)
         (mine,) = places(cache)

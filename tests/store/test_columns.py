@@ -125,6 +125,7 @@ class TestSameAsPacked:
             with closing(partly(exports[0])) as session:
                 assert answered(session, report) == of_packs(exports[0])[report.name], report.name
 
+    @pytest.mark.campaign
     @cached_in_campaign
     def test_every_row_of_every_table_and_the_facts(self, exports, partly, packed):
         whole = packed(*exports)

@@ -129,6 +129,7 @@ def memory_of(connection) -> int:
     return parse_size(text)
 
 
+@pytest.mark.campaign
 def test_what_a_query_has_no_memory_for_goes_through_files_of_the_cache_and_none_stays(export, cache):
     numbers = sa.func.range(1_000_000).table_valued("range").c.range
     text = sa.func.concat(sa.func.repeat("x", 100), numbers)

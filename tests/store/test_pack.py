@@ -457,6 +457,7 @@ class TestStopping:
         """The tables of a session in memory."""
         return session.database.sql("SELECT table_name FROM duckdb_tables()").fetchall()
 
+    @pytest.mark.campaign
     def test_cancelling_leaves_nothing(self, demo_job, both, cache):
         session = both()
         for steps in (0, 1, 5, 9):
@@ -491,6 +492,7 @@ class TestStopping:
         assert self.left(session) == []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.campaign)])
 def test_exports_packed_side_by_side_in_memory_do_not_mix(demo_job, demo_session, times):
     expected = {table.name: rows_of(demo_session, table) for table in (tables.kernels, tables.api_calls)}

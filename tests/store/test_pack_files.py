@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from nsystui.exports.opening import check
 from nsystui.store import parquet_files
@@ -48,6 +49,7 @@ def joined(directory: Path, places: Iterable[int], rows: int = 100) -> str:
 
 
 class TestJoining:
+    @pytest.mark.campaign
     def test_the_rows_are_those_that_were_written_in_the_order_of_their_places(self, tmp_path):
         joined(tmp_path, random.Random(4).sample(range(0, 3000, 100), 30))
         assert names(tmp_path) == ["kernels-000000.parquet"]
@@ -107,6 +109,7 @@ class TestJoining:
 
 
 class TestPacks:
+    @pytest.mark.campaign
     def test_a_pack_has_one_file_for_each_table_however_many_chunks_there_were(self, tmp_path, original, monkeypatch):
         whole = self.packed(original, Cache(tmp_path / "whole"))
         monkeypatch.setattr("nsystui.store.packing.CHUNK_ROWS", 16)

@@ -243,6 +243,7 @@ def selections(job: OpenJob) -> dict[str, Selection]:
 class TestWhatIsMadeOfThem:
     """Overviews and trees, with and without kept arrays."""
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "names", [("everything", "a window"), pytest.param(("two ranks", "a name"), marks=pytest.mark.campaign)]
     )
@@ -269,6 +270,7 @@ class TestWhatIsMadeOfThem:
         with opened(exports, cache) as job:
             assert everything(job, Selection()) == whole
 
+    @pytest.mark.campaign
     def test_damaged_files_are_made_anew(self, exports, cache, whole):
         with opened(exports, cache) as job:
             everything(job, Selection())
@@ -292,6 +294,7 @@ class TestWhatIsMadeOfThem:
         assert len(list(cache.glob(f"*/result={file}=*.bin"))) == 2 * len(exports)
         assert len(list(cache.glob(f"*/result={file}=another.bin"))) == len(exports)
 
+    @pytest.mark.campaign
     def test_times_are_right_whatever_else_is_open(self, exports, cache):
         """The clock offset of a report depends on which report started first."""
         with opened(exports, cache) as job:
@@ -314,6 +317,7 @@ class TestWhatIsMadeOfThem:
             assert item.parts.kernels.length > 0
         assert len(list(cache.glob("*/result=busy=*"))) == 1
 
+    @pytest.mark.campaign
     def test_a_narrowed_tree_is_that_of_its_selection(self, exports, cache):
         with opened(exports, cache) as job:
             for chosen in selections(job).values():
@@ -378,6 +382,7 @@ class TestMovedResults:
         moved.save("steps", [3], "1")
         assert self.loaded(moved) == {**self.right, "steps": "[3]"}
 
+    @pytest.mark.campaign
     def test_a_damaged_byte_costs_results_and_changes_none(self, moved):
         (file,) = moved.directory.iterdir()
         data = file.read_bytes()

@@ -243,6 +243,7 @@ class TestPart:
         again = session.part([1, 3])
         assert again is session or again is not part
 
+    @pytest.mark.campaign
     def test_it_may_have_parts_itself_whether_or_not_the_session_was_asked_before(self, tmp_path, cache):
         paths = [export(tmp_path / f"{count}.sqlite", START + count * SECOND, kernels=count) for count in range(1, 11)]
         for _ in range(2):  # the second time they are packed

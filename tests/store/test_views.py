@@ -11,6 +11,7 @@ from nsystui.store.database import Limits, connect
 from nsystui.store.views import Rows, make_view
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("reports", [0, 1, 64, 65, 130])
 def test_a_view_has_the_rows_of_every_report_once(reports):
     with closing(connect(Limits())) as database:

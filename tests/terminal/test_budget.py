@@ -53,6 +53,7 @@ def show(terminal: Terminal, mode: str) -> None:
 OTHERS = [pytest.param(mode, marks=pytest.mark.campaign) for mode in "13568"]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode", ["2", *OTHERS])
 def test_a_step_of_the_cursor_and_a_page_send_little_and_nothing_is_sent_without_a_key(restless, mode):
     show(restless, mode)

@@ -60,6 +60,7 @@ def test_an_end_before_the_text_is_said():
         terminal.wait_for("ready")
 
 
+@pytest.mark.campaign
 def test_the_child_does_not_outlive_the_test_and_may_not_exist():
     with shell("trap '' TERM; echo ready; while :; do sleep 0.1; done", ready="ready") as terminal:
         assert terminal.exit_code is None

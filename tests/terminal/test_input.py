@@ -23,6 +23,7 @@ NO_UTF8 = {
 }
 
 
+@pytest.mark.campaign
 def test_keys_that_are_no_utf8_do_not_end_it_and_a_prompt_shows_them_as_replacement_characters(running):
     with running() as terminal:
         for typed in NO_UTF8.values():

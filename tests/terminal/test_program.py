@@ -9,6 +9,7 @@ import pytest
 from harness import ALTERNATE_OFF, ALTERNATE_ON, PROGRAM, Terminal, assert_ends_well
 
 
+@pytest.mark.campaign
 def test_it_takes_the_terminal_once_draws_each_new_size_and_gives_it_back(running):
     with running(SSH_CONNECTION="10.0.0.1 1 10.0.0.2 22") as terminal:
         terminal.press("2", until=" names")

@@ -62,6 +62,7 @@ def assert_nothing_left(terminal: Terminal, environment: dict[str, str]) -> None
     assert not list(Path(environment["TMPDIR"]).iterdir())
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("number", "status", "moment"),
     [
@@ -204,6 +205,7 @@ def test_keys_and_sizes_while_it_loads(job, unpacked):
         assert_obeys(terminal)
 
 
+@pytest.mark.campaign
 def test_without_one_of_its_streams_it_ends_with_2(job, environment):
     reasons = {"</dev/null": "standard input", "<&-": "standard input", "2>/dev/null": "", "2>&-": ""}
     for redirection, reason in reasons.items():

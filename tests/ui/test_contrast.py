@@ -66,6 +66,7 @@ def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], s
     return found
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("look", "theme", "terminals", "screens"),
     [
@@ -89,6 +90,7 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
     assert not hard, "\n".join(f"{pair}: {text}" for pair, text in hard.items())
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("look", "terminal"), [(Look(), DARK), (Look(light=True), LIGHT)], ids=["dark", "light"])
 async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_directory, look, terminal):
     async with running(demo_job, cache_directory, WIDE, "4", look=look) as (app, _):
@@ -118,6 +120,7 @@ async def test_the_page_of_the_terminal_shows_through_unless_the_user_sets_one(d
         assert (True in pages) is (look.light is None)
 
 
+@pytest.mark.campaign
 async def test_sixteen_colours_are_enough_for_the_gpu(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "4", look=Look(few_colors=True)) as (app, _):
         segments = [segment for strip in painted(app) for segment in strip if segment.style and segment.style.color]

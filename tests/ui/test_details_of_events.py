@@ -30,6 +30,7 @@ def kernel(path, row: int) -> tuple[int, int]:
     return native(path, "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid = ?", (row,))[0]
 
 
+@pytest.mark.campaign
 async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache):
     async with running(job, cache, WIDE, "3", "enter") as (app, pilot):
         rows = app.screen.table.answer.records()
@@ -62,6 +63,7 @@ async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache
                 assert f"rank {times.index(min(times))} came last" in text
 
 
+@pytest.mark.campaign
 async def test_a_launch_says_its_step_and_a_kernel_its_full_name(job, cache):
     async with running(job, cache, WIDE, "2") as (app, pilot):
         table = app.screen.table
@@ -80,6 +82,7 @@ async def test_of_one_rank_alone_nobody_came_last(job, cache):
         assert "comm " in details(app) and "transfer" not in details(app) and "last" not in details(app)
 
 
+@pytest.mark.campaign
 async def test_who_came_last_is_said_also_where_the_communicator_is_not_known(shared_export, cache):
     async with running([shared_export("h100-2rank-moe-before")], cache, WIDE, "3", "enter") as (app, pilot):
         rows = app.screen.table.answer.records()[:2]  # the two kernels of one AlltoAll

@@ -105,6 +105,7 @@ async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_di
         assert app.selection.name.matches("step 17") and not app.selection.name.matches("data step 17")
 
 
+@pytest.mark.campaign
 async def test_the_tables_of_two_jobs(demo_job, other_job, cache_directory, tmp_path):
     async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
         line_with(app, "ctrl+p all commands")

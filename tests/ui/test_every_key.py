@@ -23,6 +23,7 @@ def ended(app) -> bool:
     return app.return_code is not None or app.failure is not None
 
 
+@pytest.mark.campaign
 @pytest.mark.findings
 async def test_a_row_is_copied_in_every_view_also_before_its_answer_is_there(demo_job, cache):
     async with running(demo_job[:1], cache, WIDE) as (app, pilot):

@@ -41,6 +41,7 @@ def rows(app) -> list[str]:
 
 @pytest.mark.findings
 class TestFound:
+    @pytest.mark.campaign
     async def test_the_worst_comes_first_and_its_page_has_doors_from_it(self, stalled, cache_directory):
         async with running(stalled, cache_directory, NARROW) as (app, pilot):
             told = overview(app).findings.found.findings
@@ -151,6 +152,7 @@ class TestHugeJobs:
             assert rows(await press(pilot, "r", *"1", "enter"))  # asked for once is asked for
 
 
+@pytest.mark.campaign
 @pytest.mark.findings
 async def test_what_fails_is_said_and_the_screen_lives_on(healthy, cache_directory, monkeypatch):
     def broken(job: object) -> int:

@@ -56,6 +56,7 @@ def stacked(app: NsystuiApp, lane: int = 0) -> list[str]:
     return [category for category, _ in gpu(app).chart.lanes[lane].stack]
 
 
+@pytest.mark.campaign
 async def test_one_gpu_is_a_stack_with_a_lane_for_each_metric(one_rank, cache_directory):
     async with running(one_rank, cache_directory, NARROW, "4") as (app, pilot):
         assert labels(app)[0] == "rank 0"
@@ -66,6 +67,7 @@ async def test_one_gpu_is_a_stack_with_a_lane_for_each_metric(one_rank, cache_di
         assert "SM active" in labels(await press(pilot, "M"))
 
 
+@pytest.mark.campaign
 async def test_lanes_and_details_are_the_shares_that_the_analysis_counts(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW, "4") as (app, pilot):
         assert labels(app) == [f"rank {rank}" for rank in range(4)]
@@ -140,6 +142,7 @@ async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cach
         await pilot.press("+", "enter", "left", "m", "right", "m", "M")
 
 
+@pytest.mark.campaign
 async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW, "4") as (app, pilot):
         for key in ("enter", "t"):
@@ -154,6 +157,7 @@ async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen
         assert " + " in screen_text(await press(pilot, "2"))[1]
 
 
+@pytest.mark.campaign
 async def test_esc_and_o_keep_the_view_and_the_time_where_the_eye_was(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("4", "down", "down", "greater_than_sign", "greater_than_sign", "+", "+")
@@ -169,6 +173,7 @@ async def test_esc_and_o_keep_the_view_and_the_time_where_the_eye_was(demo_job, 
         assert "the only one" in last_line(await press(pilot, "o"))
 
 
+@pytest.mark.campaign
 async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, tmp_path):
     async with running(demo_job, cache_directory, NARROW, "4", "+", "down") as (app, _):
         screen = gpu(app)
@@ -222,6 +227,7 @@ async def test_real_metrics_are_lanes_and_any_can_be_chosen_and_exported_with_it
         assert 1.3e9 < max(value for _, value, _ in clocks if value is not None) < 1.42e9
 
 
+@pytest.mark.campaign
 async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "4", "M", "M", "M") as (app, _):
         clocks = [lane.value for lane in gpu(app).chart.lanes if lane.label.strip().startswith("GPC Clock")]
@@ -270,6 +276,7 @@ def test_samples_fill_the_bins_before_them_but_no_longer_gap_and_the_mean_leaves
     assert mean((0.2, NAN, 0.4), (0, 2)) == pytest.approx(0.3) and mean((NAN, NAN), (0, 1)) is None
 
 
+@pytest.mark.campaign
 async def test_a_first_answer_that_takes_long_has_the_details_of_any_other(demo_job, cache_directory, monkeypatch):
     """While it is computed words stand in place of the chart, which has no width then."""
     async with running(demo_job, cache_directory, WIDE, "4") as (app, _):
@@ -286,6 +293,7 @@ async def test_a_first_answer_that_takes_long_has_the_details_of_any_other(demo_
         assert screen_text(app) == expected and shown.is_set()
 
 
+@pytest.mark.campaign
 async def test_queues_have_a_lane_for_each_stream_with_launches_that_wait(one_rank, cache_directory):
     async with running(one_rank, cache_directory, WIDE, "4", *["M"] * 5) as (app, pilot):
         line_with(app, "[queues]")

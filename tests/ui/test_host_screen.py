@@ -40,6 +40,7 @@ def printed(capsys, *words) -> list[list[str]]:
     return list(csv.reader(io.StringIO(capsys.readouterr().out)))
 
 
+@pytest.mark.campaign
 async def test_the_host_has_a_tab_whose_views_are_those_of_the_commands(job, cache, capsys):
     async with running(job, cache, NARROW, "8") as (app, pilot):
         assert "│8 Hst│" in screen_text(app)[0]
@@ -60,6 +61,7 @@ async def test_the_host_has_a_tab_whose_views_are_those_of_the_commands(job, cac
         assert seen[view] == [read(row[rows[0].index(heading)]) for row in rows[1:]], view
 
 
+@pytest.mark.campaign
 async def test_a_thread_opens_its_functions_and_a_function_its_callers(job, cache):
     async with running(job, cache, WIDE, "8") as (app, pilot):
         thread = app.screen.values()
@@ -78,6 +80,7 @@ async def test_a_thread_opens_its_functions_and_a_function_its_callers(job, cach
         assert cells(await press(pilot, "b"), "thread")
 
 
+@pytest.mark.campaign
 async def test_the_functions_and_the_call_tree_of_a_thread_are_views_of_it(job, cache):
     async with running(job, cache, WIDE, "8") as (app, pilot):
         thread = app.screen.values()
@@ -91,6 +94,7 @@ async def test_the_functions_and_the_call_tree_of_a_thread_are_views_of_it(job, 
         assert (await press(pilot, "escape")).screen.values()["tid"] == thread["tid"]
 
 
+@pytest.mark.campaign
 async def test_the_call_tree_has_its_hot_path_opened_and_opens_and_closes_as_ranges_do(job, cache, capsys, tmp_path):
     target = tmp_path / "tree.csv"
     async with running(job, cache, WIDE, "8", "v", "v") as (app, pilot):
@@ -112,6 +116,7 @@ async def test_the_call_tree_has_its_hot_path_opened_and_opens_and_closes_as_ran
     assert target.read_text() == capsys.readouterr().out
 
 
+@pytest.mark.campaign
 async def test_the_time_of_the_thread_under_the_cursor_is_drawn_where_the_table_leaves_room(job, cache):
     async with running(job, cache, (120, 50), "8", "down") as (app, pilot):
         row, chart = app.screen.values(), app.screen.chart

@@ -6,6 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import pytest
 from jobs import WidgetApp, press, resize, rested, shown
 from textual.widgets import Input
 
@@ -119,6 +120,7 @@ async def test_in_ascii_the_enter_key_has_a_name():
         assert "  enter   " in "\n".join(help_lines(["kernels"], partial(key_name, app=app)))
 
 
+@pytest.mark.campaign
 async def test_progress_leaves_words_away_before_it_cuts_the_bar_and_keys_are_cut_to_whole_ones(monkeypatch):
     monkeypatch.setattr(frame, "UPDATE_INTERVAL", 0.0)
     async with shown(LinesApp()) as (app, pilot):

@@ -28,6 +28,7 @@ async def test_tabs(demo_job, cache_directory, size, names):
             assert f"│{name}│" in screen_text(app)[0]
 
 
+@pytest.mark.campaign
 async def test_keys_crumbs_views_and_headings(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "2") as (app, pilot):
         await click(app, pilot, "/ filter", line=35)

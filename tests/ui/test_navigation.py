@@ -9,6 +9,7 @@ from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, 
 from nsystui.ui.screens.dialogs import HelpScreen
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.campaign)])
 async def test_every_screen_shows_every_tab_and_a_help_that_fits(job, cache, size):
     async with running(job, cache, size) as (app, pilot):
@@ -39,6 +40,7 @@ async def test_help_opens_on_a_terminal_of_any_width(demo_job, cache, columns):
         assert app.return_code is None
 
 
+@pytest.mark.campaign
 async def test_a_digit_returns_to_its_tab_and_pressed_again_to_the_tabs_first_view(job, cache):
     async with running(job, cache, WIDE, "2", "down", "enter") as (app, pilot):
         launches = app.screen
@@ -53,6 +55,7 @@ async def test_a_digit_returns_to_its_tab_and_pressed_again_to_the_tabs_first_vi
         assert screen_text(app)[1].endswith("names")
 
 
+@pytest.mark.campaign
 async def test_esc_undoes_one_jump_after_the_other(job, cache):
     async with running(job, cache, NARROW, "2", "v", "v", "down") as (app, pilot):
         view, row = app.screen.view.name, app.screen.table.cursor_row
@@ -124,6 +127,7 @@ async def test_the_palette_opens_views_and_kernels_by_a_part_of_their_names(job,
         assert name_of_screen(app) == "KernelInstancesScreen" and "flash_bwd_dq" in app.screen.kernel
 
 
+@pytest.mark.campaign
 async def test_prompts_say_what_they_understand_and_refuse_a_selection_of_nothing(job, cache):
     async with running(job, cache, NARROW, "2") as (app, pilot):
         for keys, said in ((("T", *"50s:60s"), "only from 0.000"), (("D", "7"), "the devices are 0")):

@@ -63,6 +63,7 @@ def has(app, words: str) -> bool:
 
 
 class TestTables:
+    @pytest.mark.campaign
     async def test_it_opens_with_the_ops_and_b_goes_through_the_tables_and_back(self, log):
         async with open_logs(log) as (app, pilot):
             assert screen_text(app)[0].startswith("nsystui") and "nccl.0.log · " in screen_text(app)[1]
@@ -78,6 +79,7 @@ class TestTables:
             line_with(await press(pilot, "tab"), "[sizes]")
             assert app.screen.table.sorted_by is None, "each table has its own order"
 
+    @pytest.mark.campaign
     async def test_enter_opens_what_a_row_is_made_of(self, log):
         async with open_logs(log) as (app, pilot):
             assert app.screen.values()["op"] == "Reduce"
@@ -265,6 +267,7 @@ class TestBesideExports:
                 assert name_of_screen(await press(pilot, "3", "3")) == "NcclScreen" and has(app, "kernel")
 
 
+@pytest.mark.campaign
 def test_the_log_view_imports_no_data_frames(log):
     program = f"""
 import asyncio, sys

@@ -44,6 +44,7 @@ async def test_b_groups_by_size_communicator_stream_rank_and_step(job, cache_dir
         line_with(await press(pilot, "escape", "V"), "rows of kernels")
 
 
+@pytest.mark.campaign
 async def test_the_summary_has_the_bandwidths_where_the_table_leaves_room(job, cache_directory):
     async with running(job, cache_directory, (200, 60), "3") as (app, pilot):
         words = "median bus bandwidth"

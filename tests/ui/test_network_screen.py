@@ -22,6 +22,7 @@ async def test_adapters_and_collectives_are_views_beside_the_lanes(demo_job, cac
         assert all(word in line_with(app, "peak sent") for word in ("sent", "received"))
 
 
+@pytest.mark.campaign
 async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_view(demo_job, cache_directory):
     path = demo_job[0]
     async with running([path], cache_directory, WIDE, "4", *["M"] * 4) as (app, pilot):

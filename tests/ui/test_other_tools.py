@@ -26,6 +26,7 @@ async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_dir
         assert "--launch-count 1" in app.clipboard and f"--launch-skip {place} " in app.clipboard
 
 
+@pytest.mark.campaign
 async def test_before_the_first_table_u_says_that_it_is_missing_and_enter_waits(demo_job, cache_directory, monkeypatch):
     may_answer, ask = threading.Event(), KernelsScreen.ask
     monkeypatch.setattr(KernelsScreen, "ask", lambda *given: may_answer.wait(60) and ask(*given))

@@ -52,6 +52,7 @@ def test_nothing_heavy_is_imported_before_the_first_window():
     assert "nsystui.ui.screens.overview" in imported and imported.isdisjoint(HEAVY)
 
 
+@pytest.mark.campaign
 async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW) as (app, pilot):
         facts = line_with(app, "4 ranks")
@@ -110,6 +111,7 @@ async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, ca
             assert any(line.startswith("▸") and " 15 " in line for line in screen_text(app))
 
 
+@pytest.mark.campaign
 async def test_enter_opens_a_rank_for_every_screen_or_a_kernel(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "S") as (app, pilot):  # start-up is left out and comes back
         assert app.selection.window is not None and "start-up" not in line_with(app, "idle   ")
@@ -127,6 +129,7 @@ async def test_enter_opens_a_rank_for_every_screen_or_a_kernel(demo_job, cache_d
         assert overview(await press(pilot, "escape", "tab")).table is overview(app).ranks
 
 
+@pytest.mark.campaign
 async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE) as (app, pilot):
         screen = overview(app)
@@ -164,6 +167,7 @@ async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_dir
         assert name_of_screen(await press(pilot, "enter")) == "KernelsScreen" and "[OS runtime]" in screen_text(app)[2]
 
 
+@pytest.mark.campaign
 async def test_without_gpu_work_it_says_so_and_leads_to_what_there_is(tmp_path):
     async with running([cpu_only_export(tmp_path / "cpu.sqlite")], tmp_path / "cache") as (app, pilot):
         assert "nsys profile -t cuda" in line_with(app, "no GPU work in this export")
@@ -179,6 +183,7 @@ async def test_without_gpu_work_it_says_so_and_leads_to_what_there_is(tmp_path):
             line_with(await press(pilot, "4", *keys), "no GPU work in this export")
 
 
+@pytest.mark.campaign
 async def test_whole_graphs_have_their_part_of_the_time_are_busy_and_have_names(tmp_path):
     async with running([whole_graph_export(tmp_path / "graph.sqlite")], tmp_path / "cache") as (app, pilot):
         assert "▆ graphs" in line_with(app, "■ compute") and "▆" in line_with(app, "GPU time")
@@ -203,6 +208,7 @@ async def test_a_packed_job_without_its_exports_and_a_report_that_is_not_whole(d
         assert line_with(app, "rank numbers from: packed job")
 
 
+@pytest.mark.campaign
 async def test_a_file_that_cannot_be_opened_is_named_with_its_reason(demo_job, tmp_path):
     shutil.copy(demo_job[0], tmp_path / "rank0.sqlite")
     (tmp_path / "rank1.sqlite").write_bytes(demo_job[1].read_bytes()[:50_000])
@@ -211,6 +217,7 @@ async def test_a_file_that_cannot_be_opened_is_named_with_its_reason(demo_job, t
         assert "cut short" in line_with(await press(pilot, "F", "down"), "  rank1: left out")
 
 
+@pytest.mark.campaign
 async def test_names_from_a_program_reach_the_screen_as_they_are_but_never_obeyed(tmp_path):
     async with running([hostile_names_export(tmp_path / "hostile.sqlite")], tmp_path / "cache", WIDE) as (app, _):
         assert HOSTILE_NAMES and not any("\x1b" in line for line in screen_text(app))
@@ -230,6 +237,7 @@ def held_up(monkeypatch) -> Iterator[threading.Event]:
     go_on.set()
 
 
+@pytest.mark.campaign
 async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path, held_up):
     app = NsystuiApp(JobSource(tuple(map(str, demo_job[1:])), tmp_path / "cache"))
     async with jobs.kept_at_work(app) as rest:
@@ -244,6 +252,7 @@ async def test_while_loading_there_are_the_files_and_a_sample(demo_job, tmp_path
         assert app.current_mode == "kernels", "Enter opened the first rank"
 
 
+@pytest.mark.campaign
 async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatch, demo_job, held_up):
     made: list[object] = []
     make = overview_lines.files_answer

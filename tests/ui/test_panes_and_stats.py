@@ -40,6 +40,7 @@ def printed(session: Session, text: str) -> str:
     return as_csv(report.ask(OpenJob(session), Selection(), options))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("export", ["demo", pytest.param("ddp-a100-rank0of4", marks=pytest.mark.campaign)])
 async def test_every_table_is_that_of_its_report(demo_job, shared_export, cache_directory, opened, export):
     path = demo_job[1] if export == "demo" else shared_export(export)
@@ -58,6 +59,7 @@ async def test_os_runtime_calls_of_a_real_export(shared_export, cache_directory,
         assert as_csv(app.screen.table.answer) == printed(opened(path), "osrt_sum")
 
 
+@pytest.mark.campaign
 async def test_from_a_name_to_its_ranges_to_the_event(demo_job, cache_directory):
     async with running([demo_job[0]], cache_directory, NARROW, "5", "v") as (app, pilot):
         name, count = app.screen.values()["name"], app.screen.values()["count"]

@@ -17,6 +17,7 @@ from nsystui.ui.loading import Computing
 from nsystui.ui.screens.ranks import RanksScreen
 
 
+@pytest.mark.campaign
 async def test_rows_open_what_they_are_of(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "7") as (app, pilot):
         shows(app, "4 of 4 ranks", "clock: UTC, refined by")
@@ -41,6 +42,7 @@ async def test_rows_open_what_they_are_of(demo_job, cache_directory):
         assert app.selection.window is not None
 
 
+@pytest.mark.campaign
 async def test_lanes_take_the_lines_that_the_table_leaves(demo_job, cache_directory):
     heights = []
     for size in (WIDE, (200, 60)):
@@ -50,6 +52,7 @@ async def test_lanes_take_the_lines_that_the_table_leaves(demo_job, cache_direct
     assert 3 <= heights[0] < heights[1]
 
 
+@pytest.mark.campaign
 async def test_the_clock_of_several_reports_can_be_changed(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "7") as (app, pilot):
         for words, mode in (("clock: UTC of the hosts", ClockMode.UTC), ("clock: not aligned", ClockMode.OWN)):
@@ -60,6 +63,7 @@ async def test_the_clock_of_several_reports_can_be_changed(demo_job, cache_direc
         line_with(await press(pilot, "7", "C"), "one report has one clock")
 
 
+@pytest.mark.campaign
 async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "4", "v") as (app, pilot):
         line_with(app, "exposed NCCL % · ")
@@ -90,6 +94,7 @@ async def test_the_map_marks_the_rank_that_is_unlike_the_others(tmp_path):
         assert [number for number, lane in enumerate(app.screen.chart.lanes) if "◂" in lane.value] == [2]
 
 
+@pytest.mark.campaign
 async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, cache_directory, monkeypatch):
     may_answer, ask = threading.Event(), RanksScreen.ask
     monkeypatch.setattr(RanksScreen, "ask", lambda *args: may_answer.wait(60) and ask(*args))

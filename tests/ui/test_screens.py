@@ -40,6 +40,7 @@ def of_selection(app: NsystuiApp) -> str:
     return screen_text(app)[1]
 
 
+@pytest.mark.campaign
 async def test_enter_leads_from_a_kernel_to_its_launches_to_the_event_and_c_to_the_call(job, cache):
     async with running(job, cache, WIDE, "2", "y") as (app, pilot):
         assert str(app.screen.values()["name"]) in app.clipboard
@@ -63,6 +64,7 @@ async def test_enter_leads_from_a_kernel_to_its_launches_to_the_event_and_c_to_t
         assert starts and all(start < window.end and start + length >= window.start for start, length in starts)
 
 
+@pytest.mark.campaign
 async def test_a_graph_launch_offers_the_list_of_what_it_launched(tmp_path):
     async with running([node_graph_export(tmp_path / "graph.sqlite")], None, WIDE, "6", "slash") as (app, pilot):
         await answer(app, pilot, "cudaGraphLaunch")
@@ -72,6 +74,7 @@ async def test_a_graph_launch_offers_the_list_of_what_it_launched(tmp_path):
         assert (await press(pilot, "down", "enter")).screen.values()["kind"] == "kernel"
 
 
+@pytest.mark.campaign
 async def test_filter_and_ranks_are_one_for_all_screens_and_esc_takes_them_back(job, cache):
     async with running(job, cache, WIDE, "2", "slash") as (app, pilot):
         await answer(app, pilot, "/(/")  # a bad one is told in the prompt and changes nothing
@@ -88,6 +91,7 @@ async def test_filter_and_ranks_are_one_for_all_screens_and_esc_takes_them_back(
         assert (await answer(app, pilot, "7", "r")).screen.prompt.is_open
 
 
+@pytest.mark.campaign
 async def test_rows_are_sorted_by_the_column_of_a_letter_or_the_next_one(job, cache):
     async with running(job, cache, WIDE) as (app, pilot):
 
@@ -109,6 +113,7 @@ async def test_rows_are_sorted_by_the_column_of_a_letter_or_the_next_one(job, ca
         assert check_order()[0] != "count"
 
 
+@pytest.mark.campaign
 async def test_the_cursor_stays_on_its_row_when_rows_are_sorted_or_computed_anew(job, cache):
     async with running(job, cache, WIDE, "2") as (app, pilot):
         assert (await press(pilot, "s", "s")).screen.table.cursor_row == 0, "it was not moved"
@@ -121,6 +126,7 @@ async def test_the_cursor_stays_on_its_row_when_rows_are_sorted_or_computed_anew
         assert (await press(pilot, "s", "s")).screen.node() == opened
 
 
+@pytest.mark.campaign
 async def test_events_are_searched_in_both_directions(job, cache):
     async with running(job, cache, WIDE, "6", "slash") as (app, pilot):
         await answer(app, pilot, "step 0")
@@ -139,6 +145,7 @@ async def test_events_are_searched_in_both_directions(job, cache):
         jobs.line_with(await answer(app, pilot, "qqqq", "slash"), 'no event has "qqqq" in its name')
 
 
+@pytest.mark.campaign
 async def test_nccl_drills_to_calls_and_c_goes_to_the_kernel(job, cache):
     async with running(job, cache, WIDE, "3") as (app, pilot):
         assert set(cells(app, "bucket")) == {"<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB"}
@@ -148,6 +155,7 @@ async def test_nccl_drills_to_calls_and_c_goes_to_the_kernel(job, cache):
         assert (app.screen.values()["kind"], app.screen.values()["row"]) == ("nccl", partner)
 
 
+@pytest.mark.campaign
 async def test_nvtx_opens_folded_steps_down_to_single_ranges_and_their_gpu_work(job, cache):
     async with running(job, cache, WIDE, "5", "slash") as (app, pilot):
         await answer(app, pilot, "forward")
@@ -159,6 +167,7 @@ async def test_nvtx_opens_folded_steps_down_to_single_ranges_and_their_gpu_work(
         assert last_line(await press(pilot, "n")) == 'no range matches "qqqq"'
 
 
+@pytest.mark.campaign
 async def test_the_ranges_of_the_path_under_the_cursor_are_bars_in_order_of_start(job, cache):
     async with running(job, cache, (200, 60), "5") as (app, pilot):
         chart = app.screen.chart
@@ -176,6 +185,7 @@ async def test_the_ranges_of_the_path_under_the_cursor_are_bars_in_order_of_star
         assert not (await resize(pilot, *WIDE)).screen.chart.display
 
 
+@pytest.mark.campaign
 async def test_a_bar_of_many_ranges_is_the_mean_of_neighbours(tmp_path):
     with ExportWriter(tmp_path / "many.sqlite") as export:
         thread = export.thread(export.process(70), 70, "python")
@@ -218,6 +228,7 @@ async def test_e_writes_what_the_command_prints_byte_for_byte(job, cache, tmp_pa
         assert rows == [{name: row[name] for name in rows[0]} for row in printed if row["What"] == what], what
 
 
+@pytest.mark.campaign
 async def test_e_writes_the_opened_rows_of_the_nvtx_tree(job, cache, tmp_path):
     async with running(job, cache, WIDE, "5", "down", "right", "down", "right", "e") as (app, pilot):
         await answer(app, pilot, str(tmp_path / "rows.csv"))
@@ -233,6 +244,7 @@ async def test_e_writes_the_opened_rows_of_the_nvtx_tree(job, cache, tmp_path):
     assert {row["Rank"] for row in rows} <= {"", "0", "1"}
 
 
+@pytest.mark.campaign
 async def test_an_existing_file_is_not_overwritten_without_asking_and_a_failing_write_says_why(job, cache, tmp_path):
     target = tmp_path / "mine.csv"
     target.write_text("precious")
@@ -246,6 +258,7 @@ async def test_an_existing_file_is_not_overwritten_without_asking_and_a_failing_
         assert "not written" in last_line(await answer(app, pilot, str(tmp_path / "nowhere" / "table.csv"), "e"))
 
 
+@pytest.mark.campaign
 async def test_a_broken_file_leaves_the_others_open_and_alone_ends_the_program(job, cache, tmp_path):
     broken = tmp_path / "rank9.sqlite"
     broken.write_bytes(b"")
@@ -274,6 +287,7 @@ async def test_every_screen_opens_on_real_exports_and_answers_keys(number, path,
         assert app.is_running
 
 
+@pytest.mark.campaign
 async def test_a_report_is_converted_when_asked_and_counts_as_one_file(tmp_path, monkeypatch):
     (tmp_path / "made").mkdir()
     (exported,) = training_job(tmp_path / "made", ranks=1, steps=2)
@@ -319,6 +333,7 @@ async def test_screens_keys_and_dialogs_that_overtake_each_other_end_in_one_plac
             assert len((await rested(pilot)).screen_stack) == left and (left == 1 or app.screen is drilled)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("keys", "above"),
     campaign.first(
@@ -332,6 +347,7 @@ async def test_keys_faster_than_screens_open_end_in_one_place(job, cache, keys, 
         assert [type(screen).__name__ for screen in app.screen_stack[1:]] == above and app.return_code is None
 
 
+@pytest.mark.campaign
 async def test_a_jump_that_another_key_overtakes_goes_where_that_key_says(job, cache, monkeypatch):
     async with running(job, cache, WIDE, "2") as (app, pilot):
         switch = app.switch_mode
@@ -359,6 +375,7 @@ async def test_every_table_has_the_details_of_its_row(job, cache):
                 assert beside if size[0] >= 150 else below, (keys, size)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("fails", [False, True])
 async def test_enter_on_outdated_rows_opens_the_row_that_takes_their_place(job, cache, monkeypatch, fails):
     app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), NcclScreen.ask
@@ -384,6 +401,7 @@ async def test_enter_on_outdated_rows_opens_the_row_that_takes_their_place(job, 
         assert len(app.screen_stack) == (1 if fails else 2) and app.return_code is None
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("tab", "screen", "acts"),
     [
@@ -413,6 +431,7 @@ async def test_enter_on_a_screen_that_is_being_computed_acts_when_it_is_there(
         assert acts(app) and app.return_code is None, "\n".join(screen_text(app))
 
 
+@pytest.mark.campaign
 async def test_a_screen_says_what_it_computes_also_while_it_shows_other_rows(job, cache, monkeypatch):
     app, computed, ask = NsystuiApp(JobSource(tuple(map(str, job)), cache)), threading.Event(), NcclScreen.ask
 
@@ -436,6 +455,7 @@ async def test_a_screen_says_what_it_computes_also_while_it_shows_other_rows(job
         assert "● loaded" in screen_text(app)[0]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("keys", [("5",), ("8", "v", "v")])
 async def test_the_cursor_of_a_tree_stays_on_its_node_when_the_tree_is_computed_anew(job, cache, keys):
     async with running(job, cache, WIDE, *keys) as (app, pilot):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from jobs import NARROW, WIDE, cells, line_with, press, running, screen_text, shows, view_bar
 from server_program import Server
 from synthetic import training_job
@@ -11,6 +12,7 @@ from nsystui.questions.blocking.parts import PARTS
 from nsystui.ui.app import Look
 
 
+@pytest.mark.campaign
 async def test_the_views_are_of_steps_and_the_line_above_says_what_these_are(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9") as (app, pilot):
         assert view_bar(app).startswith("view [steps] by rank  across  budget  path  operations  kernels  phases")
@@ -25,6 +27,7 @@ async def test_the_views_are_of_steps_and_the_line_above_says_what_these_are(dem
         assert not app.screen.chart.display
 
 
+@pytest.mark.campaign
 async def test_each_step_is_a_column_of_its_parts_with_marks_on_slow_ones_and_on_the_cursor(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9") as (app, pilot):
         chart, rows = app.screen.chart, app.screen.table.answer.records()
@@ -48,6 +51,7 @@ async def test_each_step_is_a_column_of_its_parts_with_marks_on_slow_ones_and_on
         line_with(await press(pilot, "down", "down"), "rank 1 ")
 
 
+@pytest.mark.campaign
 async def test_more_steps_than_columns_are_means_with_the_longest_marked(tmp_path):
     path = training_job(tmp_path, ranks=1, steps=120, layers=1)
     async with running(path, None, WIDE, "9") as (app, _):
@@ -58,6 +62,7 @@ async def test_more_steps_than_columns_are_means_with_the_longest_marked(tmp_pat
         assert lane.stack
 
 
+@pytest.mark.campaign
 async def test_without_colours_the_parts_have_shades_of_their_own(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9", look=Look(ascii_only=True)) as (app, _):
         legend = ("compute ", "blocked by NCCL", "launch-starved", "stalled, other", "blocked by memory")
@@ -66,6 +71,7 @@ async def test_without_colours_the_parts_have_shades_of_their_own(demo_job, cach
         assert len(lines) == len({line.split()[0] for line in lines}) == len(legend)
 
 
+@pytest.mark.campaign
 async def test_enter_on_a_step_selects_it_for_every_screen_and_path_and_budget_are_its_own(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9", "down", "enter") as (app, pilot):
         window = app.selection.window
@@ -86,6 +92,7 @@ async def test_enter_on_a_step_selects_it_for_every_screen_and_path_and_budget_a
         assert (await press(pilot, "3", "9")).screen.values()["step"] == 1
 
 
+@pytest.mark.campaign
 async def test_t_selects_the_time_of_a_step_across_ranks_and_a_rank_leads_to_its_steps(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9", "v", "v", "t") as (app, pilot):
         values = app.screen.values()
@@ -95,6 +102,7 @@ async def test_t_selects_the_time_of_a_step_across_ranks_and_a_rank_leads_to_its
         assert app.selection.window is None and app.selection.tasks == frozenset({app.job.ranks[1].task})
 
 
+@pytest.mark.campaign
 async def test_rows_of_the_path_open_their_events_and_the_timeline(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9", "v", "v", "v", "v") as (app, pilot):
         values = app.screen.values()
@@ -116,6 +124,7 @@ async def test_rows_of_the_path_open_their_events_and_the_timeline(demo_job, cac
         line_with(app, "this is time of the CPU")
 
 
+@pytest.mark.campaign
 async def test_the_details_say_what_a_step_and_a_part_are_made_of(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9") as (app, pilot):
         shows(app, "step 0 of rank 0: ")
@@ -130,6 +139,7 @@ async def test_the_details_say_what_a_step_and_a_part_are_made_of(demo_job, cach
         line_with(app, " names of ")
 
 
+@pytest.mark.campaign
 async def test_without_steps_the_screen_says_why_and_offers_the_budget_and_the_path(tmp_path):
     path = training_job(tmp_path, ranks=1, steps=1, layers=1)
     async with running(path, None, NARROW, "9") as (app, pilot):
@@ -142,6 +152,7 @@ async def test_without_steps_the_screen_says_why_and_offers_the_budget_and_the_p
         assert app.screen.table.row_count
 
 
+@pytest.mark.campaign
 async def test_steps_of_a_server_have_phases_with_a_row_for_each(tmp_path):
     server = Server(tmp_path / "server.sqlite")
     server.forward_all()
@@ -156,6 +167,7 @@ async def test_steps_of_a_server_have_phases_with_a_row_for_each(tmp_path):
         line_with(await press(pilot, "down", "enter"), "view [steps]")
 
 
+@pytest.mark.campaign
 async def test_what_steps_are_found_by_can_be_changed(tmp_path):
     job = training_job(tmp_path, ranks=2, steps=6, layers=2)
     async with running(job, None, WIDE, "9") as (app, pilot):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from jobs import WIDE, line_with, press, running
 
 
+@pytest.mark.campaign
 async def test_enter_on_a_stream_selects_it_and_shows_its_work(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "2", "V") as (app, pilot):
         line_with(app, "[streams]")

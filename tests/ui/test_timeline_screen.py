@@ -147,6 +147,7 @@ async def test_the_view_zooms_around_the_cursor_and_stays_inside_the_selection(d
         assert view(await press(pilot, "0")) == extent and screen.time == time
 
 
+@pytest.mark.campaign
 async def test_brackets_go_from_event_to_event_and_enter_opens_it(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW, "L", "right_square_bracket") as (app, pilot):
         screen = timeline(app)
@@ -234,6 +235,7 @@ async def test_searched_names_are_marked_and_counted_and_n_goes_from_one_to_the_
         assert any(timeline(app).chart.line(lane).marked for lane in range(4))
 
 
+@pytest.mark.campaign
 async def test_a_search_goes_to_the_first_match_of_all_ranks_counts_them_and_n_begins_again(demo_job, cache_directory):
     expected = [native(path, ALLOCATIONS)[0][0] for path in demo_job]
     async with running(demo_job, cache_directory, NARROW, "L", "end") as (app, pilot):
@@ -266,6 +268,7 @@ async def test_e_exports_the_lanes_as_they_are_drawn(demo_job, cache_directory, 
         assert "copied the row" in last_line(await press(pilot, "right_square_bracket", "y"))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("make", [cpu_only_export, empty_export])
 async def test_without_lanes_it_says_what_to_record_and_keys_say_so(make, tmp_path):
     async with running([make(tmp_path / "none.sqlite")], tmp_path / "cache", NARROW, "L") as (app, pilot):

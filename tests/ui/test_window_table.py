@@ -430,6 +430,7 @@ async def test_a_table_that_is_cut_says_so_in_its_title_and_with_a_scrollbar():
         assert lines[0] == "Kernels  3, by total time" and lines[4].endswith("…")
 
 
+@pytest.mark.campaign
 async def test_long_names_can_be_moved_along_and_a_smaller_terminal_keeps_the_cursor_in_sight():
     async with shown(TableApp(WindowTable(Numbered())), (60, 24)) as (app, pilot):
         before = app.lines()[1]
