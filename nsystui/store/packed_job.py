@@ -141,14 +141,14 @@ def _files(directory: Path, seals: Mapping[Path, Seal]) -> dict[str, tuple[Path,
         if match is None:
             raise ValueError(f"{name}: no file of a packed job")
         try:
-            there_are = file.stat().st_size
-            if there_are != seal[0]:
-                raise ExportError(str(directory), f"damaged: {name} has {there_are:,} of {seal[0]:,} bytes", _AGAIN)
-            check(file, seal, modified_ns)
+            try:
+                check(file, seal, modified_ns)
+            except ValueError:
+                size = file.stat().st_size
+                what = "is not what was written" if size == seal[0] else f"has {size:,} of {seal[0]:,} bytes"
+                raise ExportError(str(directory), f"damaged: {name} {what}", _AGAIN) from None
         except OSError as error:
             raise ExportError(str(directory), f"damaged: {name}: {error.strerror or error}", _AGAIN) from None
-        except ValueError:
-            raise ExportError(str(directory), f"damaged: {name} is not what was written", _AGAIN) from None
         found[match[1]] = (*found.get(match[1], ()), file)
     return found
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from nsystui.base.kernel_families import Rules
     from nsystui.store.on_demand import OnDemand
+    from nsystui.store.opened import Opened
+    from nsystui.store.packed_job import JobReport
     from nsystui.store.packing import Packing, Progress
 
 T = TypeVar("T")
@@ -195,20 +197,22 @@ class Session:
         index: int | None = None,
         whole: bool = True,
         partly: bool = False,
+        opened: Opened | JobReport | None = None,
     ) -> Report:
         """Packs an export (or finds it packed) and adds it to the views; a report of a packed job is added as it is.
 
-        ``index`` keeps the order of the command line when exports become ready in another. Unless ``whole``, what is
-        not packed stays so, and columns are read when a query asks for them: then that may raise ExportError as well.
+        ``opened`` is what `look_at` found at ``path``: a report of a packed job is not read twice. ``index`` keeps the
+        order of the command line when exports become ready in another. Unless ``whole``, what is not packed stays so,
+        and columns are read when a query asks for them: then that may raise ExportError as well.
         With ``partly`` the report is without the tables that are damaged, and says so.
         What is returned has no place on the clock yet, which depends on all of ``reports``.
         Raises ExportError and PackingCancelled. May run in several threads at once.
         """
         file = of_job = None
         if is_packed_report(path):
-            from nsystui.store.packed_job import read_report
+            from nsystui.store.packed_job import JobReport, read_report
 
-            of_job = read_report(path)
+            of_job = opened if isinstance(opened, JobReport) else read_report(path)
         else:
             file = opening.check(path)
             if self.cache is not None:

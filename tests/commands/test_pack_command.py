@@ -18,8 +18,11 @@ from support import edit, fingerprint, native_count, shared
 from nsystui.cli import main
 from nsystui.demo import PLANTED_SECRET
 from nsystui.exports import canonical
+from nsystui.questions.job.opening import JobSource
+from nsystui.store import packed_job
 from nsystui.store.packed_job import form_version
 from nsystui.store.session import Session
+from nsystui.ui.loading import Loading, ReportReady
 
 QUESTIONS = (("kernels", "--by", "rank"), ("mpi",), ("events", "--top", "200"), ("info", "--show", "contents"))
 QUESTIONS += (("kernels", "--time", "100ms:300ms", "--ranks", "0"),)
@@ -172,6 +175,15 @@ class TestThePackedJob:
             frame = frames.read_parquet(str(packed / table)).compute()
             assert (len(frame), "rank" in frame.columns) == (rows, True), table
             assert sum(map(int, frame.isna().sum())) == sum(column.null_count for column in read.columns), table
+
+    def test_the_screens_read_the_facts_of_each_report_once(self, packed, monkeypatch):
+        read, posted = [], []
+        text_of = packed_job.text_of
+        monkeypatch.setattr(packed_job, "text_of", lambda path: (read.append(path), text_of(path))[1])
+        Loading(JobSource((str(packed),)), posted.append).start()
+        assert sorted(read) == sorted(packed.glob("reports/*/report.json"))
+        ready = [message.report for message in posted if isinstance(message, ReportReady)]
+        assert sorted(report.path for report in ready) == sorted(path.parent for path in read)
 
     def test_other_columns_are_another_version(self, monkeypatch):
         before = form_version()

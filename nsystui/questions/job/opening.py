@@ -210,8 +210,9 @@ class Opener:
         if self.is_stopped:
             return None
         try:
-            path = export.opened.path if export.opened is not None else self._converted(session, export.path)
-            report = session.add(path, advanced, self._stopped.is_set, export.number, whole, partly)
+            opened, stopped = export.opened, self._stopped.is_set
+            path = opened.path if opened is not None else self._converted(session, export.path)
+            report = session.add(path, advanced, stopped, export.number, whole, partly, opened)
         except PackingCancelled:
             return None
         except NsystuiError as error:
