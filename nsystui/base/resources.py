@@ -17,9 +17,15 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
 
 _FILES = re.compile(r"too many open files", re.IGNORECASE)
 # Of a library that does not fit, Python and DuckDB say that it is not installed.
@@ -224,6 +230,23 @@ def step_back() -> None:
     with suppress(OSError):
         if os.getpriority(os.PRIO_PROCESS, thread) < NICE:
             os.setpriority(os.PRIO_PROCESS, thread, NICE)
+
+
+_AWAKE = 0.5
+
+
+def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
+    """The results of ``futures`` in their order, to be waited for in the main thread; raises what they raise.
+
+    A signal that comes just before the main thread sleeps, or that another thread receives, does not wake it: it looks
+    for one twice a second.
+    """
+    from concurrent.futures import wait
+
+    for future in futures:
+        while not future.done():
+            wait((future,), _AWAKE)
+        yield future.result()
 
 
 def give_back() -> None:

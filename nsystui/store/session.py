@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from nsystui.base.errors import ExportError
-from nsystui.base.resources import step_back
+from nsystui.base.resources import awaited, step_back
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import is_packed_report
@@ -403,7 +403,7 @@ class Session:
         reports = list(self._on_demand.values())
         pool = ThreadPoolExecutor(max(min(self.limits.chunks, len(reports)), 1), initializer=step_back)
         try:
-            errors = zip(reports, pool.map(failure, reports), strict=True)
+            errors = zip(reports, awaited([pool.submit(failure, report) for report in reports]), strict=True)
             return {report.index: error for report, error in errors if error is not None}
         finally:
             pool.shutdown(cancel_futures=True)

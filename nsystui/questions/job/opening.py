@@ -194,7 +194,8 @@ class Opener:
 
         pool = ThreadPoolExecutor(max(self.source.threads, 1), "load", initializer=step_back)
         try:
-            return [error for error in pool.map(add, exports) if error is not None]
+            added = [pool.submit(add, export) for export in exports]
+            return [error for error in resources.awaited(added) if error is not None]
         except BaseException:
             self.stop()
             raise
@@ -248,7 +249,7 @@ class Opener:
         with ThreadPoolExecutor(1, initializer=step_back) as pool:
             cap = None if form.asks else self.source.cap  # what was asked for is made however large it is
             try:
-                export = pool.submit(convert, path, form, directory, advance, cap).result()
+                export = next(resources.awaited([pool.submit(convert, path, form, directory, advance, cap)]))
             except KeyboardInterrupt:  # before the pool waits for the conversion
                 self.stop()
                 raise
