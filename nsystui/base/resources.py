@@ -232,20 +232,20 @@ def step_back() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, NICE)
 
 
-_AWAKE = 0.5
+_SECONDS_ASLEEP = 0.5
 
 
 def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
-    """The results of ``futures`` in their order, to be waited for in the main thread; raises what they raise.
+    """The results of ``futures`` in their order; raises what they raise. For the main thread, which handles signals.
 
-    A signal that comes just before the main thread sleeps, or that another thread receives, does not wake it: it looks
-    for one twice a second.
+    It wakes twice a second: a signal that another thread receives, or that comes just before the main thread sleeps,
+    does not wake it.
     """
     from concurrent.futures import wait
 
     for future in futures:
         while not future.done():
-            wait((future,), _AWAKE)
+            wait((future,), _SECONDS_ASLEEP)
         yield future.result()
 
 

@@ -39,8 +39,10 @@ def commands() -> dict[str, str]:
 
 def is_command(word: str) -> bool:
     """Whether a word is the name of a command; an option or a file, as most first words are, asks nobody."""
-    if word in _COMMANDS or word.startswith("-") or not (word.replace("-", "").isalpha() and word.islower()):
-        return word in _COMMANDS
+    if word in _COMMANDS:
+        return True
+    if word.startswith("-") or not (word.replace("-", "").isalpha() and word.islower()):
+        return False
     from nsystui.questions.queries.registry import of_family
 
     return any(question.name == word for question in of_family(""))

@@ -50,9 +50,9 @@ SCREENS = {
 TEXT = """One table. MB are of 1000; CPU seconds are those of all threads, user and system. *empty* is without a cache,
 *columns* with the columns of the export and what was derived of them but no answer, *again* repeats an answer.
 `reading` is `cat` of the export from memory, the least that any program takes; the shell of SQLite and pandas compute
-the kernel summary, the shell without a median. *older* is the version that `--older` names, in the same run. A goal is
-what issue 37 of the project asks; *reached* says by which factor it is missed. No command may take more than 1 GB,
-whatever the export. A peak under 40 MB is that of the program that measures.
+the kernel summary, the shell without a median. *older* is the version that `--older` names, in the same run. *reached*
+says by which factor a goal is missed. No command may take more than 1 GB, whatever the export. A peak under 40 MB is
+that of the program that measures.
 """
 
 
@@ -122,6 +122,8 @@ class Row:
         ratios = (_ratio(self.run.wall, beside.wall) if beside else "" for beside in (self.shell, self.reading))
         failed = f" (ended with status {self.run.status})" if self.run.status else ""
         figures = (f"{self.run.wall:.2f}", f"{self.run.cpu:.2f}", self.run.megabytes)
+        if self.run in NSYS.values():  # nobody told more of it
+            figures = ("–", figures[1], "–")
         return (self.size, self.what + failed, self.cache, *figures, *beside, *ratios, *self.goal.cells(self.run))
 
 
@@ -170,7 +172,7 @@ class Bench:
                 run = cache.warm([nsys, "stats", "-q", "-r", "cuda_gpu_kern_sum", str(path)], repeats)
                 yield Row(size, "nsys stats, kernel summary", "", run, shell=shell, reading=reading)
             elif kernels in NSYS:
-                yield Row(size, "nsys stats 2023.4, kernel summary, quoted: its CPU", "", NSYS[kernels])
+                yield Row(size, "nsys stats 2023.4, kernel summary, quoted", "", NSYS[kernels])
             if kernels < LARGE:
                 run = cache.warm([sys.executable, "-c", PANDAS, str(path)], repeats)
                 yield Row(size, "pandas, kernel summary", "", run, shell=shell, reading=reading)
@@ -258,10 +260,12 @@ def _arguments() -> argparse.Namespace:
 def _machine(bench: Bench) -> str:
     arrow = "with pyarrow" if find_spec("pyarrow") else "no pyarrow, as users have it"
     libraries = ", ".join(f"{name} {version(name)}" for name in ("duckdb", "textual", "pandas", "sqlalchemy"))
+    runs = f"medians of {bench.repeats} runs, one run of 5 million kernels and more"
+    runs = runs if bench.repeats > 1 else "one run of each figure"
     lines = [
         "# Measured",
         "",
-        f"Written by `python tests/bench/run.py`: medians of {bench.repeats} (one run of 5 million kernels and more).",
+        f"Written by `python tests/bench/run.py`: {runs}.",
         TEXT,
         f"- {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} CPUs, {_processor()}",
         f"- load average at the start: {os.getloadavg()[0]:.1f}; what else runs makes wall times longer than CPU times",
