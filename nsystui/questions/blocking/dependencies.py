@@ -31,6 +31,7 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import is_launched_by
+from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -81,12 +82,14 @@ class Operations:
         return len(self.start)
 
 
-def operations_of(session: Session, task: Task, window: Window | None, communication: Collection[str]) -> Operations:
+def operations_of(rows: ProcessRows, window: Window | None, communication: Collection[str]) -> Operations:
     """Read the operations of a process that run in ``window`` (own clock), and what each waited for.
 
     Those are read too that begin after the window until the first compute kernel does, for it ends the last gap.
-    ``communication``: the names of kernels that communicate without NCCL.
+    ``None`` reads all, and is needed of shared rows. ``communication``: the names of kernels that communicate without
+    NCCL.
     """
+    session, task = rows.session, rows.task
     found: list[dict[str, Numbers]] = []
     until = None if window is None else _until(session, task, window, communication)
     for number, table in enumerate((tables.kernels, tables.memory_ops, tables.graph_launches)):
@@ -112,15 +115,10 @@ def operations_of(session: Session, task: Task, window: Window | None, communica
             sa.cast(kind, sa.SmallInteger).label("kind"),
             sa.func.coalesce(columns.correlation_id, NONE).label("correlation"),
             node.is_not(None).label("is_node"),
-        ).where(
-            columns.report == task.report,
-            columns.process == task.process,
-            columns.start.is_not(None),
-            columns.end.is_not(None),
-        )
-        if window is not None:
-            query = query.where(columns.end > window.start, columns.start <= until)
-        arrays = {key: np.ma.getdata(values) for key, values in session.arrays(query).items()}
+        ).where(columns.start.is_not(None), columns.end.is_not(None))
+        is_inside = () if window is None else (columns.end > window.start, columns.start <= until)
+        read = rows.arrays(table.name, query, table, *is_inside)
+        arrays = {key: np.ma.getdata(values) for key, values in read.items()}
         found.append({**arrays, "table": np.full(len(arrays["start"]), number, np.int8)})
     if not found:
         nothing = np.zeros(0, np.int64)
@@ -128,12 +126,12 @@ def operations_of(session: Session, task: Task, window: Window | None, communica
     joined = {key: np.concatenate([one[key] for one in found]) for key in found[0]}
     order = np.lexsort((joined["end"], joined["start"]))
     work = {key: values[order] for key, values in joined.items()}
-    called, returned, thread = _launches(session, task, work["correlation"])
+    called, returned, thread = _launches(rows, work["correlation"])
     inside = work.pop("is_node").astype(bool)
     ids, firsts = np.unique(work["correlation"], return_index=True)
     earlier = _begun(session, task, window, work["correlation"][inside]) if window is not None and inside.any() else []
     inside[firsts[~np.isin(ids, earlier)]] = False
-    producer = _producers(session, task, work)
+    producer = _producers(rows, work)
     return Operations(**work, called=called, returned=returned, thread=thread, inside_graph=inside, producer=producer)
 
 
@@ -168,19 +166,18 @@ def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int
     return found
 
 
-def _launches(session: Session, task: Task, ids: Times) -> tuple[Times, Times, Times]:
+def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
     """When the launching call of each operation began and returned, and its thread; ``NONE`` where there is none."""
-    calls, unknown = tables.api_calls, np.full(len(ids), NONE, np.int64)
+    calls, unknown = tables.api_calls.c, np.full(len(ids), NONE, np.int64)
     known = ids[ids != NONE]
-    if not len(known) or not session.count(calls):
+    if not len(known) or not rows.session.count(tables.api_calls):
         return unknown, unknown, unknown
-    query = sa.select(calls.c.correlation_id, calls.c.start, calls.c.end, calls.c.thread).where(
-        calls.c.report == task.report,
-        calls.c.process == task.process,
-        calls.c.correlation_id.between(int(known.min()), int(known.max())),
-        calls.c.end.is_not(None),
+    query = sa.select(calls.correlation_id, calls.start, calls.end, calls.thread).where(
+        calls.correlation_id.is_not(None), calls.end.is_not(None)
     )
-    found = {key: np.ma.filled(values, NONE) for key, values in session.arrays(query).items()}
+    is_near = () if rows.is_shared else (calls.correlation_id.between(int(known.min()), int(known.max())),)
+    read = rows.arrays("launches", query, tables.api_calls, *is_near)
+    found = {key: np.ma.filled(values, NONE) for key, values in read.items()}
     place = _places(found["correlation_id"], ids)
     called, returned, thread = (np.append(found[key], NONE)[place] for key in ("start", "end", "thread"))
     return called, returned, thread
@@ -252,17 +249,17 @@ class _Streams:
         return found
 
 
-def _producers(session: Session, task: Task, work: dict[str, Numbers]) -> Times:
+def _producers(rows: ProcessRows, work: dict[str, Numbers]) -> Times:
     """The place of the operation that each waited for, the last to end, or ``NONE``."""
     streams, end = _Streams(work["context"], work["stream"], work["correlation"]), work["end"]
     waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
-    waits, records = _waits(session, task, "StreamWaitEvent"), _records(session, task)
+    waits, records = _waits(rows, "StreamWaitEvent"), _records(rows)
     record = _matching(waits, records)
     known = np.flatnonzero(record != NONE)
     waiters.append(streams.first_after(streams.numbers(waits, known), waits["correlation"][known]))
     record = record[known]
     sources.append(streams.last_before(streams.numbers(records, record), records["correlation"][record]))
-    for default, blocking in _default_streams(session, task, streams):
+    for default, blocking in _default_streams(rows.session, rows.task, streams):
         for stream, other in ((default, blocking), (blocking, default)):
             own = streams.order[streams.which == stream]
             waiters.append(own)
@@ -282,7 +279,7 @@ def _default_streams(session: Session, task: Task, streams: _Streams) -> Iterato
 _KEYS = ("context", "stream", "event", "event_sync", "correlation_id")
 
 
-def _waits(session: Session, task: Task, name: str) -> dict[str, Numbers]:
+def _waits(rows: ProcessRows, name: str) -> dict[str, Numbers]:
     """The synchronisations of a process by calls with ``name`` in their names, with stream and event.
 
     By the name of the call, for versions of nsys number the types of synchronisation differently.
@@ -291,19 +288,18 @@ def _waits(session: Session, task: Task, name: str) -> dict[str, Numbers]:
     query = sa.select(*(columns[key] for key in _KEYS)).join_from(
         tables.syncs, calls, is_launched_by(tables.syncs, calls)
     )
-    return _rows(session, query.where(calls.c.name.contains(name)), tables.syncs, task)
+    return _by_call(rows, name, query.where(calls.c.name.contains(name)), tables.syncs)
 
 
-def _records(session: Session, task: Task) -> dict[str, Numbers]:
+def _records(rows: ProcessRows) -> dict[str, Numbers]:
     """The records of events of a process, with stream and event."""
-    return _rows(session, sa.select(*(tables.cuda_events.c[key] for key in _KEYS)), tables.cuda_events, task)
+    return _by_call(rows, "records", sa.select(*(tables.cuda_events.c[key] for key in _KEYS)), tables.cuda_events)
 
 
-def _rows(session: Session, query: sa.Select[Any], table: sa.Table, task: Task) -> dict[str, Numbers]:
-    if session.count(table) and session.count(tables.api_calls):
-        is_own = (table.c.report == task.report, table.c.process == task.process)
-        rows = session.arrays(query.where(*is_own, table.c.correlation_id.is_not(None)))
-        found = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in rows.items()}
+def _by_call(rows: ProcessRows, name: str, query: sa.Select[Any], table: sa.Table) -> dict[str, Numbers]:
+    if rows.session.count(table) and rows.session.count(tables.api_calls):
+        read = rows.arrays(name, query.where(table.c.correlation_id.is_not(None)), table)
+        found = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in read.items()}
     else:
         found = {key: np.zeros(0, np.int64) for key in _KEYS}
     return {**found, "correlation": found["correlation_id"]}
@@ -341,8 +337,8 @@ def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
     own = [task for task in made if task in tasks]
     whole = sum(made[task] for task in own)
     lost = whole
-    for task in own if session.count(tables.cuda_events) else ():
-        lost -= int((_matching(_waits(session, task, "StreamWaitEvent"), _records(session, task)) != NONE).sum())
+    for rows in ProcessRows.each(session, own) if session.count(tables.cuda_events) else ():
+        lost -= int((_matching(_waits(rows, "StreamWaitEvent"), _records(rows)) != NONE).sum())
     if not lost:
         return []
     how = "" if session.count(tables.cuda_events) else f" ({canonical.CUDA_EVENTS.record})"
@@ -368,7 +364,7 @@ class CudaCalls:
     operation: Times
 
 
-def host_calls_of(session: Session, task: Task, window: Window, work: Operations) -> CudaCalls:
+def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCalls:
     """Read the CUDA calls of a process in ``window`` (own clock), and for which of its operations each waited.
 
     ``cudaStreamSynchronize`` waits for what was launched into the stream before it, ``cudaEventSynchronize`` for what
@@ -377,23 +373,21 @@ def host_calls_of(session: Session, task: Task, window: Window, work: Operations
     """
     columns = tables.api_calls.c
     query = sa.select(columns.thread, columns.start, columns.end, columns.correlation_id, columns.name).where(
-        columns.report == task.report,
-        columns.process == task.process,
-        columns.thread.is_not(None),
-        columns.end > window.start,
-        columns.start < window.end,
+        columns.thread.is_not(None)
     )
-    if not session.count(tables.api_calls):
+    if not rows.session.count(tables.api_calls):
         nothing = np.zeros(0, np.int64)
         return CudaCalls(nothing, nothing, nothing, nothing, (), nothing)
-    found = session.arrays(query.order_by(columns.start, columns.end.desc()))
+    is_inside = columns.end > window.start, columns.start < window.end
+    query = query.order_by(columns.start, columns.end.desc())
+    found = rows.arrays("calls", query, tables.api_calls, *is_inside)
     thread, start, end, ids = (np.ma.filled(found[key], NONE).astype(np.int64) for key in _CALL)
     names, name = np.unique(np.ma.filled(found["name"], "").astype(str), return_inverse=True)
     streams = _Streams(work.context, work.stream, work.correlation)
     copies = np.append(np.flatnonzero(work.table == 1), NONE)
     own = copies[_places(work.correlation[copies[:-1]], ids)]
-    waits, events = (_waits(session, task, f"{kind}Synchronize") for kind in ("Stream", "Event"))
-    records = _records(session, task)
+    waits, events = (_waits(rows, f"{kind}Synchronize") for kind in ("Stream", "Event"))
+    records = _records(rows)
     record = _matching(events, records)
     known = np.flatnonzero(record != NONE)
     at_stream = streams.numbers(waits, np.arange(len(waits["correlation"])))

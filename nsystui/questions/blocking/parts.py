@@ -15,7 +15,7 @@ the next kernel had been launched and waited for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -45,6 +45,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import of_reports
 from nsystui.questions.queries.derived import in_runs, of_each_report
 from nsystui.questions.queries.kernel_names import communicating
+from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.ranks.steps import step_times
@@ -218,17 +219,19 @@ def blocking(job: OpenJob, step_name: str | None = None) -> Blocking:
 
 def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterations]:
     """Find what blocked each GPU in a window of job time, which is one iteration."""
-    found, communication = {}, communicating(job.session)
-    for report in job.session.reports:
-        alone = job.session.part([report.index])
-        edges = np.array([window.start, window.end]) - report.clock_offset
-        for task, spans in _spans(alone, [report.index]).items():
-            work = operations_of(alone, task, Window(*edges.tolist()), communication)
-            for device in spans:
-                own = budgets_of(work, device, Window(*edges.tolist()), edges[:1], edges[1:])
-                when = {part: _moved(times, report.clock_offset) for part, times in own[2].items()}
-                low, high = np.array([window.start]), np.array([window.end])
-                found[task, device] = Iterations(task, device, low, high, own[0], own[1], when)
+    session, found = job.session, {}
+    communication, offsets = communicating(session), {one.index: one.clock_offset for one in session.reports}
+    spans = _spans(session, offsets)
+    for rows in ProcessRows.each(session, spans):
+        task, offset = rows.task, offsets[rows.task.report]
+        edges = np.array([window.start, window.end]) - offset
+        own_window = Window(*edges.tolist())
+        work = operations_of(rows, None if rows.is_shared else own_window, communication)
+        for device in spans[task]:
+            own = budgets_of(work, device, own_window, edges[:1], edges[1:])
+            when = {part: _moved(times, offset) for part, times in own[2].items()}
+            low, high = np.array([window.start]), np.array([window.end])
+            found[task, device] = Iterations(task, device, low, high, own[0], own[1], when)
     return found
 
 
@@ -278,18 +281,22 @@ def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports
     names = ("process", "device", "count", *KEPT, *_EDGES, "parts", "busy", "kept_starts", "kept_ends")
     none = np.zeros(0, np.int64)
     found: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
-    for task, spans in _spans(session, list(found)).items():
+    spans = _spans(session, found)
+    for process in ProcessRows.each(session, spans):
+        task = process.task
         own = {
             device: tuple(np.append(edge, more) for edge, more in zip(span, edges.get(task, (none, none)), strict=True))
-            for device, span in spans.items()
+            for device, span in spans[task].items()
         }
         sums = {
             device: (np.zeros((len(starts), len(PARTS)), np.int64), 0 * starts) for device, (starts, _) in own.items()
         }
         when = {device: dict.fromkeys(KEPT, EMPTY) for device in own}
-        alone = session.part([task.report])
-        for window in _slices(alone, task, spans.values()):
-            work = operations_of(alone, task, window, communication)
+        windows = _slices(process, spans[task].values())
+        for done, window in enumerate(windows):
+            if len(windows) > 1:
+                session.tell(Computation("what blocked", done, len(windows), "slices"))
+            work = operations_of(process, window if len(windows) > 1 else None, communication)
             for device, (starts, ends) in own.items():
                 *more, kept = budgets_of(work, device, window, starts, ends)
                 for total, part in zip(sums[device], more, strict=True):
@@ -323,20 +330,16 @@ def _spans(session: Session, reports: Collection[int]) -> dict[Task, dict[int, t
     return found
 
 
-def _slices(session: Session, task: Task, spans: Collection[tuple[int, int]]) -> Iterator[Window]:
-    """The time of a process in slices with about as many kernels each as fit into memory."""
-    columns = tables.kernels.c
+def _slices(rows: ProcessRows, spans: Collection[tuple[int, int]]) -> list[Window]:
+    """The time of a process in slices with about as many kernels each as fit into memory; of shared rows one."""
+    columns, session = tables.kernels.c, rows.session
     edges = [min(start for start, _ in spans), max(end for _, end in spans)]
     number = session.count(tables.kernels) // session.limits.rows_at_once(_OPERATION)
-    if number:
+    if number and not rows.is_shared:
         shares = [place / (number + 1) for place in range(1, number + 1)]
-        is_own = (columns.report == task.report, columns.process == task.process)
+        is_own = (columns.report == rows.task.report, columns.process == rows.task.process)
         # All from one digest of the times, which costs more than all else in the query.
         cuts = sa.func.approx_quantile(columns.start, sa.literal_column(str(shares)))
         edges += session.scalar(sa.select(cuts).where(*is_own)) or []
     edges = sorted({int(edge) for edge in edges if edge is not None})
-    windows = [Window(start, end) for start, end in pairwise(edges)]
-    for done, window in enumerate(windows):
-        if number:
-            session.tell(Computation("what blocked", done, len(windows), "slices"))
-        yield window
+    return [Window(start, end) for start, end in pairwise(edges)]

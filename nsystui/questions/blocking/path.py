@@ -41,6 +41,7 @@ from nsystui.questions.host.segments import NO_SEGMENTS, Segments, one_after_the
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.questions.queries.kernel_names import communicating
+from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.queries.time_window import extent, report_at
 from nsystui.questions.ranks.steps import step_times
@@ -110,11 +111,11 @@ class _Side:
     def __init__(self, job: OpenJob, task: Task, window: Window) -> None:
         offset = report_at(job.session, task.report).clock_offset
         own = Window(window.start - offset, window.end - offset)
-        session = job.session.part([task.report])
-        work = operations_of(session, task, own, communicating(session))
+        process = ProcessRows(job.session.part([task.report]), task)
+        work = operations_of(process, own, communicating(process.session))
         if len(work) > _MOST:
             raise UsageError(f"{len(work):,} operations are too many for one path: choose a shorter time (--time A:B)")
-        calls = host_calls_of(session, task, own, work)
+        calls = host_calls_of(process, own, work)
         self.start, self.end = ((times + offset).tolist() for times in (work.start, work.end))
         # A call that returned after its copy had ended queued it long before.
         queued = np.where((work.table == 1) & (work.end <= work.returned), work.called, work.returned)

@@ -21,7 +21,7 @@ next to the columns of a report, on its own clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from operator import add
 from typing import TYPE_CHECKING, Any
 
@@ -252,6 +252,7 @@ class DeviceIntervals:
     clock_offset: int = 0
     """The offset that was added to the report's own times, ns."""
     others: tuple[Device, ...] = ()
+    _breakdowns: dict[Window, Breakdown] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -269,12 +270,16 @@ class DeviceIntervals:
         return tuple(sorted({device.task.rank for device in self.devices}))
 
     def breakdown(self, window: Window) -> Breakdown:
-        """The totals inside ``window``; operations are cut at its edges."""
+        """The totals inside ``window``, computed once; operations are cut at its edges."""
+        if window in self._breakdowns:
+            return self._breakdowns[window]
         lo, hi = window.start, window.end
         lengths = {item.name: getattr(self.parts, item.name).length_within(lo, hi) for item in fields(BusyParts)}
         busy = sum(lengths[name] for name in _DISJOINT)
         del lengths["graph_only"]
-        return Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
+        found = Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
+        self._breakdowns[window] = found
+        return found
 
     def busy_in(self, window: Window) -> int:
         """The time in ``window`` in which it did anything, ns."""

@@ -190,7 +190,7 @@ class Opener:
         self._listener.started(len(exports))
 
         def add(export: Export) -> NsystuiError | None:
-            return self._add(job.session, export, whole, partly)
+            return self.add_one(job, export, whole, partly)
 
         pool = ThreadPoolExecutor(max(self.source.threads, 1), "load", initializer=step_back)
         try:
@@ -202,7 +202,8 @@ class Opener:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _add(self, session: Session, export: Export, whole: bool, partly: bool) -> NsystuiError | None:
+    def add_one(self, job: OpenJob, export: Export, whole: bool = True, partly: bool = False) -> NsystuiError | None:
+        """Adds an export here, in this thread; why it was not added. See `add`."""
         from nsystui.store.packing import PackingCancelled
 
         def advanced(progress: Progress) -> None:
@@ -212,8 +213,8 @@ class Opener:
             return None
         try:
             opened, stopped = export.opened, self._stopped.is_set
-            path = opened.path if opened is not None else self._converted(session, export.path)
-            report = session.add(path, advanced, stopped, export.number, whole, partly, opened)
+            path = opened.path if opened is not None else self._converted(job.session, export.path)
+            report = job.session.add(path, advanced, stopped, export.number, whole, partly, opened)
         except PackingCancelled:
             return None
         except NsystuiError as error:

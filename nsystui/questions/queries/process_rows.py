@@ -1,0 +1,87 @@
+"""The rows of one process after the other: of small ones each query is asked once for many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nsystui.base.selection import Task
+from nsystui.questions.queries.conditions import Condition, of_reports
+from nsystui.store import tables
+from nsystui.store.session import Session
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+Rows = Mapping[str, np.ndarray[Any, Any]]
+"""The columns of some rows; masked where values are missing."""
+
+_TOGETHER = 1 << 17
+"""So many kernels and API calls are read at once at most."""
+_REPORTS = 64
+"""Of so many reports at most: a query is planned for each."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProcessRows:
+    """Reads the rows of the process ``task``; ``is_shared`` if those of others are read with them."""
+
+    session: Session
+    task: Task
+    is_shared: bool = False
+    _read: dict[str, dict[Task, Rows]] = field(default_factory=dict)
+
+    @classmethod
+    def each(cls, session: Session, tasks: Iterable[Task]) -> Iterator[ProcessRows]:
+        """Yield the rows of each process, by report."""
+        counts = {one.index: one.count(tables.kernels) + one.count(tables.api_calls) for one in session.reports}
+        run: list[Task] = []
+        reports: set[int] = set()
+        for task in (*sorted(tasks), None):
+            more = {task.report, *reports} if task is not None else reports
+            if run and (task is None or len(more) > _REPORTS or sum(counts[one] for one in more) > _TOGETHER):
+                part, read = session.part(reports), dict[str, dict[Task, Rows]]()
+                yield from (cls(part, one, len(run) > 1, read) for one in run)
+                run, reports = [], set()
+            if task is not None:
+                run.append(task)
+                reports.add(task.report)
+
+    def arrays(self, name: str, query: sa.Select[Any], table: sa.Table, *conditions: Condition) -> Rows:
+        """Read the rows of ``query`` that are of this process of ``table``.
+
+        Shared rows have no ``conditions``: they are kept under ``name`` until the last of these processes is read.
+        """
+        columns = table.c
+        if not self.is_shared:
+            is_own = (columns.report == self.task.report, columns.process == self.task.process)
+            return self.session.arrays(query.where(*is_own, *conditions))
+        if conditions:
+            raise ValueError(f"{name}: rows of several processes have conditions of one")
+        if name not in self._read:
+            of_run = of_reports(columns.report, {one.index for one in self.session.reports})
+            place = columns.report.label("report_"), columns.process.label("process_")
+            found = self.session.arrays(query.add_columns(*place).where(of_run, columns.process.is_not(None)))
+            self._read[name] = _by_task(found)
+        of_task = self._read[name]
+        return of_task.get(self.task) or of_task[_NOBODY]
+
+
+_NOBODY = Task(-1, -1)
+
+
+def _by_task(found: dict[str, Any]) -> dict[Task, Rows]:
+    """The rows of each process in the order in which they came; under `_NOBODY` none."""
+    report, process = (np.ma.getdata(found.pop(key)) for key in ("report_", "process_"))
+    order = np.lexsort((process, report))
+    is_new = (np.diff(report[order]) != 0) | (np.diff(process[order]) != 0)
+    groups = np.split(order, np.flatnonzero(is_new) + 1)
+    return {
+        Task(int(report[rows[0]]), int(process[rows[0]])) if len(rows) else _NOBODY: {
+            key: values[rows] for key, values in found.items()
+        }
+        for rows in (order[:0], *(group for group in groups if len(group)))
+    }
