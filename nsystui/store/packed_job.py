@@ -109,8 +109,7 @@ def read_report(directory: Path) -> JobReport:
     """
     name = str(directory)
     try:
-        text = text_of(directory / FACTS)
-        facts = json_in(text)
+        facts = json_in(text_of(directory / FACTS))
     except FileNotFoundError:
         raise ExportError(name, f"not a whole packed report: no {FACTS} in it", _AGAIN) from None
     except OSError as error:
@@ -120,9 +119,8 @@ def read_report(directory: Path) -> JobReport:
     try:
         if facts["version"] != form_version():
             raise ExportError(name, "packed by another version of nsystui", _AGAIN)
-        facts = facts_of(text)
-        seals = {job_of(directory) / file: seal_of(seal) for file, seal in facts["files"].items()}
-        files = _files(directory, seals)
+        facts = facts_of(facts)
+        files, seals = _files(directory, facts["files"])
         ranks = {int(task["process"]): int(task["rank"]) for task in facts["tasks"]}
         packed = PackedFiles(directory, PackedReport.from_json(facts), files, RENAMED, seals)
         export = str(facts.get("export", ""))  # earlier versions do not say it
@@ -131,13 +129,16 @@ def read_report(directory: Path) -> JobReport:
         raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
 
 
-def _files(directory: Path, seals: Mapping[Path, Seal]) -> dict[str, tuple[Path, ...]]:
-    """The files of each canonical table. Raises ExportError for one that is not as it was written."""
+def _files(directory: Path, named: Mapping[str, Any]) -> tuple[dict[str, tuple[Path, ...]], dict[Path, Seal]]:
+    """The files of each canonical table, and their seals.
+
+    Raises ExportError for one that is not as it was written, and one of `ANOTHER` for what names no files.
+    """
     job = job_of(directory)
     found: dict[str, tuple[Path, ...]] = {}
-    for file, seal in seals.items():
-        name = str(file.relative_to(job))
-        match = _FILE.fullmatch(name)
+    seals = {}
+    for name, values in named.items():
+        file, seal, match = Path(f"{job}/{name}"), seal_of(values), _FILE.fullmatch(name)
         if match is None:
             raise ValueError(f"{name}: no file of a packed job")
         try:
@@ -150,7 +151,8 @@ def _files(directory: Path, seals: Mapping[Path, Seal]) -> dict[str, tuple[Path,
         except OSError as error:
             raise ExportError(str(directory), f"damaged: {name}: {error.strerror or error}", _AGAIN) from None
         found[match[1]] = (*found.get(match[1], ()), file)
-    return found
+        seals[file] = seal
+    return found, seals
 
 
 _NO_CAP = 1 << 62

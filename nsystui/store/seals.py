@@ -116,7 +116,7 @@ def read_facts(directory: Path, name: str) -> tuple[dict[str, Any], dict[Path, S
     Raises OSError where one is not there, and one of `ANOTHER` where it is another.
     """
     file = directory / name
-    values = facts_of(text_of(file))
+    values = facts_of(json_in(text_of(file)))
     if values.pop(_PLACE) != directory.name:
         raise ValueError(f"{file}: of another place")
     seals = {directory / found: seal_of(seal) for found, seal in values.pop(_FILES).items()}
@@ -185,13 +185,14 @@ def checksum(file: Path) -> int:
 
 def facts_text(values: Mapping[str, Any], indent: int | None = None) -> str:
     """Facts as JSON with a checksum of their own, for ``facts_of``."""
-    return json.dumps({**values, _CHECK: _checksum_of(values)}, indent=indent)
+    plain = json.loads(json.dumps(values))  # where every key is text
+    return json.dumps({**values, _CHECK: _checksum_of(plain)}, indent=indent)
 
 
-def facts_of(text: str) -> dict[str, Any]:
-    """The facts in ``facts_text``; raises ValueError where they are not what was written."""
-    values = json_in(text)
-    if not isinstance(values, dict) or values.pop(_CHECK, None) != _checksum_of(values):
+def facts_of(found: Any) -> dict[str, Any]:
+    """The facts in the value of ``facts_text``; raises ValueError where they are not what was written."""
+    values = dict(found) if isinstance(found, dict) else {}
+    if values.pop(_CHECK, None) != _checksum_of(values):
         raise ValueError("not the facts that were written")
     return values
 
@@ -202,6 +203,5 @@ def seal_of(values: Any) -> Seal:
     return size, time, checksum
 
 
-def _checksum_of(values: Mapping[str, Any]) -> int:
-    plain = json.loads(json.dumps(values))  # where every key is text
+def _checksum_of(plain: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(plain, sort_keys=True).encode())

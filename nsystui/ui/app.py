@@ -5,6 +5,7 @@ What is imported here is imported before the first window is painted: Textual an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -42,10 +43,12 @@ from nsystui.ui.loading import (
 )
 from nsystui.ui.page import use_pages
 from nsystui.ui.screens import TabView, screen_of, views_on
-from nsystui.ui.widgets.frame import progress_bar
+from nsystui.ui.widgets.frame import UPDATE_INTERVAL, progress_bar
 from nsystui.ui.widgets.repainting import in_thread, reason_of
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
+
     from nsystui.base.answer import Answer
     from nsystui.questions.collectives.alignment import ClockMode
     from nsystui.questions.compare import ComparisonOptions
@@ -120,6 +123,8 @@ class NsystuiApp(App[int]):
         self._loading: Loading | None = None
         self.nccl_log = LogState(source.logs)
         self.working: Computation | None = None
+        self._updated = -UPDATE_INTERVAL
+        self._update: Timer | None = None
         self._log_loading: LogLoading | None = None
 
     def page_is(self, light: bool) -> None:
@@ -288,6 +293,11 @@ class NsystuiApp(App[int]):
         self._loading.stop()
         return True
 
+    def hold_loading(self, is_asking: bool) -> None:
+        """Hold the opening of a packed job while a screen asks its first question."""
+        if self._loading is not None:
+            self._loading.hold(is_asking)
+
     def stop_log(self) -> bool:
         """Stops the reading of the logs; ``False`` where none is being read."""
         if self._log_loading is None or not self._is_reading_log:
@@ -358,7 +368,7 @@ class NsystuiApp(App[int]):
     def _export_opened(self, message: ExportOpened) -> None:
         state = self._state(message.path)
         state.opened, state.total = message.opened, message.opened.rows
-        self.update_screen()
+        self._update_soon()
 
     @on(SampleTaken)
     def _sample_taken(self, message: SampleTaken) -> None:
@@ -374,13 +384,12 @@ class NsystuiApp(App[int]):
     @on(ReportReady)
     def _report_ready(self, message: ReportReady) -> None:
         self._state(message.path).ready = True
-        self.update_status()
-        self.update_screen()
+        self._update_soon()
 
     @on(ExportFailed)
     def _export_failed(self, message: ExportFailed) -> None:
         self._state(message.path).failure = message.reason
-        self.update_screen()
+        self._update_soon()
         self.say(f"{message.path.name}: {message.reason}")
 
     @on(LoadingEnded)
@@ -458,7 +467,9 @@ class NsystuiApp(App[int]):
             return f"computing {self.working}" if self.working is not None else log
         ready = sum(state.ready for state in self.files.values())
         rows = sum(state.total if state.ready else state.rows for state in self.files.values())
-        total = sum(state.total for state in self.files.values())
+        rest = [state for state in self.files.values() if not state.failure]
+        known = [state.total for state in rest if state.opened is not None or state.total]
+        total = sum(known) * len(rest) // max(len(known), 1)  # as if those that are not opened yet were like the others
         if not self.files and self.working is not None:
             return str(self.working)
         if not total:
@@ -472,6 +483,19 @@ class NsystuiApp(App[int]):
     def update_screen(self, _result: object = None) -> None:
         """Have the screen that is shown ask again, where something changed."""
         self._tell("job_changed")
+
+    def _update_soon(self) -> None:
+        """Update the screen and the progress at most twice a second: a thousand files are opened within seconds."""
+        wait = self._updated + UPDATE_INTERVAL - time.monotonic()
+        if wait <= 0:
+            self._update_now()
+        elif self._update is None:
+            self._update = self.set_timer(wait, self._update_now)
+
+    def _update_now(self) -> None:
+        self._updated, self._update = time.monotonic(), None
+        self.update_status()
+        self.update_screen()
 
     def say(self, text: str) -> None:
         """Show a sentence on the screen that is shown."""

@@ -135,6 +135,12 @@ class _Messages(Listener):
         self._post(Computing(working))
 
 
+_FIRST_REPORTS = 32
+"""So many reports of a packed job are opened before the first question of a screen goes first."""
+_FIRST_ANSWER = 3.0
+"""Seconds for which the opening of the others waits for the answer at most."""
+
+
 class Loading:
     """One run of the loading; ``post`` must be safe to call from threads."""
 
@@ -142,10 +148,17 @@ class Loading:
         self.source = source
         self._post = post
         self._opener = Opener(source, _Messages(post))
+        self._has_turn = threading.Event()
+        self.hold(False)
 
     def stop(self) -> None:
         """Ends the loading after the current chunk; reports that are ready stay."""
         self._opener.stop()
+        self.hold(False)
+
+    def hold(self, is_asking: bool) -> None:
+        """Holds the opening of a packed job while the first question ``is_asking``: both are work for Python."""
+        self._has_turn.clear() if is_asking else self._has_turn.set()
 
     def start(self) -> None:
         """Discovers the files and loads them all. Blocks: call it in a thread."""
@@ -156,7 +169,18 @@ class Loading:
 
     def go_on(self, job: OpenJob, numbered: Sequence[tuple[int, Path]]) -> None:
         """Loads the given exports into ``job``; the numbers keep the order of the command line."""
-        opened = [found for number, path in numbered if (found := self._looked_at(job, Export(number, path)))]
+        from nsystui.store.packed_job import JobReport
+
+        opened, joined = [], 0
+        for number, path in numbered:
+            found = self._looked_at(job, Export(number, path))
+            if found is not None and isinstance(found.opened, JobReport):
+                self._opener.add_one(job, found)
+                joined += 1
+                if joined >= _FIRST_REPORTS:
+                    self._has_turn.wait(_FIRST_ANSWER)
+            elif found is not None:
+                opened.append(found)
         sampling = threading.Thread(target=self._sample, args=(job, opened), daemon=True)
         sampling.start()
         self._opener.add(job, opened)

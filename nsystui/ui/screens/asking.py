@@ -159,6 +159,7 @@ class Asker:
         self._asked = token
         self._began = time.monotonic()
         if self._finished is None:
+            self._screen.explorer.hold_loading(True)
             self._screen.show_asking()
         else:
             self._screen.set_timer(_PATIENCE, partial(self._say_late, token))
@@ -210,6 +211,7 @@ class Asker:
     def _finish(self, token: Token) -> None:
         now = time.monotonic()
         self._finished = token
+        self._screen.explorer.hold_loading(False)
         if self.is_late:
             self.is_late = False
             self._screen.show_status(self._screen.explorer.status)

@@ -22,8 +22,6 @@ from nsystui.ui.widgets.repainting import reason_of
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
-    from textual.timer import Timer
-
     from nsystui.base.answer import Answer, Record, Value
     from nsystui.base.drawing import Drawing
     from nsystui.base.selection import Selection
@@ -68,9 +66,6 @@ _MOST_REMARKS = 8
 _FILES_UPDATE = 1.0
 """Seconds between two updates of the table of files while they are read."""
 
-_FEW_FILES = 16
-"""Of so few files the table is made anew whenever something is known of one."""
-
 
 class OverviewScreen(TablesScreen):
     """The first screen: it is painted before anything heavy is imported.
@@ -102,7 +97,6 @@ class OverviewScreen(TablesScreen):
         self._seen: Selection | None = None
         self._bins = 0
         self._files_shown = 0.0
-        self._files_later: Timer | None = None
         self._sorted: dict[str, tuple[str, bool]] = {}  # by the name of an answer
 
     def body(self) -> Iterable[Widget]:
@@ -118,11 +112,7 @@ class OverviewScreen(TablesScreen):
     def show_waiting(self) -> None:
         """Show the files, and the sample of the kernels once there is one."""
         self.show_title(about="opening…")
-        # Of hundreds that are opened one by one the table of all is not made each time.
-        if len(self.explorer.files) <= _FEW_FILES or time.monotonic() > self._files_shown + _FILES_UPDATE:
-            self._show_files()
-        elif self._files_later is None:
-            self._files_later = self.set_timer(_FILES_UPDATE, self._show_files)
+        self._show_files()
         sample = self.explorer.sample
         self.kernels.empty_text = "" if sample is not None else "exact numbers follow as soon as a report is read"
         self.ranks.entitle("Files")
@@ -134,9 +124,6 @@ class OverviewScreen(TablesScreen):
         self._share_room()
 
     def _show_files(self) -> None:
-        self._files_later = None
-        if self.job is not None:
-            return
         self._files_shown = time.monotonic()
         self.head.show_lines([])
         self.ranks.empty_text = "opening…"
