@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -22,7 +23,8 @@ from nsystui.questions.job.opening import JobSource
 from nsystui.store import packed_job
 from nsystui.store.packed_job import form_version
 from nsystui.store.session import Session
-from nsystui.ui.loading import Loading, ReportReady
+from nsystui.ui import loading
+from nsystui.ui.loading import Loading, LoadingEnded, ReportReady
 
 QUESTIONS = (("kernels", "--by", "rank"), ("mpi",), ("events", "--top", "200"), ("info", "--show", "contents"))
 QUESTIONS += (("kernels", "--time", "100ms:300ms", "--ranks", "0"),)
@@ -184,6 +186,32 @@ class TestThePackedJob:
         assert sorted(read) == sorted(packed.glob("reports/*/report.json"))
         ready = [message.report for message in posted if isinstance(message, ReportReady)]
         assert sorted(report.path for report in ready) == sorted(path.parent for path in read)
+
+    def test_opening_waits_while_the_first_question_is_asked(self, packed, monkeypatch):
+        monkeypatch.setattr(loading, "_FIRST_REPORTS", 2)
+        monkeypatch.setattr(loading, "_FIRST_ANSWER", 3600.0)
+        ready, opened, ended = [], threading.Event(), threading.Event()
+
+        def post(message):
+            if isinstance(message, ReportReady):
+                ready.append(message.path)
+                if len(ready) == 1:
+                    whole.hold(True)  # as a screen that begins to ask
+                if len(ready) == 2:
+                    opened.set()
+            if isinstance(message, LoadingEnded):
+                ended.set()
+
+        whole = Loading(JobSource((str(packed),)), post)
+        opening = threading.Thread(target=whole.start, daemon=True)
+        opening.start()
+        opened.wait()
+        assert not ended.wait(0.5)
+        assert len(ready) == 2
+        whole.hold(False)
+        opening.join()
+        assert ended.is_set()
+        assert len(ready) == len(list(packed.glob("reports/*")))
 
     def test_other_columns_are_another_version(self, monkeypatch):
         before = form_version()

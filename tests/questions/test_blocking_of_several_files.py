@@ -10,6 +10,7 @@ from nsystui.base.selection import Window
 from nsystui.demo import TrainingJob
 from nsystui.questions.blocking.parts import blocked_in, blocking
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries import process_rows
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
@@ -35,6 +36,18 @@ def test_a_file_that_is_known_already_is_not_computed_with_the_others(paths, tmp
         found = list(blocking(both).whole.values())
     assert [one.task.report for one in found] == [0, 1]
     assert found[0].parts.tolist() == own.parts.tolist()
+
+
+def test_files_that_are_read_together_are_told_as_one_after_the_other(paths, tmp_path, monkeypatch):
+    with opened(paths, tmp_path / "together") as job:
+        together = blocking(job).whole
+    monkeypatch.setattr(process_rows, "_TOGETHER", 0)
+    with opened(paths, tmp_path / "apart") as job:
+        apart = blocking(job).whole
+    assert len(apart) == 2
+    assert {key: one.parts.tolist() for key, one in together.items()} == {
+        key: one.parts.tolist() for key, one in apart.items()
+    }
 
 
 @pytest.mark.campaign

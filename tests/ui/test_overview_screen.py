@@ -267,6 +267,14 @@ async def test_the_table_of_many_files_is_not_made_for_each(tmp_path, monkeypatc
         held_up.set()
 
 
+def test_the_bar_of_progress_counts_files_that_are_not_opened_yet(tmp_path):
+    app = NsystuiApp(JobSource(()))
+    opened = FileState(tmp_path / "a.sqlite", rows=100, total=100, ready=True)
+    others = [FileState(tmp_path / f"{name}.sqlite") for name in "bcd"]
+    app.files = {one.path: one for one in (opened, *others, FileState(tmp_path / "e.sqlite", failure="empty"))}
+    assert app.status == "loading 1 of 5  ▓▓░░░░░░░░ 25 %  100 rows"
+
+
 def test_the_states_of_files_in_words_and_many_failures_in_two_lines(tmp_path):
     states = [
         FileState(tmp_path / "a.sqlite"),

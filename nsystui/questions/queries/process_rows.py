@@ -20,7 +20,9 @@ Rows = Mapping[str, np.ndarray[Any, Any]]
 """The columns of some rows; masked where values are missing."""
 
 _TOGETHER = 1 << 17
-"""So many kernels and API calls are read at once at most."""
+"""So many kernels and API calls are read at once at most, also where there is memory for more."""
+_ROW = 250
+"""Bytes that each of them takes."""
 _REPORTS = 64
 """Of so many reports at most: a query is planned for each."""
 
@@ -38,11 +40,12 @@ class ProcessRows:
     def each(cls, session: Session, tasks: Iterable[Task]) -> Iterator[ProcessRows]:
         """Yield the rows of each process, by report."""
         counts = {one.index: one.count(tables.kernels) + one.count(tables.api_calls) for one in session.reports}
+        most = min(_TOGETHER, session.limits.rows_at_once(_ROW))
         run: list[Task] = []
         reports: set[int] = set()
         for task in (*sorted(tasks), None):
             more = {task.report, *reports} if task is not None else reports
-            if run and (task is None or len(more) > _REPORTS or sum(counts[one] for one in more) > _TOGETHER):
+            if run and (task is None or len(more) > _REPORTS or sum(counts[one] for one in more) > most):
                 part, read = session.part(reports), dict[str, dict[Task, Rows]]()
                 yield from (cls(part, one, len(run) > 1, read) for one in run)
                 run, reports = [], set()
