@@ -57,6 +57,20 @@ def test_it_is_the_mean_of_the_two_middle_values(engine, rows):
         if value is not None:
             expected[name].append(value)
     assert found == {name: statistics.median(values) for name, values in expected.items()}
+    for quarter in (1, 3):
+        found = medians(_Asked(alchemy), TABLE, TABLE.c.value, TABLE.c.name, [], quarter)  # type: ignore[arg-type]
+        assert found == {name: _quartile(values, quarter) for name, values in expected.items()}
+
+
+def _quartile(values, quarter):
+    """The lower or the upper quartile by the definition: as large as a quarter of all values, and as the rest."""
+    places = range(len(values))
+    middles = [
+        value
+        for place, value in zip(places, sorted(values), strict=True)
+        if 4 * (place + 1) >= quarter * len(values) and 4 * (len(values) - place) >= (4 - quarter) * len(values)
+    ]
+    return (middles[0] + middles[-1]) / 2
 
 
 def _summaries(session):
@@ -72,7 +86,7 @@ def test_the_summaries_of_many_rows_are_those_of_few(demo_session, monkeypatch, 
     module = "nsystui.questions.queries.statistics"
     monkeypatch.setattr(f"{module}.MANY", 1)
     if not has_distinct_hashes:
-        monkeypatch.setattr(f"{module}._group_number", lambda keys: sa.literal(7, sa.BigInteger))
+        monkeypatch.setattr(f"{module}.group_number", lambda keys: sa.literal(7, sa.BigInteger))
     for few, many in zip(usual, _summaries(demo_session), strict=True):
         assert len(few) == len(many)
         for row, other in zip(few, many, strict=True):

@@ -34,7 +34,7 @@ from nsystui.questions.kernels.activities import MPI, work_instances
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.question import COMPARISON
-from nsystui.questions.recipes import all_recipes, recipe_named
+from nsystui.questions.recipes import all_recipes, recipe_named, sums
 from nsystui.questions.recipes.kernels import EDGES
 from nsystui.questions.recipes.recipe import RecipeOptions
 from nsystui.store.session import Session
@@ -318,6 +318,16 @@ def test_quartiles_are_those_of_nsys_in_sql_and_in_memory(demo_session, lists):
     assert [(q1, q3) for _, q1, q3 in demo_session.rows(query)] == expected
     found = Groups.of(*(np.array(column, np.int64) for column in zip(*pairs, strict=True))).measures()
     assert list(zip(found["q1"], found["q3"], strict=True)) == expected
+
+
+@pytest.mark.parametrize("name", ["cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum", "nvtx_sum"])
+@pytest.mark.parametrize("has_distinct_hashes", [True, False])
+def test_the_quartiles_of_many_rows_are_those_of_few(job, monkeypatch, name, has_distinct_hashes):
+    usual = table(job, name)
+    monkeypatch.setattr(sums, "_MANY", 0)
+    if not has_distinct_hashes:
+        monkeypatch.setattr(statistics, "group_number", lambda keys: sa.literal(7, sa.BigInteger))
+    assert table(job, name) == usual and all(row["q1"] is not None for row in usual)
 
 
 class TestNcclOnTheGpu:

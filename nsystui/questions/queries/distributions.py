@@ -97,17 +97,19 @@ def medians(
     value: sa.ColumnElement[Any],
     group: sa.ColumnElement[int],
     conditions: Sequence[sa.ColumnElement[bool]],
+    quarter: int = 2,
 ) -> dict[int, float]:
     """The median of ``value`` (integers) for each ``group``: the mean of the two middle values.
 
-    Groups are numbers, for the database keeps those of a hundred thousand classes in a few MB, and texts in gigabytes.
-    Groups without any value are not in it.
+    With ``quarter`` 1 or 3 the lower or the upper quartile, as `statistics.quartiles` defines them. Groups are numbers,
+    for the database keeps those of a hundred thousand classes in a few MB, and texts in gigabytes. Groups without any
+    value are not in it.
     """
     known = [*conditions, value.is_not(None)]
     klass = class_of(value)
     counted = sa.select(group, klass, sa.func.count()).select_from(table).where(*known).group_by(group, klass)
     counts = _sorted(session, counted)
-    wanted = {number: middle_classes(own) for number, own in _by_group(counts)}
+    wanted = {number: middle_classes(own, quarter) for number, own in _by_group(counts)}
     if not wanted:
         return {}
 
@@ -122,7 +124,7 @@ def medians(
         .group_by(group, value)
     )
     values = _sorted(session, inside)
-    return {number: middle(own, *wanted[number][1:]) for number, own in _by_group(values)}
+    return {number: middle(own, *wanted[number][1:], quarter) for number, own in _by_group(values)}
 
 
 def _sorted(session: Session, query: sa.Select[*tuple[Any, ...]]) -> list[tuple[int, int, int]]:
@@ -136,26 +138,33 @@ def _by_group(rows: Iterable[tuple[int, int, int]]) -> Iterable[tuple[int, list[
         yield group, [(number, count) for _, number, count in own]
 
 
-def middle_classes(counts: Sequence[tuple[int, int]]) -> tuple[list[int], int, int]:
+def _middles(total: int, quarter: int) -> tuple[int, int]:
+    """The places of the two values of which the median of ``total`` values (or a quartile) is the mean."""
+    return -(-total * quarter // 4) - 1, total * quarter // 4
+
+
+def middle_classes(counts: Sequence[tuple[int, int]], quarter: int = 2) -> tuple[list[int], int, int]:
     """The classes that hold the two middle values, how many values come before them, and how many there are."""
     total = sum(count for _, count in counts)
+    lower, upper = _middles(total, quarter)
     found: list[int] = []
     before = first = 0
     for number, count in counts:
-        if before <= total // 2 and before + count > (total - 1) // 2:
+        if before <= upper and before + count > lower:
             first = first if found else before
             found.append(number)
         before += count
     return found, first, total
 
 
-def middle(values: Sequence[tuple[int, int]], before: int, total: int) -> float:
+def middle(values: Sequence[tuple[int, int]], before: int, total: int, quarter: int = 2) -> float:
     """The mean of the two middle values of ``total``, of which ``before`` are less than all of ``values``."""
     low = high = 0
+    lower, upper = _middles(total, quarter)
     for value, count in values:
-        if before <= (total - 1) // 2 < before + count:
+        if before <= lower < before + count:
             low = value
-        if before <= total // 2 < before + count:
+        if before <= upper < before + count:
             high = value
         before += count
     return (low + high) / 2.0

@@ -108,7 +108,7 @@ def grouped(
     group stands in its place.
     """
     tie = [] if first is None else [sa.func.min(first).label("first")]
-    number = sa.func.min(_group_number(keys)).label("median")
+    number = sa.func.min(group_number(keys)).label("median")
     wanted = [measure if with_median or measure.name != "median" else number for measure in measures(value)]
     chosen = sa.select(*keys, *wanted, *tie).select_from(table).where(*conditions)
     return chosen.group_by(*[key.element for key in keys])
@@ -153,7 +153,7 @@ def summary_rows(
     numbers = [row[place] for row in rows]
     if len(set(numbers)) < len(numbers):  # a hash may give two groups one number
         return query_rows(session, summary(table, value, keys, conditions, first), columns)
-    found: dict[Any, float] = medians(session, table, value, _group_number(keys), conditions)
+    found: dict[Any, float] = medians(session, table, value, group_number(keys), conditions)
     return [(*row[:place], found.get(row[place]), *row[place + 1 :]) for row in rows]
 
 
@@ -230,8 +230,8 @@ def number_of_groups(session: Session, groups: sa.Select[Any]) -> int:
     return len(set(rows_by_report(session, groups.distinct())))
 
 
-def _group_number(keys: Sequence[sa.Label[Any]]) -> sa.ColumnElement[int]:
-    """A number of 63 bits for each combination of ``keys``."""
+def group_number(keys: Sequence[sa.Label[Any]]) -> sa.ColumnElement[int]:
+    """Select a number of 63 bits for each combination of ``keys``."""
     return sa.cast(sa.func.hash(*[key.element for key in keys]).op(">>")(1), sa.BigInteger)
 
 

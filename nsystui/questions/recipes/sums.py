@@ -25,12 +25,14 @@ from nsystui.questions.nvtx.listing import nvtx_summary
 from nsystui.questions.nvtx.loading import LABEL, PUSH_POP_TYPES, START_END_TYPES, last_times
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, where
+from nsystui.questions.queries.distributions import MANY, medians
 from nsystui.questions.queries.tasks import rank_of, selected_ranks
 from nsystui.questions.recipes.recipe import Ask, RecipeOptions, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
 from nsystui.questions.stats.nvtx_projected import projected_summary, projected_trace
 from nsystui.questions.stats.report import ReportOptions as ReportOptions
 from nsystui.store import tables
+from nsystui.store.report import most_rows
 from nsystui.store.session import Session
 
 _RANKS = {"min": 6, "max": 3}
@@ -239,16 +241,32 @@ def _of_rows(
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:
             return of_each_rank(job, selection, lambda session, own: summary(session, own, options))
+        answer = summary(job.session, selection, options)  # refuses what does not fit into memory at all
         rows = rows_of(job.session, selection, options)
         keys = [key.name for key in rows.keys]
-        found = job.session.rows(rows.grouped(*statistics.quartiles(rows.value)))
-        quartiles: dict[Key, tuple[Value, Value]] = {tuple(key): (q1, q3) for *key, q1, q3 in found}
+        quartiles = _quartiles(job.session, rows)
         rank = rank_of(rows.events, selected_ranks(job.ranks, selection))
         extremes = job.session.rows(rows.grouped(sa.func.min(rows.value), sa.func.max(rows.value), by=(rank,)))
         ranks = ranks_of(Extreme(tuple(key), at, least, most) for *key, at, least, most in extremes)
-        return with_extras(summary(job.session, selection, options), keys, Extras(quartiles, ranks))
+        return with_extras(answer, keys, Extras(quartiles, ranks))
 
     return ask
+
+
+_MANY = MANY // 4
+"""Rows from which on quartiles take two passes each: in one query DuckDB keeps each value four times."""
+
+
+def _quartiles(session: Session, rows: _Rows) -> dict[Key, tuple[Value, Value]]:
+    if isinstance(rows.events, sa.Table) and most_rows(session.reports, rows.events) >= _MANY:
+        number = statistics.group_number(rows.keys)
+        numbers = {tuple(key): one for *key, one in session.rows(rows.grouped(sa.func.min(number)))}
+        if len(set(numbers.values())) == len(numbers):  # else a hash gives two groups one number
+            known = rows.source, rows.value, number, rows.conditions
+            first, third = (medians(session, *known, quarter) for quarter in (1, 3))
+            return {key: (first[one], third[one]) for key, one in numbers.items()}
+    found = session.rows(rows.grouped(*statistics.quartiles(rows.value)))
+    return {tuple(key): (q1, q3) for *key, q1, q3 in found}
 
 
 def _of_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Selection], TableAnswer]) -> Ask:
