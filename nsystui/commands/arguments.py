@@ -186,7 +186,7 @@ def open_job(
     session = job.session
     session.waiting = line.waiting
     try:
-        with line:
+        with line, line.waiting("the columns"):
             failures = opener.add(job, exports, whole)
             if partly and not session.reports and any(isinstance(error, DamagedError) for error in failures):
                 failures = opener.add(job, exports, whole, partly)

@@ -10,6 +10,7 @@ import pyte
 import pytest
 
 from nsystui.commands.progress import ProgressLine
+from nsystui.questions.job.opening import Opener
 from nsystui.store.session import Computation
 
 
@@ -108,6 +109,19 @@ def test_what_is_computed_for_something_else_is_told_on_the_same_line(terminal, 
             assert until(terminal, "2 s").endswith("computing nccl, 2 s")
         clock[0] += 2
         assert until(terminal, "4 s").endswith("computing report, 4 s")
+    assert not any(screen_of(terminal.getvalue()))
+
+
+def test_an_opening_that_is_silent_is_told_with_its_time(terminal, clock, demo_job, monkeypatch, run):
+    add = Opener.add
+
+    def slow(*words):
+        clock[0] += 3
+        assert until(terminal, "columns").endswith("computing the columns, 3 s")
+        return add(*words)
+
+    monkeypatch.setattr(Opener, "add", slow)
+    assert run("info", demo_job[0]).status == 0
     assert not any(screen_of(terminal.getvalue()))
 
 
