@@ -122,6 +122,8 @@ def merge(*parts: Intervals) -> Intervals:
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """Everything covered by both ``a`` and ``b``."""
+    if not len(a) or not len(b):
+        return EMPTY
     # Interval i of a meets the run first[i] … last[i]-1 of b; the runs together hold at most len(a) + len(b) pairs.
     first = np.searchsorted(b.ends, a.starts, side="right")
     last = np.searchsorted(b.starts, a.ends, side="left")
@@ -134,8 +136,8 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """Everything covered by ``a`` and not by ``b``."""
-    if not len(a):
-        return EMPTY
+    if not len(a) or not len(b):
+        return a
     return intersect(a, b.gaps(int(a.starts[0]), int(a.ends[-1])))
 
 

@@ -464,6 +464,8 @@ class _Host:
     def _with_frames(self, thread: Thread, segments: Segments) -> tuple[Segments, Numbers]:
         """Segments with the node of the nearest sample of Python of the thread, where there is one; else 0."""
         known = None if thread[0] in self.samples.of_python else self.python.threads.get(thread)
+        if known is None:
+            return segments, np.zeros(len(segments), np.int64)
         near = running_stretches(known, self.python.period, None)
         inside = pairs(Intervals(segments.starts, segments.ends), near)
         outside = pairs(near.covered.gaps(-FAR, FAR), segments)

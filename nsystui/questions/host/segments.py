@@ -49,6 +49,8 @@ class Segments:
 
     def within(self, spans: Intervals) -> Segments:
         """Cut out the parts that lie within ``spans``."""
+        if not len(self) or not len(spans):
+            return NO_SEGMENTS
         pieces = pairs(spans, self)
         return Segments(pieces.starts, pieces.ends, self.labels[pieces.segment])
 
@@ -91,9 +93,12 @@ def outermost(starts: Times, ends: Times, labels: NDArray[np.int64]) -> Segments
 
 def one_after_the_other(*layers: Segments) -> Segments:
     """Lay several layers over each other: a moment belongs to the first that has it."""
+    filled = [layer for layer in layers if len(layer)]
+    if len(filled) < 2:
+        return filled[0] if filled else NO_SEGMENTS
     parts: list[Segments] = []
     taken = EMPTY
-    for layer in layers:
+    for layer in filled:
         parts.append(layer.within(taken.gaps(-FAR, FAR)))
         taken = merge(taken, layer.covered)
     starts, ends, labels = (
