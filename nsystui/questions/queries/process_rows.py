@@ -11,6 +11,7 @@ import numpy as np
 from nsystui.base.selection import Task
 from nsystui.questions.queries.conditions import Condition, of_reports
 from nsystui.store import tables
+from nsystui.store.report import most_rows
 from nsystui.store.session import Session
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 Rows = Mapping[str, np.ndarray[Any, Any]]
 """The columns of some rows; masked where values are missing."""
 
+_LARGE = (tables.kernels, tables.api_calls)
 _TOGETHER = 1 << 17
-"""So many kernels and API calls are read at once at most, also where there is memory for more."""
+"""So many rows of these tables are read at once at most, also where there is memory for more."""
 _ROW = 250
 """Bytes that each of them takes."""
 _REPORTS = 64
@@ -29,29 +31,25 @@ _REPORTS = 64
 
 @dataclass(frozen=True, eq=False)
 class ProcessRows:
-    """Reads the rows of the process ``task``; ``is_shared`` if those of others are read with them."""
+    """Reads the rows of the process ``task``, with those of the reports ``together``, if there are any."""
 
     session: Session
     task: Task
-    is_shared: bool = False
+    together: frozenset[int] = frozenset()
     _read: dict[str, dict[Task, Rows]] = field(default_factory=dict)
 
     @classmethod
     def each(cls, session: Session, tasks: Iterable[Task]) -> Iterator[ProcessRows]:
         """Yield the rows of each process, by report."""
-        counts = {one.index: one.count(tables.kernels) + one.count(tables.api_calls) for one in session.reports}
-        most = min(_TOGETHER, session.limits.rows_at_once(_ROW))
-        run: list[Task] = []
-        reports: set[int] = set()
-        for task in (*sorted(tasks), None):
-            more = {task.report, *reports} if task is not None else reports
-            if run and (task is None or len(more) > _REPORTS or sum(counts[one] for one in more) > most):
-                part, read = session.part(reports), dict[str, dict[Task, Rows]]()
-                yield from (cls(part, one, len(run) > 1, read) for one in run)
-                run, reports = [], set()
-            if task is not None:
-                run.append(task)
-                reports.add(task.report)
+        for run in _runs(session, tasks):
+            reports, read = frozenset(task.report for task in run), dict[str, dict[Task, Rows]]()
+            part = session.part(reports)
+            yield from (cls(part, task, reports if len(run) > 1 else frozenset(), read) for task in run)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the rows of other processes are read with these."""
+        return bool(self.together)
 
     def arrays(self, name: str, query: sa.Select[Any], table: sa.Table, *conditions: Condition) -> Rows:
         """Read the rows of ``query`` that are of this process of ``table``.
@@ -65,12 +63,27 @@ class ProcessRows:
         if conditions:
             raise ValueError(f"{name}: rows of several processes have conditions of one")
         if name not in self._read:
-            of_run = of_reports(columns.report, {one.index for one in self.session.reports})
+            of_run = of_reports(columns.report, self.together)
             place = columns.report.label("report_"), columns.process.label("process_")
             found = self.session.arrays(query.add_columns(*place).where(of_run, columns.process.is_not(None)))
             self._read[name] = _by_task(found)
         of_task = self._read[name]
-        return of_task.get(self.task) or of_task[_NOBODY]
+        return of_task.get(self.task, of_task[_NOBODY])
+
+
+def _runs(session: Session, tasks: Iterable[Task]) -> Iterator[list[Task]]:
+    """Split processes into those that are read together; a large one is alone."""
+    counts = {one.index: sum(most_rows([one], table) for table in _LARGE) for one in session.reports}
+    most = min(_TOGETHER, session.limits.rows_at_once(_ROW))
+    run: list[Task] = []
+    for task in sorted(tasks):
+        reports = {task.report, *(one.report for one in run)}
+        if run and (len(reports) > _REPORTS or sum(counts[one] for one in reports) > most):
+            yield run
+            run = []
+        run.append(task)
+    if run:
+        yield run
 
 
 _NOBODY = Task(-1, -1)
