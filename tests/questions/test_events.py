@@ -6,7 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,14 @@ KINDS = {
     "default": (), "all": tuple(EventKind), "one": (EventKind.KERNEL,),
     "gpu": (EventKind.MEMORY, EventKind.NCCL, EventKind.KERNEL),
 }  # fmt: skip
+
+
+def test_a_page_that_takes_long_is_told_as_computing(busy, monkeypatch):
+    waiting: list[str] = []
+    monkeypatch.setattr(busy, "waiting", lambda name: (waiting.append(name), nullcontext())[1])
+    answer = build(busy)
+    assert waiting == []
+    assert len(answer.page(0, 5)) == 5 and waiting == ["events"]
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,8 @@ class EventList:
         first, last = self.index.bins_of(offset, offset + limit)
         rows = self._union(self.index.within(first, last)).subquery()
         ordered = sa.select(*columns_of(rows)).order_by(*_order(rows))
-        return self.session.rows(ordered.limit(limit).offset(offset - int(self.index.before[first])))
+        with self.session.waiting(self.name):
+            return self.session.rows(ordered.limit(limit).offset(offset - int(self.index.before[first])))
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
         """Return the same rows in the order of a column; without kinds there is nothing to sort."""
