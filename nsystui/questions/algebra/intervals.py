@@ -136,8 +136,8 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """Everything covered by ``a`` and not by ``b``."""
-    if not len(a) or not len(b):
-        return a
+    if not len(a):
+        return EMPTY
     return intersect(a, b.gaps(int(a.starts[0]), int(a.ends[-1])))
 
 
