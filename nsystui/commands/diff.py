@@ -247,7 +247,7 @@ def _open_screen(request: Request, options: ComparisonOptions) -> int:
     from nsystui.commands.open import NamedFiles, checked_terminal, look_of, run_app, source_of
 
     environ = checked_terminal("diff, without --screen,")
-    from nsystui.ui.app import DiffApp
+    from nsystui.ui.diff_app import DiffApp
 
     named = [request.opening.files, *([request.own["against"]] if request.own["against"] else [])]
     opening = replace(request, selecting=Selecting(ranks=request.selecting.numbering))

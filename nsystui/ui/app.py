@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     from nsystui.base.answer import Answer
     from nsystui.questions.collectives.alignment import ClockMode
-    from nsystui.questions.compare import ComparisonOptions
-    from nsystui.questions.compare.side import Side
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.triage.run import Triage
     from nsystui.store.opened import Opened
@@ -294,7 +292,7 @@ class NsystuiApp(App[int]):
         return True
 
     def hold_loading(self, is_asking: bool) -> None:
-        """Hold the opening of a packed job while a screen asks its first question."""
+        """Hold the opening of a packed job as long as a screen asks its first question."""
         if self._loading is not None:
             self._loading.hold(is_asking)
 
@@ -379,7 +377,7 @@ class NsystuiApp(App[int]):
     def _advanced(self, message: Advanced) -> None:
         state = self._state(message.path)
         state.rows, state.total = message.rows, message.total
-        self.update_status()
+        self._update_soon()
 
     @on(ReportReady)
     def _report_ready(self, message: ReportReady) -> None:
@@ -469,7 +467,7 @@ class NsystuiApp(App[int]):
         rows = sum(state.total if state.ready else state.rows for state in self.files.values())
         rest = [state for state in self.files.values() if not state.failure]
         known = [state.total for state in rest if state.opened is not None or state.total]
-        total = sum(known) * len(rest) // max(len(known), 1)  # as if those that are not opened yet were like the others
+        total = sum(known) * len(rest) // max(len(known), 1)  # a file that is not opened yet counts as the mean
         if not self.files and self.working is not None:
             return str(self.working)
         if not total:
@@ -485,7 +483,7 @@ class NsystuiApp(App[int]):
         self._tell("job_changed")
 
     def _update_soon(self) -> None:
-        """Update the screen and the progress at most twice a second: a thousand files are opened within seconds."""
+        """Update the screen at most twice a second: a thousand files are opened within seconds."""
         wait = self._updated + UPDATE_INTERVAL - time.monotonic()
         if wait <= 0:
             self._update_now()
@@ -494,7 +492,6 @@ class NsystuiApp(App[int]):
 
     def _update_now(self) -> None:
         self._updated, self._update = time.monotonic(), None
-        self.update_status()
         self.update_screen()
 
     def say(self, text: str) -> None:
@@ -506,104 +503,6 @@ class NsystuiApp(App[int]):
         screen: Screen[object] = self.screen
         if screen.is_mounted and hasattr(screen, what):
             getattr(screen, what)(*words)
-
-
-class DiffApp(NsystuiApp):
-    """Reads one job or two, one after the other, and then shows how its two sides differ.
-
-    ``sides_of`` makes the sides of the jobs when these are read, in a thread; what it raises ends the application, and
-    so does a job of which nothing could be read: its reason belongs on the terminal that stays. An interrupted reading
-    compares nothing: half a job would differ from itself.
-    """
-
-    MODES: ClassVar[dict[str, object]] = {**NsystuiApp.MODES, "diff": lambda: screen_of("diff")}
-    DEFAULT_MODE = "diff"
-
-    def __init__(
-        self,
-        sources: Sequence[JobSource],
-        sides_of: Callable[[Sequence[OpenJob]], tuple[Side, Side]],
-        options: ComparisonOptions,
-        look: Look,
-    ) -> None:
-        super().__init__(sources[0], look)
-        self.sources = sources
-        self.sides: tuple[Side, Side] | None = None
-        self.options = options
-        self._sides_of = sides_of
-        self._reading = 0
-        self._shown: tuple[str, Side] | None = None
-        self._jobs: dict[int, OpenJob] = {}
-
-    def _begin(self) -> None:
-        self._read(0)
-
-    def _read(self, number: int) -> None:
-        """Begins to read one of the jobs."""
-        self._reading = number
-        self.loading_now = True
-        self._load(self.sources[number], partial(self._post, number))
-
-    def _post(self, number: int, message: Message) -> None:
-        """From the thread of the reading: the beginning and the end of a job are this application's own."""
-        if isinstance(message, JobStarted):
-            self.call_later(self._started, number, message.job, message.paths)
-        elif isinstance(message, LoadingEnded):
-            self.call_later(self._ended, number, message.cancelled)
-        elif not isinstance(message, SampleTaken):
-            self.post_message(message)
-
-    def _started(self, number: int, job: OpenJob, paths: tuple[Path, ...]) -> None:
-        self._jobs[number] = job
-        for path in paths:
-            self._state(path).ready = False
-        self.update_screen()
-
-    def _ended(self, number: int, cancelled: bool) -> None:
-        self.loading_now = False
-        self.update_status()
-        if cancelled:
-            self.say("stopped: R resumes loading, q quits")
-        elif number not in self._jobs or not self._jobs[number].session.reports:
-            self._leave_without_files()
-        elif number + 1 < len(self.sources):
-            self._read(number + 1)
-        else:
-            jobs = [self._jobs[number] for number in sorted(self._jobs)]
-            self._in_thread("sides", lambda: self._sides_of(jobs), self._compare, self._leave)
-
-    def _compare(self, sides: tuple[Side, Side]) -> None:
-        self.sides = sides
-        self.update_screen()
-
-    async def open_side(self, side: Side, letter: str) -> None:
-        """Makes the screens those of one side; screens of the other one are closed, with what they show."""
-        if self._shown == (letter, side):
-            return
-        self._shown = letter, side
-        await self._forget_way()
-        for mode in set(SCREENS) & set(self._screen_stacks):
-            await self.remove_mode(mode)
-            self.add_mode(mode, type(self).MODES[mode])  # type: ignore[arg-type]
-        self.job, self.selection = side.job, side.selection
-
-    def resume_loading(self) -> bool:
-        """Resumes the reading that a stop interrupted: ready reports come from the cache, or are read again."""
-        if self.loading_now or self.sides is not None:
-            return False
-        self._read(self._reading)
-        return True
-
-    @property
-    def job_name(self) -> str:
-        """``B: after``: which side the screens show."""
-        return super().job_name if self._shown is None else f"{self._shown[0]}: {self._shown[1].label}"
-
-    @property
-    def status(self) -> str:
-        """The progress of the reading, and of which side."""
-        words = super().status
-        return f"{'AB'[self._reading]}: {words}" if words and len(self.sources) > 1 else words
 
 
 class LogApp(NsystuiApp):

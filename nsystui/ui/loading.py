@@ -136,9 +136,9 @@ class _Messages(Listener):
 
 
 _FIRST_REPORTS = 32
-"""So many reports of a packed job are opened before the first question of a screen goes first."""
+"""Reports of a packed job that are opened before the opening waits for the first answer of a screen."""
 _FIRST_ANSWER = 3.0
-"""Seconds for which the opening of the others waits for the answer at most."""
+"""Seconds that it waits at most."""
 
 
 class Loading:
@@ -157,8 +157,14 @@ class Loading:
         self.hold(False)
 
     def hold(self, is_asking: bool) -> None:
-        """Holds the opening of a packed job while the first question ``is_asking``: both are work for Python."""
-        self._has_turn.clear() if is_asking else self._has_turn.set()
+        """Holds the opening of a packed job as long as a screen ``is_asking`` its first question.
+
+        Both are work for Python: side by side the answer would come last.
+        """
+        if is_asking:
+            self._has_turn.clear()
+        else:
+            self._has_turn.set()
 
     def start(self) -> None:
         """Discovers the files and loads them all. Blocks: call it in a thread."""

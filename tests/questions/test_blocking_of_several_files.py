@@ -41,10 +41,12 @@ def test_a_file_that_is_known_already_is_not_computed_with_the_others(paths, tmp
 def test_files_that_are_read_together_are_told_as_one_after_the_other(paths, tmp_path, monkeypatch):
     with opened(paths, tmp_path / "together") as job:
         together = blocking(job).whole
+        tasks = [task for task, _ in together]
+        assert [rows.is_shared for rows in process_rows.ProcessRows.each(job.session, tasks)] == [True, True]
     monkeypatch.setattr(process_rows, "_TOGETHER", 0)
     with opened(paths, tmp_path / "apart") as job:
+        assert [rows.is_shared for rows in process_rows.ProcessRows.each(job.session, tasks)] == [False, False]
         apart = blocking(job).whole
-    assert len(apart) == 2
     assert {key: one.parts.tolist() for key, one in together.items()} == {
         key: one.parts.tolist() for key, one in apart.items()
     }

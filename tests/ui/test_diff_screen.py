@@ -19,7 +19,8 @@ from nsystui.questions.compare import ComparisonOptions
 from nsystui.questions.compare.side import Side
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.recipes import recipe_named
-from nsystui.ui.app import DiffApp, Look
+from nsystui.ui.app import Look
+from nsystui.ui.diff_app import DiffApp
 from nsystui.ui.pictures.diff import change_styles, summary_styles, with_bars, without_bars
 from nsystui.ui.screens.diff import OtherJobScreen
 

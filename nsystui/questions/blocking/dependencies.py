@@ -86,8 +86,8 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     """Read the operations of a process that run in ``window`` (own clock), and what each waited for.
 
     Those are read too that begin after the window until the first compute kernel does, for it ends the last gap.
-    ``None`` reads all, and is needed of shared rows. ``communication``: the names of kernels that communicate without
-    NCCL.
+    Without a ``window`` all are read; shared rows have none. ``communication``: the names of kernels that communicate
+    without NCCL.
     """
     session, task = rows.session, rows.task
     found: list[dict[str, Numbers]] = []

@@ -239,6 +239,10 @@ def _exposed(kernels: Intervals, nccl: Intervals, memory: Intervals, graph: Inte
     )
 
 
+_WINDOWS = 4
+"""Windows of which a device keeps its totals."""
+
+
 @dataclass(frozen=True, eq=False)
 class DeviceIntervals:
     """The busy times of one device by category, in job time; of a GPU that several processes share, those of all.
@@ -270,7 +274,7 @@ class DeviceIntervals:
         return tuple(sorted({device.task.rank for device in self.devices}))
 
     def breakdown(self, window: Window) -> Breakdown:
-        """The totals inside ``window``, computed once; operations are cut at its edges."""
+        """The totals inside ``window``, kept of a few windows; operations are cut at its edges."""
         if window in self._breakdowns:
             return self._breakdowns[window]
         lo, hi = window.start, window.end
@@ -278,6 +282,8 @@ class DeviceIntervals:
         busy = sum(lengths[name] for name in _DISJOINT)
         del lengths["graph_only"]
         found = Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
+        if len(self._breakdowns) >= _WINDOWS:
+            self._breakdowns.clear()
         self._breakdowns[window] = found
         return found
 

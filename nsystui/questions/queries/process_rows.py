@@ -1,4 +1,4 @@
-"""The rows of one process after the other: of small ones each query is asked once for many of them."""
+"""The rows of one process after the other; those of many small processes are read by one query."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Rows = Mapping[str, np.ndarray[Any, Any]]
 
 _LARGE = (tables.kernels, tables.api_calls)
 _TOGETHER = 1 << 17
-"""So many rows of these tables are read at once at most, also where there is memory for more."""
+"""The most rows of these tables that are read together; fewer where the memory is too little."""
 _ROW = 250
 """Bytes that each of them takes."""
 _REPORTS = 64
-"""Of so many reports at most: a query is planned for each."""
+"""The most reports that are read together: DuckDB plans a query for each."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProcessRows:
-    """Reads the rows of the process ``task``, with those of the reports ``together``, if there are any."""
+    """Reads the rows of a process. Each query reads those of all reports ``together``, if there are any."""
 
     session: Session
     task: Task
@@ -54,14 +54,15 @@ class ProcessRows:
     def arrays(self, name: str, query: sa.Select[Any], table: sa.Table, *conditions: Condition) -> Rows:
         """Read the rows of ``query`` that are of this process of ``table``.
 
-        Shared rows have no ``conditions``: they are kept under ``name`` until the last of these processes is read.
+        Rows that are shared are read once for each ``name``. Raises ValueError where they have ``conditions``, which
+        are of one process.
         """
         columns = table.c
         if not self.is_shared:
             is_own = (columns.report == self.task.report, columns.process == self.task.process)
             return self.session.arrays(query.where(*is_own, *conditions))
         if conditions:
-            raise ValueError(f"{name}: rows of several processes have conditions of one")
+            raise ValueError(f"{name}: conditions of one process on the rows of several")
         if name not in self._read:
             of_run = of_reports(columns.report, self.together)
             place = columns.report.label("report_"), columns.process.label("process_")

@@ -241,7 +241,7 @@ def _of_rows(
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:
             return of_each_rank(job, selection, lambda session, own: summary(session, own, options))
-        answer = summary(job.session, selection, options)  # refuses what does not fit into memory at all
+        answer = summary(job.session, selection, options)  # first: it refuses names that do not fit into memory
         rows = rows_of(job.session, selection, options)
         keys = [key.name for key in rows.keys]
         quartiles = _quartiles(job.session, rows)
@@ -254,10 +254,11 @@ def _of_rows(
 
 
 _MANY = MANY // 4
-"""Rows from which on quartiles take two passes each: in one query DuckDB keeps each value four times."""
+"""Rows from which on each quartile takes two passes: in one query DuckDB keeps every value four times."""
 
 
 def _quartiles(session: Session, rows: _Rows) -> dict[Key, tuple[Value, Value]]:
+    """Q1 and Q3 by the key of a row."""
     if isinstance(rows.events, sa.Table) and most_rows(session.reports, rows.events) >= _MANY:
         number = statistics.group_number(rows.keys)
         numbers = {tuple(key): one for *key, one in session.rows(rows.grouped(sa.func.min(number)))}

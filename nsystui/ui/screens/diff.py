@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsystui.questions.job.job import OpenJob
-    from nsystui.ui.app import DiffApp
+    from nsystui.ui.diff_app import DiffApp
 
 
 _SUMMARY = "summary"
@@ -63,7 +63,7 @@ _AS_THEY_COME = (_SUMMARY, "steps", "calltree")
 class DiffScreen(FilteredTableScreen):
     """The tables of a comparison, one at a time; ``e`` exports the one that is shown.
 
-    Without ``sides`` they are those of the application, once it has them (`nsystui.ui.app.DiffApp`).
+    Without ``sides`` they are those of the application, once it has them (`nsystui.ui.diff_app.DiffApp`).
     """
 
     PLACES = ("diff", "table", "everywhere")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -63,9 +62,6 @@ _LEAST_REMARKS = 3
 _MOST_REMARKS = 8
 """Lines of remarks that there may be however full the tables are, and at most."""
 
-_FILES_UPDATE = 1.0
-"""Seconds between two updates of the table of files while they are read."""
-
 
 class OverviewScreen(TablesScreen):
     """The first screen: it is painted before anything heavy is imported.
@@ -96,7 +92,6 @@ class OverviewScreen(TablesScreen):
         self._idle_shown: object = None
         self._seen: Selection | None = None
         self._bins = 0
-        self._files_shown = 0.0
         self._sorted: dict[str, tuple[str, bool]] = {}  # by the name of an answer
 
     def body(self) -> Iterable[Widget]:
@@ -112,7 +107,10 @@ class OverviewScreen(TablesScreen):
     def show_waiting(self) -> None:
         """Show the files, and the sample of the kernels once there is one."""
         self.show_title(about="opening…")
-        self._show_files()
+        self.head.show_lines([])
+        self.ranks.empty_text = "opening…"
+        states = self.explorer.files
+        self._put(self.ranks, words.files_answer(states.values()), keep_cursor=True)
         sample = self.explorer.sample
         self.kernels.empty_text = "" if sample is not None else "exact numbers follow as soon as a report is read"
         self.ranks.entitle("Files")
@@ -122,19 +120,6 @@ class OverviewScreen(TablesScreen):
         elif self.kernels.answer is not sample:
             self._put(self.kernels, sample, keep_cursor=False)
         self._share_room()
-
-    def _show_files(self) -> None:
-        self._files_shown = time.monotonic()
-        self.head.show_lines([])
-        self.ranks.empty_text = "opening…"
-        states = self.explorer.files
-        self._put(self.ranks, words.files_answer(states.values()), keep_cursor=True)
-
-    def show_status(self, status: str) -> None:
-        """Show the progress, and once a second that of each file."""
-        super().show_status(status)
-        if self.job is None and self.explorer.files and time.monotonic() > self._files_shown + _FILES_UPDATE:
-            self._show_files()
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The columns of the strip over time."""

@@ -1,0 +1,119 @@
+"""The application that compares two jobs, or two parts of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.message import Message
+
+from nsystui.questions.job.opening import JobSource
+from nsystui.questions.queries.question import SCREENS
+from nsystui.ui.app import Look, NsystuiApp
+from nsystui.ui.loading import JobStarted, LoadingEnded, SampleTaken
+from nsystui.ui.screens import screen_of
+
+if TYPE_CHECKING:
+    from nsystui.questions.compare import ComparisonOptions
+    from nsystui.questions.compare.side import Side
+    from nsystui.questions.job.job import OpenJob
+
+
+class DiffApp(NsystuiApp):
+    """Reads one job or two, one after the other, and then shows how its two sides differ.
+
+    ``sides_of`` makes the sides of the jobs when these are read, in a thread; what it raises ends the application, and
+    so does a job of which nothing could be read: its reason belongs on the terminal that stays. An interrupted reading
+    compares nothing: half a job would differ from itself.
+    """
+
+    MODES: ClassVar[dict[str, object]] = {**NsystuiApp.MODES, "diff": lambda: screen_of("diff")}
+    DEFAULT_MODE = "diff"
+
+    def __init__(
+        self,
+        sources: Sequence[JobSource],
+        sides_of: Callable[[Sequence[OpenJob]], tuple[Side, Side]],
+        options: ComparisonOptions,
+        look: Look,
+    ) -> None:
+        super().__init__(sources[0], look)
+        self.sources = sources
+        self.sides: tuple[Side, Side] | None = None
+        self.options = options
+        self._sides_of = sides_of
+        self._reading = 0
+        self._shown: tuple[str, Side] | None = None
+        self._jobs: dict[int, OpenJob] = {}
+
+    def _begin(self) -> None:
+        self._read(0)
+
+    def _read(self, number: int) -> None:
+        """Begins to read one of the jobs."""
+        self._reading = number
+        self.loading_now = True
+        self._load(self.sources[number], partial(self._post, number))
+
+    def _post(self, number: int, message: Message) -> None:
+        """From the thread of the reading: the beginning and the end of a job are this application's own."""
+        if isinstance(message, JobStarted):
+            self.call_later(self._started, number, message.job, message.paths)
+        elif isinstance(message, LoadingEnded):
+            self.call_later(self._ended, number, message.cancelled)
+        elif not isinstance(message, SampleTaken):
+            self.post_message(message)
+
+    def _started(self, number: int, job: OpenJob, paths: tuple[Path, ...]) -> None:
+        self._jobs[number] = job
+        for path in paths:
+            self._state(path).ready = False
+        self.update_screen()
+
+    def _ended(self, number: int, cancelled: bool) -> None:
+        self.loading_now = False
+        self.update_status()
+        if cancelled:
+            self.say("stopped: R resumes loading, q quits")
+        elif number not in self._jobs or not self._jobs[number].session.reports:
+            self._leave_without_files()
+        elif number + 1 < len(self.sources):
+            self._read(number + 1)
+        else:
+            jobs = [self._jobs[number] for number in sorted(self._jobs)]
+            self._in_thread("sides", lambda: self._sides_of(jobs), self._compare, self._leave)
+
+    def _compare(self, sides: tuple[Side, Side]) -> None:
+        self.sides = sides
+        self.update_screen()
+
+    async def open_side(self, side: Side, letter: str) -> None:
+        """Makes the screens those of one side; screens of the other one are closed, with what they show."""
+        if self._shown == (letter, side):
+            return
+        self._shown = letter, side
+        await self._forget_way()
+        for mode in set(SCREENS) & set(self._screen_stacks):
+            await self.remove_mode(mode)
+            self.add_mode(mode, type(self).MODES[mode])  # type: ignore[arg-type]
+        self.job, self.selection = side.job, side.selection
+
+    def resume_loading(self) -> bool:
+        """Resumes the reading that a stop interrupted: ready reports come from the cache, or are read again."""
+        if self.loading_now or self.sides is not None:
+            return False
+        self._read(self._reading)
+        return True
+
+    @property
+    def job_name(self) -> str:
+        """``B: after``: which side the screens show."""
+        return super().job_name if self._shown is None else f"{self._shown[0]}: {self._shown[1].label}"
+
+    @property
+    def status(self) -> str:
+        """The progress of the reading, and of which side."""
+        words = super().status
+        return f"{'AB'[self._reading]}: {words}" if words and len(self.sources) > 1 else words
