@@ -130,6 +130,7 @@ async def test_progress_leaves_words_away_before_it_cuts_the_bar_and_keys_are_cu
             (44, "loading 0 of 1  ▓░░░░░░░░░ 10 %", "⏎ open  / find  t time window  ? help"),
             (36, "loading 0 of 1  ▓░░░░░░░░░ 10 %", "⏎ open  / find  ? help"),
             (24, "▓░░░░░░░░░ 10 %", None),
+            (15, "loading 10 %", None),
             (8, None, "? help"),
         ):
             await resize(pilot, width, 24)

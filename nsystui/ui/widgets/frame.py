@@ -106,9 +106,14 @@ def _part_at(parts: Iterable[str], x: int) -> int | None:
 
 
 def _fewer_phrases(text: str, room: int) -> str:
-    """``loading 0 of 1  ▓░░░ 10 %  344,062 rows`` with as many of its phrases as there is room for; the bar stays."""
+    """``loading 0 of 1  ▓░░░ 10 %  344,062 rows`` with as many of its phrases as there is room for.
+
+    The bar stays, or at least its share: ``loading 10 %``.
+    """
     phrases = text.split(BETWEEN)
-    for some in (phrases, phrases[:-1], phrases[1:2]):
+    _, _, share = phrases[1].partition(" ") if len(phrases) > 1 else ("", "", "")
+    shortest = [f"{text.split()[0]} {share}"] if share else []
+    for some in (phrases, phrases[:-1], phrases[1:2], shortest):
         if some and width_of(BETWEEN.join(some)) <= room:
             return BETWEEN.join(some)
     return text
