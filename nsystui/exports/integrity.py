@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
+from nsystui.base.resources import step_back
 from nsystui.exports import opening
 
 _MOST_CHECKED = 4 << 30
@@ -25,23 +29,13 @@ def check_last(path: Path, connection: sqlite3.Connection, table: str, last: int
         raise opening.corrupt(path, sqlite3.DatabaseError(f"the rows of {table} are out of order"), table)
 
 
-def check_rows(path: Path, table: str, rows: int = 0, last: int = 0) -> None:
-    """Has SQLite check the pages of a table that was read, in which ``rows`` up to the ``last`` rowid were found.
-
-    Raises ExportError. Rows that somebody deleted are no damage, and a key of nsys's own may begin at 0.
-    """
-    if rows == last and opening.size(str(path)) > _MOST_CHECKED:
-        return
-    connection = opening.connect(path)
-    try:
-        found = "" if rows == last else f"only {rows:,} of about" if rows < last else f"{rows:,} instead of"
-        check_pages(path, connection, table, found and f"{found} {last:,} rows")
-    finally:
-        connection.close()
-
-
 def check_pages(path: Path, connection: sqlite3.Connection, table: str, found: str = "") -> None:
     """Has SQLite look at the pages of a table, of which only ``found`` could be read; raises ExportError."""
+    _refuse(path, table, _damage(path, connection, table), found)
+
+
+def _damage(path: Path, connection: sqlite3.Connection, table: str) -> str:
+    """The first thing that SQLite finds wrong with the pages of a table; empty where there is none."""
     quoted = table.replace('"', '""')
     try:
         said = [
@@ -49,10 +43,62 @@ def check_pages(path: Path, connection: sqlite3.Connection, table: str, found: s
         ]
     except opening.READ_ERRORS as error:
         raise opening.corrupt(path, error, table) from None
-    damage = [text for text in said if text and text != "ok" and not text.startswith("***")]
+    return next((text for text in said if text and text != "ok" and not text.startswith("***")), "")
+
+
+def _refuse(path: Path, table: str, damage: str, found: str) -> None:
     if damage:
-        cause = f"{found} of {table} can be found ({damage[0]})" if found else damage[0]
+        cause = f"{found} of {table} can be found ({damage})" if found else damage
         raise opening.corrupt(path, sqlite3.DatabaseError(cause), table)
+
+
+class PageChecks:
+    """SQLite's checks of the pages of an export's tables: each table once, if wanted beside whoever reads its rows.
+
+    ``whole`` are the tables that passed, some of them before. Checks end with KeyboardInterrupt once ``is_stopped``.
+    """
+
+    def __init__(self, path: Path, is_stopped: Callable[[], bool] = lambda: False, whole: Collection[str] = ()) -> None:
+        self.whole = set(whole)
+        self._path = path
+        self._is_stopped = is_stopped
+        self._is_closed = False
+        self._pool: ThreadPoolExecutor | None = None
+        self._running: dict[str, Future[str]] = {}
+
+    def begin(self, tables: Iterable[str]) -> None:
+        """Starts the checks of ``tables`` in a thread, unless the export is so large that most need none."""
+        new = [table for table in dict.fromkeys(tables) if table not in self.whole and table not in self._running]
+        if new and not self._is_large:
+            self._pool = self._pool or ThreadPoolExecutor(1, "check", initializer=step_back)
+            self._running.update({table: self._pool.submit(self._look, table) for table in new})
+
+    def end(self, table: str, rows: int = 0, last: int = 0) -> None:
+        """Checks the pages of a table that was read, in which ``rows`` up to the ``last`` rowid were found.
+
+        Raises ExportError. Rows that somebody deleted are no damage, and a key of nsys's own may begin at 0.
+        """
+        if table in self.whole or (rows == last and self._is_large):
+            return
+        running = self._running.pop(table, None)
+        damage = self._look(table) if running is None else running.result()
+        found = "" if rows == last else f"only {rows:,} of about" if rows < last else f"{rows:,} instead of"
+        _refuse(self._path, table, damage, found and f"{found} {last:,} rows")
+        self.whole.add(table)
+
+    def close(self) -> None:
+        """Ends what is running, and waits for that."""
+        self._is_closed = True
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    @property
+    def _is_large(self) -> bool:
+        return opening.size(str(self._path)) > _MOST_CHECKED
+
+    def _look(self, table: str) -> str:
+        with closing(opening.connect(self._path, lambda: self._is_closed or self._is_stopped())) as connection:
+            return _damage(self._path, connection, table)
 
 
 def doubled(path: Path, table: str) -> Exception:

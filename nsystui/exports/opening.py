@@ -11,7 +11,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ _FORMS_NOT_READ = {
 }
 # What SQLite says where reading fails: the next time it may not.
 _OF_THE_DISK = "disk I/O error"
+# After so many steps of a query SQLite looks whether it is to go on: some 10 ms.
+_STEPS = 1_000_000
 # Damaged text in the schema reaches Python inside an error message that it cannot decode.
 READ_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
@@ -108,16 +110,18 @@ def uri(path: Path) -> str:
     return f"file://{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, is_stopped: Callable[[], bool] = lambda: False) -> sqlite3.Connection:
     """A connection of the standard library to a checked export.
 
-    Raises ExportError where SQLite refuses the file.
+    Queries end once ``is_stopped``, or by a signal, which SQLite would not let through. Raises ExportError where SQLite
+    refuses the file.
     """
     try:
         connection = sqlite3.connect(uri(path), uri=True, check_same_thread=False)
     except sqlite3.Error as error:
         raise corrupt(path, error) from None
     try:
+        connection.set_progress_handler(is_stopped, _STEPS)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         connection.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
     except READ_ERRORS as error:
@@ -127,7 +131,12 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
-    """The error for an export that SQLite cannot read, in the native ``table`` if that is known."""
+    """The error for an export that SQLite cannot read, in the native ``table`` if that is known.
+
+    Raises KeyboardInterrupt where the query was ended on request (see `connect`), which is no damage.
+    """
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+        raise KeyboardInterrupt from None
     if lacking := shortage(error):
         return ExportError(named(path), lacking)
     text = "malformed database schema" if isinstance(error, UnicodeDecodeError) else reason_of(error)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nsystui.base.errors import ExportError
 from nsystui.exports import canonical, nccl_calls, opening, sources
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.exports.integrity import check_rows
+from nsystui.exports.integrity import PageChecks
 from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile
@@ -48,7 +48,7 @@ class ColumnTable:
 
 Columns = ColumnFiles | ColumnTable
 _TALLIED = frozenset({"start", "end", "process"})
-_TALLIES, _ROWS, _LEFT_OUT = "tallies", "rows", "left-out"
+_TALLIES, _ROWS, _LEFT_OUT, _WHOLE = "tallies", "rows", "left-out", "whole"
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class OnDemand:
     """One report that is not packed; has the facts of a packed one. Not to be used by two threads at once.
 
     ``connection`` is its own, to the database of the session. ``results`` has its tallies for the next time.
+    Reading ends with KeyboardInterrupt or PackingCancelled once ``is_stopped``; pages are checked ``beside`` it, in a
+    thread of their own.
     """
 
     file: ExportFile
@@ -78,10 +80,22 @@ class OnDemand:
     warn: Callable[[str], object]
     results: Results
     loaded: dict[str, Columns] = field(default_factory=dict)
+    is_stopped: bool = False
+    beside: bool = False
     _loads: int = 0
 
     def __post_init__(self) -> None:
         self._lookups: Lookups | None = None
+
+    @cached_property
+    def _checks(self) -> PageChecks:
+        """The checks that are not done yet: the pages of an unchanged export are looked at once."""
+        whole = self.results.load(_WHOLE, read=lambda tables: [str(table) for table in tables])
+        return PageChecks(self.path, lambda: self.is_stopped, whole or ())
+
+    def _check_beside(self, every: Iterable[Source]) -> None:
+        if self.beside:
+            self._checks.begin(source.table for source in every if self.native.has(source.table))
 
     @property
     def path(self) -> Path:
@@ -206,12 +220,14 @@ class OnDemand:
         try:
             with self.file.unchanged():
                 if self._lookups is None:
-                    self._lookups = Lookups(self.path, self.native, self.connection)
+                    self._lookups = Lookups(self.path, self.native, self.connection, self._checks)
                 with ArrowReader(self.path) as export:
                     present = (source for source in every if self.native.has(source.table))
                     self._lookups.fill(export, frozenset[str]().union(*(source.words for source in present)))
                 payload = self._payload() if any(source.decoded for source in every) else PayloadSchemas({})
-                packer = Packer(self.file, self.connection, _Sinks(sinks), workers=1)
+                self._check_beside(source for source in every if source.makes)
+                sink, is_cancelled = _Sinks(sinks), lambda: self.is_stopped
+                packer = Packer(self.file, self.connection, sink, is_cancelled=is_cancelled, workers=1)
                 packed = packer.read(self._lookups, every, payload, missing)
         except duckdb.OutOfMemoryException:
             raise ExportError(opening.named(self.path), "its columns do not fit into the memory allowed") from None
@@ -227,6 +243,7 @@ class OnDemand:
         if self._lookups is not None:
             self._lookups.drop()
             self._lookups = None
+        self._checks.close()
         self.connection.close()
 
     def _load_devices(self) -> None:
@@ -292,7 +309,7 @@ class OnDemand:
 
     @contextmanager
     def _read_by_sqlite(self) -> Iterator[sqlite3.Connection]:
-        with self.file.unchanged(), closing(opening.connect(self.path)) as connection:
+        with self.file.unchanged(), closing(opening.connect(self.path, lambda: self.is_stopped)) as connection:
             yield connection
 
     def _check(self, table: str, rows: int, left_out: LeftOut) -> None:
@@ -301,7 +318,7 @@ class OnDemand:
         expected = sum(self.native.last_rowid[source.table] for source, _ in parts)
         read = expected if any(transform.where for _, transform in parts) else rows + left_out.rows
         for source, _ in parts:
-            check_rows(self.path, source.table, read, expected)
+            self._checks.end(source.table, read, expected)
 
     def _is_made(self, table: str) -> bool:
         """Whether it takes more than SQL of SQLite's to say which rows a table has."""
@@ -324,12 +341,14 @@ class OnDemand:
         names = list(names)
         missing = [name for name in names if name not in self._tallies]
         if missing:
+            self._check_beside(source for name in missing for source, _ in self._parts(name))
             with remembered_damage(self.results), self._read_by_sqlite() as connection:
                 found = {name: self._tally(connection, name) for name in missing}
             self._tallies.update({name: rows for name, (rows, _) in found.items()})
             self._leave_out({name: left_out for name, (_, left_out) in found.items()})
             known = {name: found.to_json() for name, found in self._tallies.items()}
             self.results.save(_TALLIES, known)
+            self.results.save(_WHOLE, sorted(self._checks.whole))
         return {name: self._tallies[name] for name in names}
 
     @cached_property

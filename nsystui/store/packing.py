@@ -21,7 +21,7 @@ from nsystui.base.errors import DamagedError, ExportError
 from nsystui.base.resources import shortage, step_back
 from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.exports.integrity import check_rows
+from nsystui.exports.integrity import PageChecks
 from nsystui.exports.metadata import Metadata, pid_of
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile
@@ -318,7 +318,8 @@ class Packer:
 
     def _pack(self, tables: schema.Schema, facts: Metadata, payload: PayloadSchemas) -> PackedReport:
         every = sources.sources(tables)
-        lookups = Lookups(self.path, tables, self.connection)
+        checks = PageChecks(self.path, self.is_cancelled)
+        lookups = Lookups(self.path, tables, self.connection, checks)
         try:
             with ArrowReader(self.path) as export:
                 # The strings are read in any case: then it is known whether the export has them all.
@@ -330,6 +331,7 @@ class Packer:
                 written = self.sink.write(canonical.DEVICES, self.connection, "SELECT * FROM made", 0)
                 packed.count(canonical.DEVICES, written)
         finally:
+            checks.close()
             lookups.drop()
         # A native table without rows says that there was nothing; one that is not there says nothing at all.
         counts = {**{name: 0 for source in every for name in source.feeds}, **packed.counts}
@@ -365,12 +367,13 @@ class Packer:
                         finished.result()
                 finally:  # after a failure or ctrl+c the others stop at their next chunk
                     chunks.stop()
+                # Of a table of which only NCCL's calls are read it is not known how many they are.
+                tables = list({source.table: None for source in present if source.makes})
+                rows = [(self._found.get(table, 0), native.last_rowid[table]) for table in tables]
+                list(pool.map(lookups.checks.end, tables, *zip(*rows, strict=True)))
         finally:
             for worker in workers:
                 worker.connection.close()
-        # Of a table of which only NCCL's calls are read it is not known how many they are.
-        for table in {source.table: None for source in present if source.makes}:
-            check_rows(self.path, table, self._found.get(table, 0), native.last_rowid[table])
         packed = workers[0].packed
         for worker in workers[1:]:
             packed.add(worker.packed)

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from nsystui.exports import canonical, nccl_calls, opening, sources
 from nsystui.exports.canonical import CanonicalTable
-from nsystui.exports.integrity import check_rows, doubled
+from nsystui.exports.integrity import PageChecks, doubled
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader
 from nsystui.exports.schema import Schema
@@ -141,6 +141,7 @@ class Lookups:
     path: Path
     native: Schema
     connection: duckdb.DuckDBPyConnection
+    checks: PageChecks
     rows: dict[str, int] = field(default_factory=dict)
     """The number of rows of each table that is filled."""
 
@@ -182,7 +183,7 @@ class Lookups:
             incoming = f"SELECT {_as_text(arriving)} FROM arriving"  # found by the name of the variable
             insert = f"INSERT INTO {name} WITH incoming AS ({incoming}) {lookup.resolve}"
             ((rows,),) = self.connection.execute(insert).fetchall()
-            check_rows(self.path, lookup.table, rows, self.native.last_rowid[lookup.table] if lookup.is_whole else rows)
+            self.checks.end(lookup.table, rows, self.native.last_rowid[lookup.table] if lookup.is_whole else rows)
         return int(rows)
 
 

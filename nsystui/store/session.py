@@ -401,10 +401,16 @@ class Session:
             return None
 
         reports = list(self._on_demand.values())
+        for report in reports:
+            report.beside, report.is_stopped = len(reports) < self.limits.threads, False
         pool = ThreadPoolExecutor(max(min(self.limits.chunks, len(reports)), 1), initializer=step_back)
         try:
             errors = zip(reports, awaited([pool.submit(failure, report) for report in reports]), strict=True)
             return {report.index: error for report, error in errors if error is not None}
+        except BaseException:  # ctrl+c does not wait for what is being read
+            for report in reports:
+                report.is_stopped = True
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 

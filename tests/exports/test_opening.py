@@ -321,6 +321,16 @@ class TestSchema:
         assert session.add(export).packed.counts["kernels"] == 200
 
 
+def test_a_query_that_is_stopped_is_no_damage(export):
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    with (
+        closing(opening.connect(export, is_stopped=lambda: True)) as connection,
+        pytest.raises(KeyboardInterrupt),
+        opening.sqlite_errors(export),
+    ):
+        connection.execute(endless)
+
+
 def test_the_uri_keeps_sqlite_from_writing(export):
     connection = opening.connect(export)
     with pytest.raises(sqlite3.OperationalError, match="readonly"):

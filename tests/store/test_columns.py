@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import cache as cache_of
@@ -19,6 +21,7 @@ from support import damage_rows, edit, real_exports
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.demo import TrainingJob
+from nsystui.exports import integrity
 from nsystui.exports.opening import ArrowReader
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import kernel_summary
@@ -31,7 +34,7 @@ from nsystui.store.session import Session
 from nsystui.store.views import used_columns
 
 KERNELS, CALLS = tables.kernels, tables.api_calls
-NATIVE = "CUPTI_ACTIVITY_KIND_KERNEL"
+NATIVE, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 MADE = (
     *("all_tables", "cpu_only", "empty", "hostile_names", "instrumented_nccl", "old_schema", "open_ranges"),
     *("payload", "simulation", "two_process", "unified_memory"),
@@ -256,6 +259,40 @@ class TestKept:
             ask(export)
         assert list(cache.directory.iterdir()) == []
         assert len(ask(export)) == 200
+
+    def test_ctrl_c_does_not_wait_for_the_rest(self, export, cache, ask, monkeypatch):
+        read = Packer.read
+
+        def interrupted(packer: Packer, *words: object) -> object:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(6000):
+                if packer.is_cancelled():
+                    return read(packer, *words)
+                time.sleep(0.01)
+            raise AssertionError("it goes on reading")
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Packer, "read", interrupted)
+            ask(export)
+        assert list(cache.directory.iterdir()) == []
+        assert len(ask(export)) == 200
+
+    def test_pages_are_checked_once(self, export, cache, monkeypatch):
+        checked: list[str] = []
+        look = integrity.PageChecks._look
+
+        def looked(checks: integrity.PageChecks, table: str) -> str:
+            checked.append(table)
+            return look(checks, table)
+
+        monkeypatch.setattr(integrity.PageChecks, "_look", looked)
+        for _ in range(2):
+            with closing(Session(cache)) as session:
+                report = session.add(export, whole=False)
+                session.tally(report, CALLS)
+                session.rows(sa.select(CALLS.c.start))
+                session.rows(sa.select(KERNELS.c.start))
+        assert sorted(checked) == sorted({*checked}) and {NATIVE, RUNTIME} <= {*checked}
 
     @pytest.mark.parametrize("how", ["cut", "gone", "facts"])
     def test_damaged_columns_count_as_absent(self, export, cache, ask, how):
