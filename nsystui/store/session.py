@@ -92,9 +92,10 @@ class Expected:
 _FEW = 4
 # Of more, the metadata of all files are too much memory.
 _MANY = 256
-# Of DuckDB's vectors, of so many rows.
+# Of DuckDB's vectors, of 2,048 rows each.
 _VECTORS = 32
-_VECTOR = 2048
+# Tables of so many rows are small: some 30 MB of a query's columns.
+_SMALL = 1 << 19
 _PLACE = frozenset({"report", "clock_offset"})
 
 
@@ -462,10 +463,10 @@ class Session:
         """The result as numpy arrays of at most 65,536 rows: one pass over millions of rows in little memory.
 
         For queries whose columns are never missing: an integer that is would come as a float. The result of small
-        tables comes at once, as DuckDB gives a part of a result through pandas alone.
+        tables comes at once, as DuckDB gives a part of a result through pandas alone, which takes long to import.
         """
         read = [canonical.BY_NAME[name] for name in used_columns(query)]
-        is_small = sum(most_rows(self.reports, table) for table in read) <= _VECTORS * _VECTOR
+        is_small = sum(most_rows(self.reports, table) for table in read) <= _SMALL
         with self._executed(query) as cursor:
             if is_small:
                 found = dict(cursor.fetchnumpy())

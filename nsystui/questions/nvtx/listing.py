@@ -121,15 +121,8 @@ def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str
     are columns here, not rows; they are missing where ranges of several are merged. Sums are over the ranges of the
     path: the time of ranges that overlap counts for each.
     """
-    import pandas as pd
-
     rows = list(_rows(tree, depth, tree.natural_order if order is None else Order(order)))
-    total = len(tree) - tree.maker.paths.groups
-    frame = pd.DataFrame(rows, columns=[column.key for column in TREE_COLUMNS])
-    for column in TREE_COLUMNS:
-        if column.unit is not Unit.TEXT:
-            frame[column.key] = frame[column.key].astype("Int64" if column.decimals is None else "Float64")
-    return TableAnswer.of_frame("nvtx", TREE_COLUMNS, frame, total, tree.ranges.notes)
+    return TableAnswer("nvtx", TREE_COLUMNS, rows, len(tree) - tree.maker.paths.groups, tree.ranges.notes)
 
 
 def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any, ...]]:
