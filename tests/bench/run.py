@@ -76,12 +76,10 @@ class Goal:
 
 
 _MEMORY = Goal(peak=1000)
+_WARM = {"nccl": Goal(wall=0.6), "triage": Goal(wall=1.0), "gaps": Goal(wall=0.6), "ranks": Goal(wall=0.4),
+         "nvtx": Goal(wall=0.5)}  # fmt: skip
 GOALS = {
-    (SMALL, "nccl", "columns"): Goal(wall=0.6),
-    (SMALL, "triage", "columns"): Goal(wall=1.0),
-    (SMALL, "gaps", "columns"): Goal(wall=0.6),
-    (SMALL, "ranks", "columns"): Goal(wall=0.4),
-    (SMALL, "nvtx", "columns"): Goal(wall=0.5),
+    **{(SMALL, command, cache): goal for command, goal in _WARM.items() for cache in ("columns", "again")},
     (1_000_000, "triage", "empty"): Goal(cpu=8, peak=300),
     (1_000_000, "triage", "columns"): Goal(cpu=1.5, peak=300),
     (1_000_000, "gaps", "columns"): Goal(cpu=3, peak=300),

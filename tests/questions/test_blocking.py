@@ -17,12 +17,15 @@ from synthetic import ExportWriter
 
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.cli import main
+from nsystui.demo import TrainingJob
 from nsystui.exports.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import report_at
+from nsystui.store.cache import Cache
 from nsystui.store.database import Limits
+from nsystui.store.session import Session
 
 MS = 1_000_000
 Parts = Mapping[str, int]
@@ -580,6 +583,23 @@ def test_without_steps_the_window_is_the_iteration(tmp_path: Path):
         assert one.numbers is None and parts_of(one.of) == {
             "compute": 40, "to_device": 10, "stalled": 5, "starved": 5,
         }  # fmt: skip
+
+
+def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(tmp_path: Path):
+    first, second = TrainingJob(ranks=2, steps=5, layers=2).write(tmp_path)
+    edit(second, "DELETE FROM NVTX_EVENTS")  # together they have the steps of their optimizer's kernels
+
+    def starts(cache: Cache | None, *paths: Path) -> list[list[int]]:
+        session = Session(cache)
+        with closing(OpenJob(session)) as job:
+            for path in paths:
+                session.add(path)
+            return [one.starts.tolist() for one in blocking(job).iterations.values()]
+
+    cache = Cache(tmp_path / "cache")
+    (alone,) = starts(cache, first)
+    together = starts(cache, first, second)
+    assert together == starts(None, first, second) and together[0] != alone
 
 
 def real(*names: str) -> list[Any]:

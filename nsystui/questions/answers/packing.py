@@ -162,6 +162,7 @@ def compute_first_answers(job: OpenJob) -> None:
 
     Raises ExportError where the memory is too little.
     """
+    from nsystui.questions.blocking.parts import blocking
     from nsystui.questions.collectives.matching import stream_sequences
     from nsystui.questions.events.index import spans
     from nsystui.questions.events.kinds import EventKind
@@ -173,7 +174,7 @@ def compute_first_answers(job: OpenJob) -> None:
     task_table(session, everything, job.ranks, job.busy(everything))
     stream_sequences(session, session.reports)
     job.collectives()
-    job.steps()
+    blocking(job)  # in the iterations of the job, which finds its steps
     stacks_of(session, session.reports)
     for kind in EventKind:
         spans(session, kind)

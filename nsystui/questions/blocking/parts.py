@@ -247,7 +247,8 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
         runs = in_runs(job.session, reports, compute, tables.kernels, "what blocked")
         found = {index: arrays for run in runs for index, arrays in run.items()}
     else:
-        found = of_each_report(job.session, reports, "blocking", compute, by=tables.kernels, doing="what blocked")
+        fits = partial(_are_of, edges)  # the steps of a report depend on the other reports
+        found = of_each_report(job.session, reports, "blocking", compute, fits, tables.kernels, "what blocked")
     iterations: dict[tuple[Task, int], Iterations] = {}
     whole: dict[tuple[Task, int], Iterations] = {}
     for report in reports:
@@ -273,6 +274,18 @@ def _moved(times: Intervals, offset: int) -> Intervals:
 
 
 _EDGES = ("starts", "ends")
+
+
+def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: Arrays) -> bool:
+    """Tell whether the budgets of `_arrays` are those of these iterations."""
+    first = 0
+    for process, count in zip(arrays["process"].tolist(), arrays["count"].tolist(), strict=True):
+        own = edges.get(Task(report.index, process), (np.zeros(0, np.int64),) * 2)
+        rows = slice(first + 1, first + count)
+        if not all(np.array_equal(arrays[key][rows], edge) for key, edge in zip(_EDGES, own, strict=True)):
+            return False
+        first += count
+    return True
 
 
 def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports: list[Report]) -> dict[int, Arrays]:
