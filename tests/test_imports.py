@@ -230,8 +230,8 @@ LOADS = {
     **{name: {"numpy"} for name in ("overview", "gpu")},
     **{name: {"numpy", "sqlalchemy"} for name in ("ranks", "steps")},
     **dict.fromkeys(("kernels --by rank", "api", "stats -r cuda_api_sum", "events --top 5"), _QUERIES),
-    **dict.fromkeys(("timeline", "efficiency", "budget", "gaps", "info"), _QUERIES),
-    **{name: {*_QUERIES, "pandas"} for name in ("nccl", "triage", "nvtx")},
+    **dict.fromkeys(("timeline", "efficiency", "budget", "gaps", "info", "nvtx"), _QUERIES),
+    **{name: {*_QUERIES, "pandas"} for name in ("nccl", "triage")},
 }
 """The most that each command loads to answer of a packed rank: SQLAlchemy and DuckDB for a query, pandas for frames.
 
@@ -239,7 +239,7 @@ Those that may load less come first, so that one Python can run them all and sti
 """
 
 
-SOME = ("overview", "gpu", "ranks", "steps", "kernels --by rank", "stats -r cuda_api_sum", "info", "nvtx")
+SOME = ("overview", "gpu", "ranks", "steps", "kernels --by rank", "stats -r cuda_api_sum", "info", "nvtx", "nccl")
 
 
 @pytest.mark.parametrize("commands", [SOME, pytest.param(tuple(LOADS), marks=pytest.mark.campaign)], ids=len)
