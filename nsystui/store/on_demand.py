@@ -243,7 +243,8 @@ class OnDemand:
         if self._lookups is not None:
             self._lookups.drop()
             self._lookups = None
-        self._checks.close()
+        if "_checks" in vars(self):
+            self._checks.close()
         self.connection.close()
 
     def _load_devices(self) -> None:

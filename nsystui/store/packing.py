@@ -299,7 +299,7 @@ class Packer:
                     facts = metadata.read(self.path, plain, tables)
                     payload = nccl_calls.payload_schemas(self.path, plain, tables)
                 return self._pack(tables, facts, payload)
-        except DamagedError:
+        except (DamagedError, KeyboardInterrupt):  # the check of pages ends with the latter
             if self.is_cancelled():
                 raise PackingCancelled from None
             raise

@@ -403,7 +403,7 @@ class Session:
 
         reports = list(self._on_demand.values())
         for report in reports:
-            report.beside, report.is_stopped = len(reports) < self.limits.threads, False
+            report.is_stopped, report.beside = False, len(reports) < self.limits.threads
         pool = ThreadPoolExecutor(max(min(self.limits.chunks, len(reports)), 1), initializer=step_back)
         try:
             errors = zip(reports, awaited([pool.submit(failure, report) for report in reports]), strict=True)

@@ -21,6 +21,7 @@ from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.demo import NcclPayloads, TrainingJob
 from nsystui.exports import opening
+from nsystui.exports.integrity import PageChecks
 from nsystui.questions.events.listing import EventList
 from nsystui.questions.host.stacks import stacks_of
 from nsystui.questions.queries.tasks import ranked_tasks
@@ -467,6 +468,18 @@ class TestStopping:
             assert (self.left(session), session.reports, list(cache.directory.glob("*"))) == ([], (), []), steps
         report = session.add(demo_job[0])
         assert report.index == 0 and report.packed.counts["kernels"] > 0
+
+    def test_cancelling_does_not_wait_for_the_check_of_pages(self, demo_job, both, monkeypatch):
+        cancelled, end = [], PageChecks.end
+
+        def checked(checks: PageChecks, *words: Any) -> None:
+            cancelled.append(True)
+            end(checks, *words)
+
+        monkeypatch.setattr(opening, "_STEPS", 1)
+        monkeypatch.setattr(PageChecks, "end", checked)
+        with pytest.raises(PackingCancelled):
+            both().add(demo_job[0], is_cancelled=lambda: bool(cancelled))
 
     def damaged(self, source: Path, target: Path) -> Path:
         """An export that reads well up to its OS runtime calls, which come late."""
