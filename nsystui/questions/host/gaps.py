@@ -278,7 +278,7 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
         for (text,) in session.rows(sa.select(name).select_from(table).distinct())
     }  # fmt: skip
     texts = [*sorted(every), None]
-    known = given({"text": texts[:-1], "code": range(len(every))}).subquery("names").c
+    known = given({"text": texts[:-1], "code": range(len(every))}).subquery("names")
     used: dict[int, int] = {}
     places = np.empty(len(spans), np.int32)
     for rows in session.slices(len(spans), _SPAN, "operations around idle time", "gaps"):
@@ -289,8 +289,9 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
         for table, name in names.items():
             columns = (*(table.c[key] for key in keys), job_start(table).label("start"), job_end(table).label("end"))
             is_whole = [table.c[key].is_not(None) for key in ("device", "start", "end")]
-            is_named = sa.func.coalesce(name, "") == known.text
-            query = sa.select(*columns, known.code).where(is_named, *is_whole, *where(table, near))
+            is_named = sa.func.coalesce(name, "") == known.c.text
+            query = sa.select(*columns, known.c.code).join_from(table, known, is_named)
+            query = query.where(*is_whole, *where(table, near))
             found = session.arrays(query) if session.count(table) else {}
             for number, (task, device) in enumerate(part.gpus) if found else ():
                 gpu = zip(keys, (task.report, task.process, device), strict=True)
