@@ -45,7 +45,8 @@ def packed_job(directory: Path, ranks: int) -> tuple[Path, Run | None]:
         return packed, None
     with CacheDirectory() as cache:
         demo = nsystui("demo", "--ranks", str(ranks), "--steps", "2", "--directory", str(exports), "--write-only")
-        subprocess.run(demo, env=cache.environ, stdout=subprocess.DEVNULL, check=True)
+        if not exports.exists():
+            subprocess.run(demo, env=cache.environ, stdout=subprocess.DEVNULL, check=True)
         return packed, measure(nsystui("pack", str(exports), "-o", str(packed)), cache.environ)
 
 
