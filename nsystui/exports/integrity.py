@@ -53,9 +53,10 @@ def _refuse(path: Path, table: str, damage: str, found: str) -> None:
 
 
 class PageChecks:
-    """SQLite's checks of the pages of an export's tables: each table once, if wanted beside whoever reads its rows.
+    """Checks the pages of the tables of an export by SQLite, each table once.
 
-    ``whole`` are the tables that passed, some of them before. Checks end with KeyboardInterrupt once ``is_stopped``.
+    ``whole`` are the tables that passed; those that it begins with are not checked again. A check ends with
+    KeyboardInterrupt as soon as ``is_stopped`` is true.
     """
 
     def __init__(self, path: Path, is_stopped: Callable[[], bool] = lambda: False, whole: Collection[str] = ()) -> None:
@@ -67,7 +68,7 @@ class PageChecks:
         self._running: dict[str, Future[str]] = {}
 
     def begin(self, tables: Iterable[str]) -> None:
-        """Starts the checks of ``tables`` in a thread, unless the export is so large that most need none."""
+        """Starts the checks of ``tables`` in a thread, beside whoever reads their rows; none in a large export."""
         new = [table for table in dict.fromkeys(tables) if table not in self.whole and table not in self._running]
         if new and not self._is_large:
             self._pool = self._pool or ThreadPoolExecutor(1, "check", initializer=step_back)
@@ -87,7 +88,7 @@ class PageChecks:
         self.whole.add(table)
 
     def close(self) -> None:
-        """Ends what is running, and waits for that."""
+        """Ends the running check, and waits for its end."""
         self._is_closed = True
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)

@@ -32,7 +32,7 @@ _FORMS_NOT_READ = {
 }
 # What SQLite says where reading fails: the next time it may not.
 _OF_THE_DISK = "disk I/O error"
-# After so many steps of a query SQLite looks whether it is to go on: some 10 ms.
+# SQLite asks after this many steps of a query whether to go on: about every 10 ms.
 _STEPS = 1_000_000
 # Damaged text in the schema reaches Python inside an error message that it cannot decode.
 READ_ERRORS = (sqlite3.Error, UnicodeDecodeError)
@@ -113,8 +113,8 @@ def uri(path: Path) -> str:
 def connect(path: Path, is_stopped: Callable[[], bool] = lambda: False) -> sqlite3.Connection:
     """A connection of the standard library to a checked export.
 
-    Queries end once ``is_stopped``, or by a signal, which SQLite would not let through. Raises ExportError where SQLite
-    refuses the file.
+    A query ends as soon as ``is_stopped`` is true, and at a signal, which SQLite alone would not let through.
+    Raises ExportError where SQLite refuses the file.
     """
     try:
         connection = sqlite3.connect(uri(path), uri=True, check_same_thread=False)

@@ -67,8 +67,8 @@ class OnDemand:
     """One report that is not packed; has the facts of a packed one. Not to be used by two threads at once.
 
     ``connection`` is its own, to the database of the session. ``results`` has its tallies for the next time.
-    Reading ends with KeyboardInterrupt or PackingCancelled once ``is_stopped``; pages are checked ``beside`` it, in a
-    thread of their own.
+    Reading ends with KeyboardInterrupt or PackingCancelled as soon as ``is_stopped`` is true. ``beside`` says that a
+    thread is free to check pages beside the reading.
     """
 
     file: ExportFile
@@ -89,7 +89,7 @@ class OnDemand:
 
     @cached_property
     def _checks(self) -> PageChecks:
-        """The checks that are not done yet: the pages of an unchanged export are looked at once."""
+        """The checks of pages: a table of this export that passed before is not checked again."""
         whole = self.results.load(_WHOLE, read=lambda tables: [str(table) for table in tables])
         return PageChecks(self.path, lambda: self.is_stopped, whole or ())
 

@@ -174,7 +174,7 @@ def compute_first_answers(job: OpenJob) -> None:
     task_table(session, everything, job.ranks, job.busy(everything))
     stream_sequences(session, session.reports)
     job.collectives()
-    blocking(job)  # in the iterations of the job, which finds its steps
+    blocking(job)  # which finds the steps of the job, too
     stacks_of(session, session.reports)
     for kind in EventKind:
         spans(session, kind)
