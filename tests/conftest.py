@@ -17,9 +17,9 @@ import idle  # noqa: F401 - pilots wait until the program rests
 import pytest
 from hypothesis import HealthCheck, settings
 from support import SHARED, session_over
+from synthetic.demo import TrainingJob
 
 from nsystui.base import resources
-from nsystui.demo import TrainingJob
 from nsystui.questions import catalogue
 from nsystui.questions.queries.question import Question
 from nsystui.questions.queries.registry import question_named, questions

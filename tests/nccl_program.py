@@ -9,10 +9,10 @@ from typing import Any
 
 from support import session_over
 from synthetic import PAYLOAD_BYTES, ExportWriter
+from synthetic.demo import CaptureSession as Capture
+from synthetic.demo import NcclPayloads, Thread
+from synthetic.demo.nccl import encode_payload, payload_schema
 
-from nsystui.demo import CaptureSession as Capture
-from nsystui.demo import NcclPayloads, Thread
-from nsystui.demo.nccl import encode_payload, payload_schema
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.queries.tasks import ranked_tasks

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from support import edit, native
 from synthetic import ExportWriter
+from synthetic.demo import TrainingJob
 from synthetic.variants import start_gpu_process
-
-from nsystui.demo import TrainingJob
 
 _BEHIND = [" ", ", ", ": ", "; ", "#", "&", "!", "[", "$", "'", '"', "`", "(", "|", "=", "\\", "\n"]
 """What a name of a folder may go on with."""

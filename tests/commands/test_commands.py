@@ -12,9 +12,9 @@ import pytest
 import synthetic
 from support import native_count
 from synthetic import HOSTILE_NAMES, two_process_export
+from synthetic.demo import TrainingJob
 
 from nsystui.commands import commands
-from nsystui.demo import TrainingJob
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -10,9 +10,9 @@ from statistics import median
 
 import pytest
 from support import native, native_count
+from synthetic.demo import ServingJob
 from triaging import finding, ids, told, triaged
 
-from nsystui.demo import ServingJob
 from nsystui.questions.steps.phases import DECODE, MIXED, PREFILL
 
 JOB = ServingJob()

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from support import shared
 from synthetic import cpu_only_export
+from synthetic.demo import TrainingJob
 
 from nsystui.commands.diff import prepared
-from nsystui.demo import TrainingJob
 
 TABLES = ["summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "functions", "steps"]
 

@@ -2,8 +2,7 @@
 
 import pytest
 from synthetic import cpu_only_export
-
-from nsystui.demo import TrainingJob
+from synthetic.demo import TrainingJob
 
 FACTORS = ["device_parallel", "device_load_balance", "device_communication", "device_orchestration"]
 

@@ -19,6 +19,7 @@ import pandas
 import pytest
 from support import fingerprint
 from synthetic import cpu_only_export, empty_export, hostile_names_export, two_process_export
+from synthetic.demo import PLANTED_SECRET
 from test_byte_units import decimal_names
 
 import nsystui
@@ -26,7 +27,6 @@ from nsystui.api import frame_of
 from nsystui.base.answer import Answer, Column, TableAnswer, Unit, iter_rows
 from nsystui.cli import main
 from nsystui.commands import arguments
-from nsystui.demo import PLANTED_SECRET
 from nsystui.output import formats
 from nsystui.questions.queries.question import COMPARISON
 from nsystui.questions.queries.registry import questions

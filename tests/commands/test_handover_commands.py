@@ -8,8 +8,7 @@ from contextlib import closing
 import campaign
 import pytest
 from synthetic import cpu_only_export, two_process_export
-
-from nsystui.demo import PLANTED_SECRET
+from synthetic.demo import PLANTED_SECRET
 
 
 class TestExport:

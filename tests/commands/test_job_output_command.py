@@ -1,8 +1,7 @@
 """``info --job-output`` and ``pack --job-output``: next to the steps, and never with what is secret."""
 
 import pytest
-
-from nsystui.demo import PLANTED_SECRET
+from synthetic.demo import PLANTED_SECRET
 
 
 def test_lines_have_times_and_steps(run, demo_job):

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from synthetic import training_job
+from synthetic.demo.kineto import ENDING, write_trace
 
-from nsystui.demo.kineto import ENDING, write_trace
 from nsystui.exports.discover import discover
 from nsystui.exports.forms import form_of
 

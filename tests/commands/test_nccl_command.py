@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from nccl_program import Program
 from synthetic import payload_export
-
-from nsystui.demo import TrainingJob
+from synthetic.demo import TrainingJob
 
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)  # that of the fixture demo_job
 COLLECTIVES = len(SMALL_JOB.step_collectives) * SMALL_JOB.steps * SMALL_JOB.ranks

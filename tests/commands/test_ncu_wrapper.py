@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from synthetic import ExportWriter
+from synthetic.writing.target import CaptureSession
 
-from nsystui.exports.writing.target import CaptureSession
 from nsystui.questions.capture.recording import launcher_of
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import campaign
 import pytest
+from synthetic.demo import TrainingJob
 
 from nsystui.base.errors import NsystuiError
 from nsystui.cli import main
-from nsystui.demo import TrainingJob
 from nsystui.questions.job import on_dask
 from nsystui.questions.job.on_dask import DaskWorkers, ReportPlace, compute_there
 from nsystui.questions.queries import registry as catalogue

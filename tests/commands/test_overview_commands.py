@@ -5,8 +5,7 @@ import sys
 
 import pytest
 from synthetic import cpu_only_export
-
-from nsystui.demo import PLANTED_SECRET
+from synthetic.demo import PLANTED_SECRET
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ import duckdb
 import pytest
 from disks import fill, half_written, small_disk
 from support import edit, fingerprint, native_count, shared
+from synthetic.demo import PLANTED_SECRET
 
 from nsystui.cli import main
-from nsystui.demo import PLANTED_SECRET
 from nsystui.exports import canonical
 from nsystui.questions.job.opening import JobSource
 from nsystui.store import packed_job

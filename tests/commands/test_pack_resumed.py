@@ -18,13 +18,13 @@ import campaign
 import pytest
 from support import edit, fingerprint
 from synthetic import ExportWriter
+from synthetic.demo import CaptureSession as Capture
+from synthetic.demo import NcclPayloads
+from synthetic.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import pack
 from nsystui.commands.progress import ProgressLine
-from nsystui.demo import CaptureSession as Capture
-from nsystui.demo import NcclPayloads
-from nsystui.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
 from nsystui.questions.answers import packing
 from nsystui.questions.answers.packing import RanksAhead, check_different, report_ranks
 from nsystui.questions.job.job import OpenJob

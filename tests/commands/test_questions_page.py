@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 from support import SHARED
+from synthetic.demo.serving import ServingJob
 
 from nsystui.cli import command_parser
 from nsystui.commands import commands
-from nsystui.demo.serving import ServingJob
 from nsystui.ui.keys import KEYS
 
 JOB = ServingJob()

@@ -12,12 +12,12 @@ import pytest
 from browser import Browser, browser
 from support import damage_rows, fingerprint
 from synthetic import ExportWriter, cpu_only_export, empty_export, hostile_names_export
+from synthetic.demo import PLANTED_SECRET, TrainingJob
 from synthetic.variants import start_gpu_process
 
 from nsystui.base.answer import Unit
 from nsystui.base.units import format_value
 from nsystui.cli import main
-from nsystui.demo import PLANTED_SECRET, TrainingJob
 
 
 class Page(HTMLParser):

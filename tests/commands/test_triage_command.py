@@ -5,8 +5,7 @@ import shlex
 import pytest
 from synthetic import empty_export, training_job, whole_graph_export
 from synthetic import illnesses as ill
-
-from nsystui.demo import TrainingJob
+from synthetic.demo import TrainingJob
 
 
 @pytest.fixture(scope="module")

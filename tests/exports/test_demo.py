@@ -12,11 +12,11 @@ from support import native as query
 from support import native_count as count
 from support import real_exports
 from synthetic import ExportWriter, training_job
+from synthetic.demo import CaptureSession, NcclPayloads, TrainingJob
+from synthetic.demo.nccl import encode_payload, payload_schema
+from synthetic.writing.host import Frame
 
 from nsystui import demo
-from nsystui.demo import CaptureSession, NcclPayloads, TrainingJob
-from nsystui.demo.nccl import encode_payload, payload_schema
-from nsystui.exports.writing.host import Frame
 
 Rows = list[tuple[Any, ...]]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from support import edit
 from synthetic import ExportWriter, empty_export
+from synthetic.demo import CaptureSession
 
-from nsystui.demo import CaptureSession
 from nsystui.exports.job_output import read_job_output, time_of
 
 START = 1_780_000_000_000_000_000

@@ -18,9 +18,9 @@ from synthetic import (
     old_schema_export,
     two_process_export,
 )
+from synthetic.demo import PLANTED_SECRET, SCHEMAS, TrainingJob
+from synthetic.demo import CaptureSession as Capture
 
-from nsystui.demo import PLANTED_SECRET, SCHEMAS, TrainingJob
-from nsystui.demo import CaptureSession as Capture
 from nsystui.exports.canonical import TABLES
 from nsystui.exports.metadata import ENVIRONMENT_WHITELIST, Metadata
 from nsystui.exports.opening import check

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 from support import edit
 from synthetic import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, old_schema_export, simulation_export
+from synthetic.demo import SCHEMAS
+from synthetic.writing.host import Pool
 
 from nsystui.base.selection import Selection
-from nsystui.demo import SCHEMAS
-from nsystui.exports.writing.host import Pool
 from nsystui.questions.kernels.activities import LIBRARIES, work_instances, work_summary
 from nsystui.store import packing, tables
 from nsystui.store.session import Session

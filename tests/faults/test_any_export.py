@@ -15,8 +15,7 @@ import synthetic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synthetic import ExportWriter
-
-from nsystui.demo import SCHEMAS
+from synthetic.demo import SCHEMAS
 
 QUIET = settings(
     deadline=None,

@@ -18,8 +18,8 @@ from pathlib import Path
 import campaign
 import program
 import pytest
+from synthetic.demo import TrainingJob
 
-from nsystui.demo import TrainingJob
 from nsystui.store import seals
 
 _ANSWERED = ("--format", "csv")

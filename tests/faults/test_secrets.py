@@ -8,9 +8,8 @@ import jobs
 import program
 import pytest
 from synthetic import ExportWriter
-
-from nsystui.demo import CaptureSession as Capture
-from nsystui.demo import TrainingJob
+from synthetic.demo import CaptureSession as Capture
+from synthetic.demo import TrainingJob
 
 SECRET = "s3cret-9f8e7d6c"
 FORMATS = ("csv", "json", "md", "txt", "parquet")
@@ -21,7 +20,7 @@ def exports(tmp_path_factory):
     """A demo job whose captured environment and command line hold a secret in every variable that is not ours."""
     directory = tmp_path_factory.mktemp("secret")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nsystui.demo.job.PLANTED_SECRET", SECRET)
+        patch.setattr("synthetic.demo.job.PLANTED_SECRET", SECRET)
         paths = TrainingJob(ranks=1, steps=2, layers=1, gpu_metrics=False).write(directory)
     names = ["AWS_SECRET_ACCESS_KEY", "RANK_TOKEN", "rank", "RANK ", "PATH", "HOME", "WANDB_API_KEY", "LD_PRELOAD"]
     environment = dict.fromkeys(names, f"x {SECRET}") | {"RANK": "2"}

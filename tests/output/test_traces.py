@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import native, shared
 from synthetic import ExportWriter
+from synthetic.demo import PLANTED_SECRET
 from synthetic.variants import start_gpu_process
+from synthetic.writing.target import DEFAULT_STREAM
+from synthetic.writing.writer import CONTEXT_SYNC
 from trace_readers import ChromeTrace, ParaverTrace, read_chrome, read_paraver
 
 from nsystui.base.errors import MissingDataError, UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.demo import PLANTED_SECRET
-from nsystui.exports.writing.target import DEFAULT_STREAM
-from nsystui.exports.writing.writer import CONTEXT_SYNC
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
 from nsystui.output.files import VIEWS, TargetExistsError, save_trace
 from nsystui.questions.collectives.alignment import ClockMode

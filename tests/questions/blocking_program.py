@@ -19,9 +19,8 @@ from typing import Any
 
 from support import native, native_count
 from synthetic import ExportWriter
-
-from nsystui.exports.writing.target import Thread
-from nsystui.exports.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_EVENT, NO_STREAM, STREAM_SYNC, STREAM_WAIT_EVENT
+from synthetic.writing.target import Thread
+from synthetic.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_EVENT, NO_STREAM, STREAM_SYNC, STREAM_WAIT_EVENT
 
 BLOCKING, NON_BLOCKING, DEFAULT = 1, 2, 3
 """``flag`` of a stream."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from synthetic import ExportWriter
+from synthetic.demo import CaptureSession as Capture
 
-from nsystui.demo import CaptureSession as Capture
 from nsystui.store.session import Session
 
 START = 1_780_000_000_000_000_000

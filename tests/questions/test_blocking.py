@@ -14,11 +14,11 @@ import pytest
 from blocking_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Naive, Program
 from support import edit, session_over, shared
 from synthetic import ExportWriter
+from synthetic.demo import TrainingJob
+from synthetic.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
 
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.cli import main
-from nsystui.demo import TrainingJob
-from nsystui.exports.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking
 from nsystui.questions.job.job import OpenJob

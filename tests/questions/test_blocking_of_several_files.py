@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
+from synthetic.demo import TrainingJob
 
 from nsystui.base.selection import Window
-from nsystui.demo import TrainingJob
 from nsystui.questions.blocking.parts import blocked_in, blocking
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries import process_rows

@@ -10,10 +10,10 @@ from contextlib import closing
 import pandas as pd
 import pytest
 from support import edit, native, session_over
+from synthetic.demo import TrainingJob
 
 from nsystui.base.kernel_families import COMMUNICATION, backend_of, family_of
 from nsystui.base.selection import Selection
-from nsystui.demo import TrainingJob
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.grouping import NcclProperty

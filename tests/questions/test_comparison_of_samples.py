@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from support import native, shared
+from synthetic.writing.host import Frame
 from test_comparison import by, job_of, rows, side
 from test_host import launched, training
 
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.exports.writing.host import Frame
 from nsystui.questions.compare.host import call_tree, functions
 from nsystui.questions.compare.side import Side
 from nsystui.questions.host.calltree import call_tree_table

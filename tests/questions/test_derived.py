@@ -7,8 +7,8 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from synthetic.demo import TrainingJob
 
-from nsystui.demo import TrainingJob
 from nsystui.questions.queries import derived
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.store import tables

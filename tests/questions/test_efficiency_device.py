@@ -10,10 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import shared
 from synthetic import ExportWriter, cpu_only_export, two_process_export, whole_graph_export
+from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.demo import CaptureSession as Capture
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import edit, native
 from synthetic import ExportWriter
+from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.demo import CaptureSession as Capture
 from nsystui.questions.events import index as event_index
 from nsystui.questions.events import listing as events_module
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query, kinds_of

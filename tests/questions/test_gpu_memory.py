@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from support import edit, native, session_over
 from synthetic import ExportWriter, old_schema_export
+from synthetic.writing.host import Frame, Pool
+from synthetic.writing.target import Process
 
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.writing.host import Frame, Pool
-from nsystui.exports.writing.target import Process
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_allocations import allocation_table
 from nsystui.questions.memory.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table

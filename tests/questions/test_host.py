@@ -17,13 +17,13 @@ import pytest
 import sqlalchemy as sa
 from support import edit, native, native_count, session_over, shared
 from synthetic import ExportWriter
+from synthetic.writing.host import RUNNING as STATE_RUNNING
+from synthetic.writing.host import Frame
+from synthetic.writing.target import Thread
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.cli import main
-from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
-from nsystui.exports.writing.host import Frame
-from nsystui.exports.writing.target import Thread
 from nsystui.questions.host import causes, gaps, kept_causes, naming, stacks
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.calltree import call_tree_table, tree_of

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from support import edit, native
+from synthetic.writing.host import Stack
+from synthetic.writing.target import CaptureSession as DemoSession
+from synthetic.writing.target import Thread
 from test_host import COPY, LEAF, MAIN, MS, WORK, job_of, launched, training
 
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.writing.host import Stack
-from nsystui.exports.writing.target import CaptureSession as DemoSession
-from nsystui.exports.writing.target import Thread
 from nsystui.questions.host import causes
 from nsystui.questions.host.calltree import call_tree_table
 from nsystui.questions.host.functions import functions_table

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from nccl_cases import REDUCE, Process, names_of, written
 from nccl_program import Program, job_of
 from synthetic import training_job
+from synthetic.demo import NcclPayloads
 from test_nccl_pairing import do
 
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.demo import NcclPayloads
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals

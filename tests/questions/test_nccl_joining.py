@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
+from synthetic.demo import NcclPayloads, TrainingJob
 
-from nsystui.demo import NcclPayloads, TrainingJob
 from nsystui.questions.nccl.pairing import NcclPairing, joined
 from nsystui.questions.queries import derived
 

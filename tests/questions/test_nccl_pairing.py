@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from nccl_cases import REDUCE, Process, names_of, written
 from nccl_program import A, B, Program, pairing_of, rows
 from support import shared
+from synthetic.demo import NcclPayloads, TrainingJob
 
-from nsystui.demo import NcclPayloads, TrainingJob
 from nsystui.questions.nccl.names import PairingState, Reason
 from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.questions.nccl.units import NONE, Role, find_units, outer_calls

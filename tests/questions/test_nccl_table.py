@@ -26,11 +26,11 @@ from synthetic import (
     training_job,
     whole_graph_export,
 )
+from synthetic.demo import TrainingJob
 
 from nsystui.base.answer import FILES_ONLY, TableAnswer
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.demo import TrainingJob
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.nccl.grouping import COLUMNS, SEVERAL, USUAL, NcclProperty, by_of, is_of, powers_of_two

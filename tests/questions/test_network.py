@@ -11,10 +11,10 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import ExportWriter
+from synthetic.demo import CaptureSession as Capture
+from synthetic.demo.model import nccl_kernel
 
 from nsystui.base.selection import Selection, Window
-from nsystui.demo import CaptureSession as Capture
-from nsystui.demo.model import nccl_kernel
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.answers.answering import draw_map
 from nsystui.questions.counters.network import moved_within, network_by_collective, network_table

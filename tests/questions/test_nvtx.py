@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from filling import Sessions, program
 from synthetic import ExportWriter
+from synthetic.demo import Thread
+from synthetic.writing.writer import PUSH_POP, START_END
 
 from nsystui.base.answer import record
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.demo import Thread
-from nsystui.exports.writing.writer import PUSH_POP, START_END
 from nsystui.questions.nvtx.chains import UNKNOWN
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_summary, nvtx_tree_table
 from nsystui.questions.nvtx.paths import NodeKind, TreeGrouping, template

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 from support import session_over, shared
 from synthetic import ExportWriter
+from synthetic.demo import CaptureSession as Capture
+from synthetic.demo import Process, TrainingJob
+from synthetic.writing.writer import ERROR, INFO, WARNING
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.demo import CaptureSession as Capture
-from nsystui.demo import Process, TrainingJob
-from nsystui.exports.writing.writer import ERROR, INFO, WARNING
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.queries.reports import contents_table, diagnostics_table
 from nsystui.questions.queries.tasks import ranked_tasks

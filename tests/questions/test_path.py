@@ -10,12 +10,12 @@ import pytest
 from blocking_program import Program
 from support import SHARED, session_over, shared
 from synthetic import ExportWriter
+from synthetic.writing.writer import EVENT_SYNC, NO_STREAM, STREAM_SYNC
 
 import nsystui
 from nsystui.base.answer import record
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.writing.writer import EVENT_SYNC, NO_STREAM, STREAM_SYNC
 from nsystui.questions.blocking.path import GROUPINGS, KINDS, critical_path, path_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import extent

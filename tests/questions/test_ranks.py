@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import edit, session_over, shared
 from synthetic import cpu_only_export
+from synthetic.demo import TrainingJob
 from synthetic.illnesses import pipeline_stages
 
 from nsystui.base.answer import Unit, iter_rows
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
-from nsystui.demo import TrainingJob
 from nsystui.questions.algebra.projection import Projection
 from nsystui.questions.blocking.budget import iterations, unprofiled_note
 from nsystui.questions.collectives.alignment import ClockMode

@@ -19,13 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import native, shared
 from synthetic import ExportWriter, illnesses, old_schema_export, simulation_export
+from synthetic.writing.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from triaging import finding, triaged
 
 from nsystui.base.answer import Answer, Unit, iter_rows
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
-from nsystui.exports.writing.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.answers.answering import ask, draw_map
 from nsystui.questions.counters.network import mean_rate

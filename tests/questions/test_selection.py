@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from synthetic import ExportWriter
+from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.demo import CaptureSession as Capture
 from nsystui.questions.queries.conditions import matches, of_reports, of_tasks, where
 from nsystui.store import tables
 from nsystui.store.session import Session

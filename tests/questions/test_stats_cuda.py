@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import session_over
 from synthetic import ExportWriter, empty_export, old_schema_export
+from synthetic.demo import CaptureSession as Capture
+from synthetic.demo import Process, Thread
+from synthetic.writing.writer import BACKTRACE_CALL, PAGEABLE
 
 from nsystui.base.answer import Column, row_batches
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.demo import CaptureSession as Capture
-from nsystui.demo import Process, Thread
-from nsystui.exports.writing.writer import BACKTRACE_CALL, PAGEABLE
 from nsystui.output.formats import write
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import kernel_summary

@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 from support import edit, session_over
 from synthetic import SWITCH_GUID, ExportWriter, all_tables_export, empty_export, simulation_export
+from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.selection import NameFilter, Selection, Task, Window
-from nsystui.demo import CaptureSession as Capture
 from nsystui.exports import canonical
 from nsystui.output.formats import write
 from nsystui.questions.job.job import OpenJob

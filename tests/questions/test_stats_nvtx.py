@@ -17,12 +17,12 @@ from filling import Sessions, program
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from synthetic import ExportWriter
+from synthetic.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 
 from nsystui.base.answer import Answer
 from nsystui.base.errors import ExportError
 from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.exports.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 from nsystui.output.formats import write
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from support import native, session_over
 from synthetic import ExportWriter, deep_nvtx_export, empty_export, training_job
+from synthetic.demo import Thread
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.cli import main
-from nsystui.demo import Thread
 from nsystui.questions.blocking.operations import operations_of_steps
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.bandwidth import in_steps

@@ -11,12 +11,12 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import ExportWriter
+from synthetic.demo import CaptureSession as Capture
+from synthetic.demo import NcclPayloads
+from synthetic.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Task
-from nsystui.demo import CaptureSession as Capture
-from nsystui.demo import NcclPayloads
-from nsystui.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
 from nsystui.exports.metadata import RANK_VARIABLES
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.numbering import numbering

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from support import session_over, shared
+from synthetic.demo import CaptureSession as Capture
+from synthetic.demo import ExportWriter
+from synthetic.writing.host import RUNNING as STATE_RUNNING
 
 from nsystui.base.selection import Selection, Window
-from nsystui.demo import CaptureSession as Capture
-from nsystui.demo import ExportWriter
-from nsystui.exports.writing.host import RUNNING as STATE_RUNNING
 from nsystui.questions.host import time_budget
 from nsystui.questions.host.time_budget import (
     PARTS,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support import session_over
 from synthetic import ExportWriter
+from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.selection import Selection
-from nsystui.demo import CaptureSession as Capture
 from nsystui.questions.kernels.summary import Names, kernel_instances
 from nsystui.questions.queries import paged, time_index
 from nsystui.questions.queries.paged import PagedAnswer

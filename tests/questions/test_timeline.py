@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import edit, native, shared
 from synthetic import ExportWriter
+from synthetic.writing.writer import START_END
 
 from nsystui.base.answer import Row, Value, record
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.exports.writing.writer import START_END
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.events.kinds import EventKind

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import empty_export, illnesses, whole_graph_export
+from synthetic.demo import CaptureSession as DemoSession
+from synthetic.demo import TrainingJob
 from synthetic.illnesses import one_gpu
 from triaging import finding, ids, job_of, judged, told, triaged
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import command_parser
-from nsystui.demo import CaptureSession as DemoSession
-from nsystui.demo import TrainingJob
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import merge, union
 from nsystui.questions.host.causes import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of

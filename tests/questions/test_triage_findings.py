@@ -7,14 +7,14 @@ from contextlib import closing
 import pytest
 from support import session_over
 from synthetic import illnesses
+from synthetic.demo.model import nccl_kernel
 from synthetic.illnesses import one_gpu
+from synthetic.writing.host import Frame
+from synthetic.writing.target import CaptureSession as DemoSession
+from synthetic.writing.writer import DEVICE, PINNED
 from triaging import finding, job_of, told, triaged
 
 from nsystui.base.selection import Selection
-from nsystui.demo.model import nccl_kernel
-from nsystui.exports.writing.host import Frame
-from nsystui.exports.writing.target import CaptureSession as DemoSession
-from nsystui.exports.writing.writer import DEVICE, PINNED
 from nsystui.questions.compare import Side
 from nsystui.questions.host.mpi_exchanges import exchanges
 from nsystui.questions.triage.baseline import against

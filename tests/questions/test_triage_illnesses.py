@@ -15,13 +15,13 @@ import pytest
 from support import edit
 from synthetic import illnesses as ill
 from synthetic.illnesses import Ill
+from synthetic.writing.host import INTERRUPTIBLE
+from synthetic.writing.target import GpuModel
+from synthetic.writing.writer import PINNED
 from triaging import finding, ids, told, triaged
 
 from nsystui.base.kernel_families import COPY, ELEMENTWISE, family_of
 from nsystui.cli import command_parser
-from nsystui.exports.writing.host import INTERRUPTIBLE
-from nsystui.exports.writing.target import GpuModel
-from nsystui.exports.writing.writer import PINNED
 from nsystui.questions.triage.finding import Severity
 from nsystui.questions.triage.rules.input_pipeline import period_of
 from nsystui.store.database import Limits

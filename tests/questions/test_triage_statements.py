@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from support import edit
 from synthetic import ExportWriter, whole_graph_export
+from synthetic.demo import TrainingJob
+from synthetic.demo.model import nccl_kernel
 from synthetic.illnesses import one_gpu
+from synthetic.writing.target import CaptureSession as DemoSession
+from synthetic.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED, WARNING
 from triaging import finding, job_of, judged, told, triaged
 
 from nsystui.base.selection import Selection
-from nsystui.demo import TrainingJob
-from nsystui.demo.model import nccl_kernel
-from nsystui.exports.writing.target import CaptureSession as DemoSession
-from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED, WARNING
 from nsystui.output.findings import change_lines
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.compare import Side

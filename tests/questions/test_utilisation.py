@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from support import shared
 from synthetic import ExportWriter
+from synthetic.demo import CaptureSession as Capture
+from synthetic.demo import Process
 
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.demo import CaptureSession as Capture
-from nsystui.demo import Process
 from nsystui.questions.gpu import utilisation
 from nsystui.questions.gpu.device_time import Breakdown, DeviceLanes, total
 from nsystui.questions.gpu.metrics import metric_lanes, metric_sources

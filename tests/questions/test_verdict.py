@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support import session_over, shared
 from synthetic.illnesses import one_gpu
+from synthetic.writing.writer import PAGEABLE, PINNED
 
 from nsystui.base.selection import Selection
-from nsystui.exports.writing.writer import PAGEABLE, PINNED
 from nsystui.questions.compare import Side, summary
 from nsystui.questions.compare.tables import families
 from nsystui.questions.compare.tables import kernels as kernel_table

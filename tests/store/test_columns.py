@@ -19,10 +19,10 @@ import pytest
 import sqlalchemy as sa
 import synthetic
 from support import damage_rows, edit, real_exports
+from synthetic.demo import TrainingJob
 
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
-from nsystui.demo import TrainingJob
 from nsystui.exports import opening
 from nsystui.exports.opening import ArrowReader
 from nsystui.questions.job.job import OpenJob

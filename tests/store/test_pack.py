@@ -16,10 +16,10 @@ import sqlalchemy as sa
 import synthetic
 from support import edit, native, native_count, real_exports
 from synthetic import HOSTILE_NAMES, PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR, ExportWriter
+from synthetic.demo import NcclPayloads, TrainingJob
 
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
-from nsystui.demo import NcclPayloads, TrainingJob
 from nsystui.exports import opening
 from nsystui.exports.integrity import PageChecks
 from nsystui.questions.events.listing import EventList

@@ -16,9 +16,9 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from synthetic.demo import TrainingJob
 
 from nsystui.base.selection import Selection, Window
-from nsystui.demo import TrainingJob
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.gpu.utilisation import utilisation_over_time
 from nsystui.questions.job.job import OpenJob

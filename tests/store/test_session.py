@@ -15,9 +15,9 @@ import pytest
 import sqlalchemy as sa
 from support import edit
 from synthetic import ExportWriter, empty_export
+from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.errors import ExportError
-from nsystui.demo import CaptureSession as Capture
 from nsystui.store import tables
 from nsystui.store.database import Limits
 from nsystui.store.session import Computation, Session

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nsystui.demo import TrainingJob
+from synthetic.demo import TrainingJob
 
 from .benchmark import benchmark_export
 from .shapes import *

@@ -6,9 +6,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from nsystui.demo import model
-from nsystui.demo.job import WORLD_STREAM
-from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession
+from synthetic.demo import model
+from synthetic.demo.job import WORLD_STREAM
+from synthetic.writing.target import DEFAULT_STREAM, CaptureSession
 
 from .writer import ExportWriter
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nsystui.demo.model import nccl_kernel
-from nsystui.exports.writing.host import RUNNING, Frame
-from nsystui.exports.writing.target import H100, CaptureSession, GpuModel, Thread
-from nsystui.exports.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED
+from synthetic.demo.model import nccl_kernel
+from synthetic.writing.host import RUNNING, Frame
+from synthetic.writing.target import H100, CaptureSession, GpuModel, Thread
+from synthetic.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED
 
 from .variants import start_gpu_process
 from .writer import ExportWriter

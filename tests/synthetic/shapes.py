@@ -6,10 +6,10 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from nsystui.demo import nccl
-from nsystui.demo.job import WORLD_STREAM
-from nsystui.demo.model import LAYER_FORWARD, nccl_kernel
-from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession
+from synthetic.demo import nccl
+from synthetic.demo.job import WORLD_STREAM
+from synthetic.demo.model import LAYER_FORWARD, nccl_kernel
+from synthetic.writing.target import DEFAULT_STREAM, CaptureSession
 
 from .variants import launch_kernels, one_process, start_gpu_process
 from .writer import ExportWriter

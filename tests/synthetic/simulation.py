@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession, Process, Thread
-from nsystui.exports.writing.writer import MANAGED
+from synthetic.writing.target import DEFAULT_STREAM, CaptureSession, Process, Thread
+from synthetic.writing.writer import MANAGED
 
 from .writer import ExportWriter
 

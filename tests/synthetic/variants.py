@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from nsystui.demo.model import LAYER_FORWARD
-from nsystui.exports.writing.target import DEFAULT_STREAM, CaptureSession, Process, Thread
-from nsystui.exports.writing.writer import BACKTRACE_CALL, MANAGED
+from synthetic.demo.model import LAYER_FORWARD
+from synthetic.writing.target import DEFAULT_STREAM, CaptureSession, Process, Thread
+from synthetic.writing.writer import BACKTRACE_CALL, MANAGED
 
 from .writer import ExportWriter
 

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from nsystui.exports.writing.host import Pool, Stack
-from nsystui.exports.writing.schema import GPU_OPERATION, TABLES, Tables
-from nsystui.exports.writing.target import Process, Thread
-from nsystui.exports.writing.writer import CATEGORY, MARK, METRICS_LIST, NvtxPayload
-from nsystui.exports.writing.writer import ExportWriter as DemoWriter
+from synthetic.writing.host import Pool, Stack
+from synthetic.writing.schema import GPU_OPERATION, TABLES, Tables
+from synthetic.writing.target import Process, Thread
+from synthetic.writing.writer import CATEGORY, MARK, METRICS_LIST, NvtxPayload
+from synthetic.writing.writer import ExportWriter as DemoWriter
 
 _OPENMP_EVENT = "start! end! eventClass! globalTid correlationId nameId! eventKind"
 _OPENACC_EVENT = (

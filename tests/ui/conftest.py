@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from synthetic import training_job
+from synthetic.demo import TrainingJob
 from textual.css.stylesheet import Stylesheet
 
-from nsystui.demo import TrainingJob
 from nsystui.ui.screens import base, findings
 from nsystui.ui.widgets.frame import KeyLine
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, rested, running, screen_text, shown
+from synthetic.demo import TrainingJob
 
 from nsystui.base.answer import NAME, Column, TableAnswer, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection
-from nsystui.demo import TrainingJob
 from nsystui.questions.compare import ComparisonOptions
 from nsystui.questions.compare.side import Side
 from nsystui.questions.job.opening import JobSource

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from jobs import NARROW, WIDE, cells, line_with, name_of_screen, press, resize, running, screen_text, view_bar
-
-from nsystui.demo import TrainingJob
+from synthetic.demo import TrainingJob
 
 
 @pytest.fixture(scope="module")

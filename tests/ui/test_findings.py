@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from jobs import NARROW, WIDE, line_with, name_of_screen, press, resize, rested, running, screen_text
 from synthetic import empty_export, illnesses
+from synthetic.demo import TrainingJob
 
 from nsystui.base.selection import NameFilter
-from nsystui.demo import TrainingJob
 from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import views_of
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, Severity

@@ -23,9 +23,9 @@ from jobs import (
     screen_text,
     shows,
 )
+from synthetic.demo import TrainingJob
 
 from nsystui.base.selection import Selection, Window
-from nsystui.demo import TrainingJob
 from nsystui.output.files import save
 from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.timeline.streams import queues_over_time

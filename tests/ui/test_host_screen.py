@@ -23,9 +23,9 @@ from jobs import (
 )
 from support import edit
 from synthetic import ExportWriter, training_job
+from synthetic.writing.host import Frame
 
 from nsystui.cli import main
-from nsystui.exports.writing.host import Frame
 from nsystui.ui.doors import show_view
 from nsystui.ui.widgets.panels import DetailPane
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from jobs import WIDE, line_with, name_of_screen, running, screen_text
 from support import native
+from synthetic.demo import TrainingJob
 
 from nsystui.base.selection import Selection
-from nsystui.demo import TrainingJob
 from nsystui.questions.stats import report_of
 
 pytestmark = [pytest.mark.findings, pytest.mark.campaign]

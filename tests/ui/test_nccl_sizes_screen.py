@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from jobs import NARROW, WIDE, cells, line_with, press, resize, running, screen_text
 from synthetic import two_process_export
-
-from nsystui.demo import TrainingJob
+from synthetic.demo import TrainingJob
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,9 @@ from jobs import (
     screen_text,
 )
 from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
+from synthetic.demo import TrainingJob
 
 from nsystui.cli import main
-from nsystui.demo import TrainingJob
 from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Session
 from nsystui.ui.app import FileState, NsystuiApp

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from jobs import line_with, press, screen_text, shown
 from synthetic import training_job
+from synthetic.demo.kineto import ENDING, write_trace
 
-from nsystui.demo.kineto import ENDING, write_trace
 from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import NsystuiApp
 

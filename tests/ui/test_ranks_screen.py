@@ -7,8 +7,8 @@ import threading
 import jobs
 import pytest
 from jobs import NARROW, WIDE, becomes_text, kept_at_work, line_with, press, resize, running, screen_text, shows, tap
+from synthetic.demo import TrainingJob
 
-from nsystui.demo import TrainingJob
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Computation

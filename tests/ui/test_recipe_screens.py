@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from jobs import WIDE, line_with, name_of_screen, press, rested, running, screen_text, shows
+from synthetic.demo import TrainingJob
 
-from nsystui.demo import TrainingJob
 from nsystui.questions.recipes import all_recipes, recipe_named
 from nsystui.ui.palette import words_of
 

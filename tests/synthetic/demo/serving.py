@@ -1,0 +1,113 @@
+"""The other demo job: an inference server with tensor parallelism on one host, one report a rank.
+
+It runs continuous batching with an overlap scheduler: it prepares a step while the GPUs run the one before. Steps that
+only decode launch one CUDA graph; steps that prefill, alone or mixed with decoding, launch their kernels one by one.
+What is wrong with it:
+
+- The host bounds decoding: it prepares inputs for longer than the graph runs, and the GPUs idle for the rest.
+- One prefill has a prompt four times as long as the others, and delays all requests that decode.
+- Nothing hides the all-reduces of tensor parallelism: vLLM's kernel in decode steps, NCCL's in the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+from synthetic.demo import model
+from synthetic.demo.job import DemoJob, OpenRank, all_reduce, set_up
+from synthetic.demo.timeline import COPY_STREAM, GPU_METRICS, GPUS_PER_HOST, Communicator, Program, RankTimeline
+from synthetic.writing.target import DEFAULT_STREAM
+
+BATCH: Final = 24
+"""The requests that decode in a step, one fewer where it prefills another."""
+PERIOD: Final = 40
+"""The steps from one prefill to the next."""
+MIXED: Final = (13, 27)
+"""The steps of a period that prefill one request and decode the others."""
+LONGER: Final = 4
+"""How many times as long as the others the prompt of the slow prefill is."""
+PROMPT: Final = 16 * 1024**2
+"""Bytes of the activations of a prompt, 2,048 tokens, that an all-reduce sums."""
+MEMORY: Final = (8 * 1024**3, 56 * 1024**3)
+"""Bytes of the GPU's memory allocated at start-up: the model's half, and the cache of keys and values."""
+
+
+@dataclass(frozen=True)
+class ServingJob(DemoJob):
+    """The properties of the inference server."""
+
+    command: ClassVar = ("python", "serve.py", "--model", "demo-8b")
+    gpu_metric_names: ClassVar = tuple(
+        name.replace("Bandwidth", "Responses User Data") if name.startswith("NVLink") else name for name in GPU_METRICS
+    )
+
+    ranks: int = 2
+    steps: int = 200
+    layers: int = 16
+
+    @classmethod
+    def of_any_size(cls, ranks: int, steps: int) -> ServingJob:
+        """The server with so many ranks, 4 MB each. Raises `ValueError` if they do not fit on one host."""
+        if ranks > GPUS_PER_HOST:
+            raise ValueError(f"the server has at most {GPUS_PER_HOST} ranks, on one host")
+        return cls(ranks=ranks, steps=steps)
+
+    @property
+    def slow_step(self) -> int:
+        """The step with the long prompt: of those that only prefill the one in the middle."""
+        return PERIOD * ((self.steps + PERIOD - 1) // PERIOD // 2)
+
+    def requests(self, step: int) -> tuple[int, int]:
+        """How many requests a step prefills, and for how many it decodes."""
+        place = step % PERIOD
+        return (1, 0) if place == 0 else (1, BATCH - 1) if place in MIXED else (0, BATCH)
+
+    @property
+    def graph(self) -> tuple[model.KernelSpec, ...]:
+        """The nodes of the CUDA graph of a decode step."""
+        layer = [spec for part in model.DECODE_LAYER for spec in (*part, model.custom_all_reduce(self.ranks))]
+        gather = replace(model.nccl_kernel("AllGather"), microseconds=32, meets=True)
+        nodes = (*layer * self.layers, *model.LOGITS, gather, model.ARGMAX)
+        return tuple(node for node in nodes if self.ranks > 1 or not node.meets)
+
+    def program(self, rank: OpenRank) -> Program:
+        timeline, world = rank.timeline, self.layout.world(self.seed)
+        yield from set_up(timeline, [world] if self.ranks > 1 else [], MEMORY)
+        timeline.fill(MEMORY[1])
+        rank.finish_step()
+        for step in range(self.steps):
+            prefilled, decoded = self.requests(step)
+            with timeline.range(f"[Executor] _forward_step {step}: {prefilled} ctx reqs, {decoded} gen reqs"):
+                with timeline.range("_prepare_tp_inputs"):
+                    for _request in range(prefilled + decoded):
+                        timeline.compute_for(100)
+                for _tensor in ("token ids", "positions", "block tables"):
+                    timeline.copy("HtoD", 16 * 1024)
+                if prefilled:
+                    yield from self._prefill(timeline, world, LONGER if step == self.slow_step else 1, decoded)
+                else:
+                    yield from timeline.replay(self.graph, world)
+                with timeline.range("_update_requests"):
+                    timeline.synchronize(COPY_STREAM)  # the tokens of the step before
+                    for _request in range(prefilled + decoded):
+                        timeline.compute_for(15)
+                timeline.order(waiting=COPY_STREAM, awaited=DEFAULT_STREAM)
+                timeline.copy("DtoH", 4 * (prefilled + decoded), stream=COPY_STREAM)
+            rank.finish_step()
+        timeline.synchronize(COPY_STREAM)
+        rank.finish_step()
+
+    def _prefill(self, rank: RankTimeline, world: Communicator, longer: int, decoded: int) -> Program:
+        for part in model.PREFILL_LAYER * self.layers:
+            for spec in part:
+                is_attention = spec is model.PREFILL_ATTENTION
+                factor = longer**2 if is_attention else longer
+                rank.launch(replace(spec, microseconds=spec.microseconds * factor))
+                if is_attention and decoded:
+                    rank.launch(model.DECODE_ATTENTION)
+            if self.ranks > 1:
+                yield from all_reduce(rank, world, PROMPT * longer)
+                rank.order(waiting=DEFAULT_STREAM, awaited=world.stream)
+        for spec in (*model.LOGITS, model.ARGMAX):
+            rank.launch(spec)
