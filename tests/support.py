@@ -52,6 +52,9 @@ SAME_KIND: Final = (
 )  # fmt: skip
 """Exports with no kind of event that another lacks: sweeps over all kinds leave them out."""
 
+LARGE: Final = ("ai-training-after", "ai-training-before", "dataloader-bound-a100", "jacobi-staged-copies")
+"""Exports that take half a CPU second or more to read: tests open them only in campaigns."""
+
 
 def real_export(name: str) -> Path:
     """Return the path of a real export, which need not exist."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from support import nsys_tables
+from support import LARGE, SAME_KIND, nsys_tables
 
 from nsystui.base.selection import Selection
 from nsystui.questions.nvtx.listing import kernels_of
@@ -26,7 +26,13 @@ def table(export: str, report: str) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-@pytest.mark.parametrize("export", sorted({export for export, _ in TABLES}) or [""])
+@pytest.mark.parametrize(
+    "export",
+    [
+        pytest.param(export, marks=[pytest.mark.campaign] * (export in LARGE + SAME_KIND))
+        for export in sorted({export for export, _ in TABLES}) or [""]
+    ],
+)
 def test_ranges_are_those_that_nsys_printed(job_of, export):
     job = job_of(export)
     ranges = NvtxRanges.load(job.session, Selection(), job.ranks)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 
 import pytest
-from support import nsys_tables
+from support import LARGE, SAME_KIND, nsys_tables
 
 from nsystui.base.selection import Selection
 from nsystui.output.formats import write
 from nsystui.questions.stats import all_reports, report_of
 
 OPTIONS = ("_base", "_mangled", "_nvtx-name")
-EXCEPTIONS: dict[tuple[str, str], str] = {}
-"""(export, report) that are not to be equal, with the reason."""
 
 
 def report_text(stem: str) -> str:
@@ -26,9 +24,7 @@ def report_text(stem: str) -> str:
 
 TABLES = {(path.parent.name, report_text(path.stem)): path for path in nsys_tables()}
 CASES = [
-    # One with an exception must differ, or the exception is to go.
-    pytest.param(*pair, marks=[pytest.mark.xfail(reason=EXCEPTIONS[pair], strict=True)] if pair in EXCEPTIONS else [])
-    for pair in TABLES or [("", "")]
+    pytest.param(*pair, marks=[pytest.mark.campaign] * (pair[0] in LARGE + SAME_KIND)) for pair in TABLES or [("", "")]
 ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blocking_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Naive, Program
-from support import edit, session_over, shared
+from support import LARGE, edit, session_over, shared
 from synthetic import ExportWriter
 from synthetic.demo import TrainingJob
 from synthetic.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
@@ -636,7 +636,13 @@ COUNTED = {
 compute, launch-starved, NCCL, copies, memsets and stalled."""
 
 
-@pytest.mark.parametrize(("name", "device"), COUNTED, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        pytest.param(name, device, marks=[pytest.mark.campaign] * (name in LARGE), id=f"{name}-{device}")
+        for name, device in COUNTED
+    ],
+)
 def test_real_exports_are_told_as_somebody_else_counted_them(name: str, device: int):
     (path,) = shared(name)
     with job_of(path) as job:
