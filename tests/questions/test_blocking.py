@@ -612,8 +612,8 @@ def real(*names: str) -> list[Any]:
 @pytest.mark.parametrize(
     "name",
     real(
-        *("h100-2rank-moe-before", "h100-2rank-moe-after", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound"),
-        *("schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4", "ddp-a100-nobroadcast-rank0of4"),
+        *("h100-2rank-moe-before", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound"),
+        *("schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4"),
         *("dataloader-bound-a100", "ai-training-before", "event-ids-unified-memory-2025.5", "graph-events-2025.5"),
         *("jetson-orin", "unordered-rows-2025.6"),
     ),
