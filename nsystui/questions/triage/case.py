@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Unit
+from nsystui.base.answer import Answer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value as worded
@@ -33,6 +33,7 @@ from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extents, selected_reports
 from nsystui.questions.ranks.steps import StepTimes, step_times
+from nsystui.questions.triage.finding import Advice, Finding, Severity
 from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -149,6 +150,23 @@ class Case:
         """What is said of operations that are not there: inside a whole CUDA graph none is traced."""
         where = " outside of its CUDA graphs, which were not traced inside" if self.spent.graph else ""
         return f"this job has none{where}"
+
+    def exposed(self, spans: Spans) -> int:
+        """The time of operations while no kernel runs on their GPU, from the first step on: the mean over the GPUs."""
+        found = 0
+        for one in self.devices:
+            window = self.working(one)
+            own = spans.of(one.device.task.task, one.device.device).clip(window.start, window.end)
+            found += own.length - one.parts.kernels.shared_with(own)
+        return self.mean([found])
+
+    def finding(
+        self, name: str, sentence: str, advice: Advice, evidence: Answer, cost: int, least: float, **more: Any
+    ) -> Finding:
+        """Make a finding of this cost: a warning from ``least`` percent on, below that a remark."""
+        share = self.percent(cost)
+        severity = Severity.WARNING if share >= least else Severity.INFO
+        return Finding(name, severity, sentence, advice, cost=cost, percent=share, evidence=evidence, **more)
 
     def idle(self, device: DeviceIntervals) -> IntervalBlocks:
         """The idle time of a GPU between its first operation (that of its first step, if there is one) and its last."""
