@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Answer, Unit
+from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value as worded
@@ -33,7 +33,7 @@ from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extents, selected_reports
 from nsystui.questions.ranks.steps import StepTimes, step_times
-from nsystui.questions.triage.finding import Advice, Finding, Severity
+from nsystui.questions.triage.finding import Advice, Door, Finding, Severity
 from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -152,21 +152,30 @@ class Case:
         return f"this job has none{where}"
 
     def exposed(self, spans: Spans) -> int:
-        """The time of operations while no kernel runs on their GPU, from the first step on: the mean over the GPUs."""
-        found = 0
+        """Return the time of operations while no kernel runs on their GPU, from the first step on: the mean, ns."""
+        exposed = 0
         for one in self.devices:
             window = self.working(one)
-            own = spans.of(one.device.task.task, one.device.device).clip(window.start, window.end)
-            found += own.length - one.parts.kernels.shared_with(own)
-        return self.mean([found])
+            local = spans.of(one.device.task.task, one.device.device).clip(window.start, window.end)
+            exposed += local.length - one.parts.kernels.shared_with(local)
+        return self.mean([exposed])
 
     def finding(
-        self, name: str, sentence: str, advice: Advice, evidence: Answer, cost: int, least: float, **more: Any
+        self,
+        name: str,
+        sentence: str,
+        advice: Advice,
+        door: Door,
+        cost: int,
+        measured: str,
+        evidence: Answer | tuple[tuple[Column, ...], Sequence[Row]],
+        severity: Severity = Severity.WARNING,
+        **more: Any,
     ) -> Finding:
-        """Make a finding of this cost: a warning from ``least`` percent on, below that a remark."""
-        share = self.percent(cost)
-        severity = Severity.WARNING if share >= least else Severity.INFO
-        return Finding(name, severity, sentence, advice, cost=cost, percent=share, evidence=evidence, **more)
+        """Return a finding of this cost. ``evidence``: a table, or the columns and rows of one."""
+        if isinstance(evidence, tuple):
+            evidence = TableAnswer(name, *evidence, len(evidence[1]))
+        return Finding(name, severity, sentence, advice, door, cost, self.percent(cost), measured, evidence, **more)
 
     def idle(self, device: DeviceIntervals) -> IntervalBlocks:
         """The idle time of a GPU between its first operation (that of its first step, if there is one) and its last."""

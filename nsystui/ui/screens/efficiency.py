@@ -40,19 +40,11 @@ LOWEST = "◂ "
 
 def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
     """A line for each factor under its product; factors of an unknown product are left out."""
-    shown: list[Factor] = []
-    for number, factor in enumerate(factors):
-        above = next((one for one in reversed(factors[:number]) if one.depth < factor.depth), None)
-        if above is None or above.value is not None:
-            shown.append(factor)
+    shown = _under_known(factors)
     of_whole = [one for one in shown if one.depth == 1 and one.value is not None]
     lowest = min(of_whole, key=lambda one: one.value or 0) if len(of_whole) > 1 else None
     lines: list[Line] = []
-    below: set[int] = set()  # the depths of factors further down that belong to the same product
-    for factor in reversed(shown):
-        branch = "".join("│ " if depth in below else "  " for depth in range(1, factor.depth))
-        branch += "" if not factor.depth else "├ " if factor.depth in below else "└ "
-        below = {depth for depth in below if depth < factor.depth} | {factor.depth}
+    for factor, branch in zip(shown, _branches(shown), strict=True):
         is_lowest = factor is lowest and (factor.value or 0) < 1
         style = "bold" if factor.depth == 0 or is_lowest else ""
         value = None if factor.value is None else 100 * factor.value
@@ -64,8 +56,29 @@ def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
         line += [(LOWEST, "bold") if is_lowest else ("  ", ""), (words, "")]
         if width >= _WIDE and value is not None:
             line.append((f"  = {factor.formula}", "dim"))
-        lines.insert(0, line)
+        lines.append(line)
     return lines
+
+
+def _branches(factors: Sequence[Factor]) -> list[str]:
+    """Return the lines of the tree before the name of each factor."""
+    branches: list[str] = []
+    below: set[int] = set()  # the depths of factors further down that belong to the same product
+    for depth in (factor.depth for factor in reversed(factors)):
+        branch = "".join("│ " if level in below else "  " for level in range(1, depth))
+        branches.append(branch + ("" if not depth else "├ " if depth in below else "└ "))
+        below = {level for level in below if level < depth} | {depth}
+    return branches[::-1]
+
+
+def _under_known(factors: Sequence[Factor]) -> list[Factor]:
+    """Return the factors except those of an unknown product."""
+    known: list[Factor] = []
+    for number, factor in enumerate(factors):
+        above = next((one for one in reversed(factors[:number]) if one.depth < factor.depth), None)
+        if above is None or above.value is not None:
+            known.append(factor)
+    return known
 
 
 _TABLES: dict[str, tuple[Callable[[Efficiency], TableAnswer], str]] = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, Column, Row, Unit
 from nsystui.base.selection import Task
 from nsystui.questions.kernels.activities import MEMORY, MemoryCalls, are, with_calls, work_summary
 from nsystui.questions.memory.host_copies import (
@@ -23,7 +25,7 @@ from nsystui.questions.memory.host_copies import (
 )
 from nsystui.questions.queries.conditions import Condition, duration, where
 from nsystui.questions.triage.case import REMARKED, Case, Place, Spans, bytes_words, number_of, spans, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, WORK, FindingKind, rule
 from nsystui.store import tables
@@ -121,10 +123,12 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     sums = [sa.cast(sa.func.sum(one), sa.BigInteger) for one in (sa.func.coalesce(copies.c.bytes, 0), duration(copies))]
     blocked = sa.func.max(copies.c.blocked), sa.cast(sa.func.sum(copies.c.blocked), sa.BigInteger)
     query = sa.select(*keys, sa.func.count(), *sums, *blocked).group_by(*keys)
-    read = list(case.job.session.rows(query.where(*where(copies, case.chosen), copies.c.end.is_not(None))))
-    rows: list[Row] = [(case.rank_of.get(Task(report, process)), *row[:-2]) for report, process, *row in read]
-    rows.sort(key=lambda row: (-int(row[5] or 0), str(row)))
-    number, size = (sum(int(row[place] or 0) for row in rows) for place in (3, 4))
+    read = case.job.session.rows(query.where(*where(copies, case.chosen), copies.c.end.is_not(None)))
+    if not read:
+        return None
+    rows = [(case.rank_of.get(Task(report, process)), *row[:-2]) for report, process, *row in read]
+    rows.sort(key=lambda row: (-row[5], str(row)))
+    number, size = (sum(row[place] for row in rows) for place in (3, 4))
     sentence = (
         f"{kind.what} {bytes_words(size)} in {number_of(number, 'operation')}. {case.each_gpu} spends "
         f"{time_words(cost)} on these operations while no kernel runs{_rates(case, kind)}."
@@ -133,26 +137,25 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     if kind is _PAGEABLE:
         told = "Pin the host memory (pin_memory=True of the DataLoader)."
         advice = Advice(by_framework(case, advice.text, pytorch=told), advice.reason)
-        longest = max((row[-2] or 0 for row in read), default=0)
-        waited = case.mean([sum(row[-1] or 0 for row in read)])
-        names: dict[str, int] = {}
-        for _, _, _, call, count, *_ in read:
-            names[call] = names.get(call, 0) + count
-        call = min(names, key=lambda name: (-names[name], name)).partition("_")[0]
-        sentence += (
-            f" In {call} the CPU is blocked for {time_words(waited)}, at most {time_words(longest)} in one call."
-        )
+        sentence += _blocking(case, read)
     elif kind is _SYNC_COPY:
         advice = next((_FROM[one] for one in (PAGEABLE, PINNED) if mostly(case.host_copies, one)), advice)
-    evidence = TableAnswer(
-        kind.name,
-        (RANK, _OPERATION, Column("call", header="Call", label="call"), COUNT, BYTES.with_importance(1), _TOTAL),
-        rows,
-        len(rows),
-    )
-    ranks = tuple(sorted({int(row[0]) for row in rows if row[0] is not None}))
+    call_column = Column("call", header="Call", label="call")
+    evidence = (RANK, _OPERATION, call_column, COUNT, BYTES.with_importance(1), _TOTAL), rows
+    ranks = tuple(sorted({row[0] for row in rows if row[0] is not None}))
     measured = _MEASURED.format("operations")
-    return case.finding(kind.name, sentence, advice, evidence, cost, least, door=_DOOR, measured=measured, ranks=ranks)
+    severity = Severity.WARNING if share >= least else Severity.INFO
+    return case.finding(kind.name, sentence, advice, _DOOR, cost, measured, evidence, severity, ranks=ranks)
+
+
+def _blocking(case: Case, read: Sequence[tuple[Any, ...]]) -> str:
+    """How long the calls that copy pageable memory block the CPU instead of returning at once."""
+    longest, waited = max(row[-2] or 0 for row in read), case.mean([sum(row[-1] or 0 for row in read)])
+    names = Counter[str]()
+    for call, count in (row[3:5] for row in read if row[3] is not None):
+        names[call] += count
+    call = min(names, key=lambda name: (-names[name], name)).partition("_")[0]
+    return f" In {call} the CPU is blocked for {time_words(waited)}, at most {time_words(longest)} in one call."
 
 
 def _rates(case: Case, kind: _Kind) -> str:
@@ -210,9 +213,9 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
         "Without peer access CUDA copies to the host and from there to the other GPU, which is slower and crosses the "
         "link twice.",
     )
-    evidence = TableAnswer("staged-peer-copies", (RANK, DEVICE, _OPERATION, COUNT, BYTES, _TOTAL), rows, len(rows))
-    measured, least = _MEASURED.format("copies"), case.thresholds.copy_percent
-    return [case.finding(evidence.name, sentence, advice, evidence, cost, least, door=_DOOR, measured=measured)]
+    severity = Severity.WARNING if case.percent(cost) >= case.thresholds.copy_percent else Severity.INFO
+    evidence, measured = ((RANK, DEVICE, _OPERATION, COUNT, BYTES, _TOTAL), rows), _MEASURED.format("copies")
+    return [case.finding("staged-peer-copies", sentence, advice, _DOOR, cost, measured, evidence, severity)]
 
 
 _ROUND_TRIPS_FEWEST, _LARGE = 5, 1 << 20
@@ -249,13 +252,13 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     cost = case.exposed(Spans({place: own for place, own in copies.merged.items() if place in trips}, copies.count))
     if case.percent(cost) < least:
         return []
-    rows: list[Row] = [
+    rows: list[tuple[int, ...]] = [
         (one.device.task.rank, one.device.device, *trip)
         for one in case.devices
         for trip in trips.get((one.device.task.task, one.device.device), ())
     ]
-    rows.sort(key=lambda row: (-int(row[2] or 0) * int(row[3] or 0), str(row)))
-    moved = sum(int(size or 0) * min(int(up or 0), int(down or 0)) for _, _, size, up, down in rows)
+    rows.sort(key=lambda row: (-row[2] * row[3], str(row)))
+    moved = sum(size * min(up, down) for _, _, size, up, down in rows)
     size, ups, downs = max((one for own in trips.values() for one in own), key=lambda one: one[0] * one[1])
     sentence = (
         f"Copies of equal size go to the GPU and back repeatedly: {bytes_words(moved)} each way. The largest group is "
@@ -270,8 +273,7 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
         "Time of host copies of 1 MiB or more while no kernel runs. Only sizes that go each way equally often count "
         "(within 20 %, 5 times or more). Mean over the GPUs."
     )
-    evidence = TableAnswer("round-trips", _ROUND_TRIPS_COLUMNS, rows, len(rows))
-    return [case.finding("round-trips", sentence, advice, evidence, cost, least, door=_DOOR, measured=measured)]
+    return [case.finding("round-trips", sentence, advice, _DOOR, cost, measured, (_ROUND_TRIPS_COLUMNS, rows))]
 
 
 def _trips(case: Case) -> dict[Place, list[tuple[int, int, int]]]:
@@ -325,8 +327,8 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     )
     advice = next((_of_copies(case, word, name) for word in _LESS if word in name), _USUAL)
     measured = "Time of copies and memsets while no kernel runs, from the first step on. Mean over the GPUs."
-    least = 0.0 if case.blocks(BY_COPIES, least) else 101.0
-    return [case.finding("exposed-memory", sentence, advice, evidence, cost, least, door=_DOOR, measured=measured)]
+    severity = Severity.WARNING if case.blocks(BY_COPIES, least) else Severity.INFO
+    return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, severity)]
 
 
 def _beside_kernels(case: Case) -> list[Finding]:
@@ -348,8 +350,9 @@ def _beside_kernels(case: Case) -> list[Finding]:
         "Copy on a separate stream, and prefetch: start the copies for the next iteration while kernels run.",
         "The operations of a stream run one after the other, so no copy overlaps the kernels of its own stream.",
     )
-    evidence, measured = work_summary(case.job.session, case.chosen, MEMORY), _MEASURED.format("copies")
-    return [case.finding("exposed-memory", sentence, advice, evidence, cost, 101.0, door=_DOOR, measured=measured)]
+    evidence = work_summary(case.job.session, case.chosen, MEMORY)
+    measured = "Time of these copies while no kernel runs, from the first step on. Mean over the GPUs."
+    return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, Severity.INFO)]
 
 
 def _is_apart(case: Case) -> Condition:
