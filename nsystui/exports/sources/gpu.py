@@ -40,13 +40,7 @@ MEMORY_KINDS = {
     6: "Managed Static",
     7: "Unknown",
 }
-SYNC_TYPES = {
-    0: "Unknown",
-    1: "Event sync",
-    2: "Stream wait sync",
-    3: "Stream sync",
-    4: "Context sync",
-}
+SYNC_TYPES = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 
 
 def kernels(schema: Schema) -> Source:
@@ -213,10 +207,7 @@ def cpu_page_faults(schema: Schema) -> Source:
         "source_file": source_file,
         **as_they_are("source_line"),
     }
-    joins = {
-        "i": "LEFT JOIN strings i ON i.id = instruction_id",
-        "f": "LEFT JOIN strings f ON f.id = file_id",
-    }
+    joins = {"i": "LEFT JOIN strings i ON i.id = instruction_id", "f": "LEFT JOIN strings f ON f.id = file_id"}
     return Source(table, integers(schema, table, wanted), {"cpu_page_faults": Transform(fields, joins)})
 
 

@@ -366,9 +366,7 @@ def call_chains(table: str, position: int) -> SourceMaker:
         ]
         columns = {
             **integers(
-                schema,
-                table,
-                {"chain": "id", "depth": "stackDepth", "function_id": "symbol", "module_id": "module"},
+                schema, table, {"chain": "id", "depth": "stackDepth", "function_id": "symbol", "module_id": "module"}
             ),
             "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)",
         }
@@ -441,10 +439,7 @@ def diagnostics(schema: Schema) -> Source:
 
 def processes(schema: Schema) -> Source:
     table = "PROCESSES"
-    columns = {
-        **integers(schema, table, {"process": "globalPid", "pid": "pid"}),
-        "name": schema.text(table, "name"),
-    }
+    columns = {**integers(schema, table, {"process": "globalPid", "pid": "pid"}), "name": schema.text(table, "name")}
     fields = {**as_they_are("process", "pid"), "name": "nullif(name, '')"}
     return Source(table, columns, {"processes": Transform(fields, where="process IS NOT NULL", order="")})
 
@@ -472,10 +467,7 @@ _OPENACC = re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_([A-Z0-9_]+)")
 def openmp(schema: Schema) -> list[Source]:
     return [
         Source(
-            table,
-            integers(schema, table, _NAMED),
-            {"openmp_events": _transform("s.value", kind, first_row)},
-            first_row,
+            table, integers(schema, table, _NAMED), {"openmp_events": _transform("s.value", kind, first_row)}, first_row
         )
         for table, kind, first_row in _tables(schema, _OPENMP)
     ]

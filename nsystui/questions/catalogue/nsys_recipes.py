@@ -403,13 +403,7 @@ QUESTIONS = (
         has_times=True,
     ),
     _recipe(
-        "nvtx_sum",
-        "how long NVTX ranges took, by name",
-        "sums",
-        ((_NVTX,),),
-        (BY_RANK,),
-        (_DESCRIBED,),
-        row="range",
+        "nvtx_sum", "how long NVTX ranges took, by name", "sums", ((_NVTX,),), (BY_RANK,), (_DESCRIBED,), row="range"
     ),
     _recipe(
         "osrt_sum",

@@ -64,11 +64,7 @@ class BusyIntervals:
 
     @classmethod
     def load(
-        cls,
-        session: Session,
-        selection: Selection,
-        ranks: Sequence[RankedTask],
-        before: BusyIntervals | None = None,
+        cls, session: Session, selection: Selection, ranks: Sequence[RankedTask], before: BusyIntervals | None = None
     ) -> BusyIntervals:
         """Read every device of the selected tasks, by rank and device; of all streams those in ``before`` are taken.
 
@@ -336,12 +332,7 @@ COLUMNS = (
     Column("recorded_ns", header="Recorded (ns)", label="recorded", unit=Unit.DURATION, importance=8),
     Column("window_ns", header="Window (ns)", label="window", unit=Unit.DURATION, importance=8),
 )
-TIME_COLUMNS = (
-    RANK,
-    DEVICE,
-    START,
-    *(column for column in SHARE_COLUMNS if column.key != "idle_percent"),
-)
+TIME_COLUMNS = (RANK, DEVICE, START, *(column for column in SHARE_COLUMNS if column.key != "idle_percent"))
 _NEARLY_ALL = 0.99  # the sessions of one job begin and end some ms apart
 
 

@@ -58,10 +58,7 @@ _LENGTHS = ("max", "idle", "duration")
 _ROOMY = 30
 """On a terminal of so many lines there are empty ones around the evidence."""
 
-NOT_CHECKED_COLUMNS = (
-    Column("rule", header="Rule", label="not checked"),
-    Column("why", header="Why", label="why"),
-)
+NOT_CHECKED_COLUMNS = (Column("rule", header="Rule", label="not checked"), Column("why", header="Why", label="why"))
 
 
 def findings_answer(found: Triage) -> TableAnswer:

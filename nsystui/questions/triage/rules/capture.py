@@ -34,11 +34,7 @@ _CAPTURE = (
 )  # fmt: skip
 
 
-@rule(
-    10,
-    reads=WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"},
-    finds=dict.fromkeys(_CAPTURE, FindingKind()),
-)
+@rule(10, reads=WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"}, finds=dict.fromkeys(_CAPTURE, FindingKind()))
 def capture(case: Case) -> Sequence[Finding | NotChecked]:
     """Problems of the capture itself: they explain more bad numbers than anything else."""
     found: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
@@ -126,8 +122,7 @@ def _empty(case: Case) -> Iterator[Finding]:
         count = number_of(sum(calls.values()), "CUDA call")
         sentence += f" Of {count}, none launches, copies or sets memory."
         advice = Advice(
-            "Record a part of the run in which the program uses its GPU.",
-            "CUDA was traced, so launches would be here.",
+            "Record a part of the run in which the program uses its GPU.", "CUDA was traced, so launches would be here."
         )
     ranks = tuple(sorted(without.values()))
     yield Finding("no-gpu-work", Severity.WARNING, sentence, advice, _DOOR, evidence=evidence, ranks=ranks)

@@ -303,7 +303,7 @@ _USUAL = Advice(
     finds={
         "exposed-memory": FindingKind(
             "exposed copies", symptom_of=("synchronous-copies", "pageable-copies", "step-traffic"), parts=BY_COPIES
-        ),
+        )
     },
 )
 def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:

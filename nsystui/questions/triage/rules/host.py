@@ -62,9 +62,7 @@ _OTHERS = Advice(
 
 
 @rule(
-    60,
-    reads=IDLE | {"api_calls", "sched_events"},
-    finds={"preempted": FindingKind("waiting for a CPU", parts=BY_CPU)},
+    60, reads=IDLE | {"api_calls", "sched_events"}, finds={"preempted": FindingKind("waiting for a CPU", parts=BY_CPU)}
 )
 def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     """Idle GPUs whose launching thread could run, but has no CPU.
@@ -358,11 +356,7 @@ _IDLE_GAPS_COLUMNS = (
 )
 
 
-@rule(
-    80,
-    reads=IDLE | {"api_calls"},
-    finds={"idle-gaps": FindingKind(symptom_of=_OTHER_FINDINGS, parts=BY_CPU)},
-)
+@rule(80, reads=IDLE | {"api_calls"}, finds={"idle-gaps": FindingKind(symptom_of=_OTHER_FINDINGS, parts=BY_CPU)})
 def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     """Long idle gaps of the GPUs, between their first and last operation, and what the CPU did in them.
 

@@ -121,9 +121,7 @@ _TRANSPOSES = Advice(
 
 
 @rule(
-    260,
-    reads=frozenset({"kernels"}),
-    finds={"layout-changes": FindingKind("tensor layout changes", parts=BY_COMPUTE)},
+    260, reads=frozenset({"kernels"}), finds={"layout-changes": FindingKind("tensor layout changes", parts=BY_COMPUTE)}
 )
 def layout_changes(case: Case) -> Sequence[Finding]:
     """Kernels that only change the layout of tensors: between NCHW and NHWC around convolutions, and transposes."""

@@ -254,11 +254,7 @@ class _Row(NamedTuple):
     kernel: str
 
 
-@rule(
-    350,
-    reads=frozenset({"kernels"}),
-    finds={"kernel-outliers": FindingKind("rare slow launches", parts=BY_COMPUTE)},
-)
+@rule(350, reads=frozenset({"kernels"}), finds={"kernel-outliers": FindingKind("rare slow launches", parts=BY_COMPUTE)})
 def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
     """Launches that take far longer than the median of the launches of their kernel (`kernel_times`)."""
     launches = [one for one in kernel_launches(case) if one.count >= FEWEST]

@@ -34,11 +34,7 @@ _LOW_UTILISATION_COLUMNS = (
 _CAUSES = ("preempted", "allocator-churn", "launch-overhead", "host-bound", "launch-bound", "synchronising-calls")
 
 
-@rule(
-    110,
-    reads=IDLE,
-    finds={"low-utilisation": FindingKind("many short idle gaps", symptom_of=_CAUSES, parts=BY_CPU)},
-)
+@rule(110, reads=IDLE, finds={"low-utilisation": FindingKind("many short idle gaps", symptom_of=_CAUSES, parts=BY_CPU)})
 def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
     """Stretches in which a GPU is mostly idle in short gaps: ``gpu_time_util`` of nsys, but with unions.
 
@@ -275,11 +271,7 @@ class _Stretch(NamedTuple):
     late: int
 
 
-@rule(
-    150,
-    reads=IDLE | {"api_calls"},
-    finds={"launch-bound": FindingKind("launch-bound stretches", parts=BY_CPU)},
-)
+@rule(150, reads=IDLE | {"api_calls"}, finds={"launch-bound": FindingKind("launch-bound stretches", parts=BY_CPU)})
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     """Stretches of work that are bound by launches, where late launches cost too little for `launch_overhead`.
 
