@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.queries.question import Ask, Option, Question, Values, View, steps_in
+from nsystui.questions.queries.question import Ask, Option, Question, Row, Values, View, steps_in
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -122,30 +122,24 @@ def _view(name: str, *tables: str) -> View:
 
 
 def _calls(
-    name: str,
-    what: str,
-    description: str,
-    order: int,
-    row: str = "",
-    label: str = "",
-    title: str = "",
-    examples: str = "",
+    name: str, what: str, description: str, order: int, row: Row | None = None, label: str = "", **more: str
 ) -> Question:
-    """Return the question about calls by name; with a ``label`` it is a table of the screen of kernels, too."""
+    """Return the question about calls by name; with a ``row`` it is a table of the screen of kernels, too."""
     own = Question(
         name,
         what,
         _work(row or name),
         description=description,
-        examples=examples or _examples(name),
+        examples=more.get("examples", _examples(name)),
         topic="numbers",
         order=order,
         options=(_INSTANCES,),
         of_reports=True,
-        title=title or what,
+        title=more.get("title", what),
     )
-    views = (_view(row, f"{row}_calls")._replace(label=label),)
-    return own._replace(row=row, home="kernels", views=views) if label else own
+    if row is None:
+        return own
+    return own._replace(row=row, home="kernels", views=(_view(row, f"{row}_calls")._replace(label=label),))
 
 
 QUESTIONS = (
