@@ -47,9 +47,9 @@ def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
     for factor, branch in zip(shown, _branches(shown), strict=True):
         is_lowest = factor is lowest and (factor.value or 0) < 1
         style = "bold" if factor.depth == 0 or is_lowest else ""
-        value = None if factor.value is None else 100 * factor.value
-        words = f"unknown: {factor.record}"
-        if value is not None:
+        value, words = None, f"unknown: {factor.record}"
+        if factor.value is not None:
+            value = 100 * factor.value
             words = factor.low if round(value, 1) != 100 or not factor.depth else "nothing lost"
         line = [((branch + factor.name).ljust(_NAME_WIDTH), style)]
         line += [(format_value(Unit.PERCENT, value).rjust(_VALUE_WIDTH), style)]
@@ -138,6 +138,11 @@ class EfficiencyScreen(TableScreen):
         self._found, answer = result
         self._show_factors()
         super().show(answer, same_place)
+
+    def show_waiting(self) -> None:
+        """Show no factors before a report is ready."""
+        super().show_waiting()
+        self.factors.show_lines([])
 
     def on_resize(self) -> None:
         self._show_factors()

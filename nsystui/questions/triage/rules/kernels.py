@@ -268,7 +268,7 @@ def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
     above = {kernel: one.above(limits.outlier, limits.outlier_score) for kernel, one in usual.items()}
     counted = {(one.task, one.device, one.kernel): one.count for one in launches}
     rows: list[_Row] = []
-    worst: tuple[int, Window] | None = None
+    worst = (0, 0)
     found = list(_outliers(case, above))
     long, every = Counter[Kernel](), Counter[Kernel]()
     for _, _, kernel, count, *_ in found:
@@ -280,13 +280,13 @@ def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
         if count <= _RARE * of and long[kernel] <= _RARE * every[kernel]:
             rank, lost = case.rank_of.get(task), round(time - count * spread.median)
             rows.append(_Row(rank, device, lost, count, of, spread.median, spread.mad, longest, kernel.words))
-            if worst is None or longest > worst[0]:
-                worst = longest, Window(start, start + longest)
+            if longest > worst[0]:
+                worst = longest, start
     cost = case.mean(row.lost for row in rows)
-    if worst is None or case.percent(cost) < limits.outlier_percent:
+    if not rows or case.percent(cost) < limits.outlier_percent:
         return []
     rows.sort(key=lambda row: (-row.lost, str(row)))
-    return [_finding(case, rows, cost, worst[1])]
+    return [_finding(case, rows, cost, Window(worst[1], sum(worst)))]
 
 
 def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
