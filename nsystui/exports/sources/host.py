@@ -17,6 +17,7 @@ from nsystui.exports.sources.base import (
     as_they_are,
     integers,
     labelled,
+    native_columns,
     process_of,
     thread_event_fields,
 )
@@ -225,14 +226,9 @@ def os_calls(schema: Schema) -> Source:
 def file_accesses(schema: Schema) -> Source:
     """NVIDIA calls the thread by its own number; the lowest 24 bits are the same where it is a globalTid."""
     table = "OSRT_FILE_ACCESS_EVENTS"
-    wanted = {
-        "start": "startedAt",
-        "end": "endedAt",
-        "thread": "threadId",
-        "name_id": "apiCallId",
-        "file": "fileAccessId",
-        "bytes": "bytesProcessed",
-    }
+    wanted = native_columns(
+        "start:startedAt end:endedAt thread:threadId name_id:apiCallId file:fileAccessId bytes:bytesProcessed"
+    )
     fields = {"row": "row_id", **as_they_are("start", "end"), "tid": "thread & 16777215", "name": "s.value"}
     transform = Transform({**fields, **as_they_are("file", "bytes")}, STRINGS)
     return Source(table, integers(schema, table, wanted), {"file_accesses": transform})
@@ -473,13 +469,7 @@ def openmp(schema: Schema) -> list[Source]:
     ]
 
 
-_OPENACC_COLUMNS = {
-    "file_id": "srcFile",
-    "line": "lineNo",
-    "event_kind": "eventKind",
-    "function_id": "funcName",
-    "bytes": "bytes",
-}
+_OPENACC_COLUMNS = native_columns("file_id:srcFile line:lineNo event_kind:eventKind function_id:funcName bytes")
 _OPENACC_FIELDS = {"event_kind": "event_kind", "function": "nullif(g.value, '')", "bytes": "bytes"}
 
 
