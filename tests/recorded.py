@@ -1,0 +1,247 @@
+"""Recorded answers: files of commands, each with what it prints and with the rows of its tables.
+
+A file ``answers/SUBJECT.txt`` consists of commands. The lines after a command are its outcome; their first character
+tells what they are:
+
+- ``$`` a command, without ``nsystui``; its files are `JOBS`, written into the current directory
+- ``|`` a line on standard output, ``!`` on standard error, ``?`` the exit status unless it is 0
+- ``=`` the keys of a table in JSON, ``,`` its CSV, of which at most `ROWS` rows are recorded, and ``+`` the number of
+  rows that are left out, with the sum of each column of numbers and the count of different values of the others
+- ``#`` a comment
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import synthetic
+from synthetic import illnesses
+from synthetic.demo import ServingJob, TrainingJob
+
+from nsystui.base.answer import Answer, TableAnswer, iter_rows
+from nsystui.base.version import __version__
+from nsystui.cli import main
+from nsystui.commands import arguments
+from nsystui.output import formats
+
+ANSWERS: Final = Path(__file__).parent / "answers"
+ROWS: Final = 5
+"""The rows of a table that are recorded one by one."""
+LINES: Final = 12
+"""The lines of text that are recorded if the rows of the table are recorded as well."""
+
+
+def _one(write: Callable[..., Any], **how: Any) -> Callable[[Path], Any]:
+    return lambda directory: write(directory / "rank0.sqlite", **how)
+
+
+JOBS: Final[dict[str, Callable[[Path], Any]]] = {
+    "train": TrainingJob(ranks=3, steps=3, layers=1, stall_step=1).write,
+    "faster": TrainingJob(ranks=3, steps=3, layers=1, stall_step=1, straggler=None, stall_ms=20).write,
+    "server": ServingJob(ranks=2, steps=14, layers=1).write,
+    "mpi": lambda directory: [synthetic.simulation_export(directory / f"rank{n}.sqlite", rank=n) for n in range(2)],
+    "cpu": _one(synthetic.cpu_only_export),
+    "empty": _one(synthetic.empty_export),
+    "graphs": _one(synthetic.whole_graph_export),
+    "nodes": _one(synthetic.node_graph_export),
+    "payloads": _one(synthetic.payload_export),
+    "unnamed": _one(synthetic.nccl_without_nvtx_export),
+    "open": _one(synthetic.open_ranges_export),
+    "hostile": _one(synthetic.hostile_names_export),
+    "processes": _one(synthetic.two_process_export),
+    "old": _one(synthetic.old_schema_export),
+    "late": _one(synthetic.delayed_capture_export),
+    **{
+        f"ill-{name.replace('_', '-')}": _one(write)
+        for name, write in vars(illnesses).items()
+        if getattr(write, "__annotations__", {}).get("return") == "Ill" and not name.startswith("_")
+    },
+    "ill-memory-failures": _one(partial(illnesses.full_memory, failures=3)),
+    "ill-launched-ahead": _one(partial(illnesses.launch_bound, ahead=5_000)),
+    "ill-same-names": lambda directory: illnesses.pipeline_stages(directory, of_names=False),
+}
+"""The jobs that commands are asked about, by the name of their directory."""
+for _name in ("mpi-waits", "slow-pair", "slow-numa-node", "pipeline-stages"):
+    JOBS[f"ill-{_name}"] = getattr(illnesses, _name.replace("-", "_"))
+
+
+class Jobs:
+    """Writes the jobs that a command names into a directory, each once for all processes of a run."""
+
+    def __init__(self, directory: Path, scratch: Callable[[str], Path]) -> None:
+        self.directory = directory
+        self._scratch = scratch
+
+    def write(self, words: list[str]) -> None:
+        for name in {word.partition("/")[0] for word in words} & JOBS.keys():
+            if not (self.directory / name).exists():
+                written = self._scratch(name)
+                JOBS[name](written)
+                try:
+                    written.rename(self.directory / name)
+                except OSError:  # another process was faster
+                    assert (self.directory / name).exists()
+
+
+def write_inputs(directory: Path) -> None:
+    """Copies the logs and tables that commands read into a directory."""
+    for path in ANSWERS.iterdir():
+        if path.suffix != ".txt" and not (directory / path.name).exists():
+            shutil.copy(path, directory)
+
+
+@dataclass
+class Asked:
+    """The outcome of a command: exit status, standard output and error, and the answers that it delivered."""
+
+    words: list[str]
+    status: int = 0
+    out: str = ""
+    err: str = ""
+    answers: list[Answer] = field(default_factory=list)
+    missorted: list[str] = field(default_factory=list)
+    """Columns by which an answer was sorted wrongly."""
+
+
+@contextmanager
+def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> Asked:
+    """Runs a command in this process; ``look`` returns the columns by which an answer is sorted wrongly."""
+    asked = Asked(shlex.split(line))
+    deliver = arguments.deliver
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
+
+    def noted(request: Any, answer: Answer, *notes: list[str]) -> int:
+        # A window on many rows is closed with its job.
+        kept = TableAnswer(answer.name, answer.columns, list(iter_rows(answer)), answer.total, answer.notes)
+        asked.answers.append(kept)
+        asked.missorted += look(answer)
+        return deliver(request, answer, *notes)
+
+    with _patched(arguments, "deliver", noted), _patched(sys, "stdout", out), _patched(sys, "stderr", err):
+        try:
+            asked.status = main(list(asked.words))
+        except SystemExit as end:
+            asked.status = int(end.code or 0)
+        asked.out, asked.err = (_text(stream) for stream in (out, err))
+    return asked
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    return stream.buffer.getvalue().decode("utf-8")  # type: ignore[attr-defined]
+
+
+def commands_of(path: Path) -> list[str]:
+    """The commands of a file of recorded answers."""
+    return [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("$ ")]
+
+
+def blocks_of(text: str) -> list[list[str]]:
+    """The lines of each command of a recorded file, comments before the first in a block of their own."""
+    blocks: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            blocks.append([])
+        blocks[-1].append(line)
+    return blocks
+
+
+def lines_of(line: str, asked: Asked) -> list[str]:
+    """The lines in which the outcome of a command is recorded."""
+    here = os.getcwd()
+
+    def said(text: str) -> list[str]:
+        text = text.replace(f"{here}/", "").replace(here, ".").replace(__version__, "VERSION")
+        # Rows end in line breaks of their own, which other line ends do not.
+        return [re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]", "\N{REPLACEMENT CHARACTER}", one).rstrip()
+                for one in text.replace("\r\n", "\n").split("\n")][:-1]  # fmt: skip
+
+    out = said(asked.out if asked.out.endswith("\n") or not asked.out else asked.out + "\n")
+    if len(asked.answers) == 1 and len(out) > LINES:
+        out = [*out[:LINES], f"… {len(out) - LINES} more"]
+    lines = [f"$ {line}", *(f"| {one}".rstrip() for one in out), *(f"! {one}" for one in said(asked.err))]
+    if asked.status:
+        lines.append(f"? {asked.status}")
+    for answer in asked.answers:
+        if len(answer.columns):
+            lines += _rows_of(answer, said)
+    return lines
+
+
+def _rows_of(answer: Answer, said: Callable[[str], list[str]]) -> list[str]:
+    written = io.StringIO(newline="")
+    formats.write(answer, "csv", written)
+    header, *rows = csv.reader(io.StringIO(written.getvalue(), newline=""))
+    lines = [f"= {answer.name} {','.join(column.file_key for column in answer.columns)}"]
+    for row in (header, *rows[:ROWS]):
+        text = io.StringIO()
+        csv.writer(text, lineterminator="").writerow([value.replace("\n", "␊")[:90] for value in row])
+        lines += [f", {one}" for one in said(text.getvalue() + "\n")]
+    if len(rows) > ROWS:
+        lines.append(f"+ {len(rows) - ROWS} rows: {', '.join(map(_sum_of, zip(*rows[ROWS:], strict=True)))}")
+    return lines
+
+
+def _sum_of(values: tuple[str, ...]) -> str:
+    try:
+        return f"{sum(float(value) for value in values if value):.10g}"
+    except ValueError:
+        return f"{len(set(values))} different"
+
+
+def difference(recorded: list[str], found: list[str]) -> str:
+    """A unified diff of what is recorded and what was found, empty if they are the same."""
+    return "\n".join(difflib.unified_diff(recorded, found, "recorded", "now", lineterm="", n=2))
+
+
+def as_json(answer: Answer) -> Any:
+    stream = io.StringIO()
+    formats.write(answer, "json", stream)
+    return json.loads(stream.getvalue())
+
+
+@contextmanager
+def jobs_kept_open() -> Iterator[None]:
+    """Keeps each job that a command opens open for the commands that follow, with what was computed of it."""
+    opened: dict[Any, tuple[Any, str]] = {}
+    closing = ExitStack()
+    open_job = arguments.open_job
+
+    def open_once(request: Any, whole: bool = True, times: bool = False, *more: Any, **words: Any) -> Any:
+        key = (arguments.source_of(request), times or bool(request.selecting.time), words.get("partly"))
+        if key not in opened:
+            said = io.StringIO()
+            with _patched(sys, "stderr", said):
+                job = open_job(request, whole, times, *more, **words)
+            closing.callback(job.session.close)
+            job.session.close = lambda: None
+            opened[key] = job, said.getvalue()
+        job, notes = opened[key]
+        sys.stderr.write(notes)
+        return job
+
+    with closing, _patched(arguments, "open_job", open_once):
+        yield
