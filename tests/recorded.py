@@ -79,28 +79,18 @@ for _name in ("mpi-waits", "slow-pair", "slow-numa-node", "pipeline-stages"):
     JOBS[f"ill-{_name}"] = getattr(illnesses, _name.replace("-", "_"))
 
 
-class Jobs:
-    """Writes the jobs that a command names into a directory, each once for all processes of a run."""
-
-    def __init__(self, directory: Path, scratch: Callable[[str], Path]) -> None:
-        self.directory = directory
-        self._scratch = scratch
-
-    def write(self, words: list[str]) -> None:
-        for name in {word.partition("/")[0] for word in words} & JOBS.keys():
-            if not (self.directory / name).exists():
-                written = self._scratch(name)
-                JOBS[name](written)
-                try:
-                    written.rename(self.directory / name)
-                except OSError:  # another process was faster
-                    assert (self.directory / name).exists()
+def write_jobs(words: list[str], directory: Path) -> None:
+    """Writes the jobs that a command names into a directory unless they are there."""
+    for name in {word.partition("/")[0] for word in words} & JOBS.keys():
+        if not (directory / name).exists():
+            (directory / name).mkdir()
+            JOBS[name](directory / name)
 
 
 def write_inputs(directory: Path) -> None:
     """Copies the logs and tables that commands read into a directory."""
     for path in ANSWERS.iterdir():
-        if path.suffix != ".txt" and not (directory / path.name).exists():
+        if path.suffix != ".txt":
             shutil.copy(path, directory)
 
 
@@ -118,7 +108,7 @@ class Asked:
 
 
 @contextmanager
-def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -140,7 +130,7 @@ def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> A
         asked.missorted += look(answer)
         return deliver(request, answer, *notes)
 
-    with _patched(arguments, "deliver", noted), _patched(sys, "stdout", out), _patched(sys, "stderr", err):
+    with patched(arguments, "deliver", noted), patched(sys, "stdout", out), patched(sys, "stderr", err):
         try:
             asked.status = main(list(asked.words))
         except SystemExit as end:
@@ -234,7 +224,7 @@ def jobs_kept_open() -> Iterator[None]:
         key = (arguments.source_of(request), times or bool(request.selecting.time), words.get("partly"))
         if key not in opened:
             said = io.StringIO()
-            with _patched(sys, "stderr", said):
+            with patched(sys, "stderr", said):
                 job = open_job(request, whole, times, *more, **words)
             closing.callback(job.session.close)
             job.session.close = lambda: None
@@ -243,5 +233,5 @@ def jobs_kept_open() -> Iterator[None]:
         sys.stderr.write(notes)
         return job
 
-    with closing, _patched(arguments, "open_job", open_once):
+    with closing, patched(arguments, "open_job", open_once):
         yield

@@ -12,12 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from recorded import ANSWERS, Jobs, ask, blocks_of, lines_of, write_inputs  # noqa: E402
+from recorded import ANSWERS, ask, blocks_of, lines_of, write_inputs, write_jobs  # noqa: E402
 
 
 def update(subjects: list[str], directory: Path) -> None:
     """Asks the commands of the subjects (default: all) and writes their outcomes into the files of the commands."""
-    jobs = Jobs(directory, lambda name: Path(tempfile.mkdtemp(dir=directory, prefix=f".{name}")))
     write_inputs(directory)
     for path in sorted(ANSWERS.glob("*.txt")):
         if subjects and path.stem not in subjects:
@@ -26,7 +25,7 @@ def update(subjects: list[str], directory: Path) -> None:
         lines = head
         for block in blocks:
             command = block[0][2:]
-            jobs.write(command.split())
+            write_jobs(command.split(), directory)
             lines += lines_of(command, ask(command)) + [line for line in block if line.startswith("#") or not line]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

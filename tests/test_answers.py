@@ -1,0 +1,267 @@
+"""What every question and command prints about small jobs is what is recorded in ``tests/answers``.
+
+An answer is computed once. It is compared with the record, written in every format, sorted by every column, compared
+with its schema, and recalled.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import shlex
+from collections import defaultdict
+from contextlib import nullcontext
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+from recorded import (
+    ANSWERS,
+    as_json,
+    ask,
+    blocks_of,
+    commands_of,
+    difference,
+    jobs_kept_open,
+    lines_of,
+    patched,
+    write_inputs,
+    write_jobs,
+)
+from synthetic.demo import PLANTED_SECRET
+
+import nsystui
+from nsystui.api import frame_of
+from nsystui.base.answer import Answer, Column, Head, Unit, iter_rows
+from nsystui.cli import main
+from nsystui.commands import arguments
+from nsystui.output import formats
+from nsystui.questions.queries.question import COMPARISON, Question
+from nsystui.questions.queries.registry import question_named, questions
+
+SUBJECTS = sorted(ANSWERS.glob("*.txt"))
+LINES = [line for path in SUBJECTS for line in commands_of(path)]
+MANY = 60
+"""The rows of an answer that are compared in every form; a longer answer is not sorted by every column."""
+ADVICE = """
+
+`python tests/update_answers.py {}` records the answers anew. Do so only if you can say why the new answer is right."""
+# A rate is decimal (GB/s), and the names of GPUs are NVIDIA's.
+DECIMAL = re.compile(r"(?<![A-Za-z])[kKMGT]B\b(?!/s)")
+OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|\"GB\"|GB\[")
+TYPES = {"integer": int, "number": float, "string": str, "null": type(None)}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the files that the commands read, and of the jobs those that were asked for."""
+    directory = tmp_path_factory.mktemp("answers").resolve()
+    write_inputs(directory)
+    return directory
+
+
+@pytest.fixture
+def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", f"{place}/.cache")
+    return place
+
+
+@pytest.fixture(scope="module")
+def schemas() -> dict[str, Any]:
+    """The schema of each question, by its name."""
+    return json.loads(ask("schema").out)
+
+
+@pytest.mark.parametrize(
+    ("path", "keep"),
+    [
+        *(pytest.param(path, True, id=path.stem) for path in SUBJECTS),
+        *(pytest.param(path, False, id=f"{path.stem}, each alone", marks=pytest.mark.campaign) for path in SUBJECTS),
+    ],
+)
+def test_answers_are_as_recorded(here, schemas, path, keep):
+    _, *blocks = blocks_of(path.read_text(encoding="utf-8"))
+    differences = []
+    with jobs_kept_open() if keep else nullcontext():
+        for block in blocks:
+            line = block[0][2:]
+            write_jobs(shlex.split(line), here)
+            asked = ask(line, wrongly_sorted if question_of(line) else lambda answer: [])
+            recorded = [one for one in block if one and not one.startswith("#")]
+            if found := difference(recorded, lines_of(line, asked)):
+                differences.append(f"$ {line}\n{found}")
+            assert asked.missorted == [], line
+            assert decimal_names(asked.out + asked.err) == [] or line.startswith("stats"), line
+            assert PLANTED_SECRET not in asked.out + asked.err and "--global-batch" not in asked.out, line
+            for answer in asked.answers:
+                check_answer(Head(answer, MANY))
+            check_schema(line, asked.answers, schemas)
+            check_recalled(line, asked)
+    if differences:
+        pytest.fail("\n\n".join(differences) + ADVICE.format(path.stem), pytrace=False)
+
+
+def decimal_names(text: str) -> list[str]:
+    """The lines of ``text`` in which an amount of bytes has a decimal name."""
+    return [line for line in text.splitlines() if DECIMAL.search(OF_NVIDIA.sub("", line))]
+
+
+def wrongly_sorted(answer: Answer) -> list[str]:
+    """The columns by which sorting loses rows, leaves them out of order, or puts missing values before others."""
+    wrong: list[str] = []
+    if len(answer) > MANY:
+        return wrong
+    before = sorted(map(repr, iter_rows(answer)))
+    for index, column in enumerate(answer.columns):
+        for descending in (True, False):
+            after = list(iter_rows(answer.sorted_by(column.key, descending)))
+            values = [row[index] for row in after if not is_missing(row[index])]
+            # Texts have an order of their own: ranks are numbers.
+            pairs = pairwise(values if not any(isinstance(value, str) for value in values) else ())
+            is_ordered = all((a >= b) if descending else (a <= b) for a, b in pairs)
+            are_last = all(is_missing(row[index]) for row in after[len(values) :])
+            if not (is_ordered and are_last and sorted(map(repr, after)) == before):
+                wrong.append(column.key)
+    return wrong
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def check_answer(answer: Answer) -> None:
+    """JSON, CSV, Markdown, text and pandas hold the same rows; bytes have binary names, and no secret is there."""
+    rows = as_json(answer)
+    keys = [column.file_key for column in answer.columns]
+    assert len(rows) == len(answer)
+    assert all(list(row) == keys for row in rows)
+    written = {form: as_text(answer, form) for form in ("csv", "md", "table")}
+    _, *of_csv = csv.reader(io.StringIO(written["csv"], newline=""))
+    expected = [list(map(plain, answer.columns, row.values())) for row in rows]
+    assert expected == of_csv, "CSV"
+    of_markdown = [re.split(r"(?<!\\) \| ", line[2:-2]) for line in written["md"].splitlines()[2:]]
+    assert [list(map(formats.markdown_text, row)) for row in expected] == of_markdown, "Markdown"
+    assert written["table"].count("\n") == len(rows) + 2, "text"
+    for form, text in written.items():
+        of_stats = any(column.unit in (Unit.MEGABYTES, Unit.MEGABYTE_RATE) for column in answer.columns)
+        assert of_stats or decimal_names(text) == [], f"{form}: an amount of bytes with a decimal name"
+        assert PLANTED_SECRET not in text and "--global-batch" not in text, form
+        assert form == "csv" or not [char for char in text if ord(char) < 32 and char != "\n"], form
+    frame = frame_of(answer)
+    assert list(frame.columns) == list(frame.attrs["units"]) == keys
+    for column in answer.columns:
+        near = 0.51 * 10 ** -(column.decimals or 0)  # JSON has the decimals of a column, a frame has all
+        for value, row in zip(frame[column.file_key], rows, strict=True):
+            told = row[column.file_key]
+            is_same = pandas.isna(value) if told is None else told == value
+            assert is_same or abs(told - value) <= near, f"in Python {column.file_key} is {value}, in JSON {told}"
+
+
+def as_text(answer: Answer, form: str) -> str:
+    stream = io.StringIO(newline="")
+    assert formats.write(answer, form, stream) == len(answer)
+    return stream.getvalue()
+
+
+def plain(column: Column, value: Any) -> str:
+    """A value of JSON as CSV has it, with the decimals of its column."""
+    if isinstance(value, float) and column.decimals:
+        return f"{value:.{column.decimals}f}"
+    return "" if value is None else str(value)
+
+
+def question_of(line: str) -> tuple[Question, list[str]] | None:
+    """The question that a command asks and the flags of its own options, if it asks one question."""
+    name, *words = shlex.split(line)
+    try:
+        if name == "stats" and words[0] == "-r":
+            report, *flags = words[1].split(":")
+            return question_named(report, "stats"), [flag.partition("=")[0] for flag in flags]
+        question = question_named(words[0], "recipe") if name == "recipe" else question_named(name)
+    except KeyError:
+        return None
+    return question, [word[2:] for word in words if word.startswith("--") and word[2:] in question.takes]
+
+
+def check_schema(line: str, answers: list[Answer], schemas: dict[str, Any]) -> None:
+    """The rows have the keys of the schema in their order, unless options change them, with values of its types."""
+    asked = question_of(line)
+    if asked is None or asked[0].home == COMPARISON or "--by-rank" in line or "--timeunit" in line:
+        return
+    question, flags = asked
+    items = schemas[f"{question.family} {question.name}".strip()]["items"]
+    forms = {one["properties"]["table"]["const"]: one["properties"]["rows"]["items"] for one in items.get("oneOf", ())}
+    for answer in answers:
+        properties = forms.get(answer.name.rpartition("-")[2], items).get("properties", {})
+        keys = [column.file_key for column in answer.columns]
+        # What was sampled and recorded names columns that no schema can know.
+        assert flags or [key for key in keys if key in properties] == list(properties), line
+        for row in as_json(Head(answer, MANY)):
+            for key in properties.keys() & row.keys():
+                value, kinds = row[key], properties[key]["type"]
+                value = float(value) if isinstance(value, int) and "number" in kinds else value
+                assert flags or type(value) in [TYPES[kind] for kind in kinds], f"{line}: {key} is {value!r}"
+
+
+class Opened(BaseException):
+    """A command opens its files."""
+
+
+def check_recalled(line: str, asked: Any) -> None:
+    """A command that is answered again without its files prints the same."""
+
+    def opening(*_: Any, **__: Any) -> None:
+        raise Opened
+
+    if len(asked.answers) == 1:
+        with patched(arguments, "open_job", opening):
+            try:
+                again = ask(line)
+            except Opened:
+                return
+        assert (again.status, again.out, again.err) == (asked.status, asked.out, asked.err), line
+
+
+def test_every_question_is_asked_with_each_of_its_options():
+    lines = defaultdict(list)
+    for line in LINES:
+        if asked := question_of(line):
+            question, flags = asked
+            lines[question.family, question.name].append((flags, shlex.split(line)))
+    missing = []
+    for question in questions():
+        own = lines[question.family, question.name]
+        missing += [] if own else [question.name]
+        for option in question.options:
+            given = [words for flags, words in own if option.flag in flags]
+            values = {value for words in given for flag, value in pairwise(words) if flag == f"--{option.flag}"}
+            missing += [f"{question.name} --{option.flag}"] if not given else []
+            missing += [f"{question.name} --{option.flag} {one}" for one in option.choices if one not in values]
+        for view in question.views:
+            flags = {name.replace("_", "-") for name in view.values}
+            missing += [] if any(flags <= set(given) for given, _ in own) else [f"{question.name}: {view.name}"]
+    assert missing == []
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("job", ["train", "server", "mpi"])
+def test_a_packed_job_answers_in_python_as_its_exports_do(here, job):
+    write_jobs([job], here)
+    assert main(["pack", job, "-o", f"{job}.packed"]) == 0
+    with nsystui.open(job) as exports, nsystui.open(f"{job}.packed") as packed:
+        for question in questions():
+            if question.home != COMPARISON:
+                name = f"{question.family} {question.name}".strip()
+                expected, frame = exports.ask(name), packed.ask(name)
+                assert expected.equals(frame) and expected.dtypes.equals(frame.dtypes), name
+                assert expected.attrs["units"] == frame.attrs["units"], name
+                for one in (expected, frame):
+                    one.attrs["notes"] = [note for note in one.attrs["notes"] if "rank numbers" not in note]
+                assert expected.attrs["notes"] == frame.attrs["notes"], name
