@@ -4,7 +4,8 @@ A file ``answers/SUBJECT.txt`` consists of commands. The lines after a command a
 tells what they are:
 
 - ``$`` a command, without ``nsystui``; its files are `JOBS`, written into the current directory
-- ``|`` a line on standard output, ``!`` on standard error, ``?`` the exit status unless it is 0
+- ``|`` a line on standard output or in the file that the command writes, ``!`` a line on standard error
+- ``?`` the exit status unless it is 0
 - ``=`` the keys of a table in JSON, ``,`` its CSV, of which at most `ROWS` rows are recorded, and ``+`` the number of
   rows that are left out, with the sum of each column of numbers and the count of different values of the others
 - ``#`` a comment
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -136,12 +138,25 @@ def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> A
         except SystemExit as end:
             asked.status = int(end.code or 0)
         asked.out, asked.err = (_text(stream) for stream in (out, err))
+        for flag, name in pairwise(asked.words):
+            if flag in ("-o", "--paraver") and asked.status == 0:
+                asked.out += Path(name).read_text(encoding="utf-8")
     return asked
 
 
 def _text(stream: io.TextIOWrapper) -> str:
     stream.flush()
     return stream.buffer.getvalue().decode("utf-8")  # type: ignore[attr-defined]
+
+
+# A rate is decimal (GB/s), and the names of GPUs are NVIDIA's.
+DECIMAL = re.compile(r"(?<![A-Za-z])[kKMGT]B\b(?!/s)")
+OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|MB of these reports|MB of 1,000,000|`MB` are 10⁶|MB has base 1000|\"GB\"|GB\[")
+
+
+def decimal_names(text: str) -> list[str]:
+    """The lines of ``text`` in which an amount of bytes has a decimal name."""
+    return [line for line in text.splitlines() if DECIMAL.search(OF_NVIDIA.sub("", line))]
 
 
 def commands_of(path: Path) -> list[str]:

@@ -12,7 +12,6 @@ import json
 import math
 import re
 import shlex
-from collections import defaultdict
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +25,7 @@ from recorded import (
     ask,
     blocks_of,
     commands_of,
+    decimal_names,
     difference,
     jobs_kept_open,
     lines_of,
@@ -41,7 +41,7 @@ from nsystui.base.answer import Answer, Column, Head, Unit, iter_rows
 from nsystui.cli import main
 from nsystui.commands import arguments
 from nsystui.output import formats
-from nsystui.questions.queries.question import COMPARISON, Question
+from nsystui.questions.queries.question import COMPARISON, STEPS, Question
 from nsystui.questions.queries.registry import question_named, questions
 
 SUBJECTS = sorted(ANSWERS.glob("*.txt"))
@@ -51,9 +51,6 @@ MANY = 60
 ADVICE = """
 
 `python tests/update_answers.py {}` records the answers anew. Do so only if you can say why the new answer is right."""
-# A rate is decimal (GB/s), and the names of GPUs are NVIDIA's.
-DECIMAL = re.compile(r"(?<![A-Za-z])[kKMGT]B\b(?!/s)")
-OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|\"GB\"|GB\[")
 TYPES = {"integer": int, "number": float, "string": str, "null": type(None)}
 
 
@@ -106,11 +103,6 @@ def test_answers_are_as_recorded(here, schemas, path, keep):
             check_recalled(line, asked)
     if differences:
         pytest.fail("\n\n".join(differences) + ADVICE.format(path.stem), pytrace=False)
-
-
-def decimal_names(text: str) -> list[str]:
-    """The lines of ``text`` in which an amount of bytes has a decimal name."""
-    return [line for line in text.splitlines() if DECIMAL.search(OF_NVIDIA.sub("", line))]
 
 
 def wrongly_sorted(answer: Answer) -> list[str]:
@@ -230,23 +222,21 @@ def check_recalled(line: str, asked: Any) -> None:
 
 
 def test_every_question_is_asked_with_each_of_its_options():
-    lines = defaultdict(list)
-    for line in LINES:
-        if asked := question_of(line):
-            question, flags = asked
-            lines[question.family, question.name].append((flags, shlex.split(line)))
+    """The options that say what steps are have one meaning: each of their values is there once."""
+    given = {line: question_of(line) for line in LINES}
     missing = []
     for question in questions():
-        own = lines[question.family, question.name]
-        missing += [] if own else [question.name]
+        lines = {line: asked[1] for line, asked in given.items() if asked and asked[0] is question}
+        missing += [] if lines else [question.name]
         for option in question.options:
-            given = [words for flags, words in own if option.flag in flags]
-            values = {value for words in given for flag, value in pairwise(words) if flag == f"--{option.flag}"}
-            missing += [f"{question.name} --{option.flag}"] if not given else []
-            missing += [f"{question.name} --{option.flag} {one}" for one in option.choices if one not in values]
+            known = given if option.flag in {step.flag for step in STEPS} else lines
+            words = [f"--{option.flag} {one}" for one in option.choices] or [f"--{option.flag}"]
+            if question.family == "stats":
+                words = [f":{option.flag}"]
+            missing += [f"{question.name} {one}" for one in words if not any(one in line for line in known)]
         for view in question.views:
             flags = {name.replace("_", "-") for name in view.values}
-            missing += [] if any(flags <= set(given) for given, _ in own) else [f"{question.name}: {view.name}"]
+            missing += [] if any(flags <= set(own) for own in lines.values()) else [f"{question.name}: {view.name}"]
     assert missing == []
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from recorded import ANSWERS, ask, blocks_of, lines_of, write_inputs, write_jobs  # noqa: E402
+from recorded import ANSWERS, ask, blocks_of, lines_of, write_inputs, write_jobs
 
 
 def update(subjects: list[str], directory: Path) -> None:

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 import synthetic
 from support import native_count
-from synthetic import HOSTILE_NAMES, two_process_export
+from synthetic import two_process_export
 from synthetic.demo import TrainingJob
 
 from nsystui.commands import commands
@@ -233,15 +233,6 @@ class TestOutput:
     def test_a_dash_is_stdout(self, run, demo_job):
         words = ["kernels", demo_job[0], "--format", "json"]
         assert run(*words, "-o", "-").out == run(*words).out
-
-    @pytest.mark.campaign
-    def test_hostile_names_are_raw_in_files_and_safe_in_tables(self, run, table, records, tmp_path):
-        path = synthetic.hostile_names_export(tmp_path / "h.sqlite")
-        assert {row["Name"] for row in table("kernels", path, "--names", "short")} == set(HOSTILE_NAMES)
-        assert {row["name"] for row in records("kernels", path, "--names", "short")} == set(HOSTILE_NAMES)
-        for command in ("kernels", "events", "nvtx", "api", "info"):
-            shown = run(command, path)
-            assert not [char for char in shown.out + shown.err if ord(char) < 32 and char != "\n"], command
 
 
 class TestShell:

@@ -1,6 +1,5 @@
 """``nsystui diff``: how the sides are named, which tables are given, and what is refused."""
 
-import csv
 import fcntl
 import json
 import os
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 from support import shared
-from synthetic import cpu_only_export
 from synthetic.demo import TrainingJob
 
 from nsystui.commands.diff import prepared
@@ -49,35 +47,6 @@ def test_the_dashes_between_the_jobs_may_be_followed_by_options():
 
 
 @pytest.mark.campaign
-def test_two_jobs_give_every_table(demo_job, other_job, diff):
-    status, out, err = diff(*demo_job, "--", *other_job, "--format", "json")
-    assert status == 0
-    found = blocks(out)
-    assert list(found) == TABLES and all(found.values())
-    assert "per rank: A has 4 ranks with a GPU, B 2" in err
-    assert err.count("per rank: A has 4 ranks with a GPU") == 1
-
-
-@pytest.mark.campaign
-def test_two_groups_of_one_job_are_named_by_their_ranks(demo_job, diff):
-    status, out, _ = diff(*demo_job, "--ranks-a", "0-1", "--ranks-b", "2-3")
-    assert status == 0
-    assert out.startswith("B is ")  # the verdict
-    assert "\n# what changed: A is ranks 0-1, B is ranks 2-3\n" in out
-    headings = [line for line in out.splitlines() if line.startswith("# ")]
-    assert len(headings) == len(TABLES)
-    assert any("kernels by name (10 of " in line for line in headings)
-
-
-def test_a_text_says_once_who_a_and_b_are_and_has_smart_names(demo_job, diff):
-    _, out, _ = diff(*demo_job, "--ranks-a", "0", "--ranks-b", "2", "--tables", "kernels,nvtx,memory")
-    assert out.count("A is rank 0, B is rank 2") == 1
-    assert "flash_fwd<bfloat16_t>" in out and "flash_fwd_kernel<" not in out
-    _, out, _ = diff(*demo_job, "--ranks-a", "0", "--ranks-b", "2", "--tables", "kernels", "--names", "full")
-    assert "flash_fwd_kernel<" in out
-
-
-@pytest.mark.campaign
 def test_a_text_that_is_read_on_a_terminal_through_a_pipe_has_its_width(demo_job):
     """As ``nsystui diff … | less`` does: standard output is a pipe, standard error the terminal."""
     terminal, own = pty.openpty()
@@ -92,15 +61,6 @@ def test_a_text_that_is_read_on_a_terminal_through_a_pipe_has_its_width(demo_job
     assert len(tables) > 40 and max(map(len, tables)) <= 100
 
 
-@pytest.mark.campaign
-def test_one_rank_beside_itself_in_two_windows(demo_job, diff):
-    words = (demo_job[0], "--time-a", "0:300ms", "--time-b", "300ms:", "--tables", "summary", "--format", "json")
-    status, out, _ = diff(*words)
-    assert status == 0
-    spans = next(row for row in json.loads(out) if row["what"] == "time span")
-    assert spans["a"] == 300_000_000 != spans["b"]
-
-
 def test_chosen_tables_come_sorted_and_cut(demo_job, other_job, diff):
     words = (*demo_job, "--", *other_job, "--tables", "memory,kernels", "--names", "short", "--format", "json")
     _, out, _ = diff(*words, "--sort", "by_duration_ns", "--top", "3")
@@ -108,21 +68,6 @@ def test_chosen_tables_come_sorted_and_cut(demo_job, other_job, diff):
     assert list(found) == ["kernels", "memory"] and len(found["kernels"]) == 3
     sizes = [abs(row["by_duration_ns"]) for row in found["kernels"]]
     assert sizes == sorted(sizes, reverse=True)
-
-
-def test_the_call_tree_of_two_jobs_is_a_table_that_is_asked_for(demo_job, other_job, diff):
-    status, out, err = diff(*demo_job, "--", *other_job, "--tables", "calltree", "--format", "csv")
-    found = list(csv.DictReader(out.splitlines()))
-    assert status == 0 and {"Total Difference per Step (ns)", "Status", "Parent"} <= set(found[0])
-    assert "times are per step (A has" in err
-
-
-@pytest.mark.campaign
-def test_csv_has_plain_values(demo_job, diff):
-    _, out, _ = diff(*demo_job, "--ranks-a", "0", "--ranks-b", "2", "--tables", "summary", "--format", "csv")
-    found = {row["What"].strip(): row for row in csv.DictReader(out.splitlines())}
-    assert found["GPU busy"]["Unit"] == "%" and 0 < float(found["GPU busy"]["A"]) < 100
-    assert int(found["kernels launched"]["Difference"]) == 0
 
 
 @pytest.mark.campaign
@@ -141,18 +86,6 @@ def test_the_jobs_are_called_by_their_folders_where_their_files_are_alike(demo_j
     assert f"A is {demo_job[0]}, B is {other_job[0]}" in next(
         line for line in out.splitlines() if line.startswith("# ")
     )
-
-
-def test_filters_hold_for_both_sides(demo_job, other_job, diff):
-    words = ("--filter", "nccl", "--tables", "kernels", "--format", "json")
-    _, out, _ = diff(*demo_job, "--", *other_job, *words)
-    assert out and all("nccl" in row["name"] for row in json.loads(out))
-
-
-def test_a_table_that_neither_side_has_is_missing_data(tmp_path, diff):
-    path = cpu_only_export(tmp_path / "cpu.sqlite")
-    status, _, err = diff(path, "--", path, "--tables", "kernels")
-    assert status == 3 and "no GPU kernels" in err
 
 
 @pytest.mark.campaign

@@ -8,40 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 SVG = "{http://www.w3.org/2000/svg}"
-DRAWN = {
-    "gpu": ("gpu",),
-    "gpu over time": ("gpu", "--over-time", "--bins", "40"),
-    "budget": ("budget",),
-    "budget by step": ("budget", "--by", "step"),
-    "timeline": ("timeline", "--all-lanes", "--width", "120"),
-    "metrics": ("metrics",),
-    "GPU memory": ("gpu-memory",),
-    "nccl": ("nccl",),
-    "steps": ("steps",),
-    "durations": ("nccl", "--durations", "AllReduce"),
-    "a map": ("recipe", "nccl_gpu_time_util_map"),
-}
 
 
 def titles(text: str) -> list[str]:
     return [element.text or "" for element in ElementTree.fromstring(text).iter(f"{SVG}title")]
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_question_with_a_drawing_writes_it_as_svg(run, demo_job, tmp_path, name):
-    target = tmp_path / "x.svg"
-    done = run(*DRAWN[name], "-o", target, *demo_job)
-    assert done.status == 0
-    assert "wrote the drawing" in done.err
-    found = ElementTree.parse(target).getroot()
-    assert found.tag == f"{SVG}svg"
-    assert len(list(found.iter(f"{SVG}path"))) + len(list(found.iter(f"{SVG}rect"))) > 3
-
-
-def test_it_goes_to_standard_output_where_no_file_is_named(run, demo_job):
-    done = run("gpu", *demo_job, "--format", "svg")
-    assert done.status == 0
-    assert ElementTree.fromstring(done.out).tag == f"{SVG}svg"
 
 
 @pytest.mark.campaign
@@ -56,12 +26,6 @@ def test_bars_of_the_budget_are_the_numbers_of_its_table(run, demo_job):
         assert own["compute"] == pytest.approx(row["compute_percent"], abs=0.05)
         assert own["exposed NCCL"] == pytest.approx(row["exposed_nccl_percent"], abs=0.05)
         assert sum(own.values()) == pytest.approx(100, abs=0.5)
-
-
-def test_lanes_of_the_gpus_are_as_busy_as_their_table(run, demo_job):
-    rows = run("gpu", *demo_job, "--format", "json").json
-    drawn = titles(run("gpu", *demo_job, "--format", "svg").out)[1:]
-    assert drawn == [f"rank {row['rank']} busy {row['busy_percent']:.1f} %" for row in rows]
 
 
 @pytest.mark.campaign
@@ -84,30 +48,6 @@ def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
     for one in drawn:
         near = [other[2] for other in expected if other[:2] == one[:2]]
         assert near == [pytest.approx(one[2], rel=1e-3)]
-
-
-def test_lanes_of_the_memory_reach_the_peaks_of_its_table(run, demo_job):
-    from nsystui.base.answer import Unit
-    from nsystui.base.units import format_value
-
-    rows = run("gpu-memory", *demo_job, "--format", "json").json
-    drawn = titles(run("gpu-memory", *demo_job, "--format", "svg").out)[1:]
-    assert drawn == [
-        f"rank {row['rank']} {row['memory']} ≤ {format_value(Unit.BYTES, row['peak_bytes'])}" for row in rows
-    ]
-
-
-def test_lanes_of_the_steps_have_the_medians_of_their_table(run, demo_job):
-    from nsystui.base.answer import Unit
-    from nsystui.base.units import format_value
-
-    rows = [row for row in run("steps", *demo_job, "--format", "json").json if row["rank"] != "all"]
-    drawn = titles(run("steps", *demo_job, "--format", "svg").out)
-    longest = max(row["max_ns"] for row in rows)
-    assert drawn == [
-        f"time of each step; a full lane is {format_value(Unit.DURATION, longest)}",
-        *(f"rank {row['rank']} median {format_value(Unit.DURATION, row['median_ns'])}" for row in rows),
-    ]
 
 
 @pytest.mark.parametrize(

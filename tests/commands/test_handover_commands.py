@@ -1,13 +1,11 @@
 """``nsystui export`` and ``nsystui ncu`` as a script meets them."""
 
 import json
-import shlex
 import sqlite3
 from contextlib import closing
 
 import campaign
 import pytest
-from synthetic import cpu_only_export, two_process_export
 from synthetic.demo import PLANTED_SECRET
 
 
@@ -51,24 +49,8 @@ class TestExport:
         assert done.status == 3 and "nothing in the selection" in done.err
         assert not list(tmp_path.iterdir())
 
-    def test_kinds_that_were_not_recorded_are_named(self, refused, tmp_path):
-        export = two_process_export(tmp_path / "rank0.sqlite")
-        said = refused("export", "--paraver", tmp_path / "job.prv", export, "--kinds", "sync,mpi", status=3)
-        assert "no CUDA synchronisations" in said and "no MPI calls" in said and "NVTX" not in said
-
 
 class TestNcu:
-    def test_stdout_is_comments_and_commands(self, run, demo_job):
-        done = run("ncu", demo_job[0], "--kernel", "AllReduce", "--launch", "2")
-        comment, command = done.out.splitlines()
-        assert comment.startswith("# rank 0, pid ") and "launch 2 of " in comment
-        words = shlex.split(command)
-        assert words[0] == "ncu" and words[-1] == "..."
-        assert words[words.index("--launch-skip") + 1 : words.index("--launch-skip") + 4] == [
-            "1", "--launch-count", "1",
-        ]  # fmt: skip
-        assert "note: " in done.err
-
     def test_a_row_of_the_event_list_is_the_launch_that_it_says(self, run, demo_job):
         with closing(sqlite3.connect(f"{demo_job[0].as_uri()}?mode=ro", uri=True)) as connection:
             starts = connection.execute("SELECT start FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY start").fetchall()
@@ -89,6 +71,3 @@ class TestNcu:
     )
     def test_what_is_wrong_is_one_line(self, refused, demo_job, words, said):
         assert said in refused("ncu", demo_job[0], *words, lines=1)
-
-    def test_an_export_without_kernels_says_what_to_record(self, refused, tmp_path):
-        assert "record with `nsys profile" in refused("ncu", cpu_only_export(tmp_path / "cpu.sqlite"), status=3)

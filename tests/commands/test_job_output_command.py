@@ -4,27 +4,6 @@ import pytest
 from synthetic.demo import PLANTED_SECRET
 
 
-def test_lines_have_times_and_steps(run, demo_job):
-    done = run("info", demo_job[1], "--job-output", "--format", "csv")
-    rows = done.table
-    assert done.status == 0
-    assert [row["Text"].partition(" INFO ")[2].partition(" loss")[0] for row in rows] == [
-        "training demo-1b on 4 ranks", "step 0", "step 1", "step 2"
-    ]  # fmt: skip
-    assert [row["Step"] for row in rows] == ["", "0", "1", "2"]
-    assert {row["Rank"] for row in rows} == {"1"}
-    times = [int(row["Time (ns)"]) for row in rows]
-    assert times == sorted(times)
-    assert "14 lines that look like environment variables or keys are left out" in done.err
-
-
-@pytest.mark.parametrize("form", ["csv", "json", "md", "table"])
-def test_no_variable_is_in_any_format(run, demo_job, form):
-    done = run("info", *demo_job, "--job-output", "--format", form)
-    assert done.status == 0
-    assert not [word for word in (PLANTED_SECRET, "SLURM_JOB_ID", "AWS_SECRET") if word in done.out + done.err]
-
-
 @pytest.mark.campaign
 def test_packed_job_has_the_output_only_where_it_was_asked_for(run, demo_job, tmp_path):
     without, having = tmp_path / "without", tmp_path / "with"

@@ -8,9 +8,9 @@ from synthetic import payload_export
 from synthetic.demo import TrainingJob
 
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)  # that of the fixture demo_job
-COLLECTIVES = len(SMALL_JOB.step_collectives) * SMALL_JOB.steps * SMALL_JOB.ranks
+
+
 # A send and a receive share a kernel.
-CALLS = COLLECTIVES + SMALL_JOB.steps * SMALL_JOB.ranks
 
 
 @pytest.fixture(scope="module")
@@ -19,35 +19,6 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestGroups:
-    def test_the_usual_ones_are_collective_and_size(self, run, payload):
-        usual = run("nccl", payload, "--format", "csv")
-        assert usual.out == run("nccl", payload, "--by", "collective,size", "--format", "csv").out
-        assert list(usual.table[0])[:3] == ["What", "Collective", "Message Size"]
-        assert usual.status == 0
-
-    @pytest.mark.parametrize("words", [("--by", "collective"), ("--all-sizes",)])
-    def test_by_collective_alone(self, run, payload, words):
-        table = run("nccl", payload, *words, "--format", "csv").table
-        assert "Message Size" not in table[0]
-        assert [row["Count"] for row in table if row["What"] == "kernel"] == ["1"] * 6
-
-    def test_bandwidth_and_exposed_time_are_plain_numbers(self, run, payload):
-        told = {
-            row["Collective"]: row for row in run("nccl", payload, "--format", "csv").table if row["What"] == "kernel"
-        }
-        row = told["AllReduce"]
-        assert float(row["AlgBW (B/s)"]) == pytest.approx(4 * 1024**2 / 500e-6, rel=1e-6)
-        assert float(row["BusBW (B/s)"]) == pytest.approx(1.5 * 4 * 1024**2 / 500e-6, rel=1e-6)
-        assert (row["Exposed Time (ns)"], row["Overlapped (%)"], row["Reduction"]) == ("500000", "0.0", "Avg")
-
-    def test_by_step_counts_the_same_in_each(self, run, demo_job):
-        done = run("nccl", *demo_job, "--by", "rank,step", "--format", "csv")
-        kernels = [row for row in done.table if row["What"] == "kernel"]
-        assert {row["Step"] for row in kernels} == {str(step) for step in range(SMALL_JOB.steps)}
-        assert {row["Count"] for row in kernels} == {str(len(SMALL_JOB.step_collectives))}
-        assert len(kernels) == SMALL_JOB.ranks * SMALL_JOB.steps
-        assert "steps are the NVTX ranges `step *` (3 a rank)" in done.err
-
     @pytest.mark.campaign
     def test_the_user_says_what_a_step_is(self, run, demo_job):
         done = run("nccl", demo_job[0], "--by", "step", "--step-range", "^backward$", "--format", "csv")
@@ -73,25 +44,6 @@ class TestGroups:
 
 
 class TestSingleRows:
-    def test_a_row_for_each_call(self, run, demo_job):
-        table = run("nccl", *demo_job, "--calls", "--format", "csv").table
-        assert len(table) == CALLS
-        assert not [row for row in table if not row["Kernel"].startswith("ncclDevKernel_")]
-        keys = ("Message Size (B)", "Start (ns)", "Duration (ns)", "Kernel Start (ns)", "Kernel Duration (ns)", "Rank")
-        assert all(row[key].isdecimal() for row in table for key in keys)
-        assert {row["Rank"] for row in table} == {str(rank) for rank in range(SMALL_JOB.ranks)}
-        assert len(run("nccl", *demo_job, "--kernels", "--format", "csv").table) == COLLECTIVES
-
-    @pytest.mark.campaign
-    def test_only_those_of_a_collective_or_of_a_management_call(self, run, payload):
-        assert [row["Name"] for row in run("nccl", payload, "--calls", "Send", "--format", "csv").table] == ["ncclSend"]
-        assert len(run("nccl", payload, "--calls", "ncclGroupEnd", "--format", "csv").table) == 1
-        assert len(run("nccl", payload, "--kernels", "AllGather", "--format", "csv").table) == 1
-
-    def test_only_those_of_a_bucket(self, run, payload):
-        table = run("nccl", payload, "--calls", "--bucket", "64KiB-1MiB", "--format", "csv").table
-        assert [row["Name"] for row in table] == ["ncclReduceScatter", "ncclSend", "ncclRecv"]
-
     def test_with_the_step_where_it_is_asked_for(self, run, demo_job):
         assert "Step" not in run("nccl", demo_job[0], "--calls", "--format", "csv").table[0]
         table = run("nccl", demo_job[0], "--calls", "--step-range", "^step", "--format", "csv").table
@@ -100,33 +52,6 @@ class TestSingleRows:
     @pytest.mark.parametrize("option", ["--calls", "--kernels", "--sizes"])
     def test_a_file_is_no_collective(self, refused, payload, option):
         assert "write the files first" in refused("nccl", option, payload)
-
-
-class TestSizes:
-    def test_kernels_by_exact_size(self, run, payload):
-        table = run("nccl", payload, "--sizes", "--format", "csv").table
-        assert [(row["Collective"], row["Message Size (B)"]) for row in table] == [
-            ("AllGather", "65535"),
-            ("AllReduce", str(4 * 1024**2)),
-            ("Broadcast", str(1024**2)),
-            ("Reduce", str(16 * 1024**2)),
-            ("ReduceScatter", "65536"),
-            ("SendRecv", str(2 * 1_048_575)),
-        ]
-        assert {row["Med (ns)"] for row in table} == {"500000.0"}
-        assert {row["CV (%)"] for row in table} == {"0.0"}
-
-    @pytest.mark.parametrize(
-        ("how", "key", "value"), [("pow2", "Message Size From (B)", "32768"), ("bucket", "Message Size", "<64KiB")]
-    )
-    def test_kernels_by_ranges_of_sizes(self, run, payload, how, key, value):
-        assert run("nccl", payload, "--sizes", how, "--format", "csv").table[0][key] == value
-
-
-def test_help_tells_every_group_and_what_the_measures_mean(run):
-    text = run("nccl", "--help").out
-    for word in ("pow2", "datatype", "reduction", "exposed", "busbw", "--step-range", "2(n-1)/n"):
-        assert word in text
 
 
 def test_logs_tell_sizes_that_the_export_does_not(run, tmp_path):

@@ -41,42 +41,6 @@ def found(records, log):
 
 
 class TestTables:
-    def test_a_table_for_each_question_and_the_notes_at_the_end(self, run, log):
-        done = run("nccl-log", log)
-        assert done.status == 0
-        assert done.out.count("# ") == len(USUAL)
-        assert "GiB" in done.out
-        assert "note: 6 calls in 11 lines; 0 more could not be read" in done.err
-
-    def test_json_is_one_array_of_tables_with_exact_numbers(self, found):
-        tables = found()
-        assert list(tables) == USUAL
-        total = 3 * 2**33 + 1200
-        assert tables["ops"] == [
-            {
-                "op": "AllReduce",
-                "calls": 6,
-                "calls_per_gpu": 3.0,
-                "min_bytes": 400,
-                "avg_bytes": total / 6,
-                "max_bytes": 2**33,
-                "total_bytes": total,
-            }
-        ]
-        assert tables["communicators"][0]["in_log"] == "0-1"
-
-    def test_one_table_is_csv_without_a_title(self, table, log):
-        ranks = table("nccl-log", log, "--tables", "ranks")
-        told = [(row["Rank"], row["Calls"], row["Last opCount"]) for row in ranks]
-        assert told == [("0", "3", "2e"), ("1", "3", "2e")]
-
-    def test_the_topology_and_what_looks_wrong_in_it_come_unasked(self, found, log):
-        texts = ("Ring 00 : 1 -> 0 -> 1", "Channel 00/01 : 0 1", "Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0")
-        log.write_text("".join(f"n1:1:7 [0] NCCL INFO {text}\n" for text in texts) + LOG)
-        tables = found()
-        assert (tables["rings"][0]["ring"], tables["transports"][0]["way"]) == ("n1: 0-1", "Socket")
-        assert [row["problem"] for row in tables["problems"]] == ["it runs over TCP"]
-
     def test_markdown_has_a_heading_for_each_table(self, run, log):
         lines = run("nccl-log", log, "--tables", "ops,gpus", "--format", "md").out.splitlines()
         headings = ["## Calls and message sizes by op", "## Calls of each GPU"]
@@ -93,20 +57,8 @@ class TestTables:
         assert [row["Count"] for row in done.table] == [str(2**31)]
         assert "--tables calls" in refused("nccl-log", log, "--sort", "count")
 
-    def test_every_table_comes_if_all_are_asked_for(self, run, log):
-        done = run("nccl-log", log, "--tables", "all", "--format", "json")
-        every = ["steps", "iterations", *USUAL[1:5], "ranks", "gpus", "lines"]
-        assert [block["table"] for block in done.json] == every
-        assert "tuning" not in done.err
-
     def test_a_table_asked_for_by_name_that_has_no_rows_is_told(self, refused, log):
         assert "tuning: no rows" in refused("nccl-log", log, "--tables", "tuning", status=3)
-
-    def test_unread_lines_are_counted_and_told(self, run, log):
-        log.write_text(LOG + BROKEN)
-        done = run("nccl-log", log, "--tables", "lines", "--format", "csv")
-        assert {row["What"]: row["Number"] for row in done.table}["unread calls, cut short before the datatype"] == "1"
-        assert "1 more could not be read (1 cut short before the datatype)" in done.err
 
     @pytest.mark.parametrize(
         "words",
@@ -207,12 +159,6 @@ class TestProgram:
         )
         assert piped.stdout == "# Step time and TFLOPS per GPU, from the training's own lines\n"
         assert "Traceback" not in piped.stderr
-
-    def test_it_stands_in_the_help_and_has_its_own(self, run):
-        assert "nccl-log" in run("--help").out
-        done = run("nccl-log", "--help")
-        assert "--steps A:B" in done.out and "communicators" in done.out
-        assert "did you mean `nsystui nccl-log`" in run("nccl-logs").err
 
 
 def test_a_choice_of_the_tuner_has_the_communicators_that_called_for_it(run, tmp_path):

@@ -29,7 +29,7 @@ from nsystui.ui.loading import Loading, ReportReady
 
 QUESTIONS = (("kernels", "--by", "rank"), ("mpi",), ("events", "--top", "200"), ("info", "--show", "contents"))
 QUESTIONS += (("kernels", "--time", "100ms:300ms", "--ranks", "0"),)
-"""The others are asked of a packed job in test_every_question."""
+"""The others are asked of a packed job in test_answers."""
 
 
 REPORT = "reports/rank=1/report.json"

@@ -1,14 +1,8 @@
 """``nsystui recipe``: the list, the help of each recipe, tables and drawings, and what is refused."""
 
 import pytest
-from synthetic import cpu_only_export, whole_graph_export
-from test_byte_units import decimal_names
 
-from nsystui.base.answer import Unit
-from nsystui.base.units import format_value
 from nsystui.questions.recipes import all_recipes
-
-MAPS = [recipe.name for recipe in all_recipes() if recipe.map and recipe.name[:3] not in ("mpi", "ucx")]
 
 
 @pytest.mark.parametrize("words", [[], ["--list-recipes"]])
@@ -28,32 +22,6 @@ def test_the_help_of_a_recipe_names_what_nvidias_gets_wrong(run, recipe):
         assert " ".join(text.split()) in words
     assert all(f"--{option}" in words for option in recipe.takes)
     assert max(map(len, done.out.splitlines())) <= 90
-
-
-@pytest.mark.parametrize("name", MAPS)
-def test_a_map_is_drawn_with_a_line_for_each_rank_or_adapter(run, demo_job, name):
-    done = run("recipe", name, *demo_job, "--width", "80")
-    lines = done.out.splitlines()
-    titles = [line for line in lines if line and not line.startswith(" ") and "spans of" not in line]
-    assert done.status == 0 and titles
-    count = 2 if name == "network_traffic_map" else 4  # the two ranks of a host saw one adapter
-    for title in titles:
-        first = lines.index(title) + 1
-        if title.endswith(": 0 everywhere"):
-            continue
-        assert sum(max(line) >= "▁" for line in lines[first : first + count]) == count
-        assert "│" in lines[first + count]
-    assert max(map(len, lines)) <= 80
-    assert decimal_names(done.out + done.err) == []
-
-
-def test_a_drawn_map_words_rates_with_their_unit_and_ends_with_the_mean_of_the_table(run, demo_job):
-    lines = run("recipe", "network_traffic_map", *demo_job, "--width", "80").out.splitlines()
-    assert not [line for line in lines if "e+" in line]
-    received = next(number for number, line in enumerate(lines) if line.startswith("Received, full height "))
-    assert lines[received].endswith(" GB/s")
-    mean = float(run("network", *demo_job, "--format", "json").json[0]["received_bytes_per_s"])
-    assert lines[received + 1].endswith(f" {format_value(Unit.RATE, mean)}")
 
 
 def test_a_map_is_a_table_where_a_format_or_an_order_is_asked_for(run, demo_job, tmp_path):
@@ -96,21 +64,6 @@ def test_ranks_apart_go_to_a_file_with_their_column(run, demo_job, tmp_path):
 )
 def test_what_makes_no_sense_is_one_line(refused, demo_job, words, said):
     assert said in refused("recipe", *words, demo_job[0], lines=1)
-
-
-def test_an_export_that_lacks_the_data_says_what_to_record(run, table, tmp_path):
-    path = cpu_only_export(tmp_path / "cpu.sqlite")
-    lacking = {"cuda_gpu_kern_sum": "cuda", "nccl_gpu_time_util_map": "cuda", "ucx_gpu_time_util_map": "ucx"}
-    for name, option in lacking.items():
-        done = run("recipe", name, path)
-        assert done.status == 3 and f"record with `nsys profile -t {option}" in done.err
-    assert table("recipe", "mpi_sum", path)[0]["Name"] == "MPI_Allreduce"
-
-
-def test_a_rule_that_finds_nothing_is_no_lack_of_data(run, tmp_path):
-    path = whole_graph_export(tmp_path / "graphs.sqlite")
-    done = run("recipe", "gpu_gaps", path, "--format", "csv")
-    assert (done.status, done.table) == (0, []) and "count as busy" in done.err
 
 
 def test_diff_is_the_command_diff(run, demo_job):

@@ -21,7 +21,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries import derived, statistics
-from nsystui.questions.queries.registry import questions
 from nsystui.store import cache as cache_module
 from nsystui.store.cache import Cache, default_directory
 from nsystui.store.session import Session
@@ -53,41 +52,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 class TestGivenAgain:
-    @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        "words",
-        [
-            SUM,
-            ("stats", "-r", "cuda_api_sum,cuda_gpu_mem_size_sum"),
-            ("stats", "-r", "cuda_gpu_kern_sum:base", "--format", "json", "--timeunit", "ms"),
-            ("stats", "-r", "nvtx_sum", "--format", "md"),
-            ("kernels",),
-            ("kernels", "--names", "short", "--by", "rank,device", "--format", "csv"),
-            ("nccl", "--format", "json"),
-            ("ranks",),
-            ("gaps", "--format", "md"),
-            ("nvtx", "--format", "csv"),
-            ("functions",),
-            ("recipe", "gpu_gaps"),
-            ("timeline", "--format", "csv"),
-            ("triage",),
-            ("triage", "--format", "json"),
-            ("triage", "--not-checked", "--top", "2", "--fail-on", "warning"),
-        ],
-    )
-    def test_the_same_text_without_opening_the_files(self, run, demo_job, opened, words):
-        first, second = run(*words, demo_job[0]), run(*words, demo_job[0])
-        assert first.out
-        assert (second.status, second.out, second.err) == (first.status, first.out, first.err)
-        assert opened == ["opened"]
-
-    @pytest.mark.campaign
-    def test_every_question_of_the_catalogue_as_it_was_answered(self, run, demo_job):
-        for question in questions():
-            words = (*question.command({}).split(), "--format", "csv", *demo_job[:2])
-            first = run(*words)
-            assert run(*words) == first, words
-
     @pytest.mark.campaign
     def test_of_a_packed_job_until_it_is_packed_again(self, run, demo_job, opened, tmp_path):
         packed = tmp_path / "packed"

@@ -8,6 +8,8 @@ from synthetic import training_job
 from nsystui.base.answer import Unit
 from nsystui.base.units import format_value
 
+pytestmark = pytest.mark.campaign
+
 SHARES = ("busy_percent", "compute_percent", "nccl_percent", "exposed_nccl_percent", "memory_percent", "idle_percent")
 WINDOW = ("--time", "300ms:1200ms")
 
@@ -42,7 +44,6 @@ def rows(run, job, asked):
     return rows
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize("window", [(), WINDOW], ids=["all time", "a window"])
 def test_overview_gpu_and_ranks_have_the_same_shares(rows, window):
     overview = rows("overview", *window)
@@ -50,7 +51,6 @@ def test_overview_gpu_and_ranks_have_the_same_shares(rows, window):
     assert [row["kernels"] for row in overview] == [row["kernels"] for row in rows("ranks", *window)]
 
 
-@pytest.mark.campaign
 def test_the_comparison_has_their_means(run, rows, job):
     summary = run("diff", *job, "--", *job, "--tables", "summary", "--format", "json").json
     told = {row["what"].strip(): row["a"] for row in summary}
@@ -107,7 +107,6 @@ def test_the_exposed_time_of_collectives_is_that_of_the_gpus(rows):
     assert sum(row["exposed_ns"] or 0 for row in rows("nccl")) == sum(row["exposed_nccl_ns"] for row in rows("gpu"))
 
 
-@pytest.mark.campaign
 def test_the_straggler_has_the_counts_and_the_wait_of_the_ranks(rows):
     (finding,) = [row for row in rows("triage") if row["id"] == "straggler"]
     rank = next(row for row in rows("ranks") if row["rank"] == 2)

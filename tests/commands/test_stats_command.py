@@ -7,8 +7,6 @@ import duckdb
 import pytest
 from synthetic import ExportWriter, cpu_only_export
 
-from nsystui.questions.stats import all_reports
-
 SUM, SIZES = "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"
 
 
@@ -22,34 +20,9 @@ def tables(text: str) -> list[list[dict[str, str]]]:
 
 
 class TestReports:
-    def test_several_follow_one_another_with_an_empty_line_between(self, run, demo_job):
-        words = ["--format", "csv", demo_job[0]]
-        done = run("stats", "-r", f"cuda_gpu_mem_time_sum, {SIZES}", *words)
-        first, second = done.out.split("\n\n")
-        assert first.startswith("Time (%),Total Time (ns),Count")
-        assert second.startswith("Total (MB),Count")
-        assert run("stats", "-r", "cuda_gpu_mem_time_sum", "-r", SIZES, *words).out == done.out
-
-    def test_they_are_listed_without_a_file_each_with_a_line(self, run):
-        done = run("stats", "--list-reports")
-        assert done.status == 0
-        lines = done.out.splitlines()
-        assert len(lines) == len(all_reports())
-        assert any(line.startswith("cuda_gpu_kern_sum[:nvtx-name][:base|:mangled]  ") for line in lines)
-
     def test_old_names_are_the_same_reports(self, run, demo_job):
         words = ["--format", "csv", demo_job[0]]
         assert run("stats", "-r", "gpukernsum", *words).out == run("stats", "-r", SUM, *words).out
-
-    def test_without_a_name_come_the_usual_ones_that_the_export_can_answer(self, run, demo_job):
-        done = run("stats", demo_job[0])
-        assert done.status == 0
-        titles = [line for line in done.out.splitlines() if line.startswith("# ")]
-        assert [title.split(":")[0] for title in titles] == [
-            "# nvtx_sum", "# osrt_sum", "# cuda_api_sum", "# cuda_gpu_kern_sum", "# cuda_gpu_mem_time_sum",
-            "# cuda_gpu_mem_size_sum",
-        ]  # fmt: skip
-        assert "um_sum" not in done.err
 
     @pytest.mark.parametrize(
         ("report", "complaint"),
@@ -162,13 +135,6 @@ class TestTimeUnit:
 
 
 class TestBlocks:
-    def test_each_rank_has_a_table_with_its_title(self, run, demo_job):
-        done = run("stats", "-r", SUM, *demo_job, "--by-rank", "--format", "csv")
-        titles = [line for line in done.out.splitlines() if line.startswith("#")]
-        assert titles == [f"# {SUM}, rank {rank}: kernels by name" for rank in range(4)]
-        alone = run("stats", "-r", SUM, demo_job[2], "--format", "csv").table
-        assert tables(done.out)[2] == alone
-
     def test_over_several_exports_the_statistics_are_of_all_rows(self, run, demo_job):
         together = {row["Name"]: row for row in run("stats", "-r", SUM, *demo_job, "--format", "csv").table}
         each = tables(run("stats", "-r", SUM, *demo_job, "--by-rank", "--format", "csv").out)
@@ -176,11 +142,6 @@ class TestBlocks:
             parts = [part for table in each for part in table if part["Name"] == name]
             assert int(row["Total Time (ns)"]) == sum(int(part["Total Time (ns)"]) for part in parts)
             assert int(row["Max (ns)"]) == max(int(part["Max (ns)"]) for part in parts)
-
-    def test_json_is_one_document(self, run, demo_job):
-        found = run("stats", "-r", f"{SUM},{SIZES}", *demo_job[:2], "--by-rank", "--format", "json").json
-        assert [(block["report"], block["rank"]) for block in found] == [(SUM, 0), (SUM, 1), (SIZES, 0), (SIZES, 1)]
-        assert all(block["rows"] for block in found)
 
     def test_files_get_the_names_of_their_reports(self, run, demo_job, tmp_path):
         target = tmp_path / "out.csv"

@@ -1,21 +1,5 @@
 """``nsystui timeline``: the lanes as text and as a table."""
 
-from nsystui.questions.timeline.picture import LEGEND
-
-
-def test_a_line_for_each_gpu_as_wide_as_asked(run, demo_job):
-    done = run("timeline", *demo_job, "--width", "90")
-    head, *lines = done.out.splitlines()
-    assert LEGEND in head and done.status == 0
-    assert [line[:10].rstrip() for line in lines] == [f"rank {rank} GPU" for rank in range(4)]
-    assert {len(line) for line in lines} == {90}
-    assert all("K" in line for line in lines)
-
-
-def test_all_lanes_are_those_of_the_screen(run, demo_job):
-    labels = [line[:19].strip() for line in run("timeline", demo_job[0], "--all-lanes").out.splitlines()[1:]]
-    assert labels[:2] == ["rank 0 GPU", "NVTX python"] and {"API", "stream 7"} <= set(labels)
-
 
 def test_a_row_for_each_lane_and_column_with_what_dominates_it(run, demo_job):
     rows = run("timeline", *demo_job[:2], "--width", "25", "--format", "json").json

@@ -3,8 +3,8 @@
 import shlex
 
 import pytest
-from synthetic import empty_export, training_job, whole_graph_export
 from synthetic import illnesses as ill
+from synthetic import training_job, whole_graph_export
 from synthetic.demo import TrainingJob
 
 
@@ -20,21 +20,6 @@ def healthy(tmp_path_factory):
     return job.write(tmp_path_factory.mktemp("healthy"))
 
 
-def test_findings_come_with_cost_advice_and_the_command_that_shows_more(run, stalled):
-    done = run("triage", *stalled, "--fail-on", "error")
-    assert done.status == 0
-    lines = done.out.splitlines()
-    assert lines[0].startswith("In a step, the GPU computes ")
-    assert any("warning" in line for line in lines[:4])
-    (head,) = [line for line in lines if line.startswith("W  idle-gaps")]
-    assert " ms, " in head
-    assert head.endswith(" % of the job")
-    for start in ("   how to fix: ", "   why: "):
-        assert any(line.startswith(start) for line in lines)
-    assert all(len(line) < 80 for line in lines if "nsystui" not in line)
-    assert run("triage", *stalled, "--no-cache").out == done.out
-
-
 def test_the_command_that_shows_more_can_be_pasted(run, stalled):
     """It names the files of the job, and a window in milliseconds: the table has the gap that the finding is about."""
     lines = run("triage", *stalled).out.splitlines()
@@ -42,35 +27,6 @@ def test_the_command_that_shows_more_can_be_pasted(run, stalled):
     again = run(*shlex.split(command))
     assert again.status == 0, again.err
     assert "ms:" in command and all(str(path) in command for path in stalled)
-
-
-@pytest.mark.campaign
-def test_the_rules_that_could_not_judge_are_a_count_and_listed_on_request(run, stalled):
-    told, listed = run("triage", *stalled).out, run("triage", *stalled, "--not-checked").out
-    assert "straggler: needs" not in told and "rules lack data" in told
-    assert "\n-  straggler: needs " in listed
-    assert told.splitlines()[-1].strip().endswith("--not-checked")
-
-
-@pytest.mark.campaign
-def test_a_healthy_job_is_said_to_be_healthy(run, healthy):
-    done = run("triage", *healthy, "--fail-on", "warning")
-    assert "\nNo issues found." in done.out
-    assert done.status == 0
-
-
-@pytest.mark.campaign
-def test_json_has_the_findings_and_what_was_not_checked_and_a_script_may_fail_on_them(run, stalled):
-    words = ("triage", *stalled, "--fail-on", "warning", "--format", "json")
-    done, again = run(*words), run(*words, "--no-cache")
-    gap = next(row for row in done.json if row["id"] == "idle-gaps")
-    assert gap["severity"] == "warning"
-    assert gap["end_ns"] - gap["start_ns"] == pytest.approx(200e6, rel=0.1)
-    assert "not checked" in {row["severity"] for row in done.json}
-    assert (again.status, again.out) == (done.status, done.out) == (1, done.out)
-    # Fewer findings are shown, and all decide the status.
-    few = run("triage", *stalled, "--top", "0", "--fail-on", "warning")
-    assert few.status == 1 and "idle-gaps" not in few.out
 
 
 @pytest.mark.campaign
@@ -110,12 +66,6 @@ def test_a_threshold_is_changed(run, refused, stalled):
     refused("triage", *stalled, "--set", "gap=5", lines=1)
 
 
-def test_an_export_without_anything_is_not_called_healthy(run, tmp_path):
-    done = run("triage", empty_export(tmp_path / "empty.sqlite"))
-    assert done.status == 0
-    assert "No issues found" not in done.out and "Not checked:" in done.out
-
-
 class TestBaseline:
     """The healthy job, and the same with a stall."""
 
@@ -142,30 +92,6 @@ class TestBaseline:
         assert done.status == 0
         assert done.out.startswith("1.30 × faster: a step takes ")
         assert "\nNothing got worse." in done.out and "GONE    W  idle-gaps (was " in done.out
-
-    @pytest.mark.campaign
-    def test_programs_get_a_table_and_people_a_report(self, run, ill, healthy, tmp_path):
-        words = ("triage", *ill, "--baseline", *healthy)
-        gap = next(row for row in run(*words, "--format", "json").json if row["id"] == "idle-gaps")
-        assert gap["change"] == "new"
-        assert gap["baseline_percent"] < 5 < gap["percent"]
-        target = tmp_path / "triage.md"
-        assert run(*words, "-o", target).status == 0
-        text = target.read_text()
-        assert "## New: W  idle-gaps  " in text and "| step time, median |" in text
-
-
-def test_a_rule_is_explained_without_any_export(run):
-    done = run("triage", "--explain", "idle-gaps")
-    assert done.status == 0
-    assert "what the CPU" in done.out and "gap_ms (1): an idle gap of a GPU is long" in done.out
-    assert "Measured" in done.out
-
-
-def test_every_rule_has_an_explanation_and_an_unknown_one_is_told(run, refused):
-    for name in ("straggler", "no-gpu-work", "ranks-missing", "tensor-activity"):
-        assert run("triage", "--explain", name).out.startswith(name)
-    assert "idle-gaps" in refused("triage", "--explain", "idle-gap")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import edit, native, session_over
-from synthetic import ExportWriter, old_schema_export
+from synthetic import ExportWriter
 from synthetic.writing.host import Frame, Pool
 from synthetic.writing.target import Process
 
@@ -17,7 +17,6 @@ from nsystui.base.selection import Selection, Window
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_allocations import allocation_table
 from nsystui.questions.memory.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table
-from nsystui.questions.queries.registry import question_named
 
 MS = 1_000_000
 DEVICE, PINNED = 2, 1
@@ -221,15 +220,6 @@ class TestTable:
         only = Selection(tasks=frozenset({job.ranks[1].task}))
         assert [row["rank"] for row in memory_table(job, only).records()] == [1]
 
-    def test_missing_memory_says_what_to_record(self, opened, tmp_path):
-        job = OpenJob(opened(old_schema_export(tmp_path / "x.sqlite")))
-        for answer in (memory_table(job, Selection()), pool_table(job, Selection())):
-            assert not answer.rows
-            assert answer.notes == (
-                "no allocations and frees of memory by CUDA in this export: "
-                "record with `nsys profile --cuda-memory-usage=true`",
-            )
-
     def test_every_schema_can_tell(self, job_with):
         managed = {"address": 64, "memory": 4}
         for schema in ("2.9.1", "3.0.0", "3.28.1"):
@@ -336,16 +326,3 @@ class TestPools:
         assert (row["rank"], row["pool"], row["peak"], row["used"]) == (0, "0x1000", 4_000, 1_000)
         assert (row["unused_percent"], row["peak_time"], row["peak_used"]) == (75.0, 20, 3_900)
         assert (row["allocations"], row["frees"], row["trims"]) == (3, 1, 1)
-
-    def test_memory_without_pools_is_said(self, demo_session):
-        answer = pool_table(OpenJob(demo_session), Selection())
-        assert answer.notes == ("no memory pools: all memory was allocated with cudaMalloc, not cudaMallocAsync",)
-
-
-def test_question_is_asked_by_its_options(demo_session):
-    question = question_named("gpu-memory")
-    names = {}
-    for given in ({}, {"over_time": True}, {"allocations": "all"}, {"pools": True}):
-        values = {**question.default_values(), **given}
-        names[question.ask(OpenJob(demo_session), Selection(), question.read(values)).name] = given
-    assert list(names) == ["gpu-memory", "gpu-memory-time", "gpu-memory-allocations", "gpu-memory-pools"]

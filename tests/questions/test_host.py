@@ -268,14 +268,6 @@ def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path):
     assert row["cpu"] == 12 * MS and sum(row[part] or 0 for part in PARTS) == 14 * MS
 
 
-def test_what_is_not_recorded_is_said_with_what_to_record(tmp_path: Path, capsys):
-    with ExportWriter(tmp_path / "none.sqlite") as export:
-        export.kernel(export.process(4711), 0, 7, 0, MS, name="saxpy()", correlation_id=1)
-    for command in ("threads", "functions", "calltree"):
-        assert main([command, str(tmp_path / "none.sqlite"), "--format", "csv"]) == 3, command
-        assert "record with `nsys profile --" in capsys.readouterr().err, command
-
-
 def test_stacks_are_written_for_flame_graphs_and_for_speedscope(tmp_path: Path, capsys):
     path = written(tmp_path / "a.sqlite")
     assert main(["export", "--stacks", str(tmp_path / "a.folded"), str(path)]) == 0

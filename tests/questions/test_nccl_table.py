@@ -28,13 +28,13 @@ from synthetic import (
 )
 from synthetic.demo import TrainingJob
 
-from nsystui.base.answer import FILES_ONLY, TableAnswer
+from nsystui.base.answer import TableAnswer
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.kernels.summary import Names, kernel_summary
-from nsystui.questions.nccl.grouping import COLUMNS, SEVERAL, USUAL, NcclProperty, by_of, is_of, powers_of_two
-from nsystui.questions.nccl.listing import COMMUNICATION, nccl_listing
+from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty, by_of, is_of, powers_of_two
+from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
 from nsystui.questions.nccl.summary import CALL, EXPORT_COMMAND, KERNEL, nccl_summary
 from nsystui.store import tables
@@ -162,16 +162,6 @@ class TestGroups:
             assert listed.cells("start") == sorted(listed.cells("start")), row
             assert by != USUAL or set(listed.cells("bucket")) == {row[1]}
 
-    def test_a_column_tells_what_all_rows_share(self, mixed):
-        frame = mixed.summary(by=(NcclProperty.RANK,)).frame()
-        kernels = frame[frame["what"] == KERNEL].set_index("rank").astype(object)
-        kernels = kernels.where(kernels.notna(), None)
-        shared_keys = ["collective", "communicator", "datatype", "reduction"]
-        assert kernels.loc[0, shared_keys[:3]].tolist() == [SEVERAL, SEVERAL, None]
-        # AllReduce has a reduction, AllGather has none
-        assert kernels.loc[2, shared_keys].tolist() == [SEVERAL, "0xfedcba9876543210", "4-byte", SEVERAL]
-        assert kernels["ranks"].tolist() == [2, 2, None]
-
     def test_communicators_streams_and_sizes_of_one_process(self, tmp_path):
         program = Program(tmp_path / "program.sqlite")
         program.call("ncclCommInitRankConfig", comm=A, ranks=4)
@@ -214,19 +204,6 @@ class TestGroups:
 
 
 class TestSummary:
-    def test_headers(self, payload):
-        assert ",".join(column.header for column in payload.summary().columns) == (
-            "What,Collective,Message Size,Communicator,Ranks,Datatype,Reduction,Backend,Count,Total Bytes,Time (%),"
-            "Total Time (ns),Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),AlgBW (B/s),BusBW (B/s),"
-            "BusBW w/o Wait (B/s),Exposed Time (ns),Overlapped (%)"
-        )
-        assert "Message Size" not in [column.header for column in payload.summary(by=COLLECTIVE).columns]
-
-    def test_kernels_come_first_then_calls_each_by_time(self, job):
-        told = values(job.summary(), "what", "total")
-        assert told == sorted(told, key=lambda item: (item[0] != KERNEL, -item[1]))
-        assert {what for what, _ in told} == {KERNEL, CALL}
-
     def test_counts_and_bytes_of_kernels(self, job):
         """A SendRecv kernel moves what is sent and what is received."""
         wanted: dict[tuple[str, str], tuple[int, int]] = {}
@@ -265,22 +242,6 @@ class TestSummary:
         answer = open_(gather_calls(tmp_path / "calls.sqlite", durations)).summary()
         found = values(answer, "count", "total", "avg", "median", "min", "max", "stddev")
         assert found == [row if None in row else pytest.approx(row)]
-
-    def test_what_has_no_value_is_for_files_only(self, payload, plain):
-        def shown(answer: TableAnswer) -> set[str]:
-            return {column.key for column in answer.columns if column.importance < FILES_ONLY}
-
-        without, told = plain.summary(), payload.summary()
-        assert shown(told) - shown(without) == {"bytes", "ranks", "communicator", "reduction", "algbw", "busbw"}
-        assert "bucket" in shown(without), "what rows are told by stays"
-        assert [column.key for column in without.columns] == [column.key for column in told.columns]
-
-    def test_sorting_by_any_column_leaves_missing_values_last(self, payload):
-        answer = payload.summary()
-        for column in answer.columns:
-            told = answer.sorted_by(column.key, True).cells(column.key)
-            present = [value for value in told if value is not None]
-            assert told == sorted(present, reverse=True) + [None] * (len(told) - len(present)), column.key
 
     def test_nothing_open_and_nothing_recorded(self, open_, tmp_path):
         for paths in ((), (empty_export(tmp_path / "empty.sqlite"),), (old_schema_export(tmp_path / "old.sqlite"),)):
@@ -378,30 +339,12 @@ class TestListing:
         assert values(opened.summary(), "what", "collective", "bucket", "count") == [(KERNEL, None, None, 1)]
         assert len(opened.listing(KERNEL, None, None)) == 1
 
-    def test_every_call_that_communicates(self, payload):
-        told = values(payload.listing(CALL, COMMUNICATION), "name", "message_size", "kernel_duration", "rank")
-        assert told == [(name, size, 500_000, 1) for name, size in PAYLOAD_BYTES.items()]
-        assert len(payload.listing(KERNEL, COMMUNICATION)) == 6
-
-    def test_a_call_tells_its_kernel_and_how_fast_that_was(self, payload):
-        told = values(payload.listing(CALL, "AllReduce"), "kernel", "kernel_start", "algbw", "busbw")
-        rate = PAYLOAD_BYTES["ncclAllReduce"] / 500e-6
-        name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
-        assert told == [(name, 10_030_000, pytest.approx(rate), pytest.approx(1.5 * rate))]
-        kernel = values(payload.listing(KERNEL, "AllReduce"), "name", "start", "algbw", "busbw", "exposed")
-        assert kernel == [(*told[0], 500_000)]
-
     def test_total_is_without_the_selection(self, job):
         listed = job.listing(KERNEL, "AllGather", selection=EVERYTHING.with_window(Window(0, 1)))
         assert (len(listed), listed.total) == (0, 6)
 
 
 class TestNotes:
-    def test_all_is_well(self, job):
-        assert job.summary().notes == ("paired 54 of 54 NCCL kernels with their calls · sizes from NVTX payload",)
-        one_rank = EVERYTHING.with_tasks(frozenset({job.ranks[0].task}))
-        assert job.summary(one_rank).notes[0].startswith("paired 27 of 27 ")
-
     def test_sizes_that_are_not_in_the_export(self, plain):
         assert EXPORT_COMMAND == "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
         assert plain.summary().notes == (

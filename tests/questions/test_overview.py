@@ -114,24 +114,6 @@ def test_a_shared_gpu_counts_once_where_the_export_tells(
     assert is_assumed == (schema == "3.7.2" and machine > 1)
 
 
-def test_a_row_for_each_task(opened: Opener, tmp_path: Path):
-    with ExportWriter(tmp_path / "run.sqlite", session=Capture(hostname="n01")) as export:
-        export.gpu(2)
-        process = gpu_process(export, 10, (0, 30), (50, 60))
-        export.cuda_device(process, cuda_id=0, gpu_id=2)
-        export.memcpy(process, 0, 7, 60, 80, size=64, kind="HtoD", correlation_id=9)
-        export.api(export.thread(process, 10, "main"), 0, 5, "cudaLaunchKernel_v7000", 1)
-        gpu_process(export, 20, (90, 100))
-    table = tasks_of(opened(export.path))
-    assert (table.name, table.total, len(table)) == ("overview", 2, 2)
-    first, second = table.records()
-    assert (first["rank"], first["host"], first["gpu"], first["model"]) == (0, "n01", "2", "NVIDIA H100 80GB HBM3")
-    assert (first["pid"], first["process"], first["report"]) == (10, "python3", "run")
-    assert (first["kernels"], first["memory_ops"], first["graphs"], first["api_calls"]) == (2, 1, 0, 1)
-    assert (first["busy_percent"], first["compute_percent"], first["memory_percent"]) == (60, 40, 20)
-    assert (second["busy_percent"], second["idle_percent"], second["api_calls"]) == (10, 90, 0)
-
-
 def test_the_window_and_the_tasks_of_the_selection_apply(opened: Opener, tmp_path: Path):
     with ExportWriter(tmp_path / "run.sqlite") as export:
         gpu_process(export, 10, (0, 30), (50, 60))
@@ -196,14 +178,6 @@ def test_diagnostics_are_grouped_worst_first_and_follow_the_tasks_and_the_name_f
     table = diagnostics_table(complaining, Selection(tasks=frozenset({first})).with_name("started"))
     assert (table.rows, table.total) == ([("Info", 1, "rank0", 5, "Profiling has started.")], 2)
     assert table.notes[0].startswith("events may be missing"), "what is filtered out of sight is still true"
-
-
-def test_without_diagnostics_there_is_a_note(opened: Opener, tmp_path: Path):
-    with ExportWriter(tmp_path / "a.sqlite") as export:
-        gpu_process(export, 1, (0, 100))
-    table = diagnostics_table(opened(export.path), Selection())
-    assert len(table) == 0
-    assert table.notes == ("no diagnostics in this export: nsys 2024.4 and later write them",)
 
 
 def contents(session: Session, table: str) -> tuple[object, ...]:

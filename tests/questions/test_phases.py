@@ -262,12 +262,6 @@ class TestTable:
         }  # fmt: skip
         assert found["all"]["exposed"] is None  # no range says when the host prepares
 
-    def test_the_command_and_its_screen_words(self, forward, capsys):
-        forward.export.close()
-        assert main(["steps", str(forward.export.path), "--phases"]) == 0
-        out = capsys.readouterr().out
-        assert "prefill" in out and "host-bound" in out.lower()
-
 
 class TestGraphs:
     @pytest.fixture
@@ -300,13 +294,6 @@ class TestGraphs:
             ["3", "eager", "2", "28.6"],
             ["3", "replayed", "5", "71.4"],
         ]
-
-    def test_the_eager_ones_are_named(self, export, capsys):
-        found = self.table(export, capsys, "--only", "eager")
-        assert {row["Name"]: row["Instances"] for row in found} == {FLASH: "4", GEMM: "4"}
-        assert {row["Name"]: row["Instances"] for row in self.table(export, capsys, "--only", "replayed")} == {
-            GEMM: "10"
-        }
 
     def test_graphs_that_were_traced_as_a_whole_are_told(self, server, capsys):
         server.step("step 0", eager=[(GEMM, MS)])

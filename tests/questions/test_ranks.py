@@ -22,7 +22,7 @@ from nsystui.questions.blocking.budget import iterations, unprofiled_note
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, figures_of, map_table, scaled, step_map, time_map
+from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, scaled, time_map
 from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.ranks.steps import (
     NO_GAP,
@@ -31,7 +31,6 @@ from nsystui.questions.ranks.steps import (
     figures,
     step_times,
     steps_across_ranks,
-    steps_by_rank,
 )
 from nsystui.questions.ranks.table import Measure, is_odd, rank_table, scores
 from nsystui.questions.steps.task_steps import TaskSteps
@@ -156,11 +155,6 @@ class TestTable:
         (row,) = self.rows(eight, Selection(tasks=frozenset({eight.ranks[2].task})))
         assert row["late"] == late[2] and row["odd"] is None
 
-    def test_notes_say_where_clock_and_numbers_are_from(self, eight):
-        answer = rank_table(eight.session, EVERYTHING, eight.ranks, eight.rank_facts(EVERYTHING))
-        assert any("collectives, residual" in note for note in answer.notes)
-        assert "rank numbers from: NCCL communicator" in answer.notes
-
     @pytest.mark.campaign
     def test_ranks_with_the_same_kernels_are_of_one_model_part(self, eight, tmp_path):
         assert {row["part"] for row in self.rows(eight)} == {None}
@@ -217,10 +211,6 @@ class TestCollectiveTables:
 
 
 class TestStepTables:
-    def test_by_rank_and_over_all(self, eight):
-        rows = rows_of(steps_by_rank(eight.ranks, eight.steps()))
-        assert rows[0]["rank"] == "all" and rows[0]["count"] == sum(row["count"] for row in rows[1:]) == 48
-
     def test_across_ranks_names_the_slowest(self, eight):
         every = rows_of(every_step(eight.ranks, eight.steps()))
         for row in rows_of(steps_across_ranks(eight.ranks, eight.steps())):
@@ -264,18 +254,6 @@ class TestMap:
             shown = time_map(eight.session, Selection(), eight.ranks, busy, window, 20, figure)
             for values, device in zip(shown.values, busy.lanes(window, 20), strict=True):
                 np.testing.assert_array_equal(values, getattr(device, lane))
-
-    def test_gpu_metrics_are_figures_too(self, eight):
-        metric = next(name for name in figures_of(eight.session, Selection()) if name not in PARTS)
-        args = (eight.session, Selection(), eight.ranks, eight.busy(Selection()), eight.extent(), 10, metric)
-        shown = time_map(*args)
-        assert len(shown.ranks) == 8 and np.nanmax(shown.values) <= 1.0
-
-    def test_steps_are_columns(self, eight):
-        shown = step_map(eight.ranks, step_times(eight.steps()), ())
-        assert shown.numbers == (0, 1, 2, 3, 4, 5) and shown.values.shape == (8, 6)
-        rows = rows_of(map_table(shown))
-        assert len(rows) == 48 and rows[0]["duration"] == shown.values[0, 0]
 
     @given(st.integers(1, 30), st.integers(1, 12))
     def test_every_rank_is_on_one_line_of_few(self, count, lines):

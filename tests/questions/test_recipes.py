@@ -25,7 +25,6 @@ from triaging import finding, triaged
 from nsystui.base.answer import Answer, Unit, iter_rows
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
-from nsystui.exports import canonical
 from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.answers.answering import ask, draw_map
 from nsystui.questions.counters.network import mean_rate
@@ -112,19 +111,6 @@ class TestTheListOfThem:
         with pytest.raises(UsageError, match="did you mean gpu_gaps"):
             recipe_named("gpu_gap")
 
-    @pytest.mark.campaign
-    def test_each_answers_from_the_demo_or_says_what_to_record(self, job):
-        for recipe in map(recipe_named, COMPUTED):
-            answer = ask(recipe, job, EVERYTHING)
-            keys = [column.key for column in answer.columns]
-            assert len(set(keys)) == len(keys) and answer.name == recipe.name.replace("_", "-")
-            if "mpi" in recipe.name or "ucx" in recipe.name:
-                assert not len(answer) and "record with `nsys profile -t" in " ".join(answer.notes), recipe.name
-            elif recipe.name in ("cuda_memcpy_sync", "cuda_memset_sync", "gpu_gaps"):
-                assert not len(answer) and not answer.notes, "a healthy job"
-            else:
-                assert len(list(iter_rows(answer))) == len(answer) > 0, recipe.name
-
     @pytest.mark.parametrize("names", [COMPUTED[::3], pytest.param(COMPUTED, marks=pytest.mark.campaign)])
     def test_a_selection_narrows_each(self, job, names):
         first = job.ranks[1]
@@ -136,16 +122,6 @@ class TestTheListOfThem:
             nothing = table(job, name, EVERYTHING.with_window(Window(10**13, 10**13 + 1)))
             measured = [row for row in nothing if any(isinstance(value, float) and value for value in row.values())]
             assert measured == [], name
-
-    def test_an_export_without_its_data_says_what_to_record(self, opened, tmp_path):
-        with ExportWriter(tmp_path / "nothing.sqlite", "3.25.0"):
-            pass
-        job = OpenJob(opened(tmp_path / "nothing.sqlite"))
-        for name in COMPUTED:
-            answer = ask(recipe_named(name), job, EVERYTHING)
-            needs = [one for group in recipe_named(name).needs for one in group]
-            assert not len(answer)
-            assert any(canonical.BY_NAME[one].record in " ".join(answer.notes) for one in needs), name
 
     def test_what_mistakes_of_nvidias_are_left_out_is_said(self):
         said = {recipe.name: " ".join(recipe.differs) for recipe in all_recipes()}
@@ -211,13 +187,6 @@ class TestSums:
         if name != "osrt_sum":
             assert wrong == {"median", "q1", "stddev"}
 
-    def test_names_of_kernels_may_be_short_and_sizes_are_in_bytes(self, job, demo_job):
-        found = table(job, "cuda_gpu_kern_sum", names=Names.SHORT)
-        assert {row["name"] for row in found} == set(by_name(demo_job, SHORT))
-        sizes = [size for path in demo_job for (size,) in native(path, "SELECT bytes FROM CUPTI_ACTIVITY_KIND_MEMSET")]
-        (row,) = [one for one in table(job, "cuda_gpu_mem_size_sum") if one["name"] == "[CUDA memset]"]
-        assert (row["total"], row["q3"]) == (sum(sizes), type_two(sizes, 0.75))
-
     @pytest.mark.parametrize("names", [BY_RANK[::3], pytest.param(BY_RANK, marks=pytest.mark.campaign)])
     def test_each_rank_has_the_table_that_it_would_have_alone(self, job, names):
         last = job.ranks[-1]
@@ -230,15 +199,6 @@ class TestSums:
             own = [row for row in every if row["rank"] == last.rank]
             keys = (own[0].keys() & alone[0].keys()) - {"rank"}
             assert [[row[key] for key in keys] for row in own] == [[row[key] for key in keys] for row in alone], name
-
-    def test_a_row_of_ranks_is_found_by_its_place_and_sorted(self, job):
-        answer = ask(recipe_named("cuda_gpu_kern_sum"), job, EVERYTHING, RecipeOptions(by_rank=True))
-        everything = list(iter_rows(answer))
-        for offset, limit in ((0, 3), (len(answer) // 4 - 1, 5), (len(answer) - 2, 50)):
-            assert list(answer.page(offset, limit)) == everything[offset : offset + limit]
-        place = [column.key for column in answer.columns].index("total")
-        totals = [row[place] for row in iter_rows(answer.sorted_by("total", True))]
-        assert totals == sorted((row[place] for row in everything), reverse=True)
 
     def test_calls_that_a_backtrace_wrote_twice_count_once(self, opened, tmp_path):
         path = old_schema_export(tmp_path / "doubles.sqlite")

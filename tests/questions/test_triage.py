@@ -75,6 +75,7 @@ def slow_rank(judged_job) -> Judged:
     return judged_job(straggler=2)
 
 
+@pytest.mark.campaign
 def test_nothing_is_found_in_a_healthy_job_and_every_rule_judged_it(healthy):
     assert ids(healthy.found) == set()
     assert healthy.found.is_healthy
@@ -83,6 +84,7 @@ def test_nothing_is_found_in_a_healthy_job_and_every_rule_judged_it(healthy):
     assert {one.rule for one in healthy.found.not_checked} == {"mpi-waits", "unified-memory", "gil-held"}
 
 
+@pytest.mark.campaign
 def test_a_straggler_costs_what_the_job_lost(healthy, slow_rank):
     found = finding(slow_rank.found, "straggler")
     assert found.ranks == (2,)

@@ -1,82 +1,86 @@
-"""Sentences of triage, and the notes and help of all questions, are short and plain, whatever they are about."""
+"""Sentences of triage, and the notes and help of all questions, are short and plain: recorded answers are read."""
 
 from __future__ import annotations
 
 import re
 
-import campaign
 import pytest
-from synthetic import illnesses as ill
-from triaging import triaged
+from recorded import ANSWERS, blocks_of
 
-import nsystui
 from nsystui.questions.queries.registry import questions
-from nsystui.questions.triage.finding import Finding
-from nsystui.questions.triage.run import Triage
 
-WRITERS = (
-    ill.starved, ill.staged_copies, ill.first_use, ill.launch_bound, ill.exposed_communication, ill.layout_changes,
-    ill.throttled, ill.full_memory, ill.gil_held, ill.allocator_churn, ill.kernel_outliers, ill.pageable_copies,
-    ill.resting_tensor_cores, ill.file_reads, ill.slow_precision, ill.profiler_at_work, ill.preempted,
-)  # fmt: skip
 MOST_WORDS = 40
 BANNED = re.compile(
     r"\b(tells?|told|mend(s|ed)?|run dry|ran dry|beside|comes? (late|last)|as many as elsewhere|doors?|it is said)\b"
 )
 SEVERAL = re.compile(r"\b(GPUs (are|idle|wait|spend)|each GPU|each other GPU|on each)\b")
-
-
-@pytest.fixture(scope="module", params=campaign.first(4, WRITERS), ids=lambda one: one.__name__)
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Triage:
-    """The triage of a job of one GPU that has one illness."""
-    return triaged(request.param(tmp_path_factory.mktemp("ill") / "a.sqlite").paths[0])
-
-
-def texts(one: Finding) -> list[str]:
-    return [one.sentence, one.advice.text, one.advice.reason]
-
-
-def test_findings_are_full_sentences(found):
-    for one in found.findings:
-        for text in filter(None, texts(one)):
-            # A name of CUDA begins as it is written.
-            assert not text.split()[0].isalpha() or text.split()[0].lower() != text.split()[0], (one.id, text)
-            assert text.endswith((".", ".`")), (one.id, text)
-
-
-def test_no_sentence_is_long_or_has_words_that_must_be_decoded(found):
-    for one in found.findings:
-        for text in texts(one):
-            assert not BANNED.search(re.sub("`[^`]*`", "", text)), (one.id, text)
-            for sentence in re.split(r"(?<=[.:;]) ", text):
-                assert len(sentence.split()) <= MOST_WORDS, (one.id, sentence)
-
-
-def test_one_gpu_is_singular(found):
-    assert found.gpus == 1
-    assert not SEVERAL.search(found.summary)
-    for one in found.findings:
-        assert not SEVERAL.search(one.sentence), (one.id, one.sentence)
-
-
 RIDDLES = re.compile(
     r"\b(but (for|NCCL)|those of these|as many as|whatever|side by side|odd one|in common and|in earnest|"
     r"no (JSON|TOML|UTF-8)|is said|(tells?|told) (of|about)|for (it|they) (is|are|has|have))\b"
 )
 
 
-@pytest.mark.campaign
-def test_notes_of_every_question_are_short_and_plain(demo_job):
-    notes = {}
-    with nsystui.open(*demo_job, no_cache=True) as job:
-        for name in nsystui.catalogue()["question"]:
-            notes |= dict.fromkeys(job.ask(name).attrs["notes"], name)
-    assert len(notes) > 10
-    for note, name in notes.items():
-        plain = re.sub("`[^`]*`", "", note)
-        assert not BANNED.search(plain) and not RIDDLES.search(plain), (name, note)
+def without_code(text: str) -> str:
+    return re.sub("`[^`]*`", "", text)
+
+
+def findings_in(block: list[str]) -> dict[str, list[str]]:
+    """The sentences, advice and reasons of each finding that a triage prints."""
+    texts: dict[str, list[str]] = {}
+    part = None
+    for line in block:
+        text = line[2:]
+        if head := re.match(r"[EWI]  ([a-z-]+)", text):
+            part = texts.setdefault(head[1], [""])
+        elif part is not None and text.startswith("   ") and not text.startswith("    "):
+            word = text.strip()
+            label = re.match("(how to fix|why|to win|see): ", word)
+            if label:
+                part.append("")
+                word = word[label.end() :] if label[1] in ("how to fix", "why") else "\0"
+            part[-1] += f" {word}" if part[-1] else word
+        else:
+            part = None
+    return {name: [text for text in own if text and "\0" not in text] for name, own in texts.items()}
+
+
+TRIAGES = [
+    block
+    for name in ("triage", "illnesses", "more-illnesses")
+    for block in blocks_of((ANSWERS / f"{name}.txt").read_text(encoding="utf-8"))
+    if block and block[0].startswith("$ triage") and "--format" not in block[0] and "--baseline" not in block[0]
+]
+
+
+@pytest.mark.parametrize("block", TRIAGES, ids=lambda block: block[0][2:])
+def test_findings_are_full_short_and_plain_sentences(block):
+    is_one_gpu = any("on 1 GPU" in line for line in block)
+    for name, texts in findings_in(block).items():
+        for text in texts:
+            # A name of CUDA begins as it is written.
+            assert not text.split()[0].isalpha() or text.split()[0].lower() != text.split()[0], (name, text)
+            assert text.endswith((".", ".`")), (name, text)
+            assert not BANNED.search(without_code(text)), (name, text)
+            for sentence in re.split(r"(?<=[.:;]) ", text):
+                assert len(sentence.split()) <= MOST_WORDS, (name, sentence)
+        assert not is_one_gpu or not SEVERAL.search(texts[0]), (name, texts[0])
+
+
+def test_every_finding_has_a_sentence_advice_and_a_reason():
+    found = [findings_in(block) for block in TRIAGES]
+    assert len({name for own in found for name in own}) > 30
+    assert [name for own in found for name, texts in own.items() if len(texts) < 2] == []
+
+
+def test_notes_of_every_question_are_short_and_plain():
+    lines = {line for path in ANSWERS.glob("*.txt") for line in path.read_text(encoding="utf-8").splitlines()}
+    notes = [line.partition("note: ")[2] for line in lines if line.startswith("! nsystui: note: ")]
+    assert len(notes) > 100
+    for note in notes:
+        plain = without_code(note)
+        assert not BANNED.search(plain) and not RIDDLES.search(plain), note
         for sentence in re.split(r"(?<=[.:;,]) ", plain):
-            assert len(sentence.split()) <= MOST_WORDS, (name, sentence)
+            assert len(sentence.split()) <= MOST_WORDS, sentence
 
 
 def test_help_of_every_question_is_plain():

@@ -164,7 +164,7 @@ def _gpus(request: MfuRequest, gpus: Sequence[DeviceIntervals], reports: Sequenc
     here, size = len(gpus), recorded_size(reports)
     if size > here:
         return size, f"GPUs that share a step: {size}, as the captured environment says; {here} of them here (--gpus N)"
-    return max(here, 1), f"GPUs that share a step: {here}, those of these exports (--gpus N)"
+    return max(here, 1), f"GPUs that share a step: {here}, counted in these exports (--gpus N)"
 
 
 def recorded_size(reports: Iterable[Report]) -> int:

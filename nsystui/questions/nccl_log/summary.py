@@ -268,7 +268,7 @@ def _missing(summary: LogSummary) -> Iterator[str]:
         yield f"{_many(empty, 'call')} with count 0: counted as 0 bytes, while the awk scripts leave them out"
     strange = sum(number for kind, number in summary.kinds.items() if datatype_size(kind.datatype) is None)
     if strange:
-        yield f"{_many(strange, 'call')} of a datatype whose size is not known: counted, but for no bytes"
+        yield f"{_many(strange, 'call')} of a datatype whose size is not known: counted without their bytes"
     if summary.folded:
         yield f"{_many(summary.folded, 'line')} of several calls each, as Ray folded them: record with RAY_DEDUP_LOGS=0"
 
