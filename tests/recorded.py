@@ -25,7 +25,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -68,21 +67,17 @@ JOBS: Final[dict[str, Callable[[Path], Any]]] = {
     "old": _one(synthetic.old_schema_export),
     "late": _one(synthetic.delayed_capture_export),
     **{
-        f"ill-{name.replace('_', '-')}": _one(write)
+        f"ill-{name.replace('_', '-')}": write if "folder" in write.__annotations__ else _one(write)
         for name, write in vars(illnesses).items()
         if getattr(write, "__annotations__", {}).get("return") == "Ill" and not name.startswith("_")
     },
-    "ill-memory-failures": _one(partial(illnesses.full_memory, failures=3)),
-    "ill-launched-ahead": _one(partial(illnesses.launch_bound, ahead=5_000)),
-    "ill-same-names": lambda directory: illnesses.pipeline_stages(directory, of_names=False),
+    "ill-memory-failures": _one(illnesses.full_memory, failures=3),
 }
 """The jobs that commands are asked about, by the name of their directory."""
-for _name in ("mpi-waits", "slow-pair", "slow-numa-node", "pipeline-stages"):
-    JOBS[f"ill-{_name}"] = getattr(illnesses, _name.replace("-", "_"))
 
 
 def write_jobs(words: list[str], directory: Path) -> None:
-    """Writes the jobs that a command names into a directory unless they are there."""
+    """Write the jobs that a command names into a directory unless they are there."""
     for name in {word.partition("/")[0] for word in words} & JOBS.keys():
         if not (directory / name).exists():
             (directory / name).mkdir()
@@ -90,7 +85,7 @@ def write_jobs(words: list[str], directory: Path) -> None:
 
 
 def write_inputs(directory: Path) -> None:
-    """Copies the logs and tables that commands read into a directory."""
+    """Copy the logs and tables that commands read into a directory."""
     for path in ANSWERS.iterdir():
         if path.suffix != ".txt":
             shutil.copy(path, directory)
@@ -120,7 +115,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> Asked:
-    """Runs a command in this process; ``look`` returns the columns by which an answer is sorted wrongly."""
+    """Run a command in this process; ``look`` returns the columns by which an answer is sorted wrongly."""
     asked = Asked(shlex.split(line))
     deliver = arguments.deliver
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
@@ -139,7 +134,7 @@ def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> A
             asked.status = int(end.code or 0)
         asked.out, asked.err = (_text(stream) for stream in (out, err))
         for flag, name in pairwise(asked.words):
-            if flag in ("-o", "--paraver") and asked.status == 0:
+            if flag in ("-o", "--paraver") and asked.status == 0 and Path(name).is_file():
                 asked.out += Path(name).read_text(encoding="utf-8")
     return asked
 
@@ -155,17 +150,17 @@ OF_NVIDIA = re.compile(r"[0-9]+GB HBM3|MB of these reports|MB of 1,000,000|`MB` 
 
 
 def decimal_names(text: str) -> list[str]:
-    """The lines of ``text`` in which an amount of bytes has a decimal name."""
+    """Return the lines of ``text`` in which an amount of bytes has a decimal name."""
     return [line for line in text.splitlines() if DECIMAL.search(OF_NVIDIA.sub("", line))]
 
 
 def commands_of(path: Path) -> list[str]:
-    """The commands of a file of recorded answers."""
+    """Return the commands of a file of recorded answers."""
     return [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("$ ")]
 
 
 def blocks_of(text: str) -> list[list[str]]:
-    """The lines of each command of a recorded file, comments before the first in a block of their own."""
+    """Return the lines of each command of a recorded file, comments before the first in a block of their own."""
     blocks: list[list[str]] = [[]]
     for line in text.splitlines():
         if line.startswith("$ "):
@@ -175,7 +170,7 @@ def blocks_of(text: str) -> list[list[str]]:
 
 
 def lines_of(line: str, asked: Asked) -> list[str]:
-    """The lines in which the outcome of a command is recorded."""
+    """Return the lines in which the outcome of a command is recorded."""
     here = os.getcwd()
 
     def said(text: str) -> list[str]:
@@ -218,7 +213,7 @@ def _sum_of(values: tuple[str, ...]) -> str:
 
 
 def difference(recorded: list[str], found: list[str]) -> str:
-    """A unified diff of what is recorded and what was found, empty if they are the same."""
+    """Return a unified diff of what is recorded and what was found, empty if they are the same."""
     return "\n".join(difflib.unified_diff(recorded, found, "recorded", "now", lineterm="", n=2))
 
 
@@ -230,7 +225,7 @@ def as_json(answer: Answer) -> Any:
 
 @contextmanager
 def jobs_kept_open() -> Iterator[None]:
-    """Keeps each job that a command opens open for the commands that follow, with what was computed of it."""
+    """Keep each job that a command opens open for the commands that follow, with what was computed of it."""
     opened: dict[Any, tuple[Any, str]] = {}
     closing = ExitStack()
     open_job = arguments.open_job

@@ -33,6 +33,7 @@ from recorded import (
     write_inputs,
     write_jobs,
 )
+from support import fingerprint
 from synthetic.demo import PLANTED_SECRET
 
 import nsystui
@@ -106,7 +107,7 @@ def test_answers_are_as_recorded(here, schemas, path, keep):
 
 
 def wrongly_sorted(answer: Answer) -> list[str]:
-    """The columns by which sorting loses rows, leaves them out of order, or puts missing values before others."""
+    """Return the columns by which sorting loses rows, leaves them unsorted, or puts missing values before others."""
     wrong: list[str] = []
     if len(answer) > MANY:
         return wrong
@@ -129,7 +130,7 @@ def is_missing(value: Any) -> bool:
 
 
 def check_answer(answer: Answer) -> None:
-    """JSON, CSV, Markdown, text and pandas hold the same rows; bytes have binary names, and no secret is there."""
+    """Check that JSON, CSV, Markdown, text and pandas hold the same rows, binary names of bytes and no secret."""
     rows = as_json(answer)
     keys = [column.file_key for column in answer.columns]
     assert len(rows) == len(answer)
@@ -163,14 +164,14 @@ def as_text(answer: Answer, form: str) -> str:
 
 
 def plain(column: Column, value: Any) -> str:
-    """A value of JSON as CSV has it, with the decimals of its column."""
+    """Return a value of JSON as CSV has it, with the decimals of its column."""
     if isinstance(value, float) and column.decimals:
         return f"{value:.{column.decimals}f}"
     return "" if value is None else str(value)
 
 
 def question_of(line: str) -> tuple[Question, list[str]] | None:
-    """The question that a command asks and the flags of its own options, if it asks one question."""
+    """Return the question that a command asks and the flags of its own options, or None."""
     name, *words = shlex.split(line)
     try:
         if name == "stats" and words[0] == "-r":
@@ -183,7 +184,7 @@ def question_of(line: str) -> tuple[Question, list[str]] | None:
 
 
 def check_schema(line: str, answers: list[Answer], schemas: dict[str, Any]) -> None:
-    """The rows have the keys of the schema in their order, unless options change them, with values of its types."""
+    """Check the keys of the rows and their order, which options may change, and the types of the values."""
     asked = question_of(line)
     if asked is None or asked[0].home == COMPARISON or "--by-rank" in line or "--timeunit" in line:
         return
@@ -207,7 +208,7 @@ class Opened(BaseException):
 
 
 def check_recalled(line: str, asked: Any) -> None:
-    """A command that is answered again without its files prints the same."""
+    """Check that a command that is answered again without opening its files prints the same."""
 
     def opening(*_: Any, **__: Any) -> None:
         raise Opened
@@ -255,3 +256,22 @@ def test_a_packed_job_answers_in_python_as_its_exports_do(here, job):
                 for one in (expected, frame):
                     one.attrs["notes"] = [note for note in one.attrs["notes"] if "rank numbers" not in note]
                 assert expected.attrs["notes"] == frame.attrs["notes"], name
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("words", ["empty", "cpu", "hostile", "processes --time 1055us:1060us"])
+def test_without_its_data_a_question_says_why_in_every_form_and_changes_no_file(here, words):
+    write_jobs(words.split(), here)
+    before = fingerprint(here / words.split()[0])
+    for question in questions():
+        if question.home == COMPARISON:
+            continue
+        line = f"{question.command({})} {words} --format json"
+        asked = ask(line)
+        notes = [one for one in asked.err.splitlines() if "no rows" not in one]
+        assert asked.status in (0, 3) and all(one.startswith("nsystui: ") for one in notes), (line, asked.err)
+        assert asked.status == 0 or "note: " in asked.err or ": no " in asked.err, (line, asked.err)
+        assert words != "empty" or question.family != "stats" or (asked.status, asked.out) == (3, "[]\n"), line
+        for answer in asked.answers:
+            check_answer(answer)
+    assert fingerprint(here / words.split()[0]) == before

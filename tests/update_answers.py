@@ -16,7 +16,7 @@ from recorded import ANSWERS, ask, blocks_of, lines_of, write_inputs, write_jobs
 
 
 def update(subjects: list[str], directory: Path) -> None:
-    """Asks the commands of the subjects (default: all) and writes their outcomes into the files of the commands."""
+    """Ask the commands of the subjects (default: all) and write their outcomes into the files of the commands."""
     write_inputs(directory)
     for path in sorted(ANSWERS.glob("*.txt")):
         if subjects and path.stem not in subjects:

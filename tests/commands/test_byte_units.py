@@ -13,7 +13,6 @@ from nsystui.commands import commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "nsystui/docs").glob("*.md"))]
-# A rate is decimal (GB/s), and the names of GPUs are NVIDIA's.
 
 
 def test_neither_help_nor_documentation_has_an_amount_with_a_decimal_name(run):

@@ -50,7 +50,6 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(
 EVERYTHING = Selection()
 
 Row = dict[str, Any]
-Opener = Callable[..., Session]
 
 
 @pytest.fixture(scope="module")
