@@ -6,8 +6,6 @@ import doctest
 import json
 from pathlib import Path
 
-import campaign
-import pandas
 import pytest
 from synthetic import training_job
 
@@ -38,36 +36,6 @@ def test_the_examples_of_the_page_are_true(job_files, monkeypatch, tmp_path):
     failed, tried = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
     assert tried
     assert not failed
-
-
-@pytest.mark.parametrize(
-    ("question", "options", "words"),
-    campaign.first(
-        1,
-        [
-            ("kernels", {"by": "rank", "ranks": [0, 2]}, ["kernels", "--by", "rank", "--ranks", "0,2"]),
-            ("events", {"time": "10ms:11ms"}, ["events", "--time", "10ms:11ms"]),
-            ("recipe nccl_sum", {}, ["recipe", "nccl_sum"]),
-            ("budget", {"by": "step"}, ["budget", "--by", "step"]),
-            ("steps", {"budget": True}, ["steps", "--budget"]),
-            ("path", {"by": "kind"}, ["path", "--by", "kind"]),
-        ],
-    ),
-)
-def test_a_frame_has_the_rows_of_the_json(job, job_files, capsys, question, options, words):
-    frame = job.ask(question, **options)
-    assert main([*words, "--format", "json", *map(str, job_files)]) == 0
-    expected = json.loads(capsys.readouterr().out)
-    assert len(frame) == len(expected) > 0
-    assert list(frame.columns) == list(expected[0])
-    for row, said in zip(frame.to_dict("records"), expected, strict=True):
-        for key, value in said.items():
-            if value is None:
-                assert pandas.isna(row[key])
-            elif isinstance(row[key], float):
-                assert row[key] == pytest.approx(value, rel=1e-3, abs=0.1)
-            else:
-                assert row[key] == value
 
 
 @pytest.fixture(scope="module")

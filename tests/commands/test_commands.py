@@ -39,12 +39,6 @@ def instances(rows) -> int:
 
 
 class TestFlags:
-    def test_csv_is_what_nsys_would_print(self, run, demo_job):
-        done = run("kernels", demo_job[0], "--format", "csv")
-        header = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name"
-        assert done.out.splitlines()[0] == f"{header},Family,Precision,Smart Name"
-        assert instances(done.table) == kernels_in(demo_job[0])
-
     def test_several_files_are_one_job_of_which_ranks_are_chosen(self, table, refused, demo_job):
         found = table("kernels", *demo_job, "--by", "rank")
         by_rank = [instances(row for row in found if row["Rank"] == str(rank)) for rank in range(4)]
@@ -52,42 +46,12 @@ class TestFlags:
         assert {row["Rank"] for row in table("kernels", *demo_job, "--by", "rank", "--ranks", "1,3")} == {"1", "3"}
         assert "rank 4 is not open: the ranks are 0 to 3" in refused("kernels", *demo_job, "--ranks", "2-5")
 
-    def test_filters(self, table, demo_job):
-        words = ("kernels", demo_job[0], "--names", "short")
-        filters = (("--filter", "nccl"), ("--filter", "!nccl"), ())
-        nccl, others, everything = ({row["Name"] for row in table(*words, *flags)} for flags in filters)
-        assert nccl | others == everything and nccl and others
-        assert all(name.startswith("nccl") for name in nccl)
-
     def test_windows_of_which_an_open_one_is_everything(self, run, table, demo_job):
         count = native_count(demo_job[0], "CUPTI_ACTIVITY_KIND_KERNEL", "start < 500000000")
         assert instances(table("kernels", demo_job[0], "--time", ":500ms")) == count > 0
         for command in ("events", "kernels"):
             whole = run(command, demo_job[0], "--format", "csv")
             assert run(command, demo_job[0], "--format", "csv", "--time", ":").out == whole.out
-
-    def test_devices_and_streams(self, run, table, demo_job):
-        words = ("kernels", demo_job[0], "--by", "stream")
-        streams, some = ({row["Strm"] for row in table(*words, *flags)} for flags in ((), ("--streams", "7")))
-        assert some == {"7"} < streams
-        assert run("kernels", demo_job[0], "--devices", "5", "--format", "csv").table == []
-
-    def test_sort_and_top(self, table, demo_job):
-        words = ("kernels", demo_job[0], "--sort", "count")
-        whole = table(*words)
-        counts = [int(row["Instances"]) for row in whole]
-        assert counts == sorted(counts, reverse=True)
-        assert table(*words, "--top", "2") == whole[:2]
-        assert table("kernels", demo_job[0], "--top", "0") == []
-
-    def test_instances(self, table, demo_job):
-        names = [row["Name"] for row in table("kernels", demo_job[0], "--names", "short")]
-        name = next(name for name in names if name.startswith("nccl"))
-        words = ["kernels", *demo_job, "--names", "short", "--instances", name]
-        starts = [int(row["Start (ns)"]) for row in table(*words)]
-        assert starts == sorted(starts)
-        delays = [int(row["Launch Delay (ns)"]) for row in table(*words, "--sort", "launch_delay")]
-        assert delays == sorted(delays, reverse=True)
 
     @pytest.mark.campaign
     @pytest.mark.parametrize("command", ["kernels", "events", "overview", "nvtx", "nccl"])

@@ -15,8 +15,6 @@ from synthetic import ExportWriter, cpu_only_export, empty_export, hostile_names
 from synthetic.demo import PLANTED_SECRET, TrainingJob
 from synthetic.variants import start_gpu_process
 
-from nsystui.base.answer import Unit
-from nsystui.base.units import format_value
 from nsystui.cli import main
 
 
@@ -94,72 +92,11 @@ def seen(tmp_path_factory) -> Iterator[Browser]:
         yield found
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("section", "title", "words"),
-    [
-        ("budget", "by GPU", ("budget",)),
-        ("blocking", "an iteration", ("budget", "--by", "step")),
-        ("path", "by kind", ("path", "--by", "kind")),
-        ("kernels", "by family", ("kernels", "--by", "family")),
-        ("nccl", "by message size", ("nccl", "--sizes", "exact")),
-        ("steps", "across ranks", ("steps", "--across")),
-        ("ranks", "ranks", ("ranks",)),
-    ],
-)
-def test_a_table_has_the_texts_of_the_command(run, demo_job, page, section, title, words):
-    heads, _, *texts = (
-        re.split(r"\s{2,}", line.strip()) for line in run(words[0], *demo_job, *words[1:]).out.splitlines()
-    )
-    printed = dict(zip(heads, zip(*texts, strict=False), strict=False))
-    head, *rows = page.table(section, title)
-    shown = dict(zip(head, zip(*rows, strict=True), strict=True))
-    assert len(rows) == len(texts)
-    # Where a cell is empty the columns of a text cannot be told apart by blanks: those before it can.
-    same = [name for name in head if name in printed and len(printed[name]) == len(rows)]
-    assert len(same) >= 4
-    for name in same[:4]:
-        assert [one.strip() for one in shown[name]] == list(printed[name])
-
-
-@pytest.mark.campaign
-def test_findings_come_with_cost_cause_advice_and_evidence(records, demo_job, page):
-    told = [one for one in records("triage", *demo_job) if one["severity"] != "not checked"]
-    shown = [element["class"].split()[1] for tag, element in page.elements if tag == "article"]
-    assert shown == [one["severity"] for one in told]
-    for text in (one[key] for one in told for key in ("sentence", "suggestion", "reason")):
-        assert text.replace("`", "") in page.text
-    assert len(page.tables["findings"]) >= 1
-    won = [format_value(Unit.DURATION, one["recoverable_ns"]) for one in told if one["recoverable_ns"] is not None]
-    assert won and all(f"To win at most {time} of " in page.text for time in won)
-
-
-def test_the_verdict_the_budget_and_the_parts_of_the_job_are_there(page):
-    assert re.search(r"GPUs are busy \d+ % of the time", page.text)
-    assert {"findings", "over-time", "budget", "blocking", "path", "ranks", "steps", "kernels", "nccl"} < set(
-        page.tables
-    ) | {"over-time"}
-    assert {"nvtx", "efficiency", "host", "capture"} <= set(page.tables)
-    assert len([tag for tag, _ in page.elements if tag == "svg"]) >= 5
-    assert "what blocked the GPUs, of all iterations" in page.text
-    assert len(page.table("ranks", "ranks")) == 5
-    assert len(page.source) < 150_000, "a page of 64 ranks would be large"
-    for words in ("4 ranks", "2 hosts", "driver ", "nsys ", "made by nsystui"):
-        assert words in page.text
-
-
 def test_links_of_the_contents_lead_to_sections(page):
     ids = {element.get("id") for tag, element in page.elements if tag in ("section", "main")}
     links = [str(element["href"]) for tag, element in page.elements if tag == "a"]
     assert len(links) > 8
     assert {link.removeprefix("#") for link in links} <= ids
-
-
-@pytest.mark.campaign
-def test_a_long_table_has_its_first_rows_and_the_command_for_all(report, demo_job):
-    found = Page(report(*demo_job, "--top", 3, "--time", "1ms:"))
-    assert len(found.table("kernels", "by name")) == 1 + 3
-    assert re.search(r"3 of \d+ rows; all of them: nsystui kernels FILE… --time 1ms:", found.text)
 
 
 @pytest.mark.campaign
@@ -172,15 +109,6 @@ def test_a_page_of_64_ranks_is_small(report, tmp_path):
 @pytest.mark.campaign
 def test_the_same_exports_make_the_same_page(report, demo_job, made):
     assert report(*demo_job).read_bytes() == made.read_bytes()
-
-
-def test_a_job_without_gpu_work_says_why_its_parts_are_empty(report, tmp_path):
-    with ExportWriter(tmp_path / "a.sqlite") as export:
-        export.nvtx_range(export.thread(export.process(7_000, "python"), 7_000, "main"), 1_000, 2_000, "step 0")
-    found = Page(report(tmp_path / "a.sqlite"))
-    assert "nccl" not in {element.get("id") for tag, element in found.elements if tag == "section"}
-    assert "no GPU kernels in this export: record with nsys profile -t cuda" in found.text
-    assert "No GPU work was recorded." in found.text
 
 
 @pytest.mark.campaign

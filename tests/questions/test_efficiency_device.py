@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import shared
-from synthetic import ExportWriter, cpu_only_export, two_process_export, whole_graph_export
+from synthetic import ExportWriter, two_process_export, whole_graph_export
 from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.errors import UsageError
@@ -18,7 +18,7 @@ from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.result import Efficiency, Scaling, Sized, efficiency, scalability
-from nsystui.questions.efficiency.tables import PARTS, breakdown_table, device_table
+from nsystui.questions.efficiency.tables import PARTS, breakdown_table
 from nsystui.questions.gpu.device_time import Breakdown, BusyParts, Device, DeviceIntervals, total
 from nsystui.questions.host.gaps import idle_time
 from nsystui.questions.host.time_budget import device_budgets
@@ -230,12 +230,6 @@ class TestJobs:
         assert spent.graph_only and Useful.POP.time(spent) >= spent.graph_only
         assert any("whole CUDA graphs count as useful" in note for note in found.device_notes)
 
-    def test_without_gpu_work_nothing_is_zero_and_a_note_says_why(self, opened: Opener, tmp_path: Path):
-        found = of(opened(cpu_only_export(tmp_path / "cpu.sqlite")))
-        for table in (breakdown_table(found), device_table(found)):
-            assert len(table) == 0
-            assert any("no GPU work in this export" in note for note in table.notes)
-
     def test_an_empty_window_has_no_percentages(self, opened: Opener, tmp_path: Path):
         found = of(opened(two_process_export(tmp_path / "two.sqlite")), Selection(Window(5, 5)))
         assert found.device.parallel == 0 and breakdown_table(found).records()[0]["idle_percent"] is None
@@ -244,17 +238,6 @@ class TestJobs:
         found = of(opened(written(tmp_path / "a.sqlite", [("C", 0, 100)])))
         assert any(note.startswith("the job has one GPU") for note in found.device_notes)
         assert any(note.startswith("nothing useful ran") for note in found.device_notes)
-
-    def test_the_demo_job_adds_up_and_multiplies(self, demo_session: Session):
-        found = of(demo_session)
-        first = [column.key for column in breakdown_table(found).columns].index("compute_only_percent")
-        for row in breakdown_table(found).rows:
-            parts = row[first : first + len(PARTS)]
-            assert sum(part for part in parts if isinstance(part, float)) == pytest.approx(100)
-        product = found.device.load_balance * found.device.communication * found.device.orchestration
-        assert product == pytest.approx(found.device.parallel)
-        assert found.device.devices == 4
-        assert found.device.load_balance < 1, "one rank's GPU is slow"
 
 
 REAL = {
