@@ -92,7 +92,7 @@ def with_captured_metrics(answer: TableAnswer, captured: CapturedMetrics, known:
     times = [int(total or 0) for total in answer.cells("total")]
     unknown = sum(time for name, time in zip(names, times, strict=True) if name not in captured.of_kernel)
     notes = [
-        f"the metrics are those of another capture, {safe_text(captured.file)}: captured avg tells how long the same "
+        f"the metrics are those of another capture, {safe_text(captured.file)}: captured avg is how long the same "
         "kernels took there"
     ]
     if unknown:
