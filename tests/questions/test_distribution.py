@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, distribution, log_density
+from nsystui.questions.queries.distributions import CLASSES_PER_OCTAVE, curve_places, distribution, log_density
 from nsystui.questions.triage.kernel_times import Classes, KernelSpread
 
 VALUES = st.lists(st.one_of(st.integers(0, 10**6), st.integers(0, 2**62), st.integers(-(10**9), 0)), min_size=1)
@@ -84,6 +84,15 @@ def test_one_value_alone_is_in_the_middle_and_no_points_are_no_grid():
     assert log_density([], [], 3, 3) is None
     assert log_density([math.nan, 0], [1, 1], 3, 3) is None
     assert log_density([1], [1], 0, 3) is None
+
+
+def test_points_of_curves_are_shown_where_there_is_room_and_x_is_above_0():
+    series = [([1, 10, 0], [0, 4, 4]), ([100], [2])]
+    cells, ends = curve_places(series, 3, 4, 4)
+    assert (cells, ends) == ([[(3, 0), (0, 1)], [(1, 2)]], (1, 100))
+    assert curve_places([([5], [0])], 1, 1, 4) == ([[(0, 0)]], (2.5, 10))
+    assert [curve_places(series, columns, rows, 4) for columns, rows in ((0, 4), (3, 0))] == [None, None]
+    assert curve_places([], 3, 4, 4) is curve_places([([0], [1])], 3, 4, 4) is None
 
 
 # Outliers of a kernel by classes of durations, against its single launches
