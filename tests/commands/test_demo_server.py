@@ -10,12 +10,12 @@ from statistics import median
 
 import pytest
 from support import native, native_count
-from synthetic.demo import ServingJob
 from triaging import finding, ids, told, triaged
+from update_demo import JOBS, unpack
 
 from nsystui.questions.steps.phases import DECODE, MIXED, PREFILL
 
-JOB = ServingJob()
+JOB = JOBS["server"]
 FAMILIES = {name: [] for name in (PREFILL, DECODE, MIXED)}
 for number in range(JOB.steps):
     prefilled, decoded = JOB.requests(number)
@@ -24,7 +24,7 @@ for number in range(JOB.steps):
 
 @pytest.fixture
 def server(written_once: Callable[..., list[Path]]) -> list[Path]:
-    return written_once("inference-server", JOB.write)
+    return written_once("demo-server", lambda directory: unpack("server", directory))
 
 
 def gpu_work(path: Path) -> list[list[tuple[int, int]]]:
@@ -182,25 +182,3 @@ def test_nvlink_is_measured_by_the_responses_user_data_and_no_network_adapter_is
     assert set(links) == {f"NVLink {way} Responses User Data [Throughput %]" for way in ("TX", "RX")}
     assert all(mean > 0 for mean in links.values())
     assert not native_count(server[0], "NET_NIC_METRIC")
-
-
-def test_the_command_writes_it_and_refuses_what_does_not_fit_on_a_host(run, refused, tmp_path):
-    words = ("demo", "--server", "--steps", "30", "--write-only", "--directory")
-    done = run(*words, tmp_path / "one", "--ranks", "1")
-    assert done.out.splitlines() == [str(tmp_path / "one/rank0.sqlite")]
-    assert "at most 8 ranks" in refused(*words, tmp_path / "nine", "--ranks", "9")
-    assert "at least one rank" in refused(*words, tmp_path / "none", "--ranks", "0")
-    assert native_count(tmp_path / "one/rank0.sqlite", "CUPTI_ACTIVITY_KIND_KERNEL") > 0
-
-
-@pytest.mark.campaign
-def test_its_traces_of_the_pytorch_profiler_have_the_same_phases_and_graphs(run, table, tmp_path):
-    job = ServingJob(steps=30)
-    words = ("demo", "--server", "--form", "kineto", "--steps", job.steps, "--directory", tmp_path / "traces")
-    traces = run(*map(str, words), "--write-only").out.splitlines()
-    counted = Counter(job.requests(number) for number in range(job.steps))
-    expected = [counted[1, 0], counted[0, 24], counted[1, 23]]
-    found = {row["Phase"]: int(row["Steps"]) for row in table("steps", *traces, "--phases")}
-    assert [found[phase] for phase in (PREFILL, DECODE, MIXED)] == [job.ranks * count for count in expected]
-    graphs = {row["CUDA Graph"]: int(row["Instances"]) for row in table("kernels", *traces, "--by", "graph")}
-    assert graphs["replayed"] == job.ranks * counted[0, 24] * len(job.graph)
