@@ -1,4 +1,4 @@
-"""``nsystui demo``: a job to look around in, whose exports come with the program."""
+"""``nsystui demo``: a job to look around in; the package contains its exports."""
 
 from __future__ import annotations
 
@@ -68,22 +68,17 @@ def _unpack(directory: Path, request: Request) -> list[Path]:
             for path in paths:
                 Path(place, path.name).write_bytes(cast(IO[bytes], packed.extractfile(path.name)).read())
             for path in paths:
-                _publish(Path(place, path.name), path)
+                try:
+                    os.link(Path(place, path.name), path)  # in one step, and never over another file
+                except FileExistsError:
+                    raise
+                except OSError:  # some file systems have no hard links
+                    os.replace(Path(place, path.name), path)
         return paths
     except tarfile.CompressionError:
         raise OutputError("this Python has no module lzma, which unpacks the demo job: use another Python") from None
     except OSError as error:
         raise OutputError(f"cannot write the demo job into {directory}: {error.strerror or error}") from None
-
-
-def _publish(partial: Path, target: Path) -> None:
-    """Give a file its name in one step, and never the name of another file."""
-    try:
-        os.link(partial, target)
-    except FileExistsError:
-        raise
-    except OSError:  # some file systems have no hard links
-        os.replace(partial, target)
 
 
 def _open(paths: list[Path], request: Request) -> int:

@@ -1,4 +1,4 @@
-"""``nsystui demo`` unpacks exports that come with the program: whole ones, and never over a file that exists."""
+"""``nsystui demo`` unpacks the exports of the package as whole files, and never over a file that exists."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class TraceExport:
                 self._path.unlink(missing_ok=True)
 
     def _describe_session(self) -> None:
-        """Add what the trace says of its session, process group and GPUs, and what the export was made of."""
+        """Add the session, process group and GPUs of the trace, and the origin of the export."""
         started = (whole(self.facts.get("baseTimeNanoseconds")) or 0) + self._origin
         if _LEAST_UTC <= started < _MOST_UTC:
             self.add("TARGET_INFO_SESSION_START_TIME", started)

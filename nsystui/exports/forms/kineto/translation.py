@@ -28,7 +28,7 @@ _MOST_IDS: Final = 1 << 24
 OPERATORS, PYTHON, _NCCL = "PyTorch operators", "Python", "NCCL"
 _DOMAINS: Final = {_NCCL: 1, OPERATORS: 2, PYTHON: 3}
 
-# The categories of PyTorch 1.8 to 1.12 by what they are called today.
+# The categories of PyTorch 1.8 to 1.12, with their present names.
 _OLD_CATEGORIES: Final = {
     "operator": "cpu_op",
     "runtime": "cuda_runtime",
@@ -38,7 +38,7 @@ _OLD_CATEGORIES: Final = {
     "python": "python_function",
 }
 _CPU: Final = frozenset({"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver"})
-# A projection has what the annotation of the GPU says; the others are no work of the program.
+# A GPU annotation repeats the projection of a range; the others are not work of the program.
 _LEFT_ALONE: Final = frozenset({"gpu_user_annotation", "trace", "overhead", "ac2g", "fwdbwd", ""})
 
 _SYNC_TYPES: Final = {"event": 1, "stream wait": 2, "stream": 3, "context": 4}
@@ -69,9 +69,9 @@ _NAMED_AFTER_HOST = re.compile(r"(?P<host>[A-Za-z0-9.-]+)_(?P<pid>\d+)\.")
 
 
 def translate(path: Path, target: Path, advance: Advance) -> None:
-    """Writes the export of a trace; it is read again should events in it lie long before its first ones.
+    """Write the export of a trace. Reads the trace again if it has events long before its first events.
 
-    Raises ExportError where the file is damaged, or no trace of the PyTorch profiler, and OSError.
+    Raises ExportError if the file is damaged or not a trace of the PyTorch profiler, and OSError.
     """
     earliest = _translate(path, target, advance, None)
     if earliest is not None:
@@ -109,7 +109,7 @@ def _start(event: Event) -> int | None:
 
 
 def _process_of(events: Sequence[Event]) -> int | None:
-    """The number of the traced process: that of its work on the CPU. GPU work is under the numbers of GPUs."""
+    """Return the number of the traced process, from its work on the CPU: GPU work has the numbers of GPUs."""
     pids = (whole(event.get("pid")) for event in events if event.get("ph") == "X" and _category(event) in _CPU)
     labelled = (
         whole(event.get("pid"))
@@ -144,7 +144,7 @@ class _Span:
 
     @property
     def device(self) -> int | None:
-        """The GPU: copies between two name the one that copies, and old traces none."""
+        """The GPU: for a copy between two GPUs the GPU that copies. Old traces have only the event's `pid`."""
         names = (self.arguments.get("device"), self.arguments.get("inDevice"), self.event.get("pid"))
         return next((number for name in names if (number := whole(name)) is not None), None)
 
@@ -165,7 +165,7 @@ class _Span:
 
 
 class _NotSaid(Exception):
-    """An event lacks what its row cannot be without."""
+    """An event lacks a value that its row needs."""
 
 
 def _said(value: int | None, what: str) -> int:
@@ -191,7 +191,7 @@ class _Translator:
     _domains: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
-        """Writes the rows of an event. One that cannot be understood is counted, and told of in the end."""
+        """Add the rows of an event. Events that cannot be understood are counted for a message of the export."""
         phase = event.get("ph")
         if phase == "M":
             self._name(event)
@@ -346,7 +346,7 @@ class _Translator:
         return thread
 
     def finish(self) -> None:
-        """Add the names of what occurred, and messages about what was left out."""
+        """Add the names of processes, threads and domains, and messages about events that were left out."""
         add = self.export.add
         for pid, process in self._processes.items():
             add("PROCESSES", process, pid, self._process_names.get(pid, ""))
