@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from disks import small_disk
+from support import native
 from triaging import ids, triaged
 from update_demo import JOBS
 
@@ -24,11 +25,13 @@ def dump(path: Path) -> list[str]:
         return list(connection.iterdump())
 
 
-def test_it_writes_four_ranks_on_two_hosts_and_says_where(run, table, tmp_path):
+def test_it_writes_four_ranks_on_two_hosts_and_prints_their_paths(run, tmp_path):
     done = run(*WORDS, tmp_path / "job")
     assert done.out.splitlines() == [str(tmp_path / "job" / name) for name in NAMES]
     assert sorted(os.listdir(tmp_path / "job")) == NAMES
-    assert [row["Host"] for row in table("ranks", tmp_path / "job")] == ["gpu-a01", "gpu-a01", "gpu-a02", "gpu-a02"]
+    host = "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'"
+    hosts = [text for name in NAMES for (text,) in native(tmp_path / "job" / name, host)]
+    assert hosts == ["gpu-a01", "gpu-a01", "gpu-a02", "gpu-a02"]
 
 
 def test_without_a_directory_the_files_go_into_one_with_a_name_of_its_own(run, tmp_path, monkeypatch):
