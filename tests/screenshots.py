@@ -18,7 +18,7 @@ from pathlib import Path
 
 import idle  # noqa: F401 - pilots wait until the program rests
 from scenes import NARROW, SCENES, WIDE, Scene, cache_in
-from synthetic import training_job
+from update_demo import unpack
 
 from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import NsystuiApp
@@ -85,8 +85,7 @@ async def main(exports: Path) -> None:
     wanted = expected(with_real=True)
     with tempfile.TemporaryDirectory(prefix="nsystui-pictures-") as place:
         directory = Path(place)
-        (directory / "demo-job").mkdir()
-        demo = [str(path) for path in training_job(directory / "demo-job")]
+        demo = list(map(str, unpack("training", directory / "demo-job")))
         for scene in SCENES:
             for size in (WIDE, NARROW):
                 name = f"{scene.name}-{size[0]}x{size[1]}"

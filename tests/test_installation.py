@@ -121,7 +121,7 @@ def try_it(binaries: Path, directory: Path, environ) -> None:
     assert shutil.which("cc", path=environ["PATH"]) is None
     assert "usage: nsystui" in told([binaries / "nsystui", "--help"], environ)
     assert "# Numbers" in told([binaries / "nsystui", "help", "numbers"], environ)
-    words = ["demo", "--write-only", "--ranks", "2", "--steps", "4", "--directory", directory / "job"]
+    words = ["demo", "--write-only", "--directory", directory / "job"]
     exports = told([binaries / "nsystui", *words], environ).split()
     assert len(told([binaries / "nsystui", "kernels", *exports, "--format", "csv"], environ).splitlines()) > 2
     assert "rank" in told([binaries / "nsystui", "triage", *exports], environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sqlite3
 import statistics
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "terminal"))
 
 from harness import Terminal
 from synthetic import benchmark_export
+from synthetic.demo import TrainingJob
 
 ROWS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "NVTX_EVENTS")
 _FIRST_ROWS = "GPU time", "sample:"
@@ -43,10 +45,11 @@ def packed_job(directory: Path, ranks: int) -> tuple[Path, Run | None]:
     exports, packed = directory / f"demo-{ranks}", directory / f"packed-{ranks}"
     if packed.exists():
         return packed, None
+    if not exports.exists():
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # all exports are open at once
+        TrainingJob.of_any_size(ranks, 2).write(exports)
     with CacheDirectory() as cache:
-        demo = nsystui("demo", "--ranks", str(ranks), "--steps", "2", "--directory", str(exports), "--write-only")
-        if not exports.exists():
-            subprocess.run(demo, env=cache.environ, stdout=subprocess.DEVNULL, check=True)
         return packed, measure(nsystui("pack", str(exports), "-o", str(packed)), cache.environ)
 
 

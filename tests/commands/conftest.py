@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from update_demo import unpack
 
 from nsystui.cli import main
 
@@ -82,6 +83,12 @@ def records(run) -> Callable[..., Any]:
         return done.json
 
     return records
+
+
+@pytest.fixture
+def demo_server(written_once: Callable[..., list[Path]]) -> list[Path]:
+    """The two exports of ``nsystui demo --server``. Not to be written."""
+    return written_once("demo-server", lambda directory: unpack("server", directory))
 
 
 @pytest.fixture

@@ -5,14 +5,12 @@ import os
 import shlex
 import subprocess
 import sys
-from collections import Counter
 
 import duckdb
 import pytest
 import synthetic
 from support import native_count
 from synthetic import two_process_export
-from synthetic.demo import TrainingJob
 
 from nsystui.commands import commands
 
@@ -323,32 +321,6 @@ class TestWords:
 
     def test_an_empty_name_is_said(self, refused):
         assert "empty file name" in refused("kernels", "")
-
-
-class TestDemo:
-    WORDS = ("demo", "--write-only", "--ranks", "2", "--steps", "1", "--directory")
-
-    @pytest.mark.campaign
-    def test_it_writes_what_is_asked_and_says_where(self, run, table, tmp_path):
-        done = run(*self.WORDS, tmp_path / "job")
-        assert done.status == 0
-        assert done.out.splitlines() == [str(tmp_path / f"job/rank{rank}.sqlite") for rank in range(2)]
-        assert [row["Host"] for row in table("ranks", tmp_path / "job")] == ["gpu-a01", "gpu-a02"]
-
-    def test_a_large_job_has_hosts_of_eight_ranks(self):
-        layout = TrainingJob.of_any_size(24, 1).layout
-        assert Counter(map(layout.hostname, range(24))) == {"gpu-a01": 8, "gpu-a02": 8, "gpu-a03": 8}
-
-    def test_it_never_writes_over_what_is_there_nor_where_it_cannot(self, refused, tmp_path):
-        (tmp_path / "rank1.sqlite").write_text("somebody's only copy")
-        assert "rank1.sqlite is there already" in refused(*self.WORDS, tmp_path)
-        assert "cannot write the demo job" in refused(*self.WORDS, tmp_path / "rank1.sqlite/below")
-        assert os.listdir(tmp_path) == ["rank1.sqlite"]
-
-    @pytest.mark.parametrize("words", [["--ranks", "0"], ["--steps", "-1"]])
-    def test_a_job_of_nothing_is_refused(self, refused, tmp_path, words):
-        refused("demo", "--write-only", "--directory", tmp_path, *words)
-        assert list(tmp_path.iterdir()) == []
 
 
 ENDED_EARLY = """

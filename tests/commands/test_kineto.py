@@ -168,16 +168,6 @@ def test_compute_and_overlap_are_as_htas_formulas_have_them(table, traces):
     assert int(row["NCCL over Compute (ns)"]) == overlap > 0
 
 
-def test_the_demo_writes_traces(run, refused, tmp_path):
-    place = tmp_path / "demo"
-    words = ("demo", "--form", "kineto", "--ranks", "2", "--steps", "1", "--directory", place, "--write-only")
-    done, names = run(*words), [f"rank0{ENDING}", f"rank1{ENDING}"]
-    assert done.status == 0, done.err
-    assert [Path(line).name for line in done.out.splitlines()] == names
-    assert [path.name for path in discover([str(place)])] == names
-    assert "is there already" in refused(*words)
-
-
 def test_times_are_exact_to_the_nanosecond(table, tmp_path):
     """Without a base time as PyTorch before 2.3: 16 digits before the point are more than a float holds."""
     events = small_job()

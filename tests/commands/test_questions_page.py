@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 import pytest
 from support import REAL_EXPORTS, shared
-from synthetic.demo.serving import ServingJob
 
 from nsystui.cli import command_parser
 from nsystui.commands import commands
 from nsystui.ui.keys import KEYS
 
-JOB = ServingJob()
 PAGE = Path(__file__).parents[2] / "nsystui/docs/questions.md"
 WORDS = {"REGEX": r"step (\d+)", "WORD": "nvtx", "N": "0", "gc": "e"}
 """What a user would put for the placeholders; no demo has a sample in a collector of garbage."""
@@ -96,8 +94,8 @@ def test_every_command_answers_of_the_demo(run, demo_job, text):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("text", of_commands([row for row in ROWS if row.section == "Inference and the host"]))
-def test_every_command_on_inference_answers_of_the_demo_of_a_server(run, written_once, text):
-    check(run, text, written_once("inference-server", JOB.write), may_be_empty=text.startswith("functions"))
+def test_every_command_on_inference_answers_of_the_demo_of_a_server(run, demo_server, text):
+    check(run, text, demo_server, may_be_empty=text.startswith("functions"))
 
 
 @pytest.mark.campaign

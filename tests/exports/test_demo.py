@@ -11,12 +11,10 @@ import synthetic
 from support import native as query
 from support import native_count as count
 from support import real_exports
-from synthetic import ExportWriter, training_job
+from synthetic import ExportWriter, demo, training_job
 from synthetic.demo import CaptureSession, NcclPayloads, TrainingJob
 from synthetic.demo.nccl import encode_payload, payload_schema
 from synthetic.writing.host import Frame
-
-from nsystui import demo
 
 Rows = list[tuple[Any, ...]]
 
@@ -243,17 +241,6 @@ class TestTrainingJob:
         assert ranks == [[(0, 4), (0, 2)], [(1, 4), (1, 2)], [(2, 4), (0, 2)], [(3, 4), (1, 2)]]
         for number, communicators in enumerate((1, 2)):
             assert len({rank[number]["NCCL communicator ID"] for rank in told}) == communicators
-
-    @pytest.mark.campaign
-    def test_files_are_the_same_however_many_processes_write_them_and_none_if_one_fails(self, tmp_path):
-        job = TrainingJob(ranks=6, steps=2, layers=1, hosts=3)
-        alone, together = job.write(tmp_path / "alone"), job.write(tmp_path / "together", processes=3)
-        assert [path.name for path in together] == [path.name for path in alone]
-        assert [path.read_bytes() for path in together] == [path.read_bytes() for path in alone]
-        (tmp_path / "failed/rank5.sqlite").mkdir(parents=True)
-        with pytest.raises(OSError, match="rank5"):
-            job.write(tmp_path / "failed", processes=3)
-        assert [path.name for path in (tmp_path / "failed").iterdir()] == ["rank5.sqlite"]
 
     def test_hosts_of_a_job_of_any_size_have_at_most_eight_ranks(self):
         for ranks, hosts in ((1, 1), (4, 2), (16, 2), (17, 3), (64, 8), (1024, 128)):

@@ -225,7 +225,7 @@ class TestKilled:
         assert mine.exists() and not other.exists()
 
     @pytest.mark.campaign
-    @pytest.mark.parametrize("words", ["kernels", "info", "nccl-log", "demo --write-only --ranks 1 --directory"])
+    @pytest.mark.parametrize("words", ["kernels", "info", "nccl-log", "demo --write-only --directory"])
     def test_what_a_dead_process_left_goes_with_the_next_command(self, export, tmp_path, monkeypatch, words):
         """Whichever it is, and whether it finds an answer that is remembered, or needs none."""
         cache = tmp_path / "cache"

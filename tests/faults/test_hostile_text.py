@@ -162,7 +162,7 @@ def test_files_that_are_no_exports_and_words_that_make_no_sense(job, log, tmp_pa
         ("--\x1b",),
         ("nccl", job[0], "--nccl-log", log),
         ("export", "--trace", "x\x1b", job[0]),
-        ("demo", "--write-only", "--ranks", "1", "--steps", "1", "--directory", tmp_path / "de\x1b[5mmo\udcff"),
+        ("demo", "--write-only", "--directory", tmp_path / "de\x1b[5mmo\udcff"),
     ]
     bad.with_suffix(".nsys-rep").write_bytes(b"QUADD")
     expect_printable([program.run(*words) for words in asked])

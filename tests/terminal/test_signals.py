@@ -184,7 +184,7 @@ def test_a_terminal_that_closes_with_its_shell_ends_it_stopped_or_not(job, envir
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("words", [["JOB"], ["demo", "--ranks", "2", "--steps", "3"]])
+@pytest.mark.parametrize("words", [["JOB"], ["demo"]])
 def test_a_dropped_connection_ends_it_and_leaves_nothing(job, environment, words):
     with Terminal([*PROGRAM, *(job if words == ["JOB"] else words)], environment, ready="? help") as terminal:
         terminal.press("2")

@@ -11,7 +11,7 @@ import pytest
 from jobs import name_of_screen, running
 from pytest_textual_snapshot import normalize_svg
 from scenes import NARROW, SCENES, WIDE, Scene, cache_in
-from synthetic import training_job
+from update_demo import unpack
 
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
@@ -22,8 +22,7 @@ from screenshots import snapshot_path
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pictures") / "demo-job"  # the folder's name is on the screen
-    directory.mkdir()
-    files = training_job(directory, ranks=4, steps=4)
+    files = unpack("training", directory)
     # Columns keep the width that a sample needed: whichever picture comes first must not be the only one with one.
     session = Session(cache=Cache(cache_in(directory)))
     for path in files:

@@ -37,13 +37,13 @@ UNITS = {
 @contextmanager
 def empty_job() -> Iterator[OpenJob]:
     """A job of one export in which nothing happened: what is asked of it has columns and no rows."""
-    from nsystui.exports.writing.writer import ExportWriter
+    from nsystui.exports.forms.kineto.export import TraceExport
 
     session = Session()
     try:
         with tempfile.TemporaryDirectory(prefix="nsystui-") as place:
             path = Path(place) / "empty.sqlite"
-            with ExportWriter(path):
+            with TraceExport(path, origin=0, host=""):
                 pass
             session.add(path)
             yield OpenJob(session)

@@ -1,6 +1,6 @@
-"""The demo writer: exports of a training job and of an inference server, as nsys would write them.
+"""The writers of demo jobs: exports of a training job and of an inference server, as nsys would write them.
 
-A `TrainingJob` and a `ServingJob` write whole reports; `ExportWriter`, in `exports.writing`, single events.
+A `TrainingJob` and a `ServingJob` write whole reports; `ExportWriter`, in `synthetic.writing`, single events.
 Standard library only.
 """
 

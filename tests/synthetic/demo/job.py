@@ -1,4 +1,4 @@
-"""What the demo jobs have in common: ranks on hosts, one report each, written side by side; start-up and NCCL."""
+"""What the demo jobs have in common: ranks on hosts, one report each; start-up and NCCL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from synthetic.demo.nccl import (
     NcclPayloads,
     payload_schema,
 )
-from synthetic.demo.side_by_side import Meet, write_in_processes
 from synthetic.demo.timeline import (
     COPY_STREAM,
     GPU_METRICS,
@@ -77,12 +76,6 @@ class JobLayout:
     def local_rank(self, rank: int) -> int:
         """Rank within the host; also the system's number of its GPU, for each process sees only that one."""
         return rank % self.ranks_per_host
-
-    def shares(self, count: int) -> list[range]:
-        """All ranks in about `count` shares of whole hosts, that processes write side by side."""
-        hosts = -(-self.ranks // self.ranks_per_host)
-        size = -(-hosts // max(count, 1)) * self.ranks_per_host
-        return [range(start, min(start + size, self.ranks)) for start in range(0, self.ranks, size)]
 
     def world(self, seed: int) -> Communicator:
         """The communicator of all ranks; on more than one host the network limits it."""
@@ -189,6 +182,8 @@ class DemoJob:
     gpu_metrics: bool = True
     schema: str = "3.25.0"
     hosts: int = 1
+    start_up: float = 1.0
+    """The factor on the time that contexts and communicators take."""
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.steps < 1 or self.layers < 1 or self.hosts < 1:
@@ -207,27 +202,18 @@ class DemoJob:
         """What `rank` does."""
         raise NotImplementedError
 
-    def write(self, directory: str | Path, processes: int = 1) -> list[Path]:
+    def write(self, directory: str | Path) -> list[Path]:
         """Write ``rank0.sqlite`` … to `directory` (created if need be) and return their paths in order of rank.
 
-        The files depend on nothing but this description, however many `processes` write them. After an error no
-        half-written file remains.
+        The files depend on nothing but this description. After an error no half-written file remains.
         """
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"rank{rank}.sqlite" for rank in range(self.ranks)]
-        shares = self.layout.shares(processes)
-        if len(shares) == 1:
-            self.write_share(paths, shares[0])
-        else:
-            write_in_processes(self, paths, shares)
-        return paths
-
-    def write_share(self, paths: Sequence[Path], ranks: Sequence[int], meet: Meet | None = None) -> None:
-        """Write the exports of some of the ranks; `meet` waits for the others, which other processes write."""
         with ExitStack() as stack:
-            opened = {rank: self._open(stack, rank, paths[rank]) for rank in ranks}
-            run({rank: self.program(one) for rank, one in opened.items()}, meet)
+            opened = [self._open(stack, rank, path) for rank, path in enumerate(paths)]
+            run({rank: self.program(one) for rank, one in enumerate(opened)})
+        return paths
 
     def _session(self, rank: int) -> CaptureSession:
         """The session of one rank's report: sessions start up to 29 ms apart."""
@@ -269,7 +255,7 @@ class DemoJob:
         origin = export.session.utc_epoch_ns - layout.clock_ahead(rank)
         timeline = RankTimeline(
             rank, export, process, main, autograd, loader, origin, self.speed(rank), self.payload_layout,
-            Random(f"{self.seed}/{rank}"),
+            Random(f"{self.seed}/{rank}"), self.start_up,
         )  # fmt: skip
         watchers = (
             Watcher(events, "poll", 100_000_000, 30_000_000, timeline.core + 3),
@@ -278,11 +264,8 @@ class DemoJob:
         return OpenRank(timeline, watchers, gpu_id, gpu_metrics, nic_metrics)
 
 
-def run(programs: Mapping[int, Program], meet: Meet | None = None) -> None:
-    """Run the ranks' programs side by side: a collective ends when its last rank has arrived and the data has moved.
-
-    Where not all ranks of the job are here, `meet` is told the last arrival of those that are, and says when all have.
-    """
+def run(programs: Mapping[int, Program]) -> None:
+    """Run the ranks' programs side by side: a collective ends when its last rank has arrived and the data has moved."""
     waiting: dict[int, dict[int, Arrival]] = {}
 
     def advance(rank: int, end: int | None) -> None:
@@ -293,21 +276,16 @@ def run(programs: Mapping[int, Program], meet: Meet | None = None) -> None:
     for rank in programs:
         advance(rank, None)
     while waiting:
-        whole = (one for one, arrivals in waiting.items() if len(arrivals) == _members(arrivals))
-        arrivals = waiting.pop(next(whole, next(iter(waiting))))
-        ready = max(arrival.ready for arrival in arrivals.values())
-        if len(arrivals) < _members(arrivals):
-            if meet is None or len(arrivals) < len(programs):
-                raise RuntimeError("a rank waits for ranks that do not run")
-            ready = meet(ready)
-        end = ready + max(arrival.transfer for arrival in arrivals.values())
+        whole = (
+            one
+            for one, arrivals in waiting.items()
+            if len(arrivals) == len(next(iter(arrivals.values())).communicator.members)
+        )
+        arrivals = waiting.pop(next(whole))
+        end = max(arrival.ready for arrival in arrivals.values())
+        end += max(arrival.transfer for arrival in arrivals.values())
         for rank in arrivals:
             advance(rank, end)
-
-
-def _members(arrivals: Mapping[int, Arrival]) -> int:
-    """How many ranks the communicator has, some of which have arrived."""
-    return len(next(iter(arrivals.values())).communicator.members)
 
 
 def set_up(rank: RankTimeline, communicators: Sequence[Communicator], memory: Sequence[int]) -> Program:
@@ -326,7 +304,7 @@ def set_up(rank: RankTimeline, communicators: Sequence[Communicator], memory: Se
         export.osrt(rank.main, rank.local(start), rank.local(rank.cpu), name)
         rank.compute_for(300)
     start = rank.cpu
-    rank.call("cudaFree_v3020", 80_000)
+    rank.call("cudaFree_v3020", 80_000 * rank.start_up)
     flush = rank.local(start + 2_000_000)
     export.profiler_overhead(rank.main, flush, flush + 29_000_000, "CUDA profiling data flush overhead")
     for _stream in range(3):
@@ -355,9 +333,9 @@ def _init_communicator(rank: RankTimeline, communicator: Communicator) -> Progra
         CUDA_DEVICE: rank.device,
     }
     with rank.nccl("ncclCommInitRankConfig", communicator, **values):
-        rank.compute_for(60_000)
+        rank.compute_for(60_000 * rank.start_up)
         with rank.asleep():
-            rank.cpu = yield Arrival(communicator, rank.cpu, 40_000_000)
+            rank.cpu = yield Arrival(communicator, rank.cpu, int(40_000_000 * rank.start_up))
         rank.allocate(NCCL_BUFFERS)
 
 

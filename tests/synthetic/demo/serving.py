@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 from synthetic.demo import model
 from synthetic.demo.job import DemoJob, OpenRank, all_reduce, set_up
-from synthetic.demo.timeline import COPY_STREAM, GPU_METRICS, GPUS_PER_HOST, Communicator, Program, RankTimeline
+from synthetic.demo.timeline import COPY_STREAM, GPU_METRICS, Communicator, Program, RankTimeline
 from synthetic.writing.target import DEFAULT_STREAM
 
 BATCH: Final = 24
@@ -45,13 +45,6 @@ class ServingJob(DemoJob):
     ranks: int = 2
     steps: int = 200
     layers: int = 16
-
-    @classmethod
-    def of_any_size(cls, ranks: int, steps: int) -> ServingJob:
-        """The server with so many ranks, 4 MB each. Raises `ValueError` if they do not fit on one host."""
-        if ranks > GPUS_PER_HOST:
-            raise ValueError(f"the server has at most {GPUS_PER_HOST} ranks, on one host")
-        return cls(ranks=ranks, steps=steps)
 
     @property
     def slow_step(self) -> int:

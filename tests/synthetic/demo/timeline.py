@@ -201,6 +201,8 @@ class RankTimeline:
     """Factor on the duration of compute kernels: 1.15 is a slow GPU."""
     payloads: NcclPayloads
     random: Random
+    start_up: float = 1.0
+    """Factor on the time that contexts and communicators take."""
     device: int = 0
     cpu: int = 0
     correlation: int = 0

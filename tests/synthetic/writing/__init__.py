@@ -1,3 +1,4 @@
-"""Writes exports as nsys would: `ExportWriter` (in `writer`) writes single events, for the demo and for the reader of
-PyTorch's traces. Standard library only. Tests have a writer of more kinds of events, which is built on this one.
+"""Writes exports as nsys would: `ExportWriter` (in `writer`) writes the events that the demo jobs have.
+
+`synthetic.writer` adds all others. Standard library only.
 """

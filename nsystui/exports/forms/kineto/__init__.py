@@ -2,7 +2,7 @@
 
 A trace is read once, in one pass and in bounded memory, and written as nsys would have written it, so that nothing else
 in the program knows of it: `reading` has the events and facts of the file, `translation` makes rows of them,
-`collectives` knows what PyTorch says of NCCL's calls. See docs/exports.md#pytorch.
+`export` writes the rows, `collectives` reads PyTorch's records of NCCL's calls. See docs/exports.md#pytorch.
 """
 
 from __future__ import annotations

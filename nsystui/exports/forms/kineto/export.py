@@ -1,109 +1,164 @@
-"""The export that a trace becomes: its metadata is what the trace says, and nothing that it does not say."""
+"""The export that a trace becomes: only the tables and columns that nsystui reads and a trace can fill."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 from nsystui.exports.forms.kineto.reading import whole
 from nsystui.exports.metadata import MADE_OF
-from nsystui.exports.writing.schema import SCHEMAS, TABLES, Tables
-from nsystui.exports.writing.target import GLOBAL_VM, CaptureSession
-from nsystui.exports.writing.writer import ExportWriter
 
 TRACE: Final = "PyTorch profiler trace"
-_NEWEST: Final = next(reversed(SCHEMAS))
-# Of a kernel or copy a trace may lack what nsys always has.
-_PARTLY_KNOWN: Final = (
-    "CUPTI_ACTIVITY_KIND_KERNEL",
-    "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "CUPTI_ACTIVITY_KIND_MEMSET",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
-    "CUDA_GPU_MEMORY_USAGE_EVENTS",
-)
-# Before 2001 nothing was traced: such a number is no time since 1970, but since the machine's start.
+MACHINE: Final = 1 << 48
+"""The bits of a process id that identify the machine, as in every export seen."""
+
+_SCHEMA_VERSION: Final = "3.28.1"
+# Before 2001 nothing was traced: a smaller time counts from the start of the machine, not from 1970.
 _LEAST_UTC, _MOST_UTC = 10**18, 10**19
+_GPU_WORK: Final = "start end globalPid deviceId contextId greenContextId streamId correlationId"
+_TABLES: Final = {
+    "StringIds": "id value:T",
+    "TARGET_INFO_SYSTEM_ENV": "name:T value:T",
+    "TARGET_INFO_SESSION_START_TIME": "utcEpochNs",
+    "ANALYSIS_DETAILS": "duration",
+    "PROCESSES": "globalPid pid name:T",
+    "ThreadNames": "nameId priority globalTid",
+    "DIAGNOSTIC_EVENT": "timestamp severity text:T",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start end globalTid eventClass correlationId nameId returnValue",
+    "CUPTI_ACTIVITY_KIND_KERNEL": (
+        f"{_GPU_WORK} demangledName shortName registersPerThread gridX gridY gridZ blockX blockY blockZ "
+        "staticSharedMemory dynamicSharedMemory graphNodeId"
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_GPU_WORK} bytes copyKind srcKind dstKind graphNodeId",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_GPU_WORK} bytes memKind",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_GPU_WORK} syncType eventId",
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "globalPid deviceId contextId greenContextId streamId correlationId eventId",
+    "NVTX_EVENTS": "start end globalTid eventType text:T textId domainId jsonText:T",
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": "start globalPid deviceId address bytes memKind memoryOperationType",
+    "TARGET_INFO_GPU": (
+        "id cuDevice name:T totalMemory smCount computeMajor computeMinor threadsPerWarp maxWarpsPerSm "
+        "maxThreadsPerBlock maxRegistersPerBlock maxRegistersPerSm maxShmemPerBlock maxShmemPerBlockOptin maxShmemPerSm"
+    ),
+    "META_DATA_CAPTURE": "name:T value:T",
+    "META_DATA_EXPORT": "name:T value:T",
+}
+"""The columns of each table in the order of its rows: integers, except text (``:T``)."""
+_TYPES: Final = ("INTEGER", "TEXT")
+_ALWAYS: Final = ("StringIds", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_START_TIME", "ANALYSIS_DETAILS")
 
 
-class TraceExport(ExportWriter):
-    """Writes the export of one trace. `facts` are those of the trace, to be set before it is closed."""
+class TraceExport:
+    """The export of one trace, which the end of a ``with`` statement completes, or removes after an error.
 
-    tables: ClassVar[Tables] = Tables(
-        {name: text.replace("!", "") if name in _PARTLY_KNOWN else text for name, text in TABLES.items()}
-    )
-    facts: Mapping[str, Any]
+    `facts` are the trace's facts, to be set before that. Rows wait in memory until `flush`.
+    """
 
     def __init__(self, path: Path, origin: int, host: str) -> None:
-        """`origin`: the time in the trace, ns, that becomes 0. `host`: the name of the machine where that is known."""
-        super().__init__(path, _NEWEST, session=CaptureSession(include_json=True))
+        """`origin`: the time in the trace, ns, that becomes 0. `host`: the name of the machine, if it is known."""
+        self.facts: Mapping[str, Any] = {}
+        self._path = path
         self._origin = origin
         self._host = host
-        self.facts = {}
+        self._last_time = 0
+        self._strings: dict[str, int] = {}
+        self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _ALWAYS}
+        path.unlink(missing_ok=True)
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
+            self._connection.execute(f"PRAGMA {pragma}")
+        self._connection.execute("BEGIN")
 
-    def describe_session(self, duration: int) -> None:
-        """Write what the trace says of its session, process group and GPUs."""
-        base = whole(self.facts.get("baseTimeNanoseconds")) or 0
-        started = base + self._origin
+    def add(self, table: str, *values: int | str | None) -> None:
+        """Add a row: a value for each column of the table."""
+        self._rows.setdefault(table, []).append(values)
+
+    def intern(self, text: str) -> int:
+        """Return the id of a text in ``StringIds``, which has each text once."""
+        number = self._strings.get(text)
+        if number is None:
+            number = self._strings[text] = len(self._strings) + 1
+            self.add("StringIds", number, text)
+        return number
+
+    def flush(self) -> None:
+        """Write the waiting rows, each table's in the order of their start."""
+        for table, rows in self._rows.items():
+            columns = _TABLES[table].split()
+            typed = [f"{column.removesuffix(':T')} {_TYPES[column.endswith(':T')]}" for column in columns]
+            self._connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(typed)})")
+            if rows and columns[0] == "start":
+                rows.sort(key=itemgetter(0))
+                self._last_time = max(self._last_time, rows[-1][0])
+                if columns[1] == "end":
+                    self._last_time = max(self._last_time, *(row[1] or 0 for row in rows))
+            self._connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", rows)
+            rows.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.flush()
+                self._describe_session()
+                self.flush()
+                self._connection.execute("COMMIT")
+        finally:
+            self._connection.close()
+            if error is not None:
+                self._path.unlink(missing_ok=True)
+
+    def _describe_session(self) -> None:
+        """Add the session, process group and GPUs of the trace, and the origin of the export."""
+        started = (whole(self.facts.get("baseTimeNanoseconds")) or 0) + self._origin
         if _LEAST_UTC <= started < _MOST_UTC:
-            moment = datetime.fromtimestamp(started // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-            self.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=started, utcTime=moment)
-        self.add("ANALYSIS_DETAILS", globalVid=GLOBAL_VM, duration=duration, startTime=0, stopTime=duration)
-        known = {
-            "Hostname": (619, self._host or str(self.facts.get("host_name") or "")),
-            "CudaDriverVersion": (611, str(whole(self.facts.get("cuda_driver_version")) or "")),
-        }
-        for name, (number, value) in known.items():
+            self.add("TARGET_INFO_SESSION_START_TIME", started)
+        self.add("ANALYSIS_DETAILS", self._last_time)
+        cuda_version = whole(self.facts.get("cuda_driver_version")) or ""
+        for name, value in {
+            "Hostname": self._host or str(self.facts.get("host_name") or ""),
+            "CudaDriverVersion": str(cuda_version),
+        }.items():
             if value:
-                self.rows("TARGET_INFO_SYSTEM_ENV").append((GLOBAL_VM, "Local (CLI)", name, number, value))
+                self.add("TARGET_INFO_SYSTEM_ENV", name, value)
         devices = self.facts.get("deviceProperties")
         for device in devices if isinstance(devices, list) else []:
             if isinstance(device, dict):
                 self._describe_gpu(device)
+        # PyTorch has the rank and the number of ranks from these variables.
+        group = self.facts.get("distributedInfo")
+        for name, key in (("RANK", "rank"), ("WORLD_SIZE", "world_size")):
+            number = whole(group.get(key)) if isinstance(group, dict) else None
+            if number is not None and number >= 0:
+                self.add("META_DATA_CAPTURE", "PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{number}"')
+        self.add("META_DATA_CAPTURE", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "Node")
+        # Without a version of nsys, which was not there.
+        self.add("META_DATA_EXPORT", MADE_OF, TRACE)
+        self.add("META_DATA_EXPORT", "EXPORT_SCHEMA_VERSION", _SCHEMA_VERSION)
+        self.add("META_DATA_EXPORT", "EXPORT_PARAM_INCLUDE_JSON", "true")
+        self.add("META_DATA_EXPORT", "EXPORT_PARAM_INCLUDE_BLOBS", "false")
 
     def _describe_gpu(self, device: Mapping[str, Any]) -> None:
-        """Write a GPU. Its number is the ordinal of the process: the machine's own is not in a trace."""
+        """Add a GPU by the ordinal of the process: the machine's own number is not in a trace."""
         number = whole(device.get("id"))
         if number is None:
             return
         threads, warp = whole(device.get("maxThreadsPerMultiprocessor")), whole(device.get("warpSize"))
         self.add(
             "TARGET_INFO_GPU",
-            vmId=GLOBAL_VM,
-            id=number,
-            cuDevice=number,
-            name=str(device.get("name") or ""),
-            totalMemory=whole(device.get("totalGlobalMem")),
-            smCount=whole(device.get("numSms")),
-            computeMajor=whole(device.get("computeMajor")),
-            computeMinor=whole(device.get("computeMinor")),
-            threadsPerWarp=warp,
-            maxWarpsPerSm=threads // warp if threads and warp else None,
-            maxThreadsPerBlock=whole(device.get("maxThreadsPerBlock")),
-            maxRegistersPerBlock=whole(device.get("regsPerBlock")),
-            maxRegistersPerSm=whole(device.get("regsPerMultiprocessor")),
-            maxShmemPerBlock=whole(device.get("sharedMemPerBlock")),
-            maxShmemPerBlockOptin=whole(device.get("sharedMemPerBlockOptin")),
-            maxShmemPerSm=whole(device.get("sharedMemPerMultiprocessor")),
+            number,
+            number,
+            str(device.get("name") or ""),
+            *(whole(device.get(key)) for key in ("totalGlobalMem", "numSms", "computeMajor", "computeMinor")),
+            warp,
+            threads // warp if threads and warp else None,
+            *(whole(device.get(key)) for key in ("maxThreadsPerBlock", "regsPerBlock", "regsPerMultiprocessor")),
+            *(whole(device.get(f"sharedMemPer{of}")) for of in ("Block", "BlockOptin", "Multiprocessor")),
         )
-
-    def capture_metadata(self, duration: int) -> list[tuple[str, str]]:
-        """The rank and the number of ranks as the variables from which PyTorch has them."""
-        group = self.facts.get("distributedInfo")
-        told = group if isinstance(group, dict) else {}
-        known = {"RANK": whole(told.get("rank")), "WORLD_SIZE": whole(told.get("world_size"))}
-        variables = [(name, number) for name, number in known.items() if number is not None and number >= 0]
-        return [
-            *(("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{number}"') for name, number in variables),
-            ("CUDA_GRAPH_TRACE_OPTIONS:MODE", "Node"),
-        ]
-
-    def export_metadata(self) -> list[tuple[str, str]]:
-        """What the file was made of. The version of nsys is missing, since none was there."""
-        return [
-            (MADE_OF, TRACE),
-            ("EXPORT_SCHEMA_VERSION", self.schema.number),
-            ("EXPORT_PARAM_INCLUDE_JSON", "true"),
-            ("EXPORT_PARAM_INCLUDE_BLOBS", "false"),
-        ]

@@ -9,28 +9,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from nsystui.base.errors import ExportError
 from nsystui.exports.forms.form import Advance
 from nsystui.exports.forms.kineto.collectives import RECORD, collective_of
-from nsystui.exports.forms.kineto.export import TRACE, TraceExport
+from nsystui.exports.forms.kineto.export import MACHINE, TRACE, TraceExport
 from nsystui.exports.forms.kineto.reading import Event, KinetoTrace, nanoseconds, whole
+from nsystui.exports.metadata import pid_of, process_id
 from nsystui.exports.schema import EARLIEST
-from nsystui.exports.writing.target import Process, Thread
-from nsystui.exports.writing.writer import (
-    CONTEXT_SYNC,
-    DRIVER_CALL,
-    EVENT_SYNC,
-    NO_EVENT,
-    NO_STREAM,
-    RUNTIME_CALL,
-    STREAM_SYNC,
-    STREAM_WAIT_EVENT,
-    WARNING,
-    Dim3,
-    NvtxPayload,
-)
 
 _FIRST_EVENTS: Final = 20_000
 """So many events are looked at for the process and the first time, before any is written."""
@@ -41,7 +28,7 @@ _MOST_IDS: Final = 1 << 24
 OPERATORS, PYTHON, _NCCL = "PyTorch operators", "Python", "NCCL"
 _DOMAINS: Final = {_NCCL: 1, OPERATORS: 2, PYTHON: 3}
 
-# The categories of PyTorch 1.8 to 1.12 by what they are called today.
+# The categories of PyTorch 1.8 to 1.12, with their present names.
 _OLD_CATEGORIES: Final = {
     "operator": "cpu_op",
     "runtime": "cuda_runtime",
@@ -51,14 +38,21 @@ _OLD_CATEGORIES: Final = {
     "python": "python_function",
 }
 _CPU: Final = frozenset({"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver"})
-# A projection has what the annotation of the GPU says; the others are no work of the program.
+# A GPU annotation repeats the projection of a range; the others are not work of the program.
 _LEFT_ALONE: Final = frozenset({"gpu_user_annotation", "trace", "overhead", "ac2g", "fwdbwd", ""})
 
-_SYNC_TYPES: Final = {
-    "event": EVENT_SYNC,
-    "stream wait": STREAM_WAIT_EVENT,
-    "stream": STREAM_SYNC,
-    "context": CONTEXT_SYNC,
+_SYNC_TYPES: Final = {"event": 1, "stream wait": 2, "stream": 3, "context": 4}
+_NO_STREAM = _NO_EVENT = 0xFFFFFFFF
+"""The stream of a synchronization that waits for several, and the event of one that has no known event."""
+_RUNTIME_CALL, _DRIVER_CALL = 0, 1
+_MARK, _PUSH_POP, _DOMAIN_CREATE = 34, 59, 75
+_WARNING: Final = 2
+_PRIORITY: Final = 20
+_COPY_KINDS: Final = {
+    name: number
+    for number, name in enumerate(
+        ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "UvmHtoD", "UvmDtoH"), start=1
+    )
 }
 _MEMORY_KINDS: Final = {
     name: number
@@ -75,9 +69,9 @@ _NAMED_AFTER_HOST = re.compile(r"(?P<host>[A-Za-z0-9.-]+)_(?P<pid>\d+)\.")
 
 
 def translate(path: Path, target: Path, advance: Advance) -> None:
-    """Writes the export of a trace; it is read again should events in it lie long before its first ones.
+    """Write the export of a trace. Reads the trace again if it has events long before its first events.
 
-    Raises ExportError where the file is damaged, or no trace of the PyTorch profiler, and OSError.
+    Raises ExportError if the file is damaged or not a trace of the PyTorch profiler, and OSError.
     """
     earliest = _translate(path, target, advance, None)
     if earliest is not None:
@@ -115,7 +109,7 @@ def _start(event: Event) -> int | None:
 
 
 def _process_of(events: Sequence[Event]) -> int | None:
-    """The number of the traced process: that of its work on the CPU. GPU work is under the numbers of GPUs."""
+    """Return the number of the traced process, from its work on the CPU: GPU work has the numbers of GPUs."""
     pids = (whole(event.get("pid")) for event in events if event.get("ph") == "X" and _category(event) in _CPU)
     labelled = (
         whole(event.get("pid"))
@@ -150,7 +144,7 @@ class _Span:
 
     @property
     def device(self) -> int | None:
-        """The GPU: copies between two name the one that copies, and old traces none."""
+        """The GPU: for a copy between two GPUs the GPU that copies. Old traces have only the event's `pid`."""
         names = (self.arguments.get("device"), self.arguments.get("inDevice"), self.event.get("pid"))
         return next((number for name in names if (number := whole(name)) is not None), None)
 
@@ -164,14 +158,14 @@ class _Span:
         number = self.number("context")
         return self.number("inContext") if number is None else number
 
-    def dimensions(self, name: str) -> Dim3 | None:
+    def dimensions(self, name: str) -> list[int | None]:
         values = self.arguments.get(name)
-        numbers = tuple(whole(value) for value in values) if isinstance(values, list) else ()
-        return cast(Dim3, numbers) if len(numbers) == 3 and None not in numbers else None
+        numbers = [whole(value) for value in values] if isinstance(values, list) else []
+        return numbers if len(numbers) == 3 and None not in numbers else [None, None, None]
 
 
 class _NotSaid(Exception):
-    """An event lacks what its row cannot be without."""
+    """An event lacks a value that its row needs."""
 
 
 def _said(value: int | None, what: str) -> int:
@@ -189,15 +183,15 @@ class _Translator:
     pid: int
     rows: int = 0
     earliest: int = 1 << 62
-    _processes: dict[int, Process] = field(default_factory=dict)
-    _threads: dict[tuple[int, int], Thread] = field(default_factory=dict)
+    _processes: dict[int, int] = field(default_factory=dict)
+    _threads: dict[tuple[int, int], int] = field(default_factory=dict)
     _names: dict[tuple[int, int], str] = field(default_factory=dict)
     _process_names: dict[int, str] = field(default_factory=dict)
     _left_out: Counter[str] = field(default_factory=Counter)
-    _domains: dict[tuple[int, str], Thread] = field(default_factory=dict)
+    _domains: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
-        """Writes the rows of an event. One that cannot be understood is counted, and told of in the end."""
+        """Add the rows of an event. Events that cannot be understood are counted for a message of the export."""
         phase = event.get("ph")
         if phase == "M":
             self._name(event)
@@ -226,94 +220,101 @@ class _Translator:
 
     # -- work of the GPU --------------------------------------------------------------------------------------------
 
+    def _gpu_work(self, span: _Span, stream: int | None) -> tuple[int | None, ...]:
+        """Return the values of the columns that all work of a GPU has."""
+        process, device = self._process(self.pid), _said(span.device, "device")
+        stream, correlation = _said(stream, "stream"), span.number("correlation")
+        return span.start, span.end, process, device, span.context, 0, stream, correlation
+
     def kernel(self, span: _Span) -> None:
-        graph_node, graph = span.number("graph node id"), span.number("graph id")
-        self.export.kernel(
-            self._main, _said(span.device, "device"), _said(span.stream, "stream"), span.start, span.end,
-            name=span.name, correlation_id=span.number("correlation"), grid=span.dimensions("grid"),
-            block=span.dimensions("block"), registers=span.number("registers per thread"),
-            dynamic_smem=span.number("shared memory"), local_memory=None, context=span.context,
-            graph_node_id=graph_node or None, graph_id=graph or None,
-        )  # fmt: skip
+        self.export.add(
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            *self._gpu_work(span, span.stream),
+            self.export.intern(span.name),
+            self.export.intern(_short_name(span.name)),
+            span.number("registers per thread"),
+            *span.dimensions("grid"),
+            *span.dimensions("block"),
+            0,
+            span.number("shared memory"),
+            span.number("graph node id") or None,
+        )
 
     def copy(self, span: _Span) -> None:
         found = _COPY.match(span.name)
         kind, source, destination = found.groups() if found else ("", None, None)
-        self.export.memcpy(
-            self._main, _said(span.device, "device"), _said(span.stream, "stream"), span.start, span.end,
-            size=span.number("bytes"), kind=kind, correlation_id=span.number("correlation"),
-            source=_MEMORY_KINDS.get(source or ""), destination=_MEMORY_KINDS.get(destination or ""),
-            context=span.context,
-            graph_node_id=span.number("graph node id") or None,
-        )  # fmt: skip
+        self.export.add(
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            *self._gpu_work(span, span.stream),
+            span.number("bytes"),
+            _COPY_KINDS.get(kind, 0),
+            _MEMORY_KINDS.get(source or ""),
+            _MEMORY_KINDS.get(destination or ""),
+            span.number("graph node id") or None,
+        )
 
     def memset(self, span: _Span) -> None:
         found = _MEMSET.match(span.name)
-        self.export.memset(
-            self._main, _said(span.device, "device"), _said(span.stream, "stream"), span.start, span.end,
-            size=span.number("bytes"), correlation_id=span.number("correlation"), value=None,
-            memory=_MEMORY_KINDS.get(found[1]) if found else None, context=span.context,
-        )  # fmt: skip
+        memory = _MEMORY_KINDS.get(found[1]) if found else None
+        work = self._gpu_work(span, span.stream)
+        self.export.add("CUPTI_ACTIVITY_KIND_MEMSET", *work, span.number("bytes"), memory)
 
     def synchronisation(self, span: _Span) -> None:
         words = span.name.lower()
         stream, event = span.stream, span.number("wait_on_cuda_event_id")
-        self.export.sync(
-            self._main, _said(span.device, "device"), NO_STREAM if stream is None or stream < 0 else stream,
-            span.start, span.end, correlation_id=span.number("correlation"), context=span.context,
-            sync_type=next((number for start, number in _BY_LENGTH if words.startswith(start)), 0),
-            event_id=NO_EVENT if event is None else event,
-        )  # fmt: skip
+        kind = next((number for start, number in _BY_LENGTH if words.startswith(start)), 0)
+        work = self._gpu_work(span, _NO_STREAM if stream is None or stream < 0 else stream)
+        self.export.add("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", *work, kind, _NO_EVENT if event is None else event)
         record, recorded = (span.number(f"wait_on_{name}") for name in ("cuda_event_record_corr_id", "stream"))
         # A wait says where its event was recorded; there are no rows of the records themselves.
         if event is not None and record is not None and record >= 0 and recorded is not None and recorded >= 0:
-            self.export.cuda_event(
-                self._main, _said(span.device, "device"), recorded, correlation_id=record, event_id=event,
-                context=span.context,
-            )  # fmt: skip
+            place = (self._process(self.pid), span.device, span.context, 0, recorded)
+            self.export.add("CUPTI_ACTIVITY_KIND_CUDA_EVENT", *place, record, event)
 
     # -- work of the CPU --------------------------------------------------------------------------------------------
 
     def runtime_call(self, span: _Span) -> None:
-        self._call(span, RUNTIME_CALL)
+        self._call(span, _RUNTIME_CALL)
 
     def driver_call(self, span: _Span) -> None:
-        self._call(span, DRIVER_CALL)
+        self._call(span, _DRIVER_CALL)
 
-    def _call(self, span: _Span, event_class: int) -> None:
-        thread, correlation = self._thread(span.event), span.number("correlation")
-        self.export.api(thread, span.start, span.end, span.name, correlation, event_class=event_class)
+    def _call(self, span: _Span, kind: int) -> None:
+        thread = self._thread(span.event)
+        values = (thread, kind, span.number("correlation"), self.export.intern(span.name), 0)
+        self.export.add("CUPTI_ACTIVITY_KIND_RUNTIME", span.start, span.end, *values)
 
     def annotation(self, span: _Span) -> None:
-        self.export.nvtx_range(self._thread(span.event), span.start, span.end, span.name, registered=True)
+        self._add_range(span, self._thread(span.event), span.name, 0)
 
     def operator(self, span: _Span) -> None:
-        self._range(span, OPERATORS)
+        self._add_range_of(OPERATORS, span, span.name)
         collective = collective_of(span.arguments) if span.name == RECORD else None
         if collective is not None:
-            self._range(span, _NCCL, collective.function, NvtxPayload(collective.payload, b""))
+            self._add_range_of(_NCCL, span, collective.function, collective.payload)
 
     def python_function(self, span: _Span) -> None:
-        self._range(span, PYTHON)
+        self._add_range_of(PYTHON, span, span.name)
 
-    def _range(self, span: _Span, domain: str, name: str = "", payload: NvtxPayload | None = None) -> None:
+    def _add_range_of(self, domain: str, span: _Span, name: str, payload: str | None = None) -> None:
         thread = self._thread(span.event)
-        self._domains.setdefault((thread.process.pid, domain), thread)
-        self.export.nvtx_range(
-            thread, span.start, span.end, name or span.name, domain_id=_DOMAINS[domain], registered=True,
-            payload=payload,
-        )  # fmt: skip
+        self._domains.setdefault((pid_of(thread), domain), thread)
+        self._add_range(span, thread, name, _DOMAINS[domain], payload)
+
+    def _add_range(self, span: _Span, thread: int, name: str, domain: int, payload: str | None = None) -> None:
+        values = (thread, _PUSH_POP, None, self.export.intern(name), domain, payload)
+        self.export.add("NVTX_EVENTS", span.start, span.end, *values)
 
     def instant(self, span: _Span) -> None:
-        """An allocation of PyTorch's allocator on a GPU, or its end; any other instant is a mark."""
+        """Add an allocation of PyTorch's allocator on a GPU, or its end; any other instant is a mark."""
         if span.name != "[memory]":
-            self.export.nvtx_mark(self._thread(span.event), span.start, span.name)
+            thread = self._thread(span.event)
+            self.export.add("NVTX_EVENTS", span.start, None, thread, _MARK, span.name, None, 0, None)
         elif span.number("Device Type") == _ON_CUDA:
             size = _said(span.number("Bytes"), "size")
-            self.export.gpu_memory(
-                self._main, _said(span.number("Device Id"), "device"), span.start, abs(size),
-                address=_said(span.number("Addr"), "address"), is_free=size < 0, context=None,
-            )  # fmt: skip
+            process, device = self._process(self.pid), _said(span.number("Device Id"), "device")
+            values = (_said(span.number("Addr"), "address"), abs(size), _MEMORY_KINDS["Device"], int(size < 0))
+            self.export.add("CUDA_GPU_MEMORY_USAGE_EVENTS", span.start, process, device, *values)
 
     # -- names ------------------------------------------------------------------------------------------------------
 
@@ -328,41 +329,34 @@ class _Translator:
             found = _THREAD_NAME.fullmatch(name)
             self._names[pid, tid] = _plain(found[1] if found else name)
 
-    @property
-    def _main(self) -> Process:
-        return self._process(self.pid)
+    def _process(self, pid: int) -> int:
+        """Return the id of a process, which then gets a row."""
+        return self._processes.setdefault(pid, process_id(pid, MACHINE))
 
-    def _process(self, pid: int) -> Process:
-        process = self._processes.get(pid)
-        if process is None:
-            process = self._processes[pid] = Process(pid, "")
-        return process
-
-    def _thread(self, event: Event) -> Thread:
-        """The thread of an event. A number that is too large for an export stands for a small one, from the top."""
+    def _thread(self, event: Event) -> int:
+        """Return the id of an event's thread. A number too large for an export becomes a small one, from the top."""
         pid = _said(whole(event.get("pid")), "process")
         tid = _said(whole(event.get("tid")), "thread")
         thread = self._threads.get((pid, tid))
         if thread is None:
             if not 0 <= pid < _MOST_IDS:
                 raise _NotSaid("without a process")
-            process = self._process(pid)
             number = tid if 0 <= tid < _MOST_IDS else _MOST_IDS - 1 - len(self._threads)
-            thread = self._threads[pid, tid] = Thread(process, number, "", process.global_id | number)
+            thread = self._threads[pid, tid] = self._process(pid) | number
         return thread
 
     def finish(self) -> None:
-        """Writes the names of what occurred, and what was left out."""
-        export = self.export
-        for pid in self._processes:
-            export.process(pid, self._process_names.get(pid, ""))
+        """Add the names of processes, threads and domains, and messages about events that were left out."""
+        add = self.export.add
+        for pid, process in self._processes.items():
+            add("PROCESSES", process, pid, self._process_names.get(pid, ""))
         for key, thread in self._threads.items():
             if name := self._names.get(key):
-                export.thread(thread.process, thread.tid, name)
+                add("ThreadNames", self.export.intern(name), _PRIORITY, thread)
         for (_, domain), thread in self._domains.items():
-            export.nvtx_domain(thread, 0, _DOMAINS[domain], domain)
+            add("NVTX_EVENTS", 0, None, thread, _DOMAIN_CREATE, domain, None, _DOMAINS[domain], None)
         for why, count in self._left_out.items():
-            export.diagnostic(0, f"left out of the {TRACE}: events {why} ({count:,})", severity=WARNING)
+            add("DIAGNOSTIC_EVENT", 0, _WARNING, f"left out of the {TRACE}: events {why} ({count:,})")
 
 
 _BY_LENGTH = sorted(_SYNC_TYPES.items(), key=lambda item: -len(item[0]))
@@ -385,3 +379,14 @@ _WRITERS: Mapping[str, _Write] = {
 def _plain(text: str) -> str:
     """Text that SQLite holds: without halves of characters, which JSON can have."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+@lru_cache(maxsize=4096)
+def _short_name(name: str) -> str:
+    """Return a kernel's name as nsys shortens it: without return type, namespaces, template and arguments.
+
+    >>> _short_name("void at::native::reduce_kernel<(int)512>(T3)")
+    'reduce_kernel'
+    """
+    bare = name.replace("<unnamed>", "").replace("(anonymous namespace)", "").removeprefix("void ")
+    return re.split(r"[<(]", bare, maxsplit=1)[0].rsplit("::", 1)[-1] or name

@@ -1,0 +1,103 @@
+"""``nsystui demo`` unpacks the exports of the package as whole files, and never over a file that exists."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from disks import small_disk
+from support import native
+from triaging import ids, triaged
+from update_demo import JOBS
+
+WORDS = ("demo", "--write-only", "--directory")
+NAMES = [f"rank{rank}.sqlite" for rank in range(4)]
+
+
+def dump(path: Path) -> list[str]:
+    """Every row of an export, as SQL."""
+    with closing(sqlite3.connect(path)) as connection:
+        return list(connection.iterdump())
+
+
+def test_it_writes_four_ranks_on_two_hosts_and_prints_their_paths(run, tmp_path):
+    done = run(*WORDS, tmp_path / "job")
+    assert done.out.splitlines() == [str(tmp_path / "job" / name) for name in NAMES]
+    assert sorted(os.listdir(tmp_path / "job")) == NAMES
+    host = "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'"
+    hosts = [text for name in NAMES for (text,) in native(tmp_path / "job" / name, host)]
+    assert hosts == ["gpu-a01", "gpu-a01", "gpu-a02", "gpu-a02"]
+
+
+def test_without_a_directory_the_files_go_into_one_with_a_name_of_its_own(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("demo", "--write-only").out.splitlines() == [f"nsystui-demo/{name}" for name in NAMES]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", JOBS)
+def test_the_exports_have_the_rows_that_their_writer_writes(run, tmp_path, name):
+    unpacked = run(*WORDS, tmp_path / name, *(["--server"] * (name == "server"))).out.splitlines()
+    written = JOBS[name].write(tmp_path / "written")
+    assert [Path(path).name for path in unpacked] == [path.name for path in written]
+    for ours, theirs in zip(unpacked, written, strict=True):
+        assert dump(Path(ours)) == dump(theirs), "run python tests/update_demo.py"
+
+
+@pytest.mark.campaign
+def test_triage_warns_of_the_stall_the_step_that_it_slows_and_the_straggler(run, tmp_path):
+    paths = list(map(Path, run(*WORDS, tmp_path / "job").out.splitlines()))
+    assert ids(triaged(*paths)) == {"idle-gaps", "slow-steps", "straggler"}
+
+
+def test_it_never_writes_over_what_is_there_nor_where_it_cannot(refused, tmp_path):
+    (tmp_path / "rank1.sqlite").write_text("somebody's only copy")
+    assert "rank1.sqlite is there already" in refused(*WORDS, tmp_path)
+    assert "cannot write the demo job" in refused(*WORDS, tmp_path / "rank1.sqlite/below")
+    assert os.listdir(tmp_path) == ["rank1.sqlite"]
+    (tmp_path / "rank1.sqlite").unlink()
+    (tmp_path / "rank3.sqlite").symlink_to("nowhere")
+    assert "cannot write the demo job" in refused(*WORDS, tmp_path)
+    assert (tmp_path / "rank3.sqlite").is_symlink()
+
+
+def test_on_a_full_disk_nothing_is_left(refused, tmp_path):
+    with small_disk(tmp_path, "size=2m") as disk:
+        assert "No space left on device" in refused(*WORDS, disk / "job", lines=1)
+        assert os.listdir(disk / "job") == []
+
+
+def test_what_an_interrupt_leaves_is_whole(run, tmp_path, monkeypatch):
+    link = os.link
+
+    def interrupted(source: Path, target: Path) -> None:
+        if target.name == NAMES[1]:
+            raise KeyboardInterrupt
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", interrupted)
+    assert run(*WORDS, tmp_path / "job").status == 130
+    assert os.listdir(tmp_path / "job") == NAMES[:1]
+    monkeypatch.undo()
+    run(*WORDS, tmp_path / "again")
+    assert (tmp_path / "job" / NAMES[0]).read_bytes() == (tmp_path / "again" / NAMES[0]).read_bytes()
+
+
+def test_a_file_system_without_hard_links_is_enough(run, tmp_path, monkeypatch):
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert run(*WORDS, tmp_path / "job").status == 0
+    assert sorted(os.listdir(tmp_path / "job")) == NAMES
+
+
+def test_a_python_without_lzma_is_told_so(refused, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lzma", None)
+    assert "this Python has no module lzma" in refused(*WORDS, tmp_path, lines=1)
+    assert os.listdir(tmp_path) == []
