@@ -16,7 +16,7 @@ from typing import Any
 import idle  # noqa: F401 - pilots wait until the program rests
 import pytest
 from hypothesis import HealthCheck, settings
-from support import SHARED, session_over
+from support import session_over, shared
 from synthetic.demo import TrainingJob
 
 from nsystui.base import resources
@@ -129,15 +129,8 @@ def demo_session(demo_job: list[Path]) -> Iterator[Session]:
 
 @pytest.fixture(scope="session")
 def shared_export() -> Callable[[str], Path]:
-    """The path of a real export by its name; the test skips where there is none."""
-
-    def path_of(name: str) -> Path:
-        path = SHARED / "exports" / f"{name}.sqlite"
-        if not path.exists():
-            pytest.skip(f"the real export {name} is not on this machine")
-        return path
-
-    return path_of
+    """Return the path of a real export by its name; skip the test if it is missing."""
+    return lambda name: shared(name)[0]
 
 
 @pytest.fixture(scope="module")

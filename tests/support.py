@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -18,9 +18,58 @@ from nsystui.store.session import Session
 SHARED = Path(__file__).parents[2] / "shared/data"
 
 
-def real_exports() -> list[Path]:
-    """The real exports on this machine; none on a user's."""
-    return sorted((SHARED / "exports").glob("*.sqlite"))
+REAL_EXPORTS: Final = {
+    "alcf-allgather-rank0": "one AllGather of ranks on two nodes",
+    "alcf-allgather-rank4": "the late rank of the same job",
+    "ai-training-after": "OS runtime calls with stacks; pageable copies",
+    "ai-training-before": "the same program, which waits for its data",
+    "cuda-graphs": "graphs traced as a whole",
+    "dataloader-bound-a100": "CPU samples and scheduling; a data loader that is too slow",
+    "ddp-a100-nobroadcast-rank0of4": "the same program as the next, without broadcasts of buffers",
+    "ddp-a100-rank0of4": "steps, NVTX domains, AllReduce beside compute",
+    "event-ids-unified-memory-2025.5": "waits joined by eventSyncId; migrations of unified memory without a call",
+    "gemm-pageable": "slow copies, no framework",
+    "gemm-pinned": "the same program with pinned memory",
+    "gpu-metrics": "samples of GPU metrics",
+    "graph-events-2025.5": "events of CUDA graphs, overhead and file accesses as tables",
+    "h100-2rank-moe-after": "the same job as the next, changed",
+    "h100-2rank-moe-before": "two processes in one report, no table of GPUs, NVTX payload schemas",
+    "jacobi-staged-copies": "copies between GPUs through the host",
+    "jetson-orin": "an integrated GPU without a bus",
+    "mig-slice": "a slice of a GPU (MIG)",
+    "mpi-cuda-saxpy-schema2.9": "the oldest metadata, backtraces of calls, MPI as NVTX ranges",
+    "no-gpu-work-2025.6": "CUDA traced, no GPU work, diagnostics that say why",
+    "no-kernel-table": "OS runtime calls alone",
+    "schema2021-no-metadata": "no metadata at all",
+    "unordered-rows-2025.6": "rows in no order of time",
+    "vadd-launch-bound": "launches that take longer than their kernels",
+}  # fmt: skip
+"""The real exports that the tests know, and what each is for. Other files in the same directories are left alone."""
+
+SAME_KIND: Final = (
+    "alcf-allgather-rank4", "ai-training-before", "ddp-a100-nobroadcast-rank0of4", "gemm-pinned",
+    "h100-2rank-moe-after",
+)  # fmt: skip
+"""Exports with no kind of event that another lacks: sweeps over all kinds leave them out."""
+
+LARGE: Final = ("ai-training-after", "ai-training-before", "dataloader-bound-a100", "jacobi-staged-copies")
+"""Exports that take half a CPU second or more to read: tests open them only in campaigns."""
+
+
+def real_export(name: str) -> Path:
+    """Return the path of a real export, which need not exist."""
+    return next(iter(SHARED.glob(f"exports*/{name}.sqlite")), SHARED / "exports" / f"{name}.sqlite")
+
+
+def real_exports(*, of_every_kind: bool = False) -> list[Path]:
+    """Return the real exports on this machine, none on a user's: all, or those that differ in kind."""
+    names = [name for name in REAL_EXPORTS if not of_every_kind or name not in SAME_KIND]
+    return [path for path in map(real_export, names) if path.exists()]
+
+
+def nsys_tables() -> list[Path]:
+    """Return the tables that NVIDIA's ``nsys stats`` printed for the real exports, ``EXPORT/REPORT.csv``."""
+    return sorted(path for path in SHARED.glob("nsys-stats*/*/*.csv") if path.parent.name in REAL_EXPORTS)
 
 
 def session_over(*paths: Path) -> Session:
@@ -77,8 +126,8 @@ def fingerprint(directory: Path) -> Mapping[str, tuple[int, int, str]]:
 
 
 def shared(*names: str) -> list[Path]:
-    """The paths of real exports; skips the test where they are not at hand."""
-    paths = [SHARED / "exports" / f"{name}.sqlite" for name in names]
-    if not all(path.exists() for path in paths):
-        pytest.skip(f"the real exports are not in {SHARED / 'exports'}")
+    """Return the paths of real exports; skip the test if one is missing."""
+    paths = [real_export(name) for name in names]
+    if missing := [path.stem for path in paths if not path.exists()]:
+        pytest.skip(f"not on this machine: the real export {', '.join(missing)} ({SHARED})")
     return paths

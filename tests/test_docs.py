@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import SHARED
+from support import nsys_tables
 
 from nsystui.cli import command_parser
 from nsystui.commands import commands, topic_of
@@ -106,7 +106,7 @@ def test_the_keys_and_the_table_of_words_are_those_of_the_program():
 
 
 def test_the_reports_that_were_compared_with_nsys_are_those_it_names():
-    tables = sorted((SHARED / "nsys-stats").glob("*/*.csv"))
+    tables = nsys_tables()
     if not tables:
         pytest.skip("NVIDIA's reference tables are not on this machine")
     compared = Counter(table.stem for table in tables)

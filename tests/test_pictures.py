@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from support import SHARED
+from support import real_export
 
 from screenshots import HERE, MADE_FROM, REAL, TARGET, expected
 
@@ -13,7 +13,7 @@ AGAIN = "a screen has changed and its picture has not: python tests/screenshots.
 
 
 def test_every_picture_was_made_since_its_screen_changed():
-    has_real = all((SHARED / "exports" / f"{name}.sqlite").exists() for name in REAL)
+    has_real = all(real_export(name).exists() for name in REAL)
     made = json.loads(MADE_FROM.read_text(encoding="utf-8"))
     stale = [name for name, snapshot in expected(has_real).items() if made.get(name) != snapshot]
     assert stale == [], AGAIN

@@ -300,10 +300,7 @@ def limits_for(jobs: int | None, memory: int | None, config: Config, environ: Ma
         jobs = jobs_number(environ["NSYSTUI_JOBS"], "NSYSTUI_JOBS=")
     if memory is None and environ.get("NSYSTUI_MEMORY_LIMIT"):
         memory = memory_size(environ["NSYSTUI_MEMORY_LIMIT"], "NSYSTUI_MEMORY_LIMIT=")
-    return Limits(
-        jobs or config.jobs or resources.usual_threads(),
-        memory or config.memory_limit or _default_memory(),
-    )
+    return Limits(jobs or config.jobs or resources.usual_threads(), memory or config.memory_limit or _default_memory())
 
 
 def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.environ) -> Cache:

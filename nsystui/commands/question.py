@@ -161,10 +161,7 @@ def _opened(question: Question, request: Request) -> OpenJob:
     has_times = question.has_times or any(one.is_given(request.own) for one in question.options if one.lists)
     values = {**vars(request.selecting), **request.own}
     return shared.open_job(
-        request,
-        question.is_whole,
-        has_times,
-        question.expected(values) if question.expected is not None else None,
+        request, question.is_whole, has_times, question.expected(values) if question.expected is not None else None
     )
 
 

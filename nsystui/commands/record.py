@@ -58,12 +58,7 @@ def run(request: Request) -> int:
     program = tuple(own["program"][1:] if own["program"][:1] == ["--"] else own["program"])
     if not program:
         raise UsageError("record: name the program that is to be recorded, after --")
-    capture = Capture(
-        own["nvtx_range"] or "",
-        own["profiler_api"],
-        own["delay"] or "",
-        own["duration"] or "",
-    )
+    capture = Capture(own["nvtx_range"] or "", own["profiler_api"], own["delay"] or "", own["duration"] or "")
     for word in (*program, target, own["scratch"] or "", *capture):
         if isinstance(word, str) and safe_text(word) != word:
             raise UsageError(
@@ -80,15 +75,7 @@ def run(request: Request) -> int:
     ranks = parse_numbers(request.selecting.ranks, "ranks") if request.selecting.ranks else None
     known = version or NEWEST
     one = Recording(
-        goals,
-        capture,
-        known,
-        own["launcher"],
-        target,
-        program,
-        ranks,
-        own["scratch"] or "",
-        own["small_overhead"],
+        goals, capture, known, own["launcher"], target, program, ranks, own["scratch"] or "", own["small_overhead"]
     )
     print_lines(script(one))
     if version is None:

@@ -135,11 +135,7 @@ NVTX_RANGES = _table(
     more=_RANGES,
 )
 NVTX_MARKS = _table(
-    "nvtx_marks",
-    "NVTX marks",
-    "-t nvtx",
-    "row start thread process domain_id domain:t name:t category",
-    more=_RANGES,
+    "nvtx_marks", "NVTX marks", "-t nvtx", "row start thread process domain_id domain:t name:t category", more=_RANGES
 )
 NCCL_CALLS = _table(
     "nccl_calls",
@@ -151,10 +147,7 @@ NCCL_CALLS = _table(
     more=" and do not set NCCL_NVTX_DISABLE",
 )
 GPU_METRICS = _table(
-    "gpu_metrics",
-    "GPU metric samples",
-    "--gpu-metrics-devices=all",
-    "row time gpu metric:t value:f metric_id",
+    "gpu_metrics", "GPU metric samples", "--gpu-metrics-devices=all", "row time gpu metric:t value:f metric_id"
 )
 NIC_METRICS = _table(
     "nic_metrics",
@@ -174,31 +167,17 @@ MPI_CALLS = _table(
     "-t mpi",
     "row start end thread process name:t call_type:t communicator tag remote_rank root_rank send_bytes recv_bytes",
 )
-UCX_CALLS = _table(
-    "ucx_calls",
-    "UCX calls",
-    "-t ucx",
-    "row start end thread process name:t",
-)
+UCX_CALLS = _table("ucx_calls", "UCX calls", "-t ucx", "row start end thread process name:t")
 OS_CALLS = _table(
-    "os_calls",
-    "OS runtime library calls",
-    "-t osrt",
-    "row start end thread process name:t return_value chain",
+    "os_calls", "OS runtime library calls", "-t osrt", "row start end thread process name:t return_value chain"
 )
 _FILES = "-t osrt --osrt-file-access=true"
 FILE_ACCESSES = _table(
-    "file_accesses",
-    "reads and writes of files by OS runtime calls",
-    _FILES,
-    "row start end tid name:t file bytes",
+    "file_accesses", "reads and writes of files by OS runtime calls", _FILES, "row start end tid name:t file bytes"
 )
 FILES = _table("files", "files that were opened", _FILES, "file path:t", detail=", by the number that accesses have")
 LIBRARY_CALLS = _table(
-    "library_calls",
-    "cuBLAS and cuDNN calls",
-    "-t cublas,cudnn",
-    "row start end thread process name:t library:t",
+    "library_calls", "cuBLAS and cuDNN calls", "-t cublas,cudnn", "row start end thread process name:t library:t"
 )
 HOST_SAMPLES = _table(
     "host_samples",
@@ -266,12 +245,7 @@ MEMORY_POOLS = _table(
     "row start process device pool operation:t size used release_threshold bytes_kept",
     detail=" that were made, trimmed or destroyed",
 )
-OPENMP_EVENTS = _table(
-    "openmp_events",
-    "OpenMP events",
-    "-t openmp",
-    "row start end thread process name:t kind:t",
-)
+OPENMP_EVENTS = _table("openmp_events", "OpenMP events", "-t openmp", "row start end thread process name:t kind:t")
 OPENACC_EVENTS = _table(
     "openacc_events",
     "OpenACC events",

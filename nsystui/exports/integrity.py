@@ -74,7 +74,7 @@ class PageChecks:
             self._pool = self._pool or ThreadPoolExecutor(1, "check", initializer=step_back)
             self._running.update({table: self._pool.submit(self._look, table) for table in new})
 
-    def end(self, table: str, rows: int = 0, last: int = 0) -> None:
+    def end(self, table: str, rows: int, last: int) -> None:
         """Checks the pages of a table that was read, in which ``rows`` up to the ``last`` rowid were found.
 
         Raises ExportError. Rows that somebody deleted are no damage, and a key of nsys's own may begin at 0.

@@ -26,10 +26,7 @@ from nsystui.base.text import shell_word
 from nsystui.exports.forms.form import EXPORT_COMMAND, RECORDING_ENDING, REPORT_ENDINGS, is_export, size_in
 from nsystui.exports.forms.kineto.reading import first_of_json
 
-_FORMS_NOT_READ = {
-    b"\x89HDF": "as HDF5 (-t hdf)",
-    b"ARROW1": "as one Arrow file (-t arrow)",
-}
+_FORMS_NOT_READ = {b"\x89HDF": "as HDF5 (-t hdf)", b"ARROW1": "as one Arrow file (-t arrow)"}
 # What SQLite says where reading fails: the next time it may not.
 _OF_THE_DISK = "disk I/O error"
 # SQLite asks after this many steps of a query whether to go on: about every 10 ms.

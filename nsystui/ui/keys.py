@@ -229,13 +229,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("P", "P", "callers", "callers", "the parents: who calls this function, wherever it is called"),
     ),
     "host": (
-        (
-            "enter",
-            "⏎",
-            "",
-            "open",
-            "a thread's functions, a function's callers; a cause's gaps, then the timeline",
-        ),
+        ("enter", "⏎", "", "open", "a thread's functions, a function's callers; a cause's gaps, then the timeline"),
     ),
     "nvtx names": (
         ("enter", "⏎", "", "open", "the single ranges of this name; then the event"),
@@ -463,11 +457,7 @@ WORDS: tuple[Word, ...] = (
         "of the communicator are open",
         ("nccl",),
     ),
-    Word(
-        "family",
-        "what a kernel does, by its name: GEMM, attention …; `nsystui help numbers`",
-        ("kernels",),
-    ),
+    Word("family", "what a kernel does, by its name: GEMM, attention …; `nsystui help numbers`", ("kernels",)),
     Word("precision", "data type of a kernel's inputs, from its name; TF32 is FP32 on tensor cores", ("kernels",)),
     Word("time %", "share of the time of all kernels, of all memory operations or of all calls", ("kernels", "nccl")),
     Word(

@@ -86,7 +86,7 @@ def test_any_names_stay_different(names):
     assert all(text for name, text in found.items() if name)
 
 
-@pytest.mark.parametrize("export", real_exports(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("export", real_exports(of_every_kind=True), ids=lambda path: path.stem)
 def test_no_two_kernels_of_a_real_export_look_alike(export):
     if not native_count(export, "CUPTI_ACTIVITY_KIND_KERNEL"):
         pytest.skip("no kernels")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import shlex
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support import SHARED
+from support import REAL_EXPORTS, shared
 
 from nsystui.cli import command_parser
 from nsystui.commands import commands
@@ -101,7 +102,4 @@ def test_every_command_on_inference_answers_of_the_demo_of_a_server(run, demo_se
 @pytest.mark.parametrize("name", ["ddp-a100-rank*of4", "h100-2rank-moe-before*", "gemm-pageable*"])
 @pytest.mark.parametrize("text", of_commands(ROWS))
 def test_every_command_answers_of_real_exports_or_says_what_they_lack(run, name, text):
-    files = sorted((SHARED / "exports").glob(f"{name}.sqlite"))
-    if not files:
-        pytest.skip("the real exports are not on this machine")
-    check(run, text, files, may_be_empty=True)
+    check(run, text, shared(*fnmatch.filter(REAL_EXPORTS, name)), may_be_empty=True)

@@ -3,15 +3,13 @@
 import json
 import sqlite3
 import struct
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import shared
 
 from nsystui.exports.nccl_calls import NcclCall, PayloadSchemas, decode_blob, decode_json, interpret, parse_instrumented
-
-SHARED = Path(__file__).parents[3] / "shared/data"
 
 STATIC = 1 << 24
 UINT64, INT, SIZE, REDOP = 18, 5, 22, STATIC + 16
@@ -251,9 +249,7 @@ def test_the_text_of_an_instrumented_nccl():
 
 def test_the_schemas_of_a_real_export():
     """NVIDIA's own rows; the values are not in the export (it was made without blobs)."""
-    export = SHARED / "exports/h100-2rank-moe-before.sqlite"
-    if not export.exists():
-        pytest.skip(f"the real export {export} is not on this machine")
+    (export,) = shared("h100-2rank-moe-before")
     with sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True) as connection:
         connection.row_factory = sqlite3.Row
         schemas = PayloadSchemas.from_rows(

@@ -5,32 +5,34 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support import LARGE, SAME_KIND, nsys_tables
 
 from nsystui.base.selection import Selection
 from nsystui.questions.nvtx.listing import kernels_of
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.nvtx.tree import NvtxTree
 
-REFERENCE = Path(__file__).parents[3] / "shared/data/nsys-stats"
 REPORTS = ("nvtx_gpu_proj_sum", "nvtx_gpu_proj_trace", "nvtx_pushpop_trace")
+TABLES = {(path.parent.name, path.stem): path for path in nsys_tables() if path.stem in REPORTS}
 
-pytestmark = pytest.mark.skipif(not REFERENCE.is_dir(), reason="NVIDIA's reference tables are not on this machine")
-
-
-def exports_with(*reports: str) -> list[str]:
-    return sorted({table.parent.name for report in reports for table in REFERENCE.glob(f"*/{report}.csv")}) or [""]
+pytestmark = pytest.mark.skipif(not TABLES, reason="NVIDIA's reference tables are not on this machine")
 
 
 def table(export: str, report: str) -> list[dict[str, str]]:
-    with (REFERENCE / export / f"{report}.csv").open(encoding="utf-8", newline="") as lines:
+    with TABLES[export, report].open(encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines))
 
 
-@pytest.mark.parametrize("export", exports_with(*REPORTS))
+@pytest.mark.parametrize(
+    "export",
+    [
+        pytest.param(export, marks=[pytest.mark.campaign] * (export in LARGE + SAME_KIND))
+        for export in sorted({export for export, _ in TABLES}) or [""]
+    ],
+)
 def test_ranges_are_those_that_nsys_printed(job_of, export):
     job = job_of(export)
     ranges = NvtxRanges.load(job.session, Selection(), job.ranks)
@@ -40,7 +42,7 @@ def test_ranges_are_those_that_nsys_printed(job_of, export):
         "nvtx_pushpop_trace": check_levels_and_self_times,
     }
     for report, check in checks.items():
-        if (REFERENCE / export / f"{report}.csv").exists():
+        if (export, report) in TABLES:
             check(ranges, export)
     check_work(job, ranges)
     for fold in ("all", "none"):

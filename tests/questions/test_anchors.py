@@ -211,7 +211,9 @@ class TestGolden:
     def test_launches_of_one_graph(self, shared_export, opened):
         assert found(OpenJob(opened(shared_export("cuda-graphs")))) == ("graph", 10, [4])
 
-    @pytest.mark.parametrize("name", ["h100-2rank-moe-before", "h100-2rank-moe-after"])
+    @pytest.mark.parametrize(
+        "name", ["h100-2rank-moe-before", pytest.param("h100-2rank-moe-after", marks=pytest.mark.campaign)]
+    )
     def test_a_window_of_layers_has_no_steps(self, shared_export, opened, name):
         steps = OpenJob(opened(shared_export(name))).steps()
         assert not steps.of_task

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blocking_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Naive, Program
-from support import edit, session_over, shared
+from support import LARGE, edit, session_over, shared
 from synthetic import ExportWriter
 from synthetic.demo import TrainingJob
 from synthetic.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_SYNC
@@ -612,9 +612,10 @@ def real(*names: str) -> list[Any]:
 @pytest.mark.parametrize(
     "name",
     real(
-        *("h100-2rank-moe-before", "h100-2rank-moe-after", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound"),
-        *("schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4", "ddp-a100-nobroadcast-rank0of4"),
-        *("dataloader-bound-a100", "ai-training-before"),
+        *("h100-2rank-moe-before", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound"),
+        *("schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4"),
+        *("dataloader-bound-a100", "ai-training-before", "event-ids-unified-memory-2025.5", "graph-events-2025.5"),
+        *("jetson-orin", "unordered-rows-2025.6"),
     ),
 )
 def test_real_exports_are_told_as_naively(name: str):
@@ -635,7 +636,13 @@ COUNTED = {
 compute, launch-starved, NCCL, copies, memsets and stalled."""
 
 
-@pytest.mark.parametrize(("name", "device"), COUNTED, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        pytest.param(name, device, marks=[pytest.mark.campaign] * (name in LARGE), id=f"{name}-{device}")
+        for name, device in COUNTED
+    ],
+)
 def test_real_exports_are_told_as_somebody_else_counted_them(name: str, device: int):
     (path,) = shared(name)
     with job_of(path) as job:

@@ -234,6 +234,29 @@ def test_the_number_that_a_wait_shares_with_a_record_comes_before_the_last_recor
     assert waited(session, row) == ["waited for event 5, recorded on stream 13 30 µs before"]
 
 
+def test_waits_of_a_real_export_are_for_the_record_with_their_number(opened):
+    (path,) = shared("event-ids-unified-memory-2025.5")
+    joined = native(
+        path,
+        "SELECT s.start, e.eventId, e.streamId, s.start - r.start FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION s "
+        "JOIN CUPTI_ACTIVITY_KIND_CUDA_EVENT e USING (eventSyncId) "
+        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.correlationId = e.correlationId WHERE syncType = 1",
+    )
+    assert [row[0] for row in joined] == [550945717, 551165251]
+    session = opened(path)
+    rows = {of(row, "start"): row for row in listed(session, EventKind.SYNC)}
+    for start, event, stream, passed in joined:
+        said = f"waited for event {event}, recorded on stream {stream} {passed / 1000:.4g} µs before"
+        assert waited(session, rows[start]) == [said]
+
+
+def test_migrations_of_unified_memory_have_no_call(opened):
+    session = opened(*shared("event-ids-unified-memory-2025.5"))
+    moves = [row for row in listed(session, EventKind.MEMORY) if "Unified" in of(row, "name")]
+    assert len(moves) == 27 + 26
+    assert [partners_of(session, row).rows for row in moves[::26]] == [()] * 3
+
+
 def test_waits_of_a_real_export_are_for_the_last_record_before_them(opened):
     (path,) = shared("ddp-a100-rank0of4")
     session = opened(path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support import session_over, shared
+from support import native_count, session_over, shared
 from synthetic import ExportWriter
 from synthetic.demo import CaptureSession as Capture
 from synthetic.demo import Process, TrainingJob
@@ -235,6 +235,27 @@ def test_two_real_ranks_on_two_nodes(opened: Opener):
     assert (facts.title, facts.ranks, len(facts.hosts), facts.gpus) == ("alcf-allgather", 2, 2, 2)
     assert (facts.clocks_aligned, facts.start_spread) == (True, 151276815)
     assert (facts.rank_source, tasks_of(session).cells("rank")) == ("captured environment", [0, 4])
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "model"),
+    [
+        ("event-ids-unified-memory-2025.5", 1, "NVIDIA GeForce RTX 3090"),  # device 0 of the process
+        ("jetson-orin", 0, "Orin"),
+        ("mig-slice", 0, "NVIDIA A30 MIG 2g.12gb"),
+    ],
+)
+def test_the_gpu_of_a_real_export(opened: Opener, name: str, gpu: int, model: str):
+    (row,) = tasks_of(opened(*shared(name))).records()
+    assert (row["gpu"], row["model"]) == (str(gpu), model)
+
+
+def test_a_real_export_in_which_cuda_was_traced_and_nothing_ran(opened: Opener):
+    session = opened(*shared("no-gpu-work-2025.6"))
+    (row,) = tasks_of(session).records()
+    assert (row["busy_percent"], row["kernels"], row["api_calls"]) == (None, None, None)
+    table = diagnostics_table(session, Selection())
+    assert sum(table.cells("count")) == native_count(*shared("no-gpu-work-2025.6"), "DIAGNOSTIC_EVENT") == 25
 
 
 def test_a_real_export_without_kernels(opened: Opener):

@@ -102,6 +102,7 @@ class TestStepTimes:
         single = figures(StepTimes.of(task_steps((10, 30))))
         assert single is not None and single.gap_p50 is None
 
+    @pytest.mark.campaign
     def test_an_unprofiled_step_is_compared_with_the_median_and_the_work_of_the_gpu(self, opened):
         job = OpenJob(opened(*shared("dataloader-bound-a100")))
         note = unprofiled_note(job, EVERYTHING, 190_000_000)

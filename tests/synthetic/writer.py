@@ -21,7 +21,7 @@ _OPENACC_EVENT = (
 _TABLES: Final = {
     "ANALYSIS_FILE@3.13": "id!* filename:T!<3.16 filename:T@3.16 content:T!<3.16 contentId@3.16 globalPid!",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE@3.0": f"{GPU_OPERATION} graphId! graphExecId!",
-    "CUPTI_ACTIVITY_KIND_OVERHEAD@3.25": "start! end! eventClass! globalTid correlationId nameId overheadType!",
+    "CUPTI_ACTIVITY_KIND_OVERHEAD@3.24": "start! end! eventClass! globalTid correlationId nameId overheadType!",
     "CUDA_GRAPH_EVENTS": (
         "start! end! eventClass! globalTid nameId! graphNodeId!<3.13 originalGraphNodeId<3.13 "
         "graphId@3.13 originalGraphId@3.13 graphExecId@3.13"
@@ -39,7 +39,7 @@ _TABLES: Final = {
     "CUBLAS_EVENTS": "start! end! eventClass! globalTid nameId!",
     "CUDNN_EVENTS": "start! end! eventClass! globalTid nameId!",
     "OSRT_FILE_ACCESS_EVENTS@3.20": (
-        "fileAccessId! threadId! startedAt! endedAt! eventType! apiCallId! bytesProcessed! context:T!"
+        "fileAccessId! threadId! startedAt! endedAt! eventType! apiCallId! bytesProcessed! context:T!@3.24.7"
     ),
     "OSRT_FILE_ACCESS_DESCRIPTORS@3.20": "fileAccessId! processId! openedAt! closedAt! filePath:T!",
     "MPI_RANKS@3.1": "globalTid! rank!",

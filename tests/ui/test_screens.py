@@ -29,7 +29,7 @@ from nsystui.ui.screens.timeline import TimelineScreen
 from nsystui.ui.widgets.panels import SidePanel
 from nsystui.ui.widgets.window_table import WindowTable
 
-REAL, FEW = real_exports(), ("schema2021-no-metadata",)
+REAL, FEW = real_exports(of_every_kind=True), ("schema2021-no-metadata",)
 
 
 def records(text: str) -> list[dict[str, str]]:

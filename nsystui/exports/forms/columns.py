@@ -22,11 +22,6 @@ def _is_directory_of(ending: str) -> Callable[[Path], bool]:
     return lambda path: any(os.path.isfile(path / f"{table}{ending}") for table in _SURE)
 
 
-def _tables(directory: Path, ending: str) -> list[Path]:
-    names = sorted(name for name in os.listdir(directory) if name.endswith(ending) and not name.startswith("."))
-    return [directory / name for name in names]
-
-
 def _write_parquet(directory: Path, target: Path, advance: Advance) -> None:
     import duckdb
 
@@ -62,7 +57,8 @@ def _write(directory: Path, ending: str, target: Path, advance: Advance, read: C
     import adbc_driver_sqlite
     from adbc_driver_manager import AdbcConnection, AdbcDatabase, AdbcStatement
 
-    tables = _tables(directory, ending)
+    names = sorted(name for name in os.listdir(directory) if name.endswith(ending) and not name.startswith("."))
+    tables = [directory / name for name in names]
     database = AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=str(target))
     with database, AdbcConnection(database) as connection:
         for number, path in enumerate(tables):

@@ -14,17 +14,7 @@ from nsystui.exports.sources import gpu, host, network
 from nsystui.exports.sources.base import REASONS, Lookup, Source, Transform, lookups, times_of
 from nsystui.exports.sources.host import nccl_condition
 
-__all__ = [
-    "NO_INTEGER",
-    "REASONS",
-    "TABLES",
-    "Lookup",
-    "Source",
-    "Transform",
-    "lookups",
-    "nccl_condition",
-    "sources",
-]
+__all__ = ["NO_INTEGER", "REASONS", "TABLES", "Lookup", "Source", "Transform", "lookups", "nccl_condition", "sources"]
 
 _MAKERS = gpu.SOURCES | host.SOURCES | network.SOURCES
 

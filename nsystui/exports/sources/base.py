@@ -200,6 +200,12 @@ def integers(schema: Schema, table: str, wanted: Mapping[str, str]) -> dict[str,
     }
 
 
+def native_columns(text: str) -> dict[str, str]:
+    """Return NVIDIA's columns by our names: ``start device:deviceId`` names ``start`` and ``deviceId``."""
+    words = (word.partition(":") for word in text.split())
+    return {name: native or name for name, _, native in words}
+
+
 def as_they_are(*names: str) -> dict[str, str]:
     """Fields that are columns of the chunk under the same name."""
     return {name: f'c."{name}"' for name in names}
@@ -220,16 +226,10 @@ def thread_event_fields(first_row: int = 0) -> dict[str, str]:
 
 STRINGS = {"s": "LEFT JOIN strings s ON s.id = name_id"}
 NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"
-GPU_EVENT = {
-    "start": "start",
-    "end": "end",
-    "process": "globalPid",
-    "device": "deviceId",
-    "context": "contextId",
-    "green_context": "greenContextId",
-    "stream": "streamId",
-    "correlation_id": "correlationId",
-}
+GPU_EVENT = native_columns(
+    "start end process:globalPid device:deviceId context:contextId green_context:greenContextId stream:streamId "
+    "correlation_id:correlationId"
+)
 GPU_EVENT_FIELDS = {**as_they_are(*GPU_EVENT), "process": f'coalesce(c."process", {NO_PROCESS})'}
 
 

@@ -12,6 +12,7 @@ from nsystui.exports.sources.base import (
     as_they_are,
     integers,
     labelled,
+    native_columns,
 )
 
 COPY_KINDS = {
@@ -40,31 +41,17 @@ MEMORY_KINDS = {
     6: "Managed Static",
     7: "Unknown",
 }
-SYNC_TYPES = {
-    0: "Unknown",
-    1: "Event sync",
-    2: "Stream wait sync",
-    3: "Stream sync",
-    4: "Context sync",
-}
+SYNC_TYPES = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
 
 
 def kernels(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_KERNEL"
-    shape = {
-        "grid_x": "gridX",
-        "grid_y": "gridY",
-        "grid_z": "gridZ",
-        "block_x": "blockX",
-        "block_y": "blockY",
-        "block_z": "blockZ",
-        "registers_per_thread": "registersPerThread",
-        "static_shared_memory": "staticSharedMemory",
-        "dynamic_shared_memory": "dynamicSharedMemory",
-        "local_memory_per_thread": "localMemoryPerThread",
-        "local_memory_total": "localMemoryTotal",
-        "graph_node_id": "graphNodeId",
-    }
+    shape = native_columns(
+        "grid_x:gridX grid_y:gridY grid_z:gridZ block_x:blockX block_y:blockY block_z:blockZ "
+        "registers_per_thread:registersPerThread static_shared_memory:staticSharedMemory "
+        "dynamic_shared_memory:dynamicSharedMemory local_memory_per_thread:localMemoryPerThread "
+        "local_memory_total:localMemoryTotal graph_node_id:graphNodeId"
+    )
     names = {"name_id": "demangledName", "short_id": "shortName", "mangled_id": "mangledName"}
     fields = {
         "row": "row_id",
@@ -94,16 +81,10 @@ def kernels(schema: Schema) -> Source:
 
 def memcpys(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_MEMCPY"
-    rest = {
-        "bytes": "bytes",
-        "copy_kind": "copyKind",
-        "source_kind": "srcKind",
-        "target_kind": "dstKind",
-        "source_device": "srcDeviceId",
-        "target_device": "dstDeviceId",
-        "virtual_address": "virtualAddress",
-        "graph_node_id": "graphNodeId",
-    }
+    rest = native_columns(
+        "bytes copy_kind:copyKind source_kind:srcKind target_kind:dstKind source_device:srcDeviceId "
+        "target_device:dstDeviceId virtual_address:virtualAddress graph_node_id:graphNodeId"
+    )
     fields = {
         "row": "row_id",
         **GPU_EVENT_FIELDS,
@@ -213,23 +194,13 @@ def cpu_page_faults(schema: Schema) -> Source:
         "source_file": source_file,
         **as_they_are("source_line"),
     }
-    joins = {
-        "i": "LEFT JOIN strings i ON i.id = instruction_id",
-        "f": "LEFT JOIN strings f ON f.id = file_id",
-    }
+    joins = {"i": "LEFT JOIN strings i ON i.id = instruction_id", "f": "LEFT JOIN strings f ON f.id = file_id"}
     return Source(table, integers(schema, table, wanted), {"cpu_page_faults": Transform(fields, joins)})
 
 
 def gpu_page_faults(schema: Schema) -> Source:
     table = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
-    wanted = {
-        "start": "start",
-        "end": "end",
-        "process": "globalPid",
-        "device": "deviceId",
-        "address": "address",
-        "count": "numberOfPageFaults",
-    }
+    wanted = native_columns("start end process:globalPid device:deviceId address count:numberOfPageFaults")
     fields = {"row": "row_id", **as_they_are(*wanted)}
     return Source(table, integers(schema, table, wanted), {"gpu_page_faults": Transform(fields)})
 
@@ -240,20 +211,11 @@ _POOL_OPERATIONS = {0: "Invalid", 1: "Created", 2: "Destroyed", 3: "Trimmed"}
 def gpu_memory(schema: Schema) -> Source:
     """Allocations and frees (docs/exports.md#gpu-memory); before schema 3.0 without the pools that they are from."""
     table = "CUDA_GPU_MEMORY_USAGE_EVENTS"
-    wanted = {
-        "start": "start",
-        "process": "globalPid",
-        "device": "deviceId",
-        "context": "contextId",
-        "address": "address",
-        "bytes": "bytes",
-        "memory_kind": "memKind",
-        "is_free": "memoryOperationType",
-        "correlation_id": "correlationId",
-        "pool": "localMemoryPoolAddress",
-        "pool_size": "localMemoryPoolSize",
-        "pool_used": "localMemoryPoolUtilizedSize",
-    }
+    wanted = native_columns(
+        "start process:globalPid device:deviceId context:contextId address bytes memory_kind:memKind "
+        "is_free:memoryOperationType correlation_id:correlationId pool:localMemoryPoolAddress "
+        "pool_size:localMemoryPoolSize pool_used:localMemoryPoolUtilizedSize"
+    )
     fields = {
         "row": "row_id",
         **as_they_are("start", "process", "device", "context", "address", "bytes"),
@@ -269,17 +231,11 @@ def gpu_memory(schema: Schema) -> Source:
 
 def memory_pools(schema: Schema) -> Source:
     table = "CUDA_GPU_MEMORY_POOL_EVENTS"
-    wanted = {
-        "start": "start",
-        "process": "globalPid",
-        "device": "deviceId",
-        "pool": "address",
-        "operation_type": "operationType",
-        "size": "localMemoryPoolSize",
-        "used": "localMemoryPoolUtilizedSize",
-        "release_threshold": "localMemoryPoolReleaseThreshold",
-        "bytes_kept": "minBytesToKeep",
-    }
+    wanted = native_columns(
+        "start process:globalPid device:deviceId pool:address operation_type:operationType size:localMemoryPoolSize "
+        "used:localMemoryPoolUtilizedSize release_threshold:localMemoryPoolReleaseThreshold "
+        "bytes_kept:minBytesToKeep"
+    )
     fields = {
         "row": "row_id",
         **as_they_are("start", "process", "device", "pool"),

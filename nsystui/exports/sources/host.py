@@ -17,6 +17,7 @@ from nsystui.exports.sources.base import (
     as_they_are,
     integers,
     labelled,
+    native_columns,
     process_of,
     thread_event_fields,
 )
@@ -225,14 +226,9 @@ def os_calls(schema: Schema) -> Source:
 def file_accesses(schema: Schema) -> Source:
     """NVIDIA calls the thread by its own number; the lowest 24 bits are the same where it is a globalTid."""
     table = "OSRT_FILE_ACCESS_EVENTS"
-    wanted = {
-        "start": "startedAt",
-        "end": "endedAt",
-        "thread": "threadId",
-        "name_id": "apiCallId",
-        "file": "fileAccessId",
-        "bytes": "bytesProcessed",
-    }
+    wanted = native_columns(
+        "start:startedAt end:endedAt thread:threadId name_id:apiCallId file:fileAccessId bytes:bytesProcessed"
+    )
     fields = {"row": "row_id", **as_they_are("start", "end"), "tid": "thread & 16777215", "name": "s.value"}
     transform = Transform({**fields, **as_they_are("file", "bytes")}, STRINGS)
     return Source(table, integers(schema, table, wanted), {"file_accesses": transform})
@@ -366,9 +362,7 @@ def call_chains(table: str, position: int) -> SourceMaker:
         ]
         columns = {
             **integers(
-                schema,
-                table,
-                {"chain": "id", "depth": "stackDepth", "function_id": "symbol", "module_id": "module"},
+                schema, table, {"chain": "id", "depth": "stackDepth", "function_id": "symbol", "module_id": "module"}
             ),
             "flags": f"CAST({' + '.join(marks) or 0} AS INTEGER)",
         }
@@ -441,10 +435,7 @@ def diagnostics(schema: Schema) -> Source:
 
 def processes(schema: Schema) -> Source:
     table = "PROCESSES"
-    columns = {
-        **integers(schema, table, {"process": "globalPid", "pid": "pid"}),
-        "name": schema.text(table, "name"),
-    }
+    columns = {**integers(schema, table, {"process": "globalPid", "pid": "pid"}), "name": schema.text(table, "name")}
     fields = {**as_they_are("process", "pid"), "name": "nullif(name, '')"}
     return Source(table, columns, {"processes": Transform(fields, where="process IS NOT NULL", order="")})
 
@@ -472,22 +463,13 @@ _OPENACC = re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_([A-Z0-9_]+)")
 def openmp(schema: Schema) -> list[Source]:
     return [
         Source(
-            table,
-            integers(schema, table, _NAMED),
-            {"openmp_events": _transform("s.value", kind, first_row)},
-            first_row,
+            table, integers(schema, table, _NAMED), {"openmp_events": _transform("s.value", kind, first_row)}, first_row
         )
         for table, kind, first_row in _tables(schema, _OPENMP)
     ]
 
 
-_OPENACC_COLUMNS = {
-    "file_id": "srcFile",
-    "line": "lineNo",
-    "event_kind": "eventKind",
-    "function_id": "funcName",
-    "bytes": "bytes",
-}
+_OPENACC_COLUMNS = native_columns("file_id:srcFile line:lineNo event_kind:eventKind function_id:funcName bytes")
 _OPENACC_FIELDS = {"event_kind": "event_kind", "function": "nullif(g.value, '')", "bytes": "bytes"}
 
 

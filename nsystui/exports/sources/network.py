@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsystui.exports.schema import LATEST, Schema
-from nsystui.exports.sources.base import Source, SourceMaker, Transform, as_they_are, integers
+from nsystui.exports.sources.base import Source, SourceMaker, Transform, as_they_are, integers, native_columns
 
 _ADAPTERS = "NET_NIC_METRIC"
 _SWITCHES = "NET_IB_SWITCH_METRIC"
@@ -19,14 +19,7 @@ def switch_metrics(schema: Schema) -> Source:
 
 
 def _metrics(schema: Schema, table: str, is_switch: int, first_row: int) -> Source:
-    wanted = {
-        "start": "start",
-        "end": "end",
-        "nic": "globalId",
-        "list_id": "metricsListId",
-        "metric_index": "metricsIdx",
-        "value": "value",
-    }
+    wanted = native_columns("start end nic:globalId list_id:metricsListId metric_index:metricsIdx value")
     fields = {
         "row": f"row_id + {first_row}",
         **as_they_are("start", "end", "nic"),

@@ -58,10 +58,7 @@ _FIGURES = (
     Column("of_time", header="Exposed of Time (%)", label="of time", unit=Unit.PERCENT, decimals=2, importance=1),
     Column("of_idle", header="Exposed of Idle (%)", label="of idle", unit=Unit.PERCENT, decimals=2, importance=4),
 )
-PHASE_COLUMNS = (
-    *_FIGURES,
-    *(replace(one, compared="median", decimals=0) for one in STEP_PART_COLUMNS),
-)
+PHASE_COLUMNS = (*_FIGURES, *(replace(one, compared="median", decimals=0) for one in STEP_PART_COLUMNS))
 _NOT_PREPARED = "no NVTX range `prepare…inputs` says when the host prepares a step: its measures are missing"
 
 

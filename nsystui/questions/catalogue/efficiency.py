@@ -120,11 +120,7 @@ def _tables(job: OpenJob, selection: Selection, options: _Options) -> list[Title
 
 
 _FLOPS = Option(
-    "flops-per-step",
-    "FLOPs of the model in a step of the whole job, such as 6e15",
-    metavar="N",
-    kind=float,
-    group=_MFU,
+    "flops-per-step", "FLOPs of the model in a step of the whole job, such as 6e15", metavar="N", kind=float, group=_MFU
 )
 _PEAK = Option(
     "peak-tflops", "peak of one GPU (default: dense BF16, by the GPU's name)", metavar="N", kind=float, group=_MFU

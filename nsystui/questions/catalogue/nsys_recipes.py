@@ -192,23 +192,12 @@ QUESTIONS = (
         (_STATISTICS,),
         row="kernel",
     ),
-    _recipe(
-        "cuda_gpu_mem_size_sum",
-        "how many bytes memory copies and memsets moved, by kind",
-        "sums",
-        ((_MEMORY,),),
-        (BY_RANK,),
-        (_STATISTICS,),
-        row="memory",
-    ),
-    _recipe(
-        "cuda_gpu_mem_time_sum",
-        "how long memory copies and memsets took, by kind",
-        "sums",
-        ((_MEMORY,),),
-        (BY_RANK,),
-        (_STATISTICS,),
-        row="memory",
+    *(
+        _recipe(name, answers, "sums", ((_MEMORY,),), (BY_RANK,), (_STATISTICS,), row="memory")
+        for name, answers in (
+            ("cuda_gpu_mem_size_sum", "how many bytes memory copies and memsets moved, by kind"),
+            ("cuda_gpu_mem_time_sum", "how long memory copies and memsets took, by kind"),
+        )
     ),
     _map(
         "cuda_gpu_time_util_map",
@@ -221,29 +210,13 @@ QUESTIONS = (
             _HEAT,
         ),
     ),
-    _recipe(
-        "cuda_memcpy_async",
-        "asynchronous copies from or to pageable memory, longest first",
-        "rules",
-        ((_MEMORY,), (_CALLS,)),
-        differs=(_BY_PROCESS,),
-        has_times=True,
-    ),
-    _recipe(
-        "cuda_memcpy_sync",
-        "copies by synchronous calls, longest first",
-        "rules",
-        ((_MEMORY,), (_CALLS,)),
-        differs=(_BY_PROCESS,),
-        has_times=True,
-    ),
-    _recipe(
-        "cuda_memset_sync",
-        "memsets of pinned or managed memory by synchronous calls, longest first",
-        "rules",
-        ((_MEMORY,), (_CALLS,)),
-        differs=(_BY_PROCESS,),
-        has_times=True,
+    *(
+        _recipe(name, answers, "rules", ((_MEMORY,), (_CALLS,)), differs=(_BY_PROCESS,), has_times=True)
+        for name, answers in (
+            ("cuda_memcpy_async", "asynchronous copies from or to pageable memory, longest first"),
+            ("cuda_memcpy_sync", "copies by synchronous calls, longest first"),
+            ("cuda_memset_sync", "memsets of pinned or managed memory by synchronous calls, longest first"),
+        )
     ),
     Question(
         "diff",
@@ -403,13 +376,7 @@ QUESTIONS = (
         has_times=True,
     ),
     _recipe(
-        "nvtx_sum",
-        "how long NVTX ranges took, by name",
-        "sums",
-        ((_NVTX,),),
-        (BY_RANK,),
-        (_DESCRIBED,),
-        row="range",
+        "nvtx_sum", "how long NVTX ranges took, by name", "sums", ((_NVTX,),), (BY_RANK,), (_DESCRIBED,), row="range"
     ),
     _recipe(
         "osrt_sum",

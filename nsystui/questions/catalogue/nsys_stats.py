@@ -116,12 +116,7 @@ QUESTIONS = (
     _report("cuda_api_sum", "CUDA API calls", "cuda_sums", ((_CALLS,),), row="api"),
     _report("cuda_api_trace", "each CUDA API call", "cuda_traces", ((_CALLS,),), row="event"),
     _report(
-        "cuda_gpu_kern_gb_sum",
-        "kernels by name, grid and block",
-        "cuda_sums",
-        ((_KERNELS,),),
-        _KERNEL_NAMES,
-        "kernel",
+        "cuda_gpu_kern_gb_sum", "kernels by name, grid and block", "cuda_sums", ((_KERNELS,),), _KERNEL_NAMES, "kernel"
     ),
     _report("cuda_gpu_kern_sum", "kernels by name", "cuda_sums", ((_KERNELS,),), _KERNEL_NAMES, "kernel"),
     _report("cuda_gpu_mem_size_sum", "bytes of memory copies and memsets", "cuda_sums", ((_MEMORY,),), row="memory"),
@@ -136,30 +131,15 @@ QUESTIONS = (
         "event",
     ),
     _report(
-        "cuda_kern_exec_sum",
-        "kernels with their calls and queues",
-        "cuda_traces",
-        _EXECUTED,
-        _KERNEL_NAMES,
-        "kernel",
+        "cuda_kern_exec_sum", "kernels with their calls and queues", "cuda_traces", _EXECUTED, _KERNEL_NAMES, "kernel"
     ),
     _report(
-        "cuda_kern_exec_trace",
-        "each kernel with its call and queue",
-        "cuda_traces",
-        _EXECUTED,
-        _KERNEL_NAMES,
-        "event",
+        "cuda_kern_exec_trace", "each kernel with its call and queue", "cuda_traces", _EXECUTED, _KERNEL_NAMES, "event"
     ),
     _report("mpi_event_sum", "MPI calls by name", "host", (("mpi_calls",),), row="mpi"),
     _report("mpi_event_trace", "every MPI call", "host", (("mpi_calls",),), row="event"),
     _report(
-        "network_congestion",
-        "times when the network made senders wait",
-        "host",
-        (("nic_metrics",),),
-        (_TICKS,),
-        "time",
+        "network_congestion", "times when the network made senders wait", "host", (("nic_metrics",),), (_TICKS,), "time"
     ),
     _on_screen(
         _report(
@@ -200,10 +180,7 @@ QUESTIONS = (
     _report("openmp_sum", "OpenMP events by name", "host", (("openmp_events",),)),
     _report("osrt_sum", "OS runtime calls", "host", (("os_calls",),), row="os"),
     _report(
-        "um_cpu_page_faults_sum",
-        "CPU page faults of unified memory by instruction",
-        "unified_memory",
-        (_UNIFIED[1],),
+        "um_cpu_page_faults_sum", "CPU page faults of unified memory by instruction", "unified_memory", (_UNIFIED[1],)
     ),
     _report("um_sum", "unified memory by address", "unified_memory", _UNIFIED, (_ROWS,)),
     _report("um_total_sum", "unified memory in total", "unified_memory", _UNIFIED),

@@ -5,16 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import (
-    OVER_TIME,
-    STEPS,
-    Option,
-    Question,
-    Values,
-    View,
-    function,
-    read_bins,
-)
+from nsystui.questions.queries.question import OVER_TIME, STEPS, Option, Question, Values, View, function, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer

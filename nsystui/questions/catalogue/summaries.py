@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsystui.questions.queries.question import Ask, Option, Question, Values, View, steps_in
+from nsystui.questions.queries.question import Ask, Option, Question, Row, Values, View, steps_in
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -95,25 +95,17 @@ def _work(name: str) -> Ask:
     """The summary of that work (see `kernels.activities`), or its single operations or calls."""
 
     def ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
-        from nsystui.questions.kernels.activities import (
-            LIBRARIES,
-            OVERHEAD,
-            WORKS,
-            memory_sizes,
-            work_instances,
-            work_summary,
-        )
+        from nsystui.questions.kernels import activities
+        from nsystui.questions.memory.host_copies import memory_rates
 
-        work = {**WORKS, OVERHEAD.name: OVERHEAD}.get(name, LIBRARIES)
+        work = {**activities.WORKS, activities.OVERHEAD.name: activities.OVERHEAD}.get(name, activities.LIBRARIES)
         if options["instances"]:
-            return work_instances(job.session, selection, work, options["instances"], job.ranks)
+            return activities.work_instances(job.session, selection, work, options["instances"], job.ranks)
         if options.get("sizes"):
-            return memory_sizes(job.session, selection)
+            return activities.memory_sizes(job.session, selection)
         if options.get("rates"):
-            from nsystui.questions.memory.host_copies import memory_rates
-
             return memory_rates(job.session, selection)
-        return work_summary(job.session, selection, work)
+        return activities.work_summary(job.session, selection, work)
 
     return ask
 
@@ -127,6 +119,27 @@ _INSTANCES = Option("instances", "the single operations or calls of this name", 
 
 def _view(name: str, *tables: str) -> View:
     return View(name, counted="names", sort=("total", True), tables=tables)
+
+
+def _calls(
+    name: str, what: str, description: str, order: int, row: Row | None = None, label: str = "", **more: str
+) -> Question:
+    """Return the question about calls by name; with a ``row`` it is a table of the screen of kernels, too."""
+    own = Question(
+        name,
+        what,
+        _work(row or name),
+        description=description,
+        examples=more.get("examples", _examples(name)),
+        topic="numbers",
+        order=order,
+        options=(_INSTANCES,),
+        of_reports=True,
+        title=more.get("title", what),
+    )
+    if row is None:
+        return own
+    return own._replace(row=row, home="kernels", views=(_view(row, f"{row}_calls")._replace(label=label),))
 
 
 QUESTIONS = (
@@ -230,74 +243,38 @@ or with --rates bytes per second by the kinds of memory.""",
             _view("memory rates")._replace(title="memory rates", label="rates", values={"rates": True}),
         ),
     ),
-    Question(
+    _calls(
         "api",
         "CUDA API calls",
-        _work("api"),
-        description="""CUDA runtime and driver calls by name, as `nsys stats -r cuda_api_sum`; a call that
+        """CUDA runtime and driver calls by name, as `nsys stats -r cuda_api_sum`; a call that
 --cudabacktrace wrote twice counts once.""",
-        examples=_examples("api"),
-        topic="numbers",
-        order=150,
-        options=(_INSTANCES,),
-        of_reports=True,
+        150,
         row="api",
-        home="kernels",
+        label="API",
         title="API calls",
-        views=(_view("api", "api_calls")._replace(label="API"),),
     ),
-    Question(
+    _calls(
         "osrt",
         "OS runtime calls",
-        _work("os"),
-        description="OS runtime calls by name, as `nsys stats -r osrt_sum`.",
-        examples=_examples("osrt"),
-        topic="numbers",
-        order=160,
-        options=(_INSTANCES,),
-        of_reports=True,
+        "OS runtime calls by name, as `nsys stats -r osrt_sum`.",
+        160,
         row="os",
-        home="kernels",
-        title="OS runtime calls",
-        views=(_view("os", "os_calls")._replace(label="OS runtime"),),
+        label="OS runtime",
     ),
-    Question(
-        "mpi",
-        "MPI calls",
-        _work("mpi"),
-        description="MPI calls by name (traced with `nsys profile -t mpi`).",
-        examples=_examples("mpi"),
-        topic="numbers",
-        order=170,
-        options=(_INSTANCES,),
-        of_reports=True,
-        row="mpi",
-        home="kernels",
-        title="MPI calls",
-        views=(_view("mpi", "mpi_calls")._replace(label="MPI"),),
-    ),
-    Question(
+    _calls("mpi", "MPI calls", "MPI calls by name (traced with `nsys profile -t mpi`).", 170, row="mpi", label="MPI"),
+    _calls(
         "overhead",
         "the profiler's own work",
-        _work("overhead"),
-        description="What nsys recorded of its own work in the processes, by activity: time that is not the program's.",
-        examples="  nsystui overhead rank0.sqlite",
-        topic="numbers",
-        order=172,
-        options=(_INSTANCES,),
-        of_reports=True,
+        "What nsys recorded of its own work in the processes, by activity: time that is not the program's.",
+        172,
         title="profiler overhead",
+        examples="  nsystui overhead rank0.sqlite",
     ),
-    Question(
+    _calls(
         "libraries",
         "cuBLAS and cuDNN calls",
-        _work("libraries"),
-        description="cuBLAS and cuDNN calls by name (traced with `nsys profile -t cublas,cudnn`).",
-        examples=_examples("libraries"),
-        topic="numbers",
-        order=175,
-        options=(_INSTANCES,),
-        of_reports=True,
+        "cuBLAS and cuDNN calls by name (traced with `nsys profile -t cublas,cudnn`).",
+        175,
         title="library calls",
     ),
 )

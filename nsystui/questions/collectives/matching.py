@@ -12,7 +12,7 @@ so the difference between the ends of two members hardly changes from operation 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -108,7 +108,19 @@ def stream_sequences(session: Session, reports: Sequence[Report]) -> list[Kernel
     with_kernels = [report for report in reports if report.count(tables.kernels)]
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        return _streams(part, {report.index for report in missing})
+        # The cached arrays of ``stream_sequences``, on the reports' own clocks.
+        reports = {report.index for report in missing}
+        columns = tables.kernels.c
+        chosen = [columns[name] for name in STREAM_COLUMNS[:-1]]
+        is_whole = (columns.start.is_not(None), columns.end.is_not(None))
+        query = sa.select(columns.report, *chosen).where(
+            columns.is_nccl == 1, of_reports(columns.report, reports), *is_whole
+        )
+        frame = part.frame(query)
+        collectives = by_name(frame["short_name"], collective_of_kernel)
+        frame = frame.assign(collective=collectives, communicator="", message_size=UNKNOWN, row=0)
+        rows = frame["report"].to_numpy(np.int64)
+        return {index: _plain_arrays(frame[rows == index], clock_offset=0) for index in reports}
 
     found: list[KernelSequence] = []
     for run in [with_kernels] if session.workers is not None else runs_of(with_kernels, tables.kernels):
@@ -130,21 +142,6 @@ STREAM_COLUMNS = ("process", "device", "stream", "start", "end", "short_name", "
 """The columns of the kernels that ``stream_sequences`` reads."""
 
 
-def _streams(session: Session, reports: Collection[int]) -> dict[int, Arrays]:
-    """The cached arrays of ``stream_sequences``, on the reports' own clocks."""
-    columns = tables.kernels.c
-    chosen = [columns[name] for name in STREAM_COLUMNS[:-1]]
-    is_whole = (columns.start.is_not(None), columns.end.is_not(None))
-    query = sa.select(columns.report, *chosen).where(
-        columns.is_nccl == 1, of_reports(columns.report, reports), *is_whole
-    )
-    frame = session.frame(query)
-    collectives = by_name(frame["short_name"], collective_of_kernel)
-    frame = frame.assign(collective=collectives, communicator="", message_size=UNKNOWN, row=0)
-    rows = frame["report"].to_numpy(np.int64)
-    return {index: _plain_arrays(frame[rows == index], clock_offset=0) for index in reports}
-
-
 def _computed(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
     frame = NcclPairing.load(session, reports=[report.index for report in reports]).kernels
     frame = frame.dropna(subset=["start", "end"])
@@ -159,14 +156,11 @@ def _plain_arrays(frame: pd.DataFrame, clock_offset: int) -> Arrays:
     found["end"] = found["end"] - clock_offset
     found["size"] = frame["message_size"].astype("Int64").fillna(UNKNOWN).to_numpy(np.int64)
     for name in _TEXTS:
-        found[name], found[f"{name}_texts"] = _coded(frame[name])
+        # Each text as its place in the list of texts; an empty one where it is missing.
+        texts = frame[name]
+        codes, distinct = texts.astype(object).where(texts.notna(), "").factorize()
+        found[name], found[f"{name}_texts"] = codes.astype(np.int64), json_array([str(text) for text in distinct])
     return found
-
-
-def _coded(texts: pd.Series[Any]) -> tuple[Times, NDArray[Any]]:
-    """Each text as its place in the list of texts; an empty one where it is missing."""
-    codes, distinct = texts.astype(object).where(texts.notna(), "").factorize()
-    return codes.astype(np.int64), json_array([str(text) for text in distinct])
 
 
 def _split(report: Report, arrays: Arrays) -> Iterator[KernelSequence]:

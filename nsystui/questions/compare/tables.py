@@ -58,12 +58,7 @@ _KindOf = Callable[[Side], Callable[[str], Value]]
 
 
 def _kernels(
-    name: str,
-    columns: Sequence[Column],
-    a: Side,
-    b: Side,
-    ask: Callable[..., TableAnswer],
-    kind_of: _KindOf | None,
+    name: str, columns: Sequence[Column], a: Side, b: Side, ask: Callable[..., TableAnswer], kind_of: _KindOf | None
 ) -> Compared:
     found = [ask(side.job.session, side.selection, families=side.job.families) for side in (a, b)]
     basis = Basis(a.gpu_ranks, b.gpu_ranks)

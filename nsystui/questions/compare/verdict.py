@@ -183,11 +183,7 @@ def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None)
     work = _work(launched)
     if work is not None and abs(work - 1) > _SAME_WORK:
         found = [
-            Timed(
-                {name: 0.0 if name in _AROUND else time / count for name, time in times.items()},
-                times,
-                count,
-            )
+            Timed({name: 0.0 if name in _AROUND else time / count for name, time in times.items()}, times, count)
             for times, count in zip(whole_times, (1, work), strict=True)
         ]
         if all(one.unit for one in found):

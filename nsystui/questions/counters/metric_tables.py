@@ -10,25 +10,10 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import (
-    DEVICE,
-    RANK,
-    START,
-    Column,
-    Row,
-    TableAnswer,
-    Unit,
-    Value,
-)
+from nsystui.base.answer import DEVICE, RANK, START, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import safe_text
-from nsystui.questions.gpu.metrics import (
-    MetricSamples,
-    MetricSource,
-    metric_lanes,
-    metric_sources,
-    samples_of,
-)
+from nsystui.questions.gpu.metrics import MetricSamples, MetricSource, metric_lanes, metric_sources, samples_of
 from nsystui.questions.gpu.utilisation import selected_devices
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.data_notes import missing_note

@@ -29,11 +29,7 @@ Samples = tuple[Times, Times, Floats]
 
 RECEIVED, SENT, WAITS = range(3)
 """The places of the figures of an adapter, and of the ends of their metrics' names here."""
-_ENDINGS = (
-    ("bytes received", "rx bytes", "rx_bytes"),
-    ("bytes sent", "tx bytes", "tx_bytes"),
-    ("send waits",),
-)
+_ENDINGS = (("bytes received", "rx bytes", "rx_bytes"), ("bytes sent", "tx bytes", "tx_bytes"), ("send waits",))
 
 SWITCH, EFA = "InfiniBand switch", "EFA"
 _LINKS = {"ib": "InfiniBand", "eth": "Ethernet", "ethernet": "Ethernet"}

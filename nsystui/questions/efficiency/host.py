@@ -31,13 +31,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.algebra.interval_blocks import (
-    IntervalBlocks,
-    UnionBuilder,
-    blocks_at,
-    combined,
-    put_blocks,
-)
+from nsystui.questions.algebra.interval_blocks import IntervalBlocks, UnionBuilder, blocks_at, combined, put_blocks
 from nsystui.questions.algebra.intervals import subtract
 from nsystui.questions.efficiency.device import ratio
 from nsystui.questions.queries.derived import of_each_report

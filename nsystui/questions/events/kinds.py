@@ -46,12 +46,7 @@ class EventKind(Enum):
 
 GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 
-RUNTIMES = {
-    EventKind.MPI: "MPI",
-    EventKind.UCX: "UCX",
-    EventKind.OPENACC: "OpenACC",
-    EventKind.OPENMP: "OpenMP",
-}
+RUNTIMES = {EventKind.MPI: "MPI", EventKind.UCX: "UCX", EventKind.OPENACC: "OpenACC", EventKind.OPENMP: "OpenMP"}
 """The kinds of what libraries and runtimes for parallel programs do on CPU threads, and their names."""
 
 DEFAULT_KINDS = (

@@ -21,19 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import (
-    DEVICE,
-    DURATION,
-    PROCESS_ID,
-    RANK,
-    REPORT_ID,
-    ROW_ID,
-    STREAM,
-    Answer,
-    Column,
-    Row,
-    Unit,
-)
+from nsystui.base.answer import DEVICE, DURATION, PROCESS_ID, RANK, REPORT_ID, ROW_ID, STREAM, Answer, Column, Row, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import format_value
 from nsystui.exports import canonical

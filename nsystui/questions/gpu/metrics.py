@@ -135,11 +135,7 @@ def metric_sources(session: Session, selection: Selection, every: bool = False) 
 
 
 def metric_lanes(
-    session: Session,
-    selection: Selection,
-    window: Window,
-    bins: int,
-    sources: Sequence[MetricSource] | None = None,
+    session: Session, selection: Selection, window: Window, bins: int, sources: Sequence[MetricSource] | None = None
 ) -> list[MetricLane]:
     """Average each metric of ``metric_sources`` over ``window`` in ``bins`` equal spans.
 

@@ -64,11 +64,7 @@ class BusyIntervals:
 
     @classmethod
     def load(
-        cls,
-        session: Session,
-        selection: Selection,
-        ranks: Sequence[RankedTask],
-        before: BusyIntervals | None = None,
+        cls, session: Session, selection: Selection, ranks: Sequence[RankedTask], before: BusyIntervals | None = None
     ) -> BusyIntervals:
         """Read every device of the selected tasks, by rank and device; of all streams those in ``before`` are taken.
 
@@ -241,7 +237,16 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
     """The intervals of every device of ``reports`` in job time; those of all streams are stored next to the columns."""
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        return _computed(part, selection.streams, missing)
+        # The intervals of every device of ``reports``, as ``busy_arrays`` writes them.
+        indices = {report.index for report in missing}
+        devices = [used for used in used_devices(part) if used.task.report in indices]
+        places = [(used.task.report, used.task.process, used.device) for used in devices]
+        found: dict[int, dict[Place, BusyParts]] = {index: {} for index in indices}
+        for (report, *place), parts in zip(
+            places, busy_parts(part, DEVICE_KEYS, places, selection.streams), strict=True
+        ):
+            found[report][tuple(place)] = parts
+        return {index: to_arrays(parts) for index, parts in found.items()}
 
     found: dict[int, Arrays] = {}
     if selection.streams is None:
@@ -255,17 +260,6 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
 # A query plans for every open report, so one for each would take seconds for hundreds of ranks; one for all of them at
 # once, more memory than a login node gives.
 _REPORTS_AT_ONCE = 64
-
-
-def _computed(session: Session, streams: frozenset[int] | None, reports: Sequence[Report]) -> dict[int, Arrays]:
-    """The intervals of every device of ``reports``, as ``busy_arrays`` writes them."""
-    indices = {report.index for report in reports}
-    devices = [used for used in used_devices(session) if used.task.report in indices]
-    places = [(used.task.report, used.task.process, used.device) for used in devices]
-    found: dict[int, dict[Place, BusyParts]] = {index: {} for index in indices}
-    for (report, *place), parts in zip(places, busy_parts(session, DEVICE_KEYS, places, streams), strict=True):
-        found[report][tuple(place)] = parts
-    return {index: to_arrays(parts) for index, parts in found.items()}
 
 
 def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
@@ -336,12 +330,7 @@ COLUMNS = (
     Column("recorded_ns", header="Recorded (ns)", label="recorded", unit=Unit.DURATION, importance=8),
     Column("window_ns", header="Window (ns)", label="window", unit=Unit.DURATION, importance=8),
 )
-TIME_COLUMNS = (
-    RANK,
-    DEVICE,
-    START,
-    *(column for column in SHARE_COLUMNS if column.key != "idle_percent"),
-)
+TIME_COLUMNS = (RANK, DEVICE, START, *(column for column in SHARE_COLUMNS if column.key != "idle_percent"))
 _NEARLY_ALL = 0.99  # the sessions of one job begin and end some ms apart
 
 

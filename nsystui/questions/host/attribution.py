@@ -213,11 +213,7 @@ def attribute(
 
 
 def _pieces(
-    host: _Host,
-    spans: IdleSpans,
-    launcher: NDArray[np.int32],
-    ranges: ThreadRanges | None,
-    with_calls: bool,
+    host: _Host, spans: IdleSpans, launcher: NDArray[np.int32], ranges: ThreadRanges | None, with_calls: bool
 ) -> Iterator[tuple[Numbers, Numbers, Numbers, Times]]:
     """Span, cause, range and time of each piece; ``launcher``: the place of the thread of each span in the host's."""
     launchers = list(host.threads)

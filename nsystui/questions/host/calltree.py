@@ -259,11 +259,7 @@ LEAST = 0.5
 
 
 def nodes_table(
-    tree: CallTree,
-    notes: tuple[str, ...],
-    depth: int | None = None,
-    least: float = LEAST,
-    hot_only: bool = False,
+    tree: CallTree, notes: tuple[str, ...], depth: int | None = None, least: float = LEAST, hot_only: bool = False
 ) -> TableAnswer:
     """List the nodes of a tree in its order."""
     whole, is_hot = tree.samples, set(tree.hot_path())

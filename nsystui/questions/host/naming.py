@@ -210,7 +210,7 @@ class ThreadRanges:
     def of(self, task: Task, thread: Thread | None, when: Window) -> Segments:
         """The places in ``names`` over all of ``when``, job time."""
         if task.report not in self.reports:
-            return _always(1, when)
+            return Segments(np.array([when.start]), np.array([when.end]), np.array([1]))
         ranges = self.ranges
         lane = self._lanes.get(thread, -1) if thread is not None else -1
         mine = ranges.nested_of(lane)
@@ -229,7 +229,3 @@ class ThreadRanges:
             around[other] = ranges.values("parent", around[other])
         labels = np.where(around >= 0, self.labels[ranges.values("name", around)], 0)
         return Segments(edges[:-1], edges[1:], labels)
-
-
-def _always(label: int, when: Window) -> Segments:
-    return Segments(np.array([when.start]), np.array([when.end]), np.array([label]))

@@ -111,12 +111,7 @@ def measured(launches: Sequence[NcuLaunch]) -> tuple[Value, ...]:
         values = [one.values[key] for one in launches if key in one.values]
         mean[key] = sum(values) / len(values) if values else None
     limiters = dict.fromkeys(limiter for one in launches if (limiter := limiter_of(one.values)))
-    return (
-        bound_of(mean["compute"], mean["memory"]),
-        *mean.values(),
-        " or ".join(limiters) or None,
-        len(launches),
-    )
+    return (bound_of(mean["compute"], mean["memory"]), *mean.values(), " or ".join(limiters) or None, len(launches))
 
 
 def bound_of(compute: float | None, memory: float | None) -> str | None:

@@ -269,12 +269,7 @@ INSTANCE_COLUMNS = (
     Column("registers", header="Reg/Trd", label="regs", unit=Unit.NUMBER, importance=4),
     Column("shared_memory", header="Shared Memory (B)", label="smem", unit=Unit.BYTES, importance=4),
     Column(
-        "occupancy",
-        header="Theoretical Occupancy (%)",
-        label="occupancy",
-        unit=Unit.PERCENT,
-        decimals=1,
-        importance=4,
+        "occupancy", header="Theoretical Occupancy (%)", label="occupancy", unit=Unit.PERCENT, decimals=1, importance=4
     ),
     Column("correlation_id", header="CorrId", label="corr", unit=Unit.NUMBER, importance=5),
     REPORT_ID,
@@ -284,11 +279,7 @@ INSTANCE_COLUMNS = (
 
 
 def kernel_instances(
-    session: Session,
-    selection: Selection,
-    name: str,
-    names: Names = Names.FULL,
-    ranks: Sequence[RankedTask] = (),
+    session: Session, selection: Selection, name: str, names: Names = Names.FULL, ranks: Sequence[RankedTask] = ()
 ) -> PagedAnswer:
     """List the launches of one kernel, a page at a time; start in job time, ns.
 

@@ -58,14 +58,7 @@ COLUMNS = (
     Column("call_time", header="Time in Calls (ns)", label="in calls", unit=Unit.DURATION, importance=3),
     Column("device_memory", header="Memory of Device (B)", label="device has", unit=Unit.BYTES, importance=6),
 )
-TIME_COLUMNS = (
-    RANK,
-    DEVICE,
-    MEMORY,
-    START,
-    _PEAK,
-    _AT_END.with_importance(1),
-)
+TIME_COLUMNS = (RANK, DEVICE, MEMORY, START, _PEAK, _AT_END.with_importance(1))
 POOL_COLUMNS = (
     RANK,
     DEVICE,

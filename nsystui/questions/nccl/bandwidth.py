@@ -148,10 +148,7 @@ def in_steps(pairing: NcclPairing, steps: Steps) -> NcclPairing:
     import pandas as pd
 
     parts: dict[str, Any] = {"notes": (*pairing.notes, *steps.notes)}
-    for name, frame, moment in (
-        ("kernels", pairing.kernels, "launch_start"),
-        ("calls", pairing.calls, "start"),
-    ):
+    for name, frame, moment in (("kernels", pairing.kernels, "launch_start"), ("calls", pairing.calls, "start")):
         numbers = steps.numbers_at(whole(frame["report"]), whole(frame["process"]), whole(frame[moment]))
         step = pd.Series(numbers, index=frame.index, dtype="Int64")
         parts[name] = frame.assign(step=step.where((step >= 0) & frame[moment].notna()))

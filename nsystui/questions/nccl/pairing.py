@@ -245,10 +245,7 @@ def _calls(calls: pd.DataFrame, found: Found) -> pd.DataFrame:
     of_kernel = found.matching.of_kernel
     kernels = np.append(np.bincount(of_kernel[of_kernel >= 0], minlength=count), 0)[operation]
     window = np.append(units.window, NONE)[units.of_call]
-    choices = (
-        (~is_communication | (kernels > 0), None),
-        (window == NONE, Reason.GROUP_IS_OPEN),
-    )
+    choices = ((~is_communication | (kernels > 0), None), (window == NONE, Reason.GROUP_IS_OPEN))
     states = _states(kernels > 0, found, operation)
     finished = calls.assign(
         collective=by_name(calls["name"], collective_of_api),
@@ -364,11 +361,7 @@ class NcclPairing:
 
     @classmethod
     def load(
-        cls,
-        session: Session,
-        ranks: Sequence[RankedTask] = (),
-        log: LogSizes | None = None,
-        reports: Reports = None,
+        cls, session: Session, ranks: Sequence[RankedTask] = (), log: LogSizes | None = None, reports: Reports = None
     ) -> NcclPairing:
         """Pairs what all open reports (or ``reports``) hold; ``ranks`` gives each row its rank in the job.
 

@@ -44,11 +44,7 @@ class Role(IntEnum):
     GROUP_SIMULATE_END = 4  # ends a group and launches nothing
 
 
-_ROLES = {
-    GROUP_START: Role.GROUP_START,
-    GROUP_END: Role.GROUP_END,
-    "ncclGroupSimulateEnd": Role.GROUP_SIMULATE_END,
-}
+_ROLES = {GROUP_START: Role.GROUP_START, GROUP_END: Role.GROUP_END, "ncclGroupSimulateEnd": Role.GROUP_SIMULATE_END}
 _DEPTH_STEPS = np.array([0, 0, 1, -1, -1])  # by role
 
 

@@ -141,11 +141,7 @@ def _mean(numbers: Sequence[int]) -> float | None:
 
 
 _SIZE = Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=2)
-_GPU = (
-    HOST,
-    PID.with_importance(1),
-    Column("device", header="CUDA Device", label="device", unit=Unit.NUMBER),
-)
+_GPU = (HOST, PID.with_importance(1), Column("device", header="CUDA Device", label="device", unit=Unit.NUMBER))
 _NONE = MemberCalls()
 _UNKNOWN = (None,) * 4
 
@@ -386,13 +382,7 @@ def _connected(summary: LogSummary) -> list[Connected]:
 
 
 @_table(
-    "rings",
-    "Rings by host",
-    _COMMUNICATOR,
-    _CHANNELS,
-    _RANKS,
-    *_CHANGES,
-    Column("ring", header="Ring", label="ring"),
+    "rings", "Rings by host", _COMMUNICATOR, _CHANNELS, _RANKS, *_CHANGES, Column("ring", header="Ring", label="ring")
 )
 def rings_table(summary: LogSummary) -> Iterator[Row]:
     """Every ring with the channels that share it, drawn by host, and how often it goes from one host to another.

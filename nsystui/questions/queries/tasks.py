@@ -384,10 +384,7 @@ def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays
     for report, process, rank in session.rows(query) if any(report.has(table) for report in reports) else ():
         found[report][process] = rank
     return {
-        report: {
-            "process": np.array(list(ranks.keys()), np.int64),
-            "rank": np.array(list(ranks.values()), np.int64),
-        }
+        report: {"process": np.array(list(ranks.keys()), np.int64), "rank": np.array(list(ranks.values()), np.int64)}
         for report, ranks in found.items()
     }
 

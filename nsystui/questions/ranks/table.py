@@ -216,11 +216,7 @@ def odd_figures(rows: Sequence[Record]) -> list[dict[Measure, float]]:
 
 
 def _notes(
-    session: Session,
-    ranks: Sequence[RankedTask],
-    chosen: Sequence[RankedTask],
-    facts: RankFacts,
-    selection: Selection,
+    session: Session, ranks: Sequence[RankedTask], chosen: Sequence[RankedTask], facts: RankFacts, selection: Selection
 ) -> Iterator[str]:
     words = facts.alignment.words(session.reports)
     if words:

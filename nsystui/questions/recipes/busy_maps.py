@@ -18,15 +18,7 @@ from nsystui.questions.gpu.utilisation import recording_notes
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.queries.time_window import recorded
-from nsystui.questions.recipes.recipe import (
-    Draw,
-    Figure,
-    MapLine,
-    RecipeMap,
-    RecipeOptions,
-    clock_notes,
-    percent,
-)
+from nsystui.questions.recipes.recipe import Draw, Figure, MapLine, RecipeMap, RecipeOptions, clock_notes, percent
 from nsystui.store import tables
 
 _BUSY = (

@@ -195,7 +195,4 @@ def _add(sums: dict[tuple[int, str], list[int]], kernels: Iterable[tuple[bool, s
         own[2] += overlap
 
 
-ASK: dict[str, Ask] = {
-    "cuda_gpu_kern_hist": _histogram_of_ranks,
-    "nccl_gpu_overlap_trace": _overlap_of_ranks,
-}
+ASK: dict[str, Ask] = {"cuda_gpu_kern_hist": _histogram_of_ranks, "nccl_gpu_overlap_trace": _overlap_of_ranks}

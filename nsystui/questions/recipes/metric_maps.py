@@ -83,11 +83,7 @@ def _users(job: OpenJob) -> dict[tuple[int, int], list[int]]:
 
 # -- the network ------------------------------------------------------------------------------------------------------
 
-_FIGURES = (
-    (RECEIVED, RATES[1]),
-    (SENT, RATES[0]),
-    (WAITS, SEND_WAITS),
-)
+_FIGURES = ((RECEIVED, RATES[1]), (SENT, RATES[0]), (WAITS, SEND_WAITS))
 _PLACES = (HOST, ADAPTER, LINK, GUID)
 
 

@@ -158,10 +158,7 @@ def _kernels(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Fou
         wanted = str(names[0])
         is_wanted = name_of(table, options.names) == wanted
     query = sa.select(
-        table.c.report,
-        table.c.process,
-        job_start(table).label("start"),
-        job_end(table).label("end"),
+        table.c.report, table.c.process, job_start(table).label("start"), job_end(table).label("end")
     ).where(is_wanted, table.c.end.is_not(None), *where(table, selection.with_name(None)))
     rows = job.session.arrays(query)
     ranks = []

@@ -46,16 +46,8 @@ from nsystui.store import tables
 _CALLS, _MEMORY = tables.api_calls, tables.memory_ops
 _SYNCHRONISING = ("cudaDeviceSynchronize", "cudaStreamSynchronize")
 
-_IDENTITY = (
-    REPORT_ID,
-    PROCESS_ID,
-    ROW_ID,
-)
-_TIMES = (
-    DURATION,
-    START,
-    RANK,
-)
+_IDENTITY = (REPORT_ID, PROCESS_ID, ROW_ID)
+_TIMES = (DURATION, START, RANK)
 _CALL_COLUMNS = (
     *_TIMES,
     PID.with_importance(3),
@@ -126,11 +118,7 @@ def _listed(
     return PagedAnswer.of(job.session, "rule", columns, query, count, everything, order, ("report", "row"))
 
 
-_GPU_PLACE = (
-    RANK,
-    DEVICE.with_importance(1),
-    START,
-)
+_GPU_PLACE = (RANK, DEVICE.with_importance(1), START)
 _GAP_COLUMNS = (
     Column("duration", header="Duration (ns)", label="idle", unit=Unit.DURATION),
     *_GPU_PLACE,

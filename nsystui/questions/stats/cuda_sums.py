@@ -270,11 +270,7 @@ _UNION_COLUMNS = (
 )
 _SIZE_COLUMNS = tuple(
     replace(
-        column,
-        header=column.header.replace("(B)", "(MB)"),
-        label=f"{column.label} MB",
-        unit=Unit.MEGABYTES,
-        decimals=3,
+        column, header=column.header.replace("(B)", "(MB)"), label=f"{column.label} MB", unit=Unit.MEGABYTES, decimals=3
     )
     if column.unit is Unit.BYTES
     else column

@@ -115,13 +115,6 @@ def _count(query: sa.Select[Any]) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(query.subquery())
 
 
-def _gpu_names() -> sa.Subquery:
-    """The GPUs by the machine's own numbers: the one that nsys takes has the number that CUDA gave the device."""
-    columns = tables.devices.c
-    named = sa.func.min(columns.name).label("gpu_name")
-    return sa.select(columns.report, columns.gpu, named).group_by(columns.report, columns.gpu).subquery()
-
-
 def _no_number(label: str) -> sa.Label[Any]:
     return sa.cast(sa.null(), sa.BigInteger).label(label)
 
@@ -195,7 +188,10 @@ def _place(table: sa.Table) -> list[sa.ColumnElement[Any]]:
 
 def _gpu_query(selection: Selection, options: ReportOptions) -> sa.Select[Any]:
     rows = sa.union_all(_kernel_rows(selection, options), _memory_rows(selection)).subquery()
-    gpus = _gpu_names()
+    # The GPUs by the machine's own numbers: the one that nsys takes has the number that CUDA gave the device.
+    columns = tables.devices.c
+    named = sa.func.min(columns.name).label("gpu_name")
+    gpus = sa.select(columns.report, columns.gpu, named).group_by(columns.report, columns.gpu).subquery()
     joined = rows.outerjoin(gpus, sa.and_(gpus.c.report == rows.c.report, gpus.c.gpu == rows.c.device_number))
     number = sa.cast(rows.c.device_number, sa.Text)
     device = sa.func.concat(gpus.c.gpu_name, " (", number, ")")

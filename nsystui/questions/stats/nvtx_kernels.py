@@ -160,11 +160,7 @@ def _read_kernel_calls(
     session: Session, report: Report, selection: Selection, options: ReportOptions, texts: Texts
 ) -> _KernelCalls:
     kernels = tables.kernels
-    conditions = [
-        kernels.c.report == report.index,
-        kernels.c.end.is_not(None),
-        *where(kernels, selection),
-    ]
+    conditions = [kernels.c.report == report.index, kernels.c.end.is_not(None), *where(kernels, selection)]
     calls = calls_as_nsys(selection, ("report", "process", "thread", "correlation_id", "start", "end"), report)
     is_known = sa.and_(is_launched_by(kernels, calls), calls.c.start.is_not(None), calls.c.end.is_not(None))
     names = Coded(name_of(kernels, options.names), *conditions)

@@ -192,8 +192,4 @@ def _hexadecimal(address: int) -> str:
     return f"0x{address & 0xFFFF_FFFF_FFFF_FFFF:X}"
 
 
-ASK: dict[str, Ask] = {
-    "um_cpu_page_faults_sum": _instructions,
-    "um_sum": _addresses,
-    "um_total_sum": _totals,
-}
+ASK: dict[str, Ask] = {"um_cpu_page_faults_sum": _instructions, "um_sum": _addresses, "um_total_sum": _totals}

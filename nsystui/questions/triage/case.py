@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import Unit
+from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value as worded
@@ -33,6 +33,7 @@ from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extents, selected_reports
 from nsystui.questions.ranks.steps import StepTimes, step_times
+from nsystui.questions.triage.finding import Advice, Door, Finding, Severity
 from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store import tables
 from nsystui.store.report import Report
@@ -149,6 +150,32 @@ class Case:
         """What is said of operations that are not there: inside a whole CUDA graph none is traced."""
         where = " outside of its CUDA graphs, which were not traced inside" if self.spent.graph else ""
         return f"this job has none{where}"
+
+    def exposed(self, spans: Spans) -> int:
+        """Return the time of operations while no kernel runs on their GPU, from the first step on: the mean, ns."""
+        exposed = 0
+        for one in self.devices:
+            window = self.working(one)
+            local = spans.of(one.device.task.task, one.device.device).clip(window.start, window.end)
+            exposed += local.length - one.parts.kernels.shared_with(local)
+        return self.mean([exposed])
+
+    def finding(
+        self,
+        name: str,
+        sentence: str,
+        advice: Advice,
+        door: Door,
+        cost: int,
+        measured: str,
+        evidence: Answer | tuple[tuple[Column, ...], Sequence[Row]],
+        severity: Severity = Severity.WARNING,
+        **more: Any,
+    ) -> Finding:
+        """Return a finding of this cost. ``evidence``: a table, or the columns and rows of one."""
+        if isinstance(evidence, tuple):
+            evidence = TableAnswer(name, *evidence, len(evidence[1]))
+        return Finding(name, severity, sentence, advice, door, cost, self.percent(cost), measured, evidence, **more)
 
     def idle(self, device: DeviceIntervals) -> IntervalBlocks:
         """The idle time of a GPU between its first operation (that of its first step, if there is one) and its last."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import NAME, Column, TableAnswer, Unit
+from nsystui.base.answer import NAME, Column, Unit
 from nsystui.base.kernel_families import family_of, precision_of
 from nsystui.questions.kernels.summary import FAMILY, PRECISION
 from nsystui.questions.nvtx.loading import LABEL
@@ -97,7 +97,6 @@ def shares(works: Iterable[NameWork], key: Callable[[NameWork], str]) -> list[tu
     return [(word, 100.0 * time / whole) for word, time in found.most_common()] if whole else []
 
 
-def mix_table(name: str, works: Iterable[NameWork]) -> TableAnswer:
-    """The kernels as the evidence of a finding."""
-    rows = list(works)
-    return TableAnswer(name, _COLUMNS, rows, len(rows))
+def mix_table(works: Sequence[NameWork]) -> tuple[tuple[Column, ...], Sequence[NameWork]]:
+    """Return columns and rows of kernels, as the evidence of a finding."""
+    return _COLUMNS, works

@@ -22,7 +22,7 @@ Details = list[list[str]]
 _BYTES = frozenset({"bytes", "static_shared_memory", "dynamic_shared_memory", "local_memory_per_thread", "send_bytes"})
 _SHAPES = ("grid", "block")
 _NOT_TOLD = frozenset({"name", "short_name", "mangled_name", "versioned_name"}) | {
-    *("device", "stream", "correlation_id", "is_driver", "event", "event_sync"),
+    *("device", "stream", "correlation_id", "is_driver", "event", "event_sync")
 }
 _PLACE = {"rank": "rank", "device": "device", "stream": "stream", "tid": "thread", "pid": "process"}
 _FACTS = {

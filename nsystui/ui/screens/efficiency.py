@@ -40,61 +40,45 @@ LOWEST = "◂ "
 
 def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
     """A line for each factor under its product; factors of an unknown product are left out."""
-    shown = [factor for number, factor in enumerate(factors) if not _is_beneath_unknown(factors, number)]
-    lowest = _lowest(shown)
-    return [_line(shown, number, factor in lowest, width) for number, factor in enumerate(shown)]
+    shown = _under_known(factors)
+    of_whole = [one for one in shown if one.depth == 1 and one.value is not None]
+    lowest = min(of_whole, key=lambda one: one.value or 0) if len(of_whole) > 1 else None
+    lines: list[Line] = []
+    for factor, branch in zip(shown, _branches(shown), strict=True):
+        is_lowest = factor is lowest and (factor.value or 0) < 1
+        style = "bold" if factor.depth == 0 or is_lowest else ""
+        value, words = None, f"unknown: {factor.record}"
+        if factor.value is not None:
+            value = 100 * factor.value
+            words = factor.low if round(value, 1) != 100 or not factor.depth else "nothing lost"
+        line = [((branch + factor.name).ljust(_NAME_WIDTH), style)]
+        line += [(format_value(Unit.PERCENT, value).rjust(_VALUE_WIDTH), style)]
+        line += [(LOWEST, "bold") if is_lowest else ("  ", ""), (words, "")]
+        if width >= _WIDE and value is not None:
+            line.append((f"  = {factor.formula}", "dim"))
+        lines.append(line)
+    return lines
 
 
-def _is_beneath_unknown(factors: Sequence[Factor], number: int) -> bool:
-    """Whether the product that this is a factor of is unknown, too."""
-    depth = factors[number].depth
-    above = next((one for one in reversed(factors[:number]) if one.depth < depth), None)
-    return above is not None and above.value is None
+def _branches(factors: Sequence[Factor]) -> list[str]:
+    """Return the lines of the tree before the name of each factor."""
+    branches: list[str] = []
+    below: set[int] = set()  # the depths of factors further down that belong to the same product
+    for depth in (factor.depth for factor in reversed(factors)):
+        branch = "".join("│ " if level in below else "  " for level in range(1, depth))
+        branches.append(branch + ("" if not depth else "├ " if depth in below else "└ "))
+        below = {level for level in below if level < depth} | {depth}
+    return branches[::-1]
 
 
-def _lowest(factors: Sequence[Factor]) -> list[Factor]:
-    """Of the factors of the whole the one that lost most, unless nothing was lost."""
-    known = [(one.value, one) for one in factors if one.depth == 1 and one.value is not None]
-    if len(known) < 2:
-        return []
-    value, worst = min(known, key=lambda pair: pair[0])
-    return [worst] if value < 1 else []
-
-
-def _line(factors: Sequence[Factor], number: int, is_lowest: bool, width: int) -> Line:
-    factor = factors[number]
-    value = None if factor.value is None else 100 * factor.value
-    name = (_branch(factors, number) + factor.name).ljust(_NAME_WIDTH)
-    if factor.value is None:
-        words = f"unknown: {factor.record}"
-    else:
-        words = factor.low if round(100 * factor.value, 1) != 100 or not factor.depth else "nothing lost"
-    style = "bold" if factor.depth == 0 or is_lowest else ""
-    line: Line = [(name, style), (format_value(Unit.PERCENT, value).rjust(_VALUE_WIDTH), style), ("  ", "")]
-    if is_lowest:
-        line[-1] = (LOWEST, "bold")
-    line.append((words, ""))
-    if width >= _WIDE and factor.value is not None:
-        line.append((f"  = {factor.formula}", "dim"))
-    return line
-
-
-def _branch(factors: Sequence[Factor], number: int) -> str:
-    """The lines of the tree before a name."""
-    depth = factors[number].depth
-    if not depth:
-        return ""
-    return "".join(f"{'│' if _goes_on(factors, number, level) else ' '} " for level in range(1, depth)) + (
-        "├ " if _goes_on(factors, number, depth) else "└ "
-    )
-
-
-def _goes_on(factors: Sequence[Factor], number: int, depth: int) -> bool:
-    """Whether another factor of this depth follows in the same tree."""
-    for one in factors[number + 1 :]:
-        if one.depth <= depth:
-            return one.depth == depth
-    return False
+def _under_known(factors: Sequence[Factor]) -> list[Factor]:
+    """Return the factors except those of an unknown product."""
+    known: list[Factor] = []
+    for number, factor in enumerate(factors):
+        above = next((one for one in reversed(factors[:number]) if one.depth < factor.depth), None)
+        if above is None or above.value is not None:
+            known.append(factor)
+    return known
 
 
 _TABLES: dict[str, tuple[Callable[[Efficiency], TableAnswer], str]] = {
@@ -125,6 +109,7 @@ class EfficiencyScreen(TableScreen):
     STATE = (*TableScreen.STATE, "what", "useful")
     ELASTIC = "rank"
     PLACES = ("efficiency", "table", "everywhere")
+    NO_TIME = "these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy"
 
     DEFAULT_CSS = "EfficiencyScreen #factors { margin-bottom: 1; }"
 
@@ -159,23 +144,14 @@ class EfficiencyScreen(TableScreen):
         super().show_waiting()
         self.factors.show_lines([])
 
-    def empty_text(self, answer: Answer) -> str:
-        """Say why there are no factors."""
-        return "\n".join(answer.notes)
-
     def on_resize(self) -> None:
         self._show_factors()
 
     def _show_factors(self) -> None:
-        found, width = self._found, self.app.size.width
-        if found is None or not found.gpus:
-            self.factors.show_lines([])
-            return
-        lines = factor_lines(device_factors(found.device), width)
-        host = host_factors(found.host)
-        if any(factor.value is not None for factor in host):
-            lines += factor_lines(host, width)
-        self.factors.show_lines(lines)
+        found = self._found
+        trees = (device_factors(found.device), host_factors(found.host)) if found is not None and found.gpus else ()
+        known = [tree for number, tree in enumerate(trees) if not number or any(one.value is not None for one in tree)]
+        self.factors.show_lines([line for tree in known for line in factor_lines(tree, self.app.size.width)])
 
     def show_count(self) -> None:
         """Show what the table is of in place of a count."""
@@ -193,10 +169,6 @@ class EfficiencyScreen(TableScreen):
         self.useful = Useful.TALP if self.useful is Useful.POP else Useful.POP
         self.say(self.useful.words)
         self.job_changed()
-
-    def action_take_window(self) -> None:
-        """Say why these rows have no time to select."""
-        self.say("these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy")
 
     def open_row(self) -> None:
         """Open the view that explains a factor, or the GPUs of a rank."""

@@ -14,15 +14,7 @@ from nsystui.base.answer import Answer, Record, Row, TableAnswer, record
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import parse_duration
 from nsystui.questions.events.kinds import RUNTIMES, EventKind, kinds_of
-from nsystui.questions.events.listing import (
-    EVENT_COLUMNS,
-    EventKey,
-    EventList,
-    Partners,
-    key_of,
-    partners,
-    window_of,
-)
+from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, Partners, key_of, partners, window_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
@@ -121,8 +113,7 @@ class EventsScreen(TableScreen):
     def ask(self, job: OpenJob, selection: Selection) -> tuple[EventList, int | None]:
         """List the events, and find the place of the one to show."""
         events = job.once(
-            ("events", selection, self.chosen),
-            lambda: EventList.build(job.session, selection, job.ranks, self.chosen),
+            ("events", selection, self.chosen), lambda: EventList.build(job.session, selection, job.ranks, self.chosen)
         )
         return events, events.position(self.target) if self.target is not None else None
 
@@ -180,10 +171,7 @@ class EventsScreen(TableScreen):
         if not isinstance(events, EventList):
             self.say("sort by time (s) to jump")
             return
-        self._look(
-            lambda: events.position(key),
-            "it exists, but outside the selection: Esc undoes the selection",
-        )
+        self._look(lambda: events.position(key), "it exists, but outside the selection: Esc undoes the selection")
 
     def open_row(self) -> None:
         """Go to the partner of the event."""

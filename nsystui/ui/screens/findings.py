@@ -58,10 +58,7 @@ _LENGTHS = ("max", "idle", "duration")
 _ROOMY = 30
 """On a terminal of so many lines there are empty ones around the evidence."""
 
-NOT_CHECKED_COLUMNS = (
-    Column("rule", header="Rule", label="not checked"),
-    Column("why", header="Why", label="why"),
-)
+NOT_CHECKED_COLUMNS = (Column("rule", header="Rule", label="not checked"), Column("why", header="Why", label="why"))
 
 
 def findings_answer(found: Triage) -> TableAnswer:
@@ -171,7 +168,9 @@ class FindingsTable(WindowTable):
             return
         self._token = token
         self._is_asked_for |= is_asked_for
-        kernels = _kernels(job)
+        from nsystui.store import tables
+
+        kernels = job.session.count(tables.kernels)
         self.waits = kernels > MOST_KERNELS and not self._is_asked_for
         if self.waits:
             self._say(f"not checked yet, with {kernels:,} kernels: ! checks")
@@ -229,12 +228,6 @@ class FindingsTable(WindowTable):
             self.found, self.status, self.display = triage, "", True
             self.set_answer(findings_answer(triage))
             self.post_message(self.Changed())
-
-
-def _kernels(job: OpenJob) -> int:
-    from nsystui.store import tables
-
-    return job.session.count(tables.kernels)
 
 
 def _category(values: Record) -> str:

@@ -485,7 +485,4 @@ class PartialCallTreeScreen(CallTreeScreen):
         whose, own = self.whose, super().choices()
         if whose is None or self.function is not None:
             return own
-        return (
-            Choice("view", _OF_THREAD, 1, lambda _: self.app.switch_screen(ThreadFunctionsScreen(whose))),
-            *own,
-        )
+        return (Choice("view", _OF_THREAD, 1, lambda _: self.app.switch_screen(ThreadFunctionsScreen(whose))), *own)

@@ -95,6 +95,8 @@ class TableScreen(TablesScreen):
     """The word for the rows in "N of M …"."""
     CLOSED: ClassVar[str] = ""
     """Why Enter opens no row, where it opens none."""
+    NO_TIME: ClassVar[str] = "these rows are sums over time: open one to get a single event with a time window"
+    """Why a row has no time to select."""
 
     DEFAULT_CSS = """
     TableScreen #around { height: 1fr; layout: vertical; }
@@ -238,7 +240,7 @@ class TableScreen(TablesScreen):
         """Select the time of the row, or say that it has none."""
         window = self.row_window()
         if window is None:
-            self.say("these rows are sums over time: open one to get a single event with a time window")
+            self.say(self.NO_TIME)
         else:
             self.select_window(window)
 

@@ -14,16 +14,7 @@ from textual.message import Message
 from nsystui.base.drawing import SHADES
 from nsystui.base.text import fit, safe_text, width_of
 from nsystui.ui.widgets.plots import NO_DATA, blocks, tick_line, time_axis
-from nsystui.ui.widgets.stacks import (
-    SHADE_LEVELS,
-    Cell,
-    Stack,
-    dominant,
-    half_cells,
-    shade_blocks,
-    shades,
-    stack_cells,
-)
+from nsystui.ui.widgets.stacks import SHADE_LEVELS, Cell, Stack, dominant, half_cells, shade_blocks, shades, stack_cells
 from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart, Words
 from nsystui.ui.widgets.window import category_class, fill_class
 

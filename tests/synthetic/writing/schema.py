@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-Version = tuple[int, int]
+Version = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,8 @@ class SchemaVersion:
 
     @property
     def version(self) -> Version:
-        """(major, minor): the micro part never changes a column."""
-        major, minor, _micro = self.number.split(".")
-        return int(major), int(minor)
+        """(major, minor, micro)."""
+        return _version(self.number)
 
     @property
     def has_export_metadata(self) -> bool:
@@ -105,7 +104,9 @@ TABLES: Final = {
     "TARGET_INFO_NIC_INFO@3.7": "GUID! stateName:T! nicId! name:T! deviceId! vendorId! linkLayer!",
     "NIC_ID_MAP@3.7": "nicId! globalId!",
     "TARGET_INFO_NETWORK_METRICS@3.7": "metricsListId! metricsIdx! name:T! description:T! unit:T!",
-    "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs utcTime:T localTime:T systemClockNs@3.25 sessionStartCntVctNs@3.28"),
+    "TARGET_INFO_SESSION_START_TIME": (
+        "utcEpochNs utcTime:T localTime:T systemClockNs@3.24.7 sessionStartCntVctNs@3.28"
+    ),
     "ANALYSIS_DETAILS": "globalVid! duration! startTime! stopTime!",
     "PROCESSES": "globalPid pid name:T",
     "ThreadNames": "nameId! priority globalTid",
@@ -115,30 +116,30 @@ TABLES: Final = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (
         f"{GPU_OPERATION} demangledName! shortName! mangledName launchType cacheConfig registersPerThread! "
         "gridX! gridY! gridZ! blockX! blockY! blockZ! staticSharedMemory! dynamicSharedMemory! localMemoryPerThread! "
-        "localMemoryTotal! gridId! sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig qmdBulkReleaseDone@3.25 "
-        "qmdPreexitDone@3.25 qmdLastCtaDone@3.25 graphId@3.25 clusterX@3.25 clusterY@3.25 clusterZ@3.25 "
-        "clusterSchedulingPolicy@3.25 maxPotentialClusterSize@3.25 maxActiveClusters@3.25 "
-        "sharedMemoryRequestedPercentage@3.25 tensorSizeMinusOneElements:T!@3.25"
+        "localMemoryTotal! gridId! sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig qmdBulkReleaseDone@3.23 "
+        "qmdPreexitDone@3.23 qmdLastCtaDone@3.23 graphId@3.23 clusterX@3.23 clusterY@3.23 clusterZ@3.23 "
+        "clusterSchedulingPolicy@3.23 maxPotentialClusterSize@3.23 maxActiveClusters@3.23 "
+        "sharedMemoryRequestedPercentage@3.24.8 tensorSizeMinusOneElements:T!@3.25"
     ),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (
         f"{GPU_OPERATION} bytes! copyKind! deprecatedSrcId srcKind dstKind srcDeviceId srcContextId dstDeviceId "
-        "dstContextId migrationCause graphNodeId virtualAddress copyCount@3.25"
+        "dstContextId migrationCause graphNodeId virtualAddress copyCount@3.23"
     ),
     "CUPTI_ACTIVITY_KIND_MEMSET": f"{GPU_OPERATION} value! bytes! graphNodeId memKind",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
-        f"{GPU_OPERATION} deprecatedSyncType@3.25 syncType! eventId! eventSyncId@3.25"
+        f"{GPU_OPERATION} deprecatedSyncType@3.23 syncType! eventId! eventSyncId@3.17"
     ),
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT": (
-        "timestamp@3.25 deviceId! contextId! greenContextId@3.7 streamId! correlationId globalPid eventId! "
-        "eventSyncId@3.25"
+        "timestamp@3.23 deviceId! contextId! greenContextId@3.7 streamId! correlationId globalPid eventId! "
+        "eventSyncId@3.17"
     ),
-    "PROFILER_OVERHEAD": "start! end! globalTid nameId! returnValue!<3.25 overheadType!@3.25",
+    "PROFILER_OVERHEAD": "start! end! globalTid nameId! returnValue!<3.24 overheadType!@3.24",
     "NVTX_EVENTS": (
         "start! end eventType! rangeId category color text:T globalTid endGlobalTid textId domainId uint64Value "
         "int64Value doubleValue:R uint32Value int32Value floatValue:R jsonTextId jsonText:T binaryData:T@3.16 "
         "eventId!*@3.28"
     ),
-    "OSRT_API": "start! end! eventClass! globalTid nameId! returnValue! nestingLevel callchainId!",
+    "OSRT_API": "start! end! eventClass! globalTid nameId! returnValue! nestingLevel callchainId! argumentsId!@3.23",
     "OSRT_CALLCHAINS": f"id!* {_FRAME} unwindMethod stackDepth!*",
     "CUDA_CALLCHAINS": "id!* symbol! module! unresolved originalIP stackDepth!*",
     "SCHED_EVENTS": "start! cpu! isSchedIn! globalTid threadState@3.13 threadBlock@3.13",
@@ -159,11 +160,11 @@ TABLES: Final = {
         "asyncEngines maxWarpsPerSm maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ "
         "maxGridDimX maxGridDimY maxGridDimZ computeMajor computeMinor smMajor smMinor numaNodeId@3.28"
     ),
-    "TARGET_INFO_CUDA_DEVICE@3.20": "gpuId cudaId! pid! uuid:T@3.25 numMultiprocessors@3.25",
+    "TARGET_INFO_CUDA_DEVICE@3.17": "gpuId cudaId! pid! uuid:T@3.24.7 numMultiprocessors@3.24.7",
     "TARGET_INFO_CUDA_NULL_STREAM<3.7": "streamId! hwId! vmId! processId! deviceId! contextId!",
     "TARGET_INFO_CUDA_CONTEXT_INFO@3.7": (
         "nullStreamId! hwId! vmId! processId! deviceId! contextId! parentContextId isGreenContext "
-        "numMultiprocessors@3.25 numTpcs@3.25 tpcMask:T@3.25 workqueueResourceId@3.25 "
+        "numMultiprocessors@3.24.7 numTpcs@3.25 tpcMask:T@3.25 workqueueResourceId@3.25 "
         "workqueueConcurrencyLimit@3.25 workqueueSharingScope@3.25"
     ),
     "TARGET_INFO_CUDA_STREAM": "streamId! hwId! vmId! processId! contextId! priority! flag!",
@@ -176,14 +177,13 @@ TABLES: Final = {
 
 _WORD = re.compile(
     r"(?P<name>\w+)(?::(?P<type>[TR]))?(?P<notnull>!)?(?P<key>\*)?"
-    r"(?:@(?P<since>\d+\.\d+))?(?:<(?P<until>\d+\.\d+))?"
+    r"(?:@(?P<since>[\d.]+))?(?:<(?P<until>[\d.]+))?"
 )
 _TYPES: Final = {"T": "TEXT", "R": "REAL", None: "INTEGER"}
 
 
 def _version(text: str) -> Version:
-    major, minor = text.split(".")
-    return int(major), int(minor)
+    return tuple(map(int, text.split(".")))
 
 
 def _exists(word: re.Match[str], version: Version) -> bool:

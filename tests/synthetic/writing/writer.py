@@ -314,7 +314,8 @@ class SystemEvents(HostEvents):
     ) -> None:
         """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …); nsys records the stacks of long ones."""
         chain = self.os_stack(stack) if stack else 0
-        self.rows("OSRT_API").append((start, end, 27, thread.global_id, self.intern(name), return_value, 0, chain))
+        row = (start, end, 27, thread.global_id, self.intern(name), return_value, 0, chain, 0)
+        self.rows("OSRT_API").append(row)
 
     def gpu_metric_names(self, gpu_id: int, names: Sequence[str]) -> None:
         """Declare the metrics sampled on a GPU (the system's number); a metric's id is its index."""

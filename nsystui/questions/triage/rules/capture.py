@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, NAME, RANK, Column, TableAnswer, Unit
-from nsystui.base.selection import Task, Window
+from nsystui.base.selection import Window
 from nsystui.base.text import few
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY
@@ -29,30 +28,20 @@ _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECA
 _CUPTI = re.compile(r"CUPTI_ERROR|CUDA profiling|CUPTI.*(?:fail|error|privileg|permission)", re.IGNORECASE)
 """Messages of nsys where CUPTI delivers nothing."""
 _DOOR = Door(DIAGNOSTICS)
+_CAPTURE = (
+    "lost-events", "capture-errors", "different-runs", "no-gpu-work", "short-window", "no-nvtx", "no-message-sizes",
+    "ranks-missing",
+)  # fmt: skip
 
 
-@rule(
-    10,
-    reads=WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"},
-    finds={
-        "lost-events": FindingKind(),
-        "capture-errors": FindingKind(),
-        "different-runs": FindingKind(),
-        "no-gpu-work": FindingKind(),
-        "short-window": FindingKind(),
-        "no-nvtx": FindingKind(),
-        "no-message-sizes": FindingKind(),
-        "ranks-missing": FindingKind(),
-    },
-)
+@rule(10, reads=WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"}, finds=dict.fromkeys(_CAPTURE, FindingKind()))
 def capture(case: Case) -> Sequence[Finding | NotChecked]:
     """Problems of the capture itself: they explain more bad numbers than anything else."""
     found: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
     of_nsys = [report for report in case.reports if not report.metadata.made_of]
     if of_nsys and not any(report.count(tables.diagnostics) for report in of_nsys):
-        found.append(
-            NotChecked("lost-events", "needs the messages of nsys on its own capture: record with nsys 2024.4 or later")
-        )
+        why = "needs the messages of nsys on its own capture: record with nsys 2024.4 or later"
+        found.append(NotChecked("lost-events", why))
     return found
 
 
@@ -81,27 +70,21 @@ def _lost(case: Case) -> Iterator[Finding]:
     errors = [str(text or "").strip() for severity, text in texts if severity == "Error"]
     if errors and not lost:
         text = f"While recording, nsys reported {number_of(len(errors), 'error')}: {errors[0].removesuffix('.')}."
-        yield Finding(
-            "capture-errors",
-            Severity.WARNING,
-            text,
-            Advice("Read nsys's messages and record again.", "What nsys could not record is missing here."),
-            _DOOR,
-            evidence=said,
-        )
+        advice = Advice("Read nsys's messages and record again.", "What nsys could not record is missing here.")
+        yield Finding("capture-errors", Severity.WARNING, text, advice, _DOOR, evidence=said)
 
 
 def _runs(case: Case) -> Iterator[Finding]:
     """Reports of different runs, which are no job."""
     if not shares_clock(case.reports):
-        yield Finding(
-            "different-runs",
-            Severity.WARNING,
+        sentence = (
             f"These {number_of(len(case.reports), 'report')} are of different runs, or a report does not say when its "
-            "run began. The findings are about all reports together.",
-            Advice("Judge each run alone, or compare two runs with `nsystui diff`.", "Costs are means over all runs."),
-            _DOOR,
+            "run began. The findings are about all reports together."
         )
+        advice = Advice(
+            "Judge each run alone, or compare two runs with `nsystui diff`.", "Costs are means over all runs."
+        )
+        yield Finding("different-runs", Severity.WARNING, sentence, advice, _DOOR)
 
 
 def _empty(case: Case) -> Iterator[Finding]:
@@ -115,7 +98,11 @@ def _empty(case: Case) -> Iterator[Finding]:
     advice = Advice(
         f"To judge the GPUs: {canonical.KERNELS.record}.", "Triage needs GPU work; the program may also use no GPU."
     )
-    calls = _cuda_calls(case, without)
+    table, calls = tables.api_calls, dict[str, int]()
+    if case.job.session.count(table):
+        local = case.chosen.with_tasks(frozenset(without)) if without else case.chosen
+        query = sa.select(table.c.name, sa.func.count()).where(*where(table, local), table.c.name.is_not(None))
+        calls = dict(case.job.session.rows(query.group_by(table.c.name)))
     launches = {name: count for name, count in calls.items() if kind_of(name) in (LAUNCHING, COPYING)}
     evidence = None
     if launches:
@@ -135,21 +122,10 @@ def _empty(case: Case) -> Iterator[Finding]:
         count = number_of(sum(calls.values()), "CUDA call")
         sentence += f" Of {count}, none launches, copies or sets memory."
         advice = Advice(
-            "Record a part of the run in which the program uses its GPU.",
-            "CUDA was traced, so launches would be here.",
+            "Record a part of the run in which the program uses its GPU.", "CUDA was traced, so launches would be here."
         )
     ranks = tuple(sorted(without.values()))
     yield Finding("no-gpu-work", Severity.WARNING, sentence, advice, _DOOR, evidence=evidence, ranks=ranks)
-
-
-def _cuda_calls(case: Case, tasks: Collection[Task]) -> dict[str, int]:
-    """The CUDA calls of some tasks by name; of all where there are no ranks."""
-    table = tables.api_calls
-    if not case.job.session.count(table):
-        return {}
-    own = case.chosen.with_tasks(frozenset(tasks)) if tasks else case.chosen
-    query = sa.select(table.c.name, sa.func.count()).where(*where(table, own), table.c.name.is_not(None))
-    return dict(case.job.session.rows(query.group_by(table.c.name)))
 
 
 def _short(case: Case) -> Iterator[Finding]:
@@ -170,35 +146,25 @@ def _missing(case: Case) -> Iterator[Finding]:
     """Data that was not recorded, or not exported, and would have been useful."""
     session = case.job.session
     if case.devices and not session.count(tables.nvtx_ranges):
-        yield Finding(
-            "no-nvtx",
-            Severity.INFO,
-            "There are no NVTX ranges, so time cannot be split by phase.",
-            Advice(f"To see phases: {canonical.NVTX_RANGES.record}.", "They name phases, layers and NCCL calls."),
-            Door("nvtx"),
-        )
+        text = "There are no NVTX ranges, so time cannot be split by phase."
+        advice = Advice(f"To see phases: {canonical.NVTX_RANGES.record}.", "They name phases, layers and NCCL calls.")
+        yield Finding("no-nvtx", Severity.INFO, text, advice, Door("nvtx"))
     if session.count(tables.nccl_calls) and not case.has_message_sizes:
-        yield Finding(
-            "no-message-sizes",
-            Severity.INFO,
-            "NCCL's message sizes are not in the exports, so bandwidth cannot be computed.",
-            Advice(
-                "Export again: `nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep`.",
-                "The report has the message sizes, but nsys leaves them out of an export by default.",
-            ),
-            Door("nccl"),
+        text = "NCCL's message sizes are not in the exports, so bandwidth cannot be computed."
+        advice = Advice(
+            "Export again: `nsys export -t sqlite --include-json=true --include-blobs=true REPORT.nsys-rep`.",
+            "The report has the message sizes, but nsys leaves them out of an export by default.",
         )
+        yield Finding("no-message-sizes", Severity.INFO, text, advice, Door("nccl"))
     size = world_size(session)
     if size and case.chosen.tasks is None and size > len(case.ranks):
-        yield Finding(
-            "ranks-missing",
-            Severity.INFO,
-            f"Only 1 of {size} ranks is open. One rank alone does not show which rank arrives late."
-            if len(case.ranks) == 1
-            else f"Only {len(case.ranks)} of {size} ranks are open. Late ranks are known among these ranks only.",
-            Advice("Open the exports of all ranks, if they were recorded.", "The slowest rank may be missing here."),
-            Door("ranks"),
+        text = f"Only {len(case.ranks)} of {size} ranks are open. Late ranks are known among these ranks only."
+        if len(case.ranks) == 1:
+            text = f"Only 1 of {size} ranks is open. One rank alone does not show which rank arrives late."
+        advice = Advice(
+            "Open the exports of all ranks, if they were recorded.", "The slowest rank may be missing here."
         )
+        yield Finding("ranks-missing", Severity.INFO, text, advice, Door("ranks"))
 
 
 _HARMLESS = (0, 600, 704)
@@ -232,22 +198,35 @@ _API_ERRORS_COLUMNS = (
 )
 
 
-class _ApiErrorsRow(NamedTuple):
-    rank: int | None
-    name: str
-    code: int
-    meaning: str | None
-    calls: int
-    first: int
-
-
-@rule(
-    20,
-    reads=frozenset({"api_calls"}),
-    finds={
-        "api-errors": FindingKind(),
-    },
+_ADVICE = (
+    (
+        _STICKY,
+        Severity.ERROR,
+        Advice("Run the program under compute-sanitizer.", "After such an error no result of the GPU can be trusted."),
+    ),
+    (
+        {_OUT_OF_MEMORY},
+        Severity.WARNING,
+        Advice(
+            "Use less memory (batch size, fragmentation), or check whether the program frees memory and retries.",
+            "An allocator that retries frees its cache first, which synchronises the whole GPU.",
+        ),
+    ),
+    (
+        {_NO_PEER_ACCESS},
+        Severity.WARNING,
+        Advice(
+            "See which GPUs have peer access (`nvidia-smi topo -p2p r`), and exchange data between those GPUs.",
+            "Without peer access copies between these GPUs go through the host.",
+        ),
+    ),
 )
+_EXPECTED = Advice(
+    "Check whether the program expects this error.", "Libraries probe for features with calls that may fail."
+)
+
+
+@rule(20, reads=frozenset({"api_calls"}), finds={"api-errors": FindingKind()})
 def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
     """CUDA API calls that returned an error."""
     table = tables.api_calls
@@ -265,42 +244,23 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
         .where(*where(table, case.chosen), table.c.return_value.not_in(_HARMLESS))
         .group_by("rank", table.c.name, table.c.return_value)
     )
-    found = session.rows(query)
-    rows = [_ApiErrorsRow(rank, name, code, _NAMES.get(code), count, first) for rank, name, code, count, first in found]
+    rows = [
+        (rank, name, code, _NAMES.get(code), count, first) for rank, name, code, count, first in session.rows(query)
+    ]
     if not rows:
         return []
-    rows.sort(key=lambda row: (row.code not in _STICKY, row.first, str(row)))
-    severity, advice = _judged({row.code for row in rows})
-    worst = rows[0]
-    total = sum(row.calls for row in rows)
-    meaning = f" ({worst.meaning})" if worst.meaning else ""
-    sentence = f"{number_of(total, 'CUDA call')} returned an error: {worst.name} returned {worst.code}{meaning}."
-    ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
-    window = Window(worst.first, worst.first + 1)
+    rows.sort(key=lambda row: (row[2] not in _STICKY, row[5], str(row)))
+    codes = {code for _, _, code, *_ in rows}
+    judged = ((severity, advice) for meant, severity, advice in _ADVICE if codes & meant)
+    severity, advice = next(judged, (Severity.INFO, _EXPECTED))
+    _, name, code, meaning, _, first = rows[0]
+    count = number_of(sum(row[4] for row in rows), "CUDA call")
+    sentence = f"{count} returned an error: {name} returned {code}{f' ({meaning})' if meaning else ''}."
+    ranks, window = tuple(sorted({row[0] for row in rows if row[0] is not None})), Window(first, first + 1)
     evidence = TableAnswer("api-errors", _API_ERRORS_COLUMNS, rows, len(rows))
-    door = Door("api")
-    return [Finding("api-errors", severity, sentence, advice, door, evidence=evidence, window=window, ranks=ranks)]
-
-
-def _judged(codes: set[int]) -> tuple[Severity, Advice]:
-    if codes & _STICKY:
-        return Severity.ERROR, Advice(
-            "Run the program under compute-sanitizer.",
-            "After such an error no result of the GPU can be trusted.",
-        )
-    if _OUT_OF_MEMORY in codes:
-        return Severity.WARNING, Advice(
-            "Use less memory (batch size, fragmentation), or check whether the program frees memory and retries.",
-            "An allocator that retries frees its cache first, which synchronises the whole GPU.",
-        )
-    if _NO_PEER_ACCESS in codes:
-        return Severity.WARNING, Advice(
-            "See which GPUs have peer access (`nvidia-smi topo -p2p r`), and exchange data between those GPUs.",
-            "Without peer access copies between these GPUs go through the host.",
-        )
-    return Severity.INFO, Advice(
-        "Check whether the program expects this error.", "Libraries probe for features with calls that may fail."
-    )
+    return [
+        Finding("api-errors", severity, sentence, advice, Door("api"), evidence=evidence, window=window, ranks=ranks)
+    ]
 
 
 _PROFILER_OVERHEAD_COLUMNS = (
@@ -311,39 +271,30 @@ _PROFILER_OVERHEAD_COLUMNS = (
 )
 
 
-class _ProfilerOverheadRow(NamedTuple):
-    total: int
-    entries: int
-    max: int
-    name: str | None
-
-
-@rule(
-    310,
-    reads=IDLE,
-    finds={
-        "profiler-overhead": FindingKind("the profiler's own work"),
-    },
-)
+@rule(310, reads=IDLE, finds={"profiler-overhead": FindingKind("the profiler's own work")})
 def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     """Time in which a GPU is idle while the profiler itself works: a run without the profiler does not have it."""
     table = tables.profiler_overhead
     if not case.job.session.count(table) or not case.devices:
-        return [
-            NotChecked(
-                "profiler-overhead", "needs GPU work and the times of the profiler's own work: these exports have none"
-            )
-        ]
+        why = "needs GPU work and the times of the profiler's own work: these exports have none"
+        return [NotChecked("profiler-overhead", why)]
     own = [case.overhead.get(one.device.task.task, EMPTY) for one in case.devices]
     idle = [case.idle(one).shared_with(part) for one, part in zip(case.devices, own, strict=True)]
     cost = case.mean(idle)
     if case.percent(cost) < case.thresholds.overhead_percent:
         return []
-    rows = _by_name(case)
-    count = sum(row.entries for row in rows)
+    total = sa.cast(sa.func.sum(duration(table)), sa.BigInteger).label("total")
+    query = (
+        sa.select(total, sa.func.count(), sa.func.max(duration(table)), table.c.name)
+        .where(*overhead_conditions(case.chosen))
+        .group_by(table.c.name)
+        .order_by(total.desc(), table.c.name)
+    )
+    rows = case.job.session.rows(query)
+    count = sum(row[1] for row in rows)
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} while the profiler itself works ({number_of(count, 'time')}). The "
-        f"largest part is {rows[0].name or '(no name)'}. A run without the profiler does not lose this time."
+        f"largest part is {rows[0][3] or '(no name)'}. A run without the profiler does not lose this time."
     )
     advice = Advice(
         "Record less (no backtraces, no sampling, fewer traces), and flush rarely (--cuda-flush-interval).",
@@ -353,18 +304,5 @@ def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         "Idle time between the first and the last operation of a GPU while its process has an entry in "
         "PROFILER_OVERHEAD. Mean over the GPUs."
     )
-    evidence = TableAnswer("profiler-overhead", _PROFILER_OVERHEAD_COLUMNS, rows, len(rows))
-    share, door = case.percent(cost), Door(DIAGNOSTICS)
-    return [Finding("profiler-overhead", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
-
-
-def _by_name(case: Case) -> list[_ProfilerOverheadRow]:
-    table = tables.profiler_overhead
-    total = sa.cast(sa.func.sum(duration(table)), sa.BigInteger).label("total")
-    query = (
-        sa.select(total, sa.func.count(), sa.func.max(duration(table)), table.c.name)
-        .where(*overhead_conditions(case.chosen))
-        .group_by(table.c.name)
-        .order_by(total.desc(), table.c.name)
-    )
-    return [_ProfilerOverheadRow(*row) for row in case.job.session.rows(query)]
+    evidence = _PROFILER_OVERHEAD_COLUMNS, rows
+    return [case.finding("profiler-overhead", sentence, advice, _DOOR, cost, measured, evidence)]

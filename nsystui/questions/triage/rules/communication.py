@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,22 +51,9 @@ _METHOD = (
     "Exposed NCCL time of the other GPUs in the collectives at which a rank arrives last, minus this rank's own "
     "exposed NCCL time in these collectives. The mean is over all GPUs; the GPUs of this rank count as 0."
 )
+_NONE = (None, None)
 _DIFFERS = 0.03
 """The share from which on the compute time or the kernel count of a rank differs from that of the others."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Waiting:
-    """The exposed waits at late ranks, ns.
-
-    ``caused``: by each task, the mean over the other GPUs; ``costs``: the same, the mean over all GPUs; ``suffered``:
-    of each task. ``lateness``: the figures of the table of ranks.
-    """
-
-    lateness: Mapping[Task, Lateness]
-    caused: Mapping[Task, int]
-    costs: Mapping[Task, int]
-    suffered: Mapping[Task, int]
 
 
 @rule(
@@ -116,7 +102,7 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
         caused[task], costs[task] = time // max(len(case.devices) - of_task[task], 1), case.mean([time])
     for member, time in zip(members, lost.sum(axis=0).tolist(), strict=True):
         suffered[member.task] += time
-    return _findings(case, _Waiting(known, caused, costs, suffered))
+    return _judged(case, known, caused, costs, suffered)
 
 
 def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -> tuple[list[Task], Matrix]:
@@ -148,48 +134,51 @@ def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: Devic
     """The time of a member's kernels that no other kernel hides, by the task that was late, shape ``(count,)``."""
     found = np.zeros(count, np.int64)
     order = np.argsort(starts, kind="stable")
-    if (starts[order][1:] >= ends[order][:-1]).all():
-        np.add.at(found, tasks, ends - starts - _hidden(starts, ends, device))
-        return found
-    for task in np.unique(tasks).tolist():  # kernels side by side on several streams count once
-        whole = union(starts[tasks == task], ends[tasks == task])
-        found[task] = whole.length - int(_hidden(whole.starts, whole.ends, device).sum())
+    if (starts[order][1:] < ends[order][:-1]).any():  # kernels side by side on several streams count once
+        merged = {task: union(starts[tasks == task], ends[tasks == task]) for task in np.unique(tasks).tolist()}
+        starts, ends = (np.concatenate([getattr(one, key) for one in merged.values()]) for key in ("starts", "ends"))
+        tasks = np.repeat(list(merged), [len(one) for one in merged.values()])
+    np.add.at(found, tasks, ends - starts)
+    if device is not None:
+        kernels = device.parts.kernels
+        np.subtract.at(found, tasks, kernels.before(ends)[0] - kernels.before(starts)[0])
     return found
 
 
-def _hidden(starts: Times, ends: Times, device: DeviceIntervals | None) -> Times:
-    if device is None:
-        return np.zeros(len(starts), np.int64)
-    hidden: Times = device.parts.kernels.before(ends)[0] - device.parts.kernels.before(starts)[0]
-    return hidden
-
-
-def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
-    costs, computed, parts = waiting.costs, case.computed, case.job.model_parts(case.step_name).of_task
-    whole = sum(costs.values())
-    evidence = _table(case, waiting, computed)
-    limits = case.thresholds
+def _judged(
+    case: Case,
+    known: Mapping[Task, Lateness],
+    caused: Mapping[Task, int],
+    costs: Mapping[Task, int],
+    suffered: Mapping[Task, int],
+) -> list[Finding | NotChecked]:
+    """Return the stragglers by the exposed waits (ns) that each task caused and suffered, else the imbalance."""
+    computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
+    evidence = _table(case, known, caused, suffered)
+    door = Door("collectives", sort="late_by_ns")
+    whole, limits, size = sum(costs.values()), case.thresholds, world_size(case.job.session)
+    among = f" ({len(case.job.ranks)} of {size} ranks are open)" if size and size > len(case.job.ranks) else ""
     found: list[Finding | NotChecked] = []
     for item in case.job.ranks:
-        cost, loss = costs.get(item.task, 0), waiting.caused.get(item.task, 0)
+        cost, loss = costs.get(item.task, 0), caused.get(item.task, 0)
         if case.percent(loss) < limits.straggler_percent or 100 * cost < limits.straggler_share * whole:
             continue
-        own, other = waiting.lateness[item.task], "Each other" if len(case.devices) > 2 else "The other"
+        late_one, other = known[item.task], "Each other" if len(case.devices) > 2 else "The other"
         why, advice = _reason(item.task, computed, parts)
-        whole_wait = time_words(own.caused)
-        hidden = f" ({whole_wait} including waits that compute hides)" if whole_wait != time_words(loss) else ""
+        wait = time_words(late_one.caused)
+        hidden = f" ({wait} including waits that compute hides)" if wait != time_words(loss) else ""
         sentence = (
-            f"Rank {item.rank} ({item.host or 'host unknown'}) arrives last at {own.late:,} of "
-            f"{number_of(own.operations, 'collective')}{_among(case)}. "
+            f"Rank {item.rank} ({item.host or 'host unknown'}) arrives last at {late_one.late:,} of "
+            f"{number_of(late_one.operations, 'collective')}{among}. "
             f"{other} GPU loses {time_words(loss)} waiting{hidden}.{why}"
         )
-        one = _finding(case, "straggler", sentence, advice, cost, evidence, (item.rank,))
-        found.append(replace(one, gist=f"waiting for rank {item.rank}"))
-    cost = case.mean(waiting.suffered.values())
+        gist, ranks = f"waiting for rank {item.rank}", (item.rank,)
+        found.append(case.finding("straggler", sentence, advice, door, cost, _METHOD, evidence, ranks=ranks, gist=gist))
+    cost = case.mean(suffered.values())
     if not found and case.percent(cost) >= limits.imbalance_percent:
         most = max(case.job.ranks, key=lambda item: costs.get(item.task, 0))
         sentence = (
-            f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{_among(case)}. The late "
+            f"Waiting at collectives for late ranks costs {time_words(cost)} per GPU{among}. The late "
             f"rank varies: rank {most.rank} causes the largest part, {time_words(costs.get(most.task, 0))}."
             f"{_division(computed, parts)}"
         )
@@ -198,22 +187,21 @@ def _findings(case: Case, waiting: _Waiting) -> list[Finding | NotChecked]:
             "`nsystui gaps --by rank`).",
             "Waiting that moves from rank to rank comes from work that varies, not from one slow GPU.",
         )
-        ranks = tuple(sorted(item.rank for item in case.ranks))
-        found.append(_finding(case, "imbalance", sentence, advice, cost, evidence, ranks))
+        numbers = tuple(sorted(item.rank for item in case.ranks))
+        found.append(case.finding("imbalance", sentence, advice, door, cost, _METHOD, evidence, ranks=numbers))
     return found
 
 
-def _finding(
-    case: Case, name: str, sentence: str, advice: Advice, cost: int, evidence: TableAnswer, ranks: tuple[int, ...]
-) -> Finding:
-    door, share = Door("collectives", sort="late_by_ns"), case.percent(cost)
-    return Finding(name, Severity.WARNING, sentence, advice, door, cost, share, _METHOD, evidence, ranks=ranks)
-
-
-def _among(case: Case) -> str:
-    size = world_size(case.job.session)
-    there = len(case.job.ranks)
-    return f" ({there} of {size} ranks are open)" if size and size > there else ""
+def _table(
+    case: Case, known: Mapping[Task, Lateness], caused: Mapping[Task, int], suffered: Mapping[Task, int]
+) -> TableAnswer:
+    rows: list[Row] = []
+    taking_part = [item for item in case.job.ranks if item.task in known]
+    for item in sorted(taking_part, key=lambda item: (-caused[item.task], item.rank)):
+        late, computed = known[item.task], case.computed.get(item.task)
+        waits = (late.late, late.operations, caused[item.task], suffered[item.task], late.caused)
+        rows.append((item.rank, item.host or None, *waits, *((computed.kernels, computed.time) if computed else _NONE)))
+    return TableAnswer("stragglers", _COLUMNS, rows, len(rows))
 
 
 def _division(computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -> str:
@@ -262,18 +250,6 @@ def _reason(task: Task, computed: Mapping[Task, RankCompute], parts: Mapping[Tas
     )
 
 
-def _table(case: Case, waiting: _Waiting, computed: Mapping[Task, RankCompute]) -> TableAnswer:
-    rows: list[Row] = []
-    caused, suffered = waiting.caused, waiting.suffered
-    taking_part = [item for item in case.job.ranks if item.task in waiting.lateness]
-    for item in sorted(taking_part, key=lambda item: (-caused.get(item.task, 0), item.rank)):
-        task, own = item.task, computed.get(item.task)
-        late = waiting.lateness[task]
-        waits = (late.late, late.operations, caused.get(task), suffered.get(task), late.caused)
-        rows.append((item.rank, item.host or None, *waits, own.kernels if own else None, own.time if own else None))
-    return TableAnswer("stragglers", _COLUMNS, rows, len(rows))
-
-
 _TOLD = 2
 _LITTLE = 5.0
 """Exposed time below this cost, in %, needs no advice where compute hides most of the communication."""
@@ -297,12 +273,7 @@ _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
     reads=WORK,
     finds={
         "exposed-communication": FindingKind(
-            "exposed communication",
-            symptom_of=(
-                "straggler",
-                "imbalance",
-            ),
-            parts=BY_COMMUNICATION,
+            "exposed communication", symptom_of=("straggler", "imbalance"), parts=BY_COMMUNICATION
         ),
         "communication": FindingKind(parts=BY_COMMUNICATION),
     },
@@ -325,7 +296,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     share = 100 * case.spent.exposed_nccl / case.spent.nccl
     calls = ", ".join(_calls(case, row) for row in most.head(_TOLD).to_dict("records"))
     measured = f"Time of {what} kernels that no other kernel of the GPU overlaps. The mean is over the GPUs."
-    door, percent = Door("nccl", by="collective", sort="exposed_ns"), case.percent(cost)
+    door = Door("nccl", by="collective", sort="exposed_ns")
     if is_exposed:
         sentence = (
             f"Exposed {what} kernels cost {time_words(cost)} per GPU ({share:.0f} % of all {what} time), including "
@@ -333,29 +304,21 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
             f"exposed time is in {most['collective'].iloc[0]} ({calls})."
         )
         advice = _advice(case, most, share)
-        return [
-            Finding(
-                "exposed-communication", Severity.WARNING, sentence, advice, door, cost, percent, measured, evidence
-            )
-        ]
+        return [case.finding("exposed-communication", sentence, advice, door, cost, measured, evidence)]
     spent = total(one.breakdown(case.working(one)) for one in case.devices)
     if not spent.nccl:
         return []
     cost, share = case.mean([spent.exposed_nccl]), 100 * spent.exposed_nccl / spent.nccl
-    percent = case.percent(cost)
     gist = f"Compute hides {100 - share:.0f} % of {what} time."
     sentence = (
         f"{gist} {what[0].upper()}{what[1:]} runs {time_words(case.mean([spent.nccl]))} per GPU: {time_words(cost)} "
-        "exposed, "
-        f"{time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running."
+        f"exposed, {time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running."
         f"{case.blocking_words(BY_COMMUNICATION)} Calls: {calls}."
     )
     hidden = Advice("No action needed.", "Overlapped communication costs little.")
-    advice = hidden if share < 50 and percent < _LITTLE else _advice(case, most, share)
-    told = gist if share < 50 else ""
-    return [
-        Finding("communication", Severity.INFO, sentence, advice, door, cost, percent, measured, evidence, gist=told)
-    ]
+    advice = hidden if share < 50 and case.percent(cost) < _LITTLE else _advice(case, most, share)
+    gist, severity = gist if share < 50 else "", Severity.INFO
+    return [case.finding("communication", sentence, advice, door, cost, measured, evidence, severity, gist=gist)]
 
 
 def _advice(case: Case, most: pd.DataFrame, share: float) -> Advice:
@@ -378,11 +341,9 @@ def _calls(case: Case, row: dict[str, object]) -> str:
     """``8 AllReduce a step (25 MiB each)``; without steps the number of all calls."""
     count = int(str(row["count"]))
     each = _per_step(case, row["collective"])
-    words = (
-        f"{count:,} {row['collective']}"
-        if each is None
-        else f"{format_value(Unit.COUNT, each)} {row['collective']} a step"
-    )
+    words = f"{count:,} {row['collective']}"
+    if each is not None:
+        words = f"{format_value(Unit.COUNT, each)} {row['collective']} a step"
     size = row.get("bytes")
     known = isinstance(size, int | float) and size == size and size > 0
     return f"{words} ({bytes_words(float(str(size)) / count)} each)" if known else words
@@ -393,42 +354,37 @@ def _per_step(case: Case, collective: object) -> float | None:
     steps = sum(map(len, case.steps.values()))
     if not steps:
         return None
-    calls = case.once(
-        f"{'exposed-communication'} calls",
-        lambda: launched_in_steps(case.job.pairing(), case.job.steps(case.step_name), case.chosen),
-    )
+    steps_of_job = case.job.steps(case.step_name)
+    calls = case.once("calls of a step", lambda: launched_in_steps(case.job.pairing(), steps_of_job, case.chosen))
     return round(calls.get(str(collective), 0) / steps, 1) or None
 
 
 @rule(
     120,
     reads=WORK | {"nccl_calls"},
-    finds={
-        "small-messages": FindingKind("small NCCL messages", parts=BY_COMMUNICATION),
-    },
+    finds={"small-messages": FindingKind("small NCCL messages", parts=BY_COMMUNICATION)},
 )
 def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     """Collectives with small messages, which pay latency and not bandwidth (docs/nccl.md#message-sizes)."""
     if not case.spent.nccl:
         return [NotChecked("small-messages", f"needs NCCL kernels: {case.has_none}")]
+    how = "export with `nsys export --include-json=true --include-blobs=true`, or add NCCL's log with --nccl-log"
+    has_no_sizes = [NotChecked("small-messages", f"needs NCCL message sizes: {how}")]
     if not case.has_message_sizes:
-        return [_without_sizes()]
+        return has_no_sizes
     if case.percent(case.mean([case.spent.exposed_nccl])) < case.thresholds.small_message_percent:
         return []  # all exposed messages together cost less
     kernels = selected(case.job.pairing().kernels, case.chosen)
     sizes = kernels["message_size"]
     if not sizes.notna().any():
-        return [_without_sizes()]
+        return has_no_sizes
     is_small = (sizes.notna() & (sizes < case.thresholds.small_message_kib * 1024)).to_numpy(bool)
     transfer, is_matched = _transfer(case, whole(kernels["report"]), whole(kernels["row"]))
     paid = np.minimum(whole(kernels["exposed"]), transfer)
     cost = case.mean([int(paid[is_small & is_matched].sum())])
     if not (is_small & is_matched).any() and is_small.any():
-        return [
-            NotChecked(
-                "small-messages", "needs the exports of at least two ranks: with one, waiting looks like transfer"
-            )
-        ]
+        why = "needs the exports of at least two ranks: with one, waiting looks like transfer"
+        return [NotChecked("small-messages", why)]
     if case.percent(cost) < case.thresholds.small_message_percent:
         return []
     count = int(is_small.sum())
@@ -440,18 +396,11 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
         "Put small messages into larger buckets (ncclGroupStart/End, flattened tensors), or send them less often.",
         "A small message costs latency whatever its size: ten messages in one call cost as much as one message.",
     )
-    job = case.job
-    evidence = nccl_summary(
-        job.session, case.chosen, job.ranks, job.pairing(), (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
-    )
+    job, keys = case.job, (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
+    evidence = nccl_summary(job.session, case.chosen, job.ranks, job.pairing(), keys)
     measured = "The shortest duration of each kernel over the ranks (no waiting), as far as no other kernel hides it."
-    door, share = Door("nccl", by="collective,size"), case.percent(cost)
-    return [Finding("small-messages", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
-
-
-def _without_sizes() -> NotChecked:
-    how = "export with `nsys export --include-json=true --include-blobs=true`, or add NCCL's log with --nccl-log"
-    return NotChecked("small-messages", f"needs NCCL message sizes: {how}")
+    door = Door("nccl", by="collective,size")
+    return [case.finding("small-messages", sentence, advice, door, cost, measured, evidence)]
 
 
 def _transfer(case: Case, reports: Times, rows: Times) -> tuple[Times, np.ndarray[tuple[int], np.dtype[np.bool_]]]:

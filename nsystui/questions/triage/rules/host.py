@@ -62,9 +62,7 @@ _OTHERS = Advice(
 
 
 @rule(
-    60,
-    reads=IDLE | {"api_calls", "sched_events"},
-    finds={"preempted": FindingKind("waiting for a CPU", parts=BY_CPU)},
+    60, reads=IDLE | {"api_calls", "sched_events"}, finds={"preempted": FindingKind("waiting for a CPU", parts=BY_CPU)}
 )
 def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     """Idle GPUs whose launching thread could run, but has no CPU.
@@ -121,10 +119,9 @@ def _preempted_finding(
     rows.sort(key=lambda row: (-int(row[2] or 0), str(row)))
     (_, who), longest = max(spent.items(), key=lambda item: (item[1], item[0]))
     unknown = sum(time for (_, name), time in spent.items() if not name)
+    had = f"Thread {who} had the CPU for {100 * longest / whole:.0f} % of that time."
     if 2 * unknown > whole:
         had = f"No recorded thread had the CPU for {100 * unknown / whole:.0f} % of that time."
-    else:
-        had = f"Thread {who} had the CPU for {100 * longest / whole:.0f} % of that time."
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread could run but has no CPU "
         f"({number_of(len(gaps), 'gap')} on {number_of(len(case.devices), 'GPU')}). {had} {_crowd(case, ready)}"
@@ -133,11 +130,9 @@ def _preempted_finding(
         "Idle time between the first operation (of the first step) and the last one while the launching thread was "
         "not scheduled. Mean over the GPUs."
     )
-    return Finding(
-        "preempted", Severity.WARNING, sentence, _OTHERS if 2 * unknown > whole else CROWDED,
-        Door("gaps", filter=PREEMPTED), cost, case.percent(cost), measured,
-        TableAnswer("preempted", _PREEMPTED_COLUMNS, rows, len(rows)), ranks=tuple(sorted({rank for rank, _ in spent})),
-    )  # fmt: skip
+    advice, door = _OTHERS if 2 * unknown > whole else CROWDED, Door("gaps", filter=PREEMPTED)
+    evidence, ranks = (_PREEMPTED_COLUMNS, rows), tuple(sorted({rank for rank, _ in spent}))
+    return case.finding("preempted", sentence, advice, door, cost, measured, evidence, ranks=ranks)
 
 
 def _crowd(case: Case, ready: Mapping[int, Intervals]) -> str:
@@ -149,9 +144,8 @@ def _crowd(case: Case, ready: Mapping[int, Intervals]) -> str:
     used = {cpu for one in own for cpu in scheduling.cpus[one].labels.tolist() if cpu >= 0}
     of_node = next(report.metadata.cpus for report in case.reports if report.index == index)
     cpus = f"{len(used)} of the node's {of_node} CPUs" if of_node else number_of(len(used), "CPU")
-    return (
-        f"Meanwhile {sum(able) / when.length:.1f} threads of the export could run on average, and used {cpus} in all."
-    )
+    threads = sum(able) / when.length
+    return f"Meanwhile {threads:.1f} threads of the export could run on average, and used {cpus} in all."
 
 
 _GIL, _READS = "gil-held", "blocking-reads"
@@ -189,17 +183,13 @@ class _Blocked:
     gaps: int
     longest: Window | None
 
-    @property
-    def time(self) -> int:
-        return sum(self.times.values())
-
     def most(self, words_of: Callable[[Cause], str]) -> tuple[str, float]:
         """The words with the most time, and their share of the whole time, %."""
         found: dict[str, int] = {}
         for (_, cause), time in self.times.items():
             found[words_of(cause)] = found.get(words_of(cause), 0) + time
         words = max(sorted(found), key=lambda one: found[one])
-        return words, 100 * found[words] / self.time
+        return words, 100 * found[words] / sum(found.values())
 
 
 def _blocked(case: Case, during: Mapping[Task, Intervals], is_meant: Callable[[Cause], bool]) -> _Blocked:
@@ -227,26 +217,27 @@ def _blocked(case: Case, during: Mapping[Task, Intervals], is_meant: Callable[[C
 def _blocked_host_finding(
     case: Case, name: str, found: _Blocked, sentence: str, advice: Advice, measured: str, gist: str
 ) -> Finding:
-    cost = case.mean([found.time])
     rows: list[Row] = [(rank, time, *cause_cells(cause)) for (rank, cause), time in found.times.items()]
     rows.sort(key=lambda row: (-int(str(row[1])), str(row)))
-    return Finding(
-        name, Severity.WARNING, sentence, advice, Door("gaps"), cost, case.percent(cost), measured,
-        TableAnswer(name, _BLOCKED_HOST_COLUMNS, rows, len(rows)), found.longest,
-        tuple(sorted({rank for rank, _ in found.times})), gist=gist,
-    )  # fmt: skip
+    cost, ranks = case.mean(found.times.values()), tuple(sorted({rank for rank, _ in found.times}))
+    evidence, door, window = (_BLOCKED_HOST_COLUMNS, rows), Door("gaps"), found.longest
+    return case.finding(name, sentence, advice, door, cost, measured, evidence, window=window, ranks=ranks, gist=gist)
 
 
 def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
     gil = gil_of(case.job.session, case.chosen)
     if not gil:
-        return [NotChecked(_GIL, f"needs the times of Python's GIL: {RECORD}")] if _has_python(case) else []
+        known = tables.processes.c
+        tasks = {(one.task.report, one.task.process) for one in case.ranks}
+        query = sa.select(known.report, known.process).where(sa.func.lower(known.name).contains("python"))
+        is_python = case.job.session.count(tables.processes) and not tasks.isdisjoint(case.job.session.rows(query))
+        return [NotChecked(_GIL, f"needs the times of Python's GIL: {RECORD}")] if is_python else []
     during: dict[Task, Intervals] = {}
     for (report, thread), waited in gil.waited.items():
         task = Task(report, process_of(thread))
         during[task] = merge(during.get(task, EMPTY), waited)
     found = _blocked(case, during, lambda cause: cause.kind == GIL)
-    cost = case.mean([found.time])
+    cost = case.mean(found.times.values())
     if case.percent(cost) < case.thresholds.gil_percent:
         return []
     holder, share = found.most(lambda cause: cause.thread)
@@ -262,14 +253,6 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
     return [_blocked_host_finding(case, _GIL, found, sentence, _OTHER_PROCESS, measured, gist)]
 
 
-def _has_python(case: Case) -> bool:
-    """Whether a process of the job runs Python."""
-    known = tables.processes.c
-    tasks = {(one.task.report, one.task.process) for one in case.ranks}
-    query = sa.select(known.report, known.process).where(sa.func.lower(known.name).contains("python"))
-    return bool(case.job.session.count(tables.processes)) and not tasks.isdisjoint(case.job.session.rows(query))
-
-
 def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(tables.os_calls):
@@ -278,12 +261,10 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     calls = spans(case, tables.os_calls, [is_read])
     tells_files = session.count(tables.file_accesses) > 0
 
-    def is_meant(cause: Cause) -> bool:
-        # Where files are recorded, a call without one is of something else.
-        return cause.reads and (bool(cause.file) or not tells_files)
-
-    found = _blocked(case, {task: own for (task, _), own in calls.merged.items()}, is_meant)
-    cost = case.mean([found.time])
+    during = {task: own for (task, _), own in calls.merged.items()}
+    # Where files are recorded, a call without one is of something else.
+    found = _blocked(case, during, lambda cause: cause.reads and (bool(cause.file) or not tells_files))
+    cost = case.mean(found.times.values())
     if case.percent(cost) < case.thresholds.read_percent:
         return []
     call, share = found.most(lambda cause: cause.what)
@@ -291,7 +272,7 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     by_others = sum(time for (_, cause), time in found.times.items() if cause.kind == WAITING)
     words = [f"{share:.0f} % is in {call}"]
     words += [f"{of_caller:.0f} % is called by {caller}"] if caller else []
-    words += [f"{100 * by_others / found.time:.0f} % is in another thread"] if by_others else []
+    words += [f"{100 * by_others / sum(found.times.values()):.0f} % is in another thread"] if by_others else []
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread reads, or waits for a thread that reads "
         f"({number_of(found.gaps, 'gap')}). Of that time, {', '.join(words)}."
@@ -301,15 +282,13 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     advice = _AHEAD
     if not tells_files:
         sentence += " The export does not show which files; `read` may also be of a pipe or a socket."
-        advice = Advice(
-            f"Find the caller (`nsystui gaps`) and the files ({canonical.FILES.record}). {_AHEAD.text}", _AHEAD.reason
-        )
+        text = f"Find the caller (`nsystui gaps`) and the files ({canonical.FILES.record}). {_AHEAD.text}"
+        advice = Advice(text, _AHEAD.reason)
     measured = (
         "Idle time while the launching thread reads or opens a file, or waits for a thread of its process that reads "
         "a file. Gaps of any length; mean over the GPUs."
     )
-    gist = f"waiting for reads by {call}"
-    return [_blocked_host_finding(case, _READS, found, sentence, advice, measured, gist)]
+    return [_blocked_host_finding(case, _READS, found, sentence, advice, measured, f"waiting for reads by {call}")]
 
 
 _LOOKED_AT = 40
@@ -361,6 +340,10 @@ _RECORDED = {
     OFF_CPU: (canonical.OS_CALLS,),
 }
 """The tables that would show the cause."""
+_OTHER_FINDINGS = (
+    "input-pipeline", "gil-held", "blocking-reads", "preempted", "allocator-churn", "jit-compilation",
+    "host-allocation", "first-launches",
+)  # fmt: skip
 _IDLE_GAPS_COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -373,25 +356,7 @@ _IDLE_GAPS_COLUMNS = (
 )
 
 
-@rule(
-    80,
-    reads=IDLE | {"api_calls"},
-    finds={
-        "idle-gaps": FindingKind(
-            symptom_of=(
-                "input-pipeline",
-                "gil-held",
-                "blocking-reads",
-                "preempted",
-                "allocator-churn",
-                "jit-compilation",
-                "host-allocation",
-                "first-launches",
-            ),
-            parts=BY_CPU,
-        ),
-    },
-)
+@rule(80, reads=IDLE | {"api_calls"}, finds={"idle-gaps": FindingKind(symptom_of=_OTHER_FINDINGS, parts=BY_CPU)})
 def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     """Long idle gaps of the GPUs, between their first and last operation, and what the CPU did in them.
 
@@ -404,8 +369,8 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     spans: list[CpuSpan] = []
     for device in case.devices:
         gaps, place = case.long_gaps(device), device.device
-        for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
-            spans.append(CpuSpan(place.task.task, place.device, Window(start, end)))
+        windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
+        spans += [CpuSpan(place.task.task, place.device, window) for window in windows]
     cost = case.mean(case.long_idle(device).length for device in case.devices)
     if case.percent(cost) < case.thresholds.gap_percent:
         return []
@@ -420,18 +385,13 @@ def _idle_gaps_finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[Hos
     looked = sum(spent.values())
     longest = spans[0]
     gist = "long idle gaps"
-    if not case.job.session.count(tables.api_calls):
-        doing, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
-    else:
+    doing, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
+    if case.job.session.count(tables.api_calls):
         which = "the gap time" if len(works) == len(spans) else f"the time of the {len(works)} longest gaps"
-        doing = (
-            f" For {100 * spent[kind] / looked:.0f} % of {which} the launching thread was {kind}.{_where(works, kind)}"
-        )
+        share = 100 * spent[kind] / looked
+        doing = f" For {share:.0f} % of {which} the launching thread was {kind}.{_where(works, kind)}"
         gist += f", {_gist(works, kind, looked)}"
-        if kind == ALLOCATING:
-            advice = allocator_advice(case)
-        else:
-            advice = _ADVICE[kind] if kind in _ADVICE else _unknown(case, kind)
+        advice = allocator_advice(case) if kind == ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} in gaps of {case.thresholds.gap_ms:g} ms or more "
@@ -443,9 +403,15 @@ def _idle_gaps_finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[Hos
         "profiler's own work. Long gaps only; mean over the GPUs."
     )
     when = by_place((span.task, span.device, span.window.start, span.window.end) for span in spans)
-    return Finding(
-        "idle-gaps", Severity.WARNING, sentence, advice, Door("timeline", window=longest.window), cost,
-        case.percent(cost), measured, _table(case, works, len(spans)), longest.window, ranks, times=when, gist=gist,
+    rows: list[Row] = []
+    for work in works:
+        span, kind = work.span, work.kind
+        place = (case.rank_of[span.task], span.device, span.window.start, span.length)
+        rows.append((*place, kind, 100 * work.spent[kind] / span.length, work.calls.get(kind), work.range_name))
+    evidence = TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, len(spans))
+    return case.finding(
+        "idle-gaps", sentence, advice, Door("timeline", window=longest.window), cost, measured, evidence,
+        window=longest.window, ranks=ranks, times=when, gist=gist,
     )  # fmt: skip
 
 
@@ -498,16 +464,6 @@ def _where(works: Sequence[HostWork], kind: str) -> str:
         where = "outside of every NVTX range" if longest is None else f"in NVTX range `{longest}`"
         words.append(f"{100 * ranges[longest] / whole:.0f} % was {where}")
     return f" Of that part, {' and '.join(words)}." if words else ""
-
-
-def _table(case: Case, works: Sequence[HostWork], gaps: int) -> TableAnswer:
-    rows: list[Row] = []
-    for work in works:
-        span, kind = work.span, work.kind
-        share = 100 * work.spent[kind] / span.length
-        place = (case.rank_of[span.task], span.device, span.window.start, span.length)
-        rows.append((*place, kind, share, work.calls.get(kind), work.range_name))
-    return TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, gaps)
 
 
 _MOST_CAUSES = 3
@@ -570,15 +526,14 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     if flags:
         advice = Advice(f"To see what the CPU did then: record with `nsys profile {flags}`.", _ONCE)
     elif longest == PROFILER:
-        text = "Leave this time out of timings."
-        advice = Advice(text, "Most of this time is the profiler's own work, which a run without nsys does not have.")
+        reason = "Most of this time is the profiler's own work, which a run without nsys does not have."
+        advice = Advice("Leave this time out of timings.", reason)
     else:
         text = "Leave this time out of timings. In a run as short as this one, shorten this time (`nsystui gaps`)."
         advice = Advice(text, _ONCE)
     measured = "Idle time by part of the budget. The causes leave out gaps below 1 ms. Mean over the GPUs."
-    evidence = TableAnswer(name, _START_AND_END_COLUMNS, rows, len(rows))
-    percent = case.percent(cost)
-    return Finding(name, Severity.INFO, sentence, advice, Door("gaps"), cost, percent, measured, evidence, times=when)
+    evidence, door, severity = (_START_AND_END_COLUMNS, rows), Door("gaps"), Severity.INFO
+    return case.finding(name, sentence, advice, door, cost, measured, evidence, severity, times=when)
 
 
 def _beside(case: Case, when: Mapping[Place, Intervals]) -> str:

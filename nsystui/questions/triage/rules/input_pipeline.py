@@ -10,7 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.anchors import NVTX
-from nsystui.base.answer import RANK, TID, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import RANK, TID, Column, Row, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
@@ -39,8 +39,8 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.steps.task_steps import TaskSteps
-from nsystui.questions.triage.case import Case, by_place, number_of, spans, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.case import Case, Place, by_place, number_of, spans, time_words
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.store import tables
@@ -58,6 +58,8 @@ _PIN_THREAD = "pt_data_pin"
 _HALF, _WORKS, _SEEN = 0.5, 0.1, 0.01
 _FEWEST_STEPS = 20
 _HOST_TO_DEVICE = 1
+_CALLING = (ALLOCATING, SYNCHRONISING, COPYING, LAUNCHING, OTHER_CALLS, IN_MPI)
+"""Gaps of CUDA and MPI calls do not wait for input."""
 
 _COLUMNS = (
     RANK,
@@ -102,9 +104,7 @@ class _Worker:
 @rule(
     40,
     reads=IDLE | {"api_calls", "nvtx_ranges", "os_calls", "sched_events", "host_samples"},
-    finds={
-        "input-pipeline": FindingKind("waiting for the data loader", parts=BY_CPU),
-    },
+    finds={"input-pipeline": FindingKind("waiting for the data loader", parts=BY_CPU)},
 )
 def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     """Long gaps that wait for input, in a data loader's range or between steps, and what is slow in them.
@@ -123,11 +123,11 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if not steps and not loading:
         need = "needs steps (`nsystui steps` says why there are none), or NVTX ranges of the data loader"
         return [NotChecked("input-pipeline", need)]
-    in_range, between = [], []
+    in_range, between, starts_of_copies = [], [], _arrivals(case)
     for device, gaps in zip(case.devices, long, strict=True):
         task, own = device.device.task.task, steps.get(device.device.task.task)
         inside = _inside(own) if own is not None else None
-        arrivals = _arrivals(case).get((task, device.device.device), frozenset())
+        arrivals = starts_of_copies.get((task, device.device.device), set())
         for start, end in zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True):
             half, span = _HALF * (end - start), IdleSpan(task, device.device.device, start, end)
             if loading.get(task, EMPTY).clip(start, end).length >= half:
@@ -143,10 +143,10 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
         causes = found.of_span(number)
         length = span.end - span.start - causes.pop(Cause(PROFILER), 0)
         own_time = _times(causes)
-        if _calling(causes) > _HALF * length:
+        if sum(time for cause, time in causes.items() if cause.kind in _CALLING) > _HALF * length:
             continue
         if number >= len(in_range) and sum(own_time.values()) < _HALF * length:
-            unknown += length if _is_unknown(causes) else 0
+            unknown += length if all(cause.kind == NOTHING for cause in causes) else 0
             continue
         kept.append(span)
         waited += length
@@ -156,27 +156,14 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(cost) < case.thresholds.input_percent:
         if case.percent(case.mean([unknown])) < case.thresholds.input_percent:
             return []
-        need = (
-            f"needs what the CPU did in the gaps between steps: {canonical.OS_CALLS.record}, or "
-            f"`nsys profile {canonical.SCHED_EVENTS.options}`"
-        )
-        return [NotChecked("input-pipeline", need)]
+        need = f"{canonical.OS_CALLS.record}, or `nsys profile {canonical.SCHED_EVENTS.options}`"
+        return [NotChecked("input-pipeline", f"needs what the CPU did in the gaps between steps: {need}")]
     return [_finding(case, kept, len(in_range), spent, cost)]
 
 
 def _inside(steps: TaskSteps) -> Intervals:
     """The time in steps: on the CPU in their NVTX ranges, else on the GPU, where one of their operations is first."""
     return union(steps.starts, steps.ends) if steps.anchor == NVTX else union(steps.gpu.start, steps.gpu.end)
-
-
-def _calling(causes: Mapping[Cause, int]) -> int:
-    """The time in CUDA and MPI calls: these gaps do not wait for input."""
-    kinds = (ALLOCATING, SYNCHRONISING, COPYING, LAUNCHING, OTHER_CALLS, IN_MPI)
-    return sum(time for cause, time in causes.items() if cause.kind in kinds)
-
-
-def _is_unknown(causes: Mapping[Cause, int]) -> bool:
-    return all(cause.kind == NOTHING for cause in causes)
 
 
 def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
@@ -206,19 +193,15 @@ def _loading_ranges(case: Case) -> dict[Task, Intervals]:
     return {task: own for (task, _), own in found.merged.items()}
 
 
-def _arrivals(case: Case) -> Mapping[tuple[Task, int], frozenset[int]]:
+def _arrivals(case: Case) -> dict[Place, set[int]]:
     """When copies from the host begin on each GPU, job time."""
-    return case.once("input-pipeline arrivals", lambda: _copies(case))
-
-
-def _copies(case: Case) -> dict[tuple[Task, int], frozenset[int]]:
     table = tables.memory_ops
     query = sa.select(table.c.report, table.c.process, table.c.device, job_start(table).label("start"))
     query = query.where(*where(table, case.chosen), table.c.copy_kind == _HOST_TO_DEVICE)
-    found: dict[tuple[Task, int], set[int]] = {}
+    found: dict[Place, set[int]] = {}
     for report, process, device, start in case.job.session.rows(query):
         found.setdefault((Task(report, process), device), set()).add(start)
-    return {place: frozenset(starts) for place, starts in found.items()}
+    return found
 
 
 def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping[str, int], cost: int) -> Finding:
@@ -226,7 +209,8 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
     whole = sum(one.end - one.start for one in kept)
     pinning = next((one for one in workers if one.pins), None)
     others = {one.thread.task: one for one in workers if one.thread.rank is None and (one.ran or 0) >= _WORKS}
-    period = _period(case)
+    periods = [period_of(one.duration[int(case.thresholds.warm_up_steps) :]) for _, one in sorted(case.steps.items())]
+    period = next(filter(None, periods), None)
     advice = _advice(case, kept, spent, whole, pinning)
     words = []
     doing = max(spent, key=lambda key: spent[key])
@@ -237,10 +221,8 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
     sampled = sum(one.samples for one in workers)
     if pinning is not None:
         ran = "" if pinning.ran is None else f" and runs for {100 * pinning.ran:.0f} % of the gap time"
-        words.append(
-            f"The pin_memory thread ({pinning.name}) has {pinning.samples:,} of {sampled:,} CPU samples in the gaps"
-            f"{ran}."
-        )
+        has = f"has {pinning.samples:,} of {sampled:,} CPU samples in the gaps"
+        words.append(f"The pin_memory thread ({pinning.name}) {has}{ran}.")
     elif busiest is not None and busiest.samples > _HALF * sampled and not others:
         words.append(f"Thread {busiest.name} has {busiest.samples:,} of {sampled:,} CPU samples in the gaps.")
     if others:
@@ -269,11 +251,10 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
     )
     gist = "waiting for the data loader" + ("" if pinning is None else f"'s pin_memory thread {pinning.name}")
     ranks = tuple(sorted({case.rank_of[span.task] for span in kept}))
-    return Finding(
-        "input-pipeline", Severity.WARNING, sentence, advice, Door("timeline", window=window), cost, case.percent(cost),
-        measured,
-        TableAnswer("input-pipeline", _COLUMNS, rows, len(rows)), window, ranks,
-        gist=gist, times=by_place((span.task, span.device, span.start, span.end) for span in kept),
+    when = by_place((span.task, span.device, span.start, span.end) for span in kept)
+    return case.finding(
+        "input-pipeline", sentence, advice, Door("timeline", window=window), cost, measured, (_COLUMNS, rows),
+        window=window, ranks=ranks, gist=gist, times=when,
     )  # fmt: skip
 
 
@@ -348,13 +329,6 @@ def _workers(case: Case, kept: Sequence[IdleSpan]) -> list[_Worker]:
         if count or (ran or 0) >= _SEEN:
             found.append(_Worker(thread, ran, count, pins, function))
     return sorted(found, key=lambda one: (-one.samples, -(one.ran or 0), one.thread.thread))
-
-
-def _period(case: Case) -> int | None:
-    """The number of steps after which the step times of a rank repeat; ``None`` if they do not."""
-    skip = int(case.thresholds.warm_up_steps)
-    found = [period_of(one.duration[skip:]) for _, one in sorted(case.steps.items())]
-    return next((one for one in found if one is not None), None)
 
 
 def period_of(values: Times) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import DEVICE, DURATION, RANK, START, STREAM, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DEVICE, DURATION, RANK, START, STREAM, Column, Row, Unit
 from nsystui.base.kernel_families import ATTENTION, CONVOLUTION, COPY, ELEMENTWISE, GEMM
 from nsystui.base.selection import Selection, Task
 from nsystui.questions.blocking.dependencies import NONE, Numbers
@@ -22,7 +22,7 @@ from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.stats.cuda_sums import NO_RANGE, LaunchRanges
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.kernel_mix import NameWork, by_framework, kernel_mix, mix_table, shares
 from nsystui.questions.triage.rule import BY_COMPUTE, FindingKind, rule
 from nsystui.store import tables
@@ -63,22 +63,18 @@ def precision(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("precision", "needs the names of the GPUs: without them the faster precision is not known")]
     slow = [one for one in slow if one.precision in factors]
     cost = case.mean(one.time * (1.0 - 1.0 / factors[str(one.precision)]) for one in slow)
-    share = case.percent(cost)
-    if not slow or share < case.thresholds.precision_percent:
+    if not slow or case.percent(cost) < case.thresholds.precision_percent:
         return []
     how = by_framework(case, f"Do this work in {faster}", pytorch=f"Let torch.autocast do this work in {faster}")
+    known = [one for one in factors if any(work.precision == one for work in slow)]
+    times = " and ".join(f"{factors[one]:g} times that of {one}" for one in known)
     advice = Advice(
         f"{how}, or store the data in {faster}, where accuracy allows.",
-        f"The peak of {faster} on {gpu} is {_times(factors, slow)}; memory-bound kernels gain less.",
+        f"The peak of {faster} on {gpu} is {times}; memory-bound kernels gain less.",
     )
     measured = "Upper limit of what the ratio of the peaks would save of the time of these kernels. Mean over the GPUs."
-    severity, evidence = Severity.WARNING, mix_table("precision", slow)
-    sentence = _sentence(case, mix, works, slow, cost)
-    return [
-        Finding(
-            "precision", severity, sentence, advice, Door("kernels", by="precision"), cost, share, measured, evidence
-        )
-    ]
+    sentence, door, evidence = _sentence(case, mix, works, slow, cost), Door("kernels", by="precision"), mix_table(slow)
+    return [case.finding("precision", sentence, advice, door, cost, measured, evidence)]
 
 
 def _faster(case: Case, works: Sequence[NameWork]) -> tuple[str, str, dict[str, float]]:
@@ -94,11 +90,6 @@ def _faster(case: Case, works: Sequence[NameWork]) -> tuple[str, str, dict[str, 
     return "", "", {}
 
 
-def _times(factors: dict[str, float], works: Sequence[NameWork]) -> str:
-    known = [one for one in factors if any(work.precision == one for work in works)]
-    return " and ".join(f"{factors[one]:g} times that of {one}" for one in known)
-
-
 def _sentence(
     case: Case, mix: Sequence[NameWork], works: Sequence[NameWork], slow: Sequence[NameWork], cost: int
 ) -> str:
@@ -107,12 +98,11 @@ def _sentence(
     def percent(own: Sequence[NameWork]) -> str:
         return f"{100 * sum(one.time for one in own) / whole:.0f} %"
 
-    def of(precision: str) -> str:
-        own = [one for one in slow if one.precision == precision]
-        kinds = [word for word, share in shares(own, lambda one: one.family) if share >= 1.0]
-        return f"{percent(own)} is {precision} {' and '.join(kinds)}"
-
-    parts = [of(word) for word, share in shares(slow, lambda one: str(one.precision)) if share >= 1.0]
+    parts = []
+    for word in (word for word, share in shares(slow, lambda one: str(one.precision)) if share >= 1.0):
+        own = [one for one in slow if one.precision == word]
+        kinds = [kind for kind, share in shares(own, lambda one: one.family) if share >= 1.0]
+        parts.append(f"{percent(own)} is {word} {' and '.join(kinds)}")
     half = [one for one in works if one.precision not in ("TF32", "FP32", "FP64", None)]
     other = f"{percent(half)} is the same work in fewer bits" if half else "no FP16 or BF16 kernel does this work"
     unnamed = [one for one in works if one.precision is None]
@@ -124,20 +114,21 @@ def _sentence(
 _CHANNELS = re.compile("nchw_?to_?nhwc|nhwc_?to_?nchw", re.IGNORECASE)
 _LAYOUT = re.compile(f"{_CHANNELS.pattern}|transpose|permute", re.IGNORECASE)
 _FILTER = f"/{_LAYOUT.pattern}/"
+_TRANSPOSES = Advice(
+    "Let the next kernel read the transposed tensor (a GEMM takes either order), or store the tensor that way.",
+    "A transpose only moves data.",
+)
 
 
 @rule(
-    260,
-    reads=frozenset({"kernels"}),
-    finds={"layout-changes": FindingKind("tensor layout changes", parts=BY_COMPUTE)},
+    260, reads=frozenset({"kernels"}), finds={"layout-changes": FindingKind("tensor layout changes", parts=BY_COMPUTE)}
 )
 def layout_changes(case: Case) -> Sequence[Finding]:
     """Kernels that only change the layout of tensors: between NCHW and NHWC around convolutions, and transposes."""
     mix = kernel_mix(case)
     found = [one for one in mix if one.family == COPY and _LAYOUT.search(one.name)]
     cost = case.mean(one.time for one in found)
-    share = case.percent(cost)
-    if not found or share < case.thresholds.layout_percent:
+    if not found or case.percent(cost) < case.thresholds.layout_percent:
         return []
     channels = sum(one.time for one in found if _CHANNELS.search(one.name))
     is_of_channels = 2 * channels >= sum(one.time for one in found)
@@ -148,20 +139,14 @@ def layout_changes(case: Case) -> Sequence[Finding]:
         f"{case.each_gpu} spends {time_words(cost)} on layout changes {words}, {of_kernels:.0f} % of kernel time "
         f"({launches})."
     )
+    advice = _TRANSPOSES
     if is_of_channels:
         layout = by_framework(case, "NHWC", pytorch="channels_last (channels_last_3d)")
-        advice = Advice(
-            f"Keep model and inputs in one layout: {layout}.",
-            "Tensor cores convolve NHWC, so cuDNN converts every NCHW tensor and converts the result back.",
-        )
-    else:
-        advice = Advice(
-            "Let the next kernel read the transposed tensor (a GEMM takes either order), or store the tensor that way.",
-            "A transpose only moves data.",
-        )
+        reason = "Tensor cores convolve NHWC, so cuDNN converts every NCHW tensor and converts the result back."
+        advice = Advice(f"Keep model and inputs in one layout: {layout}.", reason)
     measured = "Sum of the durations of these kernels (by name): an upper limit. Mean over the GPUs."
-    door, evidence = Door("kernels", filter=_FILTER), mix_table("layout-changes", found)
-    return [Finding("layout-changes", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
+    door, evidence = Door("kernels", filter=_FILTER), mix_table(found)
+    return [case.finding("layout-changes", sentence, advice, door, cost, measured, evidence)]
 
 
 _LOOKED_AT = 40
@@ -204,8 +189,7 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     (saved, kernels, idle, count), *kept = rows
     worst = [(*chain[:5], chain[5] + report_at(case.job.session, chain[0]).clock_offset, *chain[6:]) for chain in kept]
     cost = case.mean([saved])
-    share = case.percent(cost)
-    if not saved or share < case.thresholds.unfused_percent:
+    if not saved or case.percent(cost) < case.thresholds.unfused_percent:
         return []
     name = _range(case, worst)
     place = f" Most of the longest chains are in NVTX range `{name}`." if name else ""
@@ -230,16 +214,15 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
         f"{case.thresholds.tiny_kernel_us:g} µs. The longest kernel of each grid of a chain is left out. This is an "
         "upper limit. Mean over the GPUs."
     )
-    told = [(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
-    door, evidence = Door("kernels", by="family"), TableAnswer("unfused-kernels", _COLUMNS, told, len(told))
-    return [Finding("unfused-kernels", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
+    shown: list[Row] = [(case.rank_of.get(Task(report, process)), *others) for report, process, _, *others in worst]
+    door, evidence = Door("kernels", by="family"), (_COLUMNS, shown)
+    return [case.finding("unfused-kernels", sentence, advice, door, cost, measured, evidence)]
 
 
 def _is_pointwise(one: NameWork) -> bool:
     """Whether a kernel computes each element from the elements at the same place, as casts do."""
-    if "multi_tensor" in one.name:
-        return False
-    return one.family == ELEMENTWISE or (one.family == COPY and "copy_kernel" in one.name)
+    is_copy = one.family == COPY and "copy_kernel" in one.name
+    return "multi_tensor" not in one.name and (one.family == ELEMENTWISE or is_copy)
 
 
 def _summed(case: Case, works: Sequence[NameWork]) -> list[Row]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,14 +40,10 @@ from nsystui.questions.triage.kernel_times import (
 from nsystui.questions.triage.rule import BY_COMPUTE, WORK, FindingKind, rule
 from nsystui.store import tables
 
+_DOOR = Door("kernels")
 
-@rule(
-    240,
-    reads=frozenset({"kernels"}),
-    finds={
-        "dominant-kernel": FindingKind(),
-    },
-)
+
+@rule(240, reads=frozenset({"kernels"}), finds={"dominant-kernel": FindingKind()})
 def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     """The kernel, by its full name with template arguments, that takes most of the kernel time without NCCL's."""
     table = tables.kernels
@@ -80,9 +77,8 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     advice = Advice("Profile this kernel with Nsight Compute (ncu).", "No other kernel can save as much time.")
     evidence = kernel_summary(session, case.chosen, Names.SMART)
     measured = "Sum of the durations of this kernel's launches. Mean over the GPUs."
-    share = case.percent(cost)
-    door = Door("kernels")
-    return [Finding("dominant-kernel", Severity.INFO, sentence, advice, door, cost, share, measured, evidence)]
+    severity = Severity.INFO
+    return [case.finding("dominant-kernel", sentence, advice, _DOOR, cost, measured, evidence, severity)]
 
 
 _BUSY = 50.0
@@ -94,13 +90,7 @@ _TENSOR_ACTIVITY_COLUMNS = (
 )
 
 
-@rule(
-    290,
-    reads=WORK | {"gpu_metrics"},
-    finds={
-        "tensor-activity": FindingKind(),
-    },
-)
+@rule(290, reads=WORK | {"gpu_metrics"}, finds={"tensor-activity": FindingKind()})
 def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
     """Tensor cores that hardly work although the GPU is busy, where GPU metrics were sampled."""
     session = case.job.session
@@ -116,9 +106,8 @@ def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
                 by_gpu.setdefault((lane.source.report, lane.source.gpu), {})[lane.source.family] = lane.mean
     known = {gpu: one for gpu, one in by_gpu.items() if len(one) == 2}
     if not known:
-        return [
-            NotChecked("tensor-activity", f"needs GPU metrics with tensor activity: {canonical.GPU_METRICS.record}")
-        ]
+        why = f"needs GPU metrics with tensor activity: {canonical.GPU_METRICS.record}"
+        return [NotChecked("tensor-activity", why)]
     busy = [one for one in known.values() if one["SM active"] >= _BUSY]
     if not busy or np.mean([one["tensor active"] for one in busy]) >= case.thresholds.tensor_percent:
         return []
@@ -128,17 +117,15 @@ def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
         "For matrix products, use BF16, FP16 or TF32, and sizes that are multiples of 8.",
         "Tensor cores deliver most FLOPs of a GPU; other work does not need tensor cores.",
     )
-    names = {report.index: report.name for report in case.reports}
-    rows: list[Row] = [
-        (names.get(report), gpu, one["SM active"], one["tensor active"]) for (report, gpu), one in sorted(known.items())
-    ]
+    names, rows = {report.index: report.name for report in case.reports}, list[Row]()
+    for (report, gpu), means in sorted(known.items()):
+        rows.append((names.get(report), gpu, means["SM active"], means["tensor active"]))
     evidence = TableAnswer("tensor-activity", _TENSOR_ACTIVITY_COLUMNS, rows, len(rows))
     return [Finding("tensor-activity", Severity.INFO, sentence, advice, Door("gpu"), evidence=evidence)]
 
 
 _THIRD = PARTS // 3
 _CLOCK_FELL = 0.03
-_DOOR = Door("kernels")
 _PACE = (
     RANK,
     DEVICE.with_importance(2),
@@ -160,8 +147,7 @@ def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
     launches = [one for one in kernel_launches(case) if one.count >= FEWEST]
     if not launches:
         return [NotChecked("slow-pace", f"needs a kernel that a GPU runs {FEWEST} times or more")]
-    found = _slower(case, launches)
-    return [] if found is None else [found]
+    return _slower(case, launches)
 
 
 @dataclass(frozen=True)
@@ -174,11 +160,11 @@ class _Pace:
     lost: int
 
 
-def _slower(case: Case, launches: Sequence[KernelLaunches]) -> Finding | None:
+def _slower(case: Case, launches: Sequence[KernelLaunches]) -> list[Finding]:
     paces = list(_paces(launches, case.thresholds.pace_growth))
     cost = case.mean(pace.lost for pace in paces)
     if not paces or case.percent(cost) < case.thresholds.pace_percent:
-        return None
+        return []
     weights = np.array([pace.launches.total for pace in paces], float)
     growth = float(np.average([100 * (pace.last / pace.first - 1) for pace in paces], weights=weights))
     ranks = sorted({case.rank_of[pace.launches.task] for pace in paces if pace.launches.task in case.rank_of})
@@ -200,25 +186,16 @@ def _slower(case: Case, launches: Sequence[KernelLaunches]) -> Finding | None:
             "Kernels slow down as the clock falls: the GPU throttles.",
         )
     paces.sort(key=lambda pace: (-pace.lost, pace.launches.kernel.words))
-    rows: list[Row] = [
-        (
-            case.rank_of.get(pace.launches.task),
-            pace.launches.device,
-            pace.lost,
-            pace.launches.count,
-            pace.first,
-            pace.last,
-            pace.launches.kernel.words,
-        )
-        for pace in paces
-    ]
+    rows: list[Row] = []
+    for pace in paces:
+        rank, of = case.rank_of.get(pace.launches.task), pace.launches
+        rows.append((rank, of.device, pace.lost, of.count, pace.first, pace.last, of.kernel.words))
     measured = (
         "Time of the launches above the usual time of the first third (same name, grid and block; medians of parts). "
         "Only kernels that slow down from third to third. Mean over the GPUs."
     )
-    evidence = TableAnswer("slow-pace", _PACE, rows, len(rows))
-    share, severity = case.percent(cost), Severity.WARNING
-    return Finding("slow-pace", severity, sentence, advice, _DOOR, cost, share, measured, evidence, ranks=tuple(ranks))
+    evidence = _PACE, rows
+    return [case.finding("slow-pace", sentence, advice, _DOOR, cost, measured, evidence, ranks=tuple(ranks))]
 
 
 def _paces(launches: Sequence[KernelLaunches], growth: float) -> Iterator[_Pace]:
@@ -240,11 +217,10 @@ def _clock(case: Case) -> tuple[float, float] | None:
     lo, hi = min(start for start, _ in bounds), max(end for _, end in bounds)
     third, time = (hi - lo) // 3, table.c.time + table.c.clock_offset
     is_first, is_last = time.between(lo, lo + third), time.between(hi - third, hi)
-    query = sa.select(sa.func.avg(table.c.value).filter(is_first), sa.func.avg(table.c.value).filter(is_last)).where(
-        of_reports(table.c.report, {report.index for report in case.reports}),
-        table.c.metric.startswith("GPC Clock Frequency"),
-    )
-    ((first, last),) = case.job.session.rows(query)
+    is_clock = table.c.metric.startswith("GPC Clock Frequency")
+    reports = of_reports(table.c.report, {report.index for report in case.reports})
+    query = sa.select(*(sa.func.avg(table.c.value).filter(third) for third in (is_first, is_last)))
+    ((first, last),) = case.job.session.rows(query.where(reports, is_clock))
     if first is None or last is None:
         return None
     scale = 1e-6 if first > 1e6 else 1.0  # before schema 3.13 in Hz
@@ -278,11 +254,7 @@ class _Row(NamedTuple):
     kernel: str
 
 
-@rule(
-    350,
-    reads=frozenset({"kernels"}),
-    finds={"kernel-outliers": FindingKind("rare slow launches", parts=BY_COMPUTE)},
-)
+@rule(350, reads=frozenset({"kernels"}), finds={"kernel-outliers": FindingKind("rare slow launches", parts=BY_COMPUTE)})
 def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
     """Launches that take far longer than the median of the launches of their kernel (`kernel_times`)."""
     launches = [one for one in kernel_launches(case) if one.count >= FEWEST]
@@ -296,30 +268,25 @@ def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
     above = {kernel: one.above(limits.outlier, limits.outlier_score) for kernel, one in usual.items()}
     counted = {(one.task, one.device, one.kernel): one.count for one in launches}
     rows: list[_Row] = []
-    worst: tuple[int, Window] | None = None
+    worst = (0, 0)
     found = list(_outliers(case, above))
-    long = _sums((kernel, count) for _, _, kernel, count, *_ in found)
-    every = _sums((one.kernel, one.count) for one in launches)
+    long, every = Counter[Kernel](), Counter[Kernel]()
+    for _, _, kernel, count, *_ in found:
+        long[kernel] += count
+    for one in launches:
+        every[one.kernel] += one.count
     for task, device, kernel, count, time, longest, start in found:
-        of, one = counted.get((task, device, kernel), 0), usual[kernel]
+        of, spread = counted.get((task, device, kernel), 0), usual[kernel]
         if count <= _RARE * of and long[kernel] <= _RARE * every[kernel]:
-            lost = round(time - count * one.median)
-            rank = case.rank_of.get(task)
-            rows.append(_Row(rank, device, lost, count, of, one.median, one.mad, longest, kernel.words))
-            if worst is None or longest > worst[0]:
-                worst = longest, Window(start, start + longest)
+            rank, lost = case.rank_of.get(task), round(time - count * spread.median)
+            rows.append(_Row(rank, device, lost, count, of, spread.median, spread.mad, longest, kernel.words))
+            if longest > worst[0]:
+                worst = longest, start
     cost = case.mean(row.lost for row in rows)
-    if worst is None or case.percent(cost) < limits.outlier_percent:
+    if not rows or case.percent(cost) < limits.outlier_percent:
         return []
     rows.sort(key=lambda row: (-row.lost, str(row)))
-    return [_finding(case, rows, cost, worst[1])]
-
-
-def _sums(counts: Iterable[tuple[Kernel, int]]) -> dict[Kernel, int]:
-    found: dict[Kernel, int] = {}
-    for kernel, count in counts:
-        found[kernel] = found.get(kernel, 0) + count
-    return found
+    return [_finding(case, rows, cost, Window(worst[1], sum(worst)))]
 
 
 def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
@@ -361,11 +328,8 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, where: Window) -> Find
         f"or less) far outside of the spread (modified z-score {case.thresholds.outlier_score:g}). Mean over the GPUs."
     )
     ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
-    evidence = TableAnswer("kernel-outliers", _KERNEL_OUTLIERS_COLUMNS, rows, len(rows))
-    door, share = Door("kernels"), case.percent(cost)
-    return Finding(
-        "kernel-outliers", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, where, ranks
-    )
+    evidence = _KERNEL_OUTLIERS_COLUMNS, rows
+    return case.finding("kernel-outliers", sentence, advice, _DOOR, cost, measured, evidence, window=where, ranks=ranks)
 
 
 def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task, int, Kernel, int, int, int, int]]:
@@ -374,23 +338,13 @@ def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task
     keys, (is_own, own) = shape_columns(), given_kernels(limits)
     time, start = duration(table), job_start(table)
     places = (table.c.report, table.c.process, table.c.device)
+    spent = sa.cast(sa.func.sum(time), sa.BigInteger)
+    # The least limit leaves out most rows before the join.
+    are_long = [start >= begins(part_bounds(case)), time > min(limits.values()), time > limit_of(own)]
     query = (
-        sa.select(
-            *places,
-            *keys,
-            sa.func.count(),
-            sa.cast(sa.func.sum(time), sa.BigInteger),
-            sa.func.max(time),
-            sa.func.arg_max(start, time),
-        )
+        sa.select(*places, *keys, sa.func.count(), spent, sa.func.max(time), sa.func.arg_max(start, time))
         .join_from(table, own, is_own)
-        # The least limit leaves out most rows before the join.
-        .where(
-            *conditions(case),
-            start >= begins(part_bounds(case)),
-            time > min(limits.values()),
-            time > limit_of(own),
-        )
+        .where(*conditions(case), *are_long)
         .group_by(*places, *keys)
     )
     for report, process, device, name, *rest in case.job.session.rows(query):

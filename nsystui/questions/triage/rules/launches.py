@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, TableAnswer, Unit
+from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Window
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge
 from nsystui.questions.gpu.device_time import DeviceIntervals
@@ -31,41 +31,18 @@ _LOW_UTILISATION_COLUMNS = (
 )
 
 
-class _LowUtilisationRow(NamedTuple):
-    rank: int
-    device: int
-    start: int
-    duration: int
-    idle: int
+_CAUSES = ("preempted", "allocator-churn", "launch-overhead", "host-bound", "launch-bound", "synchronising-calls")
 
 
-@rule(
-    110,
-    reads=IDLE,
-    finds={
-        "low-utilisation": FindingKind(
-            "many short idle gaps",
-            symptom_of=(
-                "preempted",
-                "allocator-churn",
-                "launch-overhead",
-                "host-bound",
-                "launch-bound",
-                "synchronising-calls",
-            ),
-            parts=BY_CPU,
-        ),
-    },
-)
+@rule(110, reads=IDLE, finds={"low-utilisation": FindingKind("many short idle gaps", symptom_of=_CAUSES, parts=BY_CPU)})
 def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
     """Stretches in which a GPU is mostly idle in short gaps: ``gpu_time_util`` of nsys, but with unions.
 
     See docs/numbers.md#expert-rules.
     """
-    rows: list[_LowUtilisationRow] = []
+    rows: list[tuple[int, int, int, int, int]] = []
     for device in case.devices:
-        gaps = case.gaps(device)
-        window = case.working(device)
+        gaps, window, place = case.gaps(device), case.working(device), device.device
         if not len(gaps):
             continue
         width = max((window.end - window.start) / _CHUNKS, 1)
@@ -75,42 +52,34 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
         for part in case.short_gaps(device):
             short += covered_per_bin(part, window.start, window.end, _CHUNKS)
         is_low = (100 * (width - idle) < case.thresholds.low_busy_percent * width) & (short * 2 > idle)
-        place = device.device
-        for first, last in _runs(is_low):
-            start = round(window.start + first * width)
-            length, idle_time = round((last - first) * width), round(float(short[first:last].sum()))
-            rows.append(_LowUtilisationRow(place.task.rank, place.device, start, length, idle_time))
-    cost = case.mean(row.idle for row in rows)
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], is_low, [False])).astype(np.int8)))
+        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            start, length = round(window.start + first * width), round((last - first) * width)
+            rows.append((place.task.rank, place.device, start, length, round(float(short[first:last].sum()))))
+    cost = case.mean(idle for *_, idle in rows)
     if not rows or case.percent(cost) < case.thresholds.low_percent:
         return []
-    rows.sort(key=lambda row: -row.idle)
-    worst = rows[0]
-    window = Window(worst.start, worst.start + worst.duration)
-    ranks = tuple(sorted({row.rank for row in rows}))
+    rows.sort(key=lambda row: -row[-1])
+    rank, _, start, length, _ = rows[0]
+    window, ranks = Window(start, start + length), tuple(sorted({row[0] for row in rows}))
     sentence = (
         f"GPU utilisation is below {case.thresholds.low_busy_percent:g} % in {number_of(len(rows), 'stretch')}. "
         f"Many short gaps in this time add up to {time_words(cost)} per GPU. "
-        f"The worst stretch is on {rank_words([worst.rank])} and lasts {time_words(worst.duration)}."
+        f"The worst stretch is on {rank_words([rank])} and lasts {time_words(length)}."
     )
     advice = Advice(
         "Launch larger or fewer kernels there, or replay them as a CUDA graph. Look at what the CPU does between "
         "launches.",
         "Short gaps all the time come from the pace of the CPU, not from single events.",
     )
-    door = Door("gpu", window=window)
     measured = (
         f"Gaps below {case.thresholds.gap_ms:g} ms in the 30ths of each GPU's time with low utilisation. "
         "The mean is over the GPUs."
     )
-    evidence = TableAnswer("low-utilisation", _LOW_UTILISATION_COLUMNS, rows, len(rows))
-    name, share = "low-utilisation", case.percent(cost)
-    return [Finding(name, Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, window, ranks)]
-
-
-def _runs(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[tuple[int, int]]:
-    """The runs of consecutive set flags, as (first, after the last)."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+    door, evidence = Door("gpu", window=window), (_LOW_UTILISATION_COLUMNS, rows)
+    return [
+        case.finding("low-utilisation", sentence, advice, door, cost, measured, evidence, window=window, ranks=ranks)
+    ]
 
 
 _AT_ONCE = 1_000_000
@@ -144,14 +113,9 @@ class _LaunchOverheadRow(NamedTuple):
     finds={
         "launch-overhead": FindingKind(
             "waiting for launches",
-            symptom_of=(
-                "preempted",
-                "allocator-churn",
-                "host-bound",
-                "synchronising-calls",
-            ),
+            symptom_of=("preempted", "allocator-churn", "host-bound", "synchronising-calls"),
             parts=BY_CPU,
-        ),
+        )
     },
 )
 def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
@@ -167,14 +131,12 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         return []  # cheaper than to read every launch
     rows = [row for devices in _portions(case) for row in _rows(case, devices)]
     if not rows:
-        return [
-            NotChecked("launch-overhead", "needs the API calls that launched the kernels: this export has none of them")
-        ]
+        why = "needs the API calls that launched the kernels: this export has none of them"
+        return [NotChecked("launch-overhead", why)]
     cost = case.mean(row.waited for row in rows)
     if case.percent(cost) < case.thresholds.launch_percent:
         return []
-    late, launches = sum(row.late for row in rows), sum(row.launches for row in rows)
-    tiny = sum(row.tiny for row in rows)
+    late, launches, tiny = (sum(getattr(row, key) for row in rows) for key in ("late", "launches", "tiny"))
     sentence = (
         f"Late launches cost {time_words(cost)} per GPU: the next kernel is launched only after the GPU goes idle. "
         f"This happens at {late:,} of {number_of(launches, 'launch')}. {100 * tiny / launches:.0f} % of the kernels "
@@ -190,9 +152,8 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
         f"Gaps below {case.thresholds.gap_ms:g} ms that end with a kernel launched after the GPU went idle. "
         "The mean is over the GPUs."
     )
-    evidence = TableAnswer("launch-overhead", _LAUNCH_OVERHEAD_COLUMNS, rows, len(rows))
-    share = case.percent(cost)
-    return [Finding("launch-overhead", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
+    evidence = _LAUNCH_OVERHEAD_COLUMNS, rows
+    return [case.finding("launch-overhead", sentence, advice, door, cost, measured, evidence)]
 
 
 def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
@@ -213,21 +174,14 @@ def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
 def _rows(case: Case, devices: Sequence[DeviceIntervals]) -> Iterator[_LaunchOverheadRow]:
     launches = launches_of(case, devices)
     for device in devices:
-        place = device.device
-        own = launches.get((place.task.task, place.device))
+        rank, ordinal = device.device.task.rank, device.device.device
+        own = launches.get((device.device.task.task, ordinal))
         if own is not None:
-            yield _row(case, device, own)
-
-
-def _row(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> _LaunchOverheadRow:
-    launch, called, start, end = own
-    waits = late_gaps(case, device, own)
-    late, waited = len(waits), waits.length
-    length = end - start
-    tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
-    queue = float(np.median(np.maximum(start - called, 0)))
-    rank, ordinal = device.device.task.rank, device.device.device
-    return _LaunchOverheadRow(rank, ordinal, len(launch), late, waited, queue, float(np.median(length)), tiny)
+            launch, called, start, end = own
+            waits, length = late_gaps(case, device, own), end - start
+            tiny = int((length < case.thresholds.tiny_kernel_us * 1e3).sum())
+            queue, median = (float(np.median(times)) for times in (np.maximum(start - called, 0), length))
+            yield _LaunchOverheadRow(rank, ordinal, len(launch), len(waits), waits.length, queue, median, tiny)
 
 
 def late_gaps(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Intervals:
@@ -317,13 +271,7 @@ class _Stretch(NamedTuple):
     late: int
 
 
-@rule(
-    150,
-    reads=IDLE | {"api_calls"},
-    finds={
-        "launch-bound": FindingKind("launch-bound stretches", parts=BY_CPU),
-    },
-)
+@rule(150, reads=IDLE | {"api_calls"}, finds={"launch-bound": FindingKind("launch-bound stretches", parts=BY_CPU)})
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     """Stretches of work that are bound by launches, where late launches cost too little for `launch_overhead`.
 
@@ -345,10 +293,8 @@ def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
     launches = launches_of(case, devices)
     found: list[_Stretch] = []
     for device, own in zip(devices, stretches, strict=True):
-        place = device.device
-        times = launches.get((place.task.task, place.device))
-        if times is not None:
-            found += _bound(case, device, own, times)
+        times = launches.get((device.device.task.task, device.device.device))
+        found += _bound(case, device, own, times) if times is not None else ()
     cost = case.mean(one.waited for one in found)
     late = case.percent(case.mean(one.late for one in found))
     if late >= case.thresholds.launch_percent or sum(one.busy for one in found) < least * worked:
@@ -419,18 +365,16 @@ def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> 
     )
     rows = sorted(found, key=lambda one: (-one.waited, one))
     ranks = tuple(sorted({one.rank for one in found}))
-    return Finding(
-        "launch-bound", severity, sentence, advice, Door("timeline", window=window), cost, case.percent(cost), measured,
-        TableAnswer("launch-bound", _LAUNCH_BOUND_COLUMNS, rows, len(rows)), window, ranks,
+    return case.finding(
+        "launch-bound", sentence, advice, Door("timeline", window=window), cost, measured,
+        (_LAUNCH_BOUND_COLUMNS, rows), severity, window=window, ranks=ranks,
     )  # fmt: skip
 
 
 @rule(
     180,
     reads=IDLE | {"api_calls"},
-    finds={
-        "synchronising-calls": FindingKind("idle time after synchronising calls", parts=BY_CPU),
-    },
+    finds={"synchronising-calls": FindingKind("idle time after synchronising calls", parts=BY_CPU)},
 )
 def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
     """Synchronising API calls that leave a GPU idle: idle time that begins while the CPU waits in the call.
@@ -438,16 +382,13 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
     See docs/numbers.md#expert-rules.
     """
     if not case.job.session.count(tables.api_calls) or not case.devices:
-        return [
-            NotChecked("synchronising-calls", "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`")
-        ]
-    name = tables.api_calls.c.name
-    calls = spans(case, tables.api_calls, [name.contains("Synchronize")])
+        why = "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`"
+        return [NotChecked("synchronising-calls", why)]
+    calls = spans(case, tables.api_calls, [tables.api_calls.c.name.contains("Synchronize")])
     # In a long gap the CPU did something else after the call: that is the finding of idle_gaps.
     waits = [
-        merge(*(idle_after(part, calls.of(device.device.task.task)) for part in short))
+        merge(*(idle_after(part, calls.of(device.device.task.task)) for part in case.short_gaps(device)))
         for device in case.devices
-        for short in [case.short_gaps(device)]
     ]
     cost = case.mean(one.length for one in waits)
     if not cost or case.percent(cost) < case.thresholds.sync_percent:
@@ -465,18 +406,13 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
         f"Synchronise less often: no {named}print or timing in the loop. Let streams wait for events, not the CPU.",
         "The CPU launches nothing while it waits for the GPU, so the GPU idles until the next launch arrives.",
     )
-    only = case.chosen.with_name("Synchronize")
-    evidence = work_summary(case.job.session, only, API)
     measured = (
         f"Idle gaps below {case.thresholds.gap_ms:g} ms that begin while the process is in a call named …Synchronize "
         "and outlast the call. The mean is over the GPUs."
     )
-    door, share = Door("api", filter="Synchronize"), case.percent(cost)
-    return [
-        Finding(
-            "synchronising-calls", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, window
-        )
-    ]
+    door = Door("api", filter="Synchronize")
+    evidence = work_summary(case.job.session, case.chosen.with_name("Synchronize"), API)
+    return [case.finding("synchronising-calls", sentence, advice, door, cost, measured, evidence, window=window)]
 
 
 def idle_after(gaps: Intervals, calls: Intervals) -> Intervals:

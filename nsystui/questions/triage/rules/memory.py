@@ -58,19 +58,11 @@ class _Calls:
     def covered(self) -> Intervals:
         return union(self.starts, self.ends)
 
-    @property
-    def waiting(self) -> Intervals:
-        """When a call waits for the device."""
-        waits = np.array(["Free" in name and "Async" not in name for name in self.names.tolist()], bool)
-        return self.of(waits).covered
-
 
 @rule(
     70,
     reads=IDLE | {"api_calls", "nvtx_ranges"},
-    finds={
-        "allocator-churn": FindingKind("GPU memory allocation", parts=BY_CPU),
-    },
+    finds={"allocator-churn": FindingKind("GPU memory allocation", parts=BY_CPU)},
 )
 def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
     """GPU memory that is allocated and freed again and again: idle time in these calls, and after calls that free.
@@ -93,7 +85,8 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
         calls[task] = own
         gaps = [replace(one, start=max(one.start, begin)) for one in case.idle_spans(device, own.covered)]
         short = [(one.start, one.end) for one in gaps if one.end - one.start < case.thresholds.gap_ms * 1e6]
-        behind = idle_after(Intervals(*np.array(short, np.int64).reshape(-1, 2).T), own.waiting)
+        waits = np.array(["Free" in name and "Async" not in name for name in own.names.tolist()], bool)
+        behind = idle_after(Intervals(*np.array(short, np.int64).reshape(-1, 2).T), own.of(waits).covered)
         whole |= {(task, device.device.device, start) for start in behind.starts.tolist()}
         spans += gaps
     found = attribute(case.job, spans)
@@ -119,14 +112,9 @@ def _calls(case: Case) -> Mapping[Task, _Calls]:
     """The calls of each process in the selection."""
     calls = tables.api_calls
     name = calls.c.name
-    query = sa.select(
-        calls.c.report, calls.c.process, job_start(calls).label("start"), job_end(calls).label("end"), name
-    ).where(
-        *where(calls, case.chosen),
-        calls.c.end.is_not(None),
-        *of_device_memory(name),
-    )
-    found = case.job.session.arrays(query)
+    times = job_start(calls).label("start"), job_end(calls).label("end")
+    query = sa.select(calls.c.report, calls.c.process, *times, name).where(*where(calls, case.chosen))
+    found = case.job.session.arrays(query.where(calls.c.end.is_not(None), *of_device_memory(name)))
     every = _Calls(found["start"].astype(np.int64), found["end"].astype(np.int64), found["name"])
     return {
         task: every.of((found["report"] == task.report) & (found["process"] == task.process))
@@ -164,10 +152,8 @@ def _allocator_churn_finding(case: Case, calls: Mapping[Task, _Calls], cost: int
         f"{case.thresholds.gap_ms:g} ms that begin in a cudaFree and outlast it count whole. The mean is over the GPUs."
     )
     ranks = tuple(sorted({case.rank_of[task] for task in calls}))
-    return Finding(
-        "allocator-churn", Severity.WARNING, sentence, advice(case), Door("gaps", filter=ALLOCATING),
-        cost, case.percent(cost), measured, TableAnswer("allocator-churn", CALL_COLUMNS, rows, len(rows)), ranks=ranks,
-    )  # fmt: skip
+    door, evidence = Door("gaps", filter=ALLOCATING), (CALL_COLUMNS, rows)
+    return case.finding("allocator-churn", sentence, advice(case), door, cost, measured, evidence, ranks=ranks)
 
 
 _NO_MEMORY = 2
@@ -176,13 +162,7 @@ _SHOWN = 40
 """The largest allocations that are shown as evidence."""
 
 
-@rule(
-    230,
-    reads=frozenset({"gpu_memory", "devices", "api_calls"}),
-    finds={
-        "memory-full": FindingKind(),
-    },
-)
+@rule(230, reads=frozenset({"gpu_memory", "devices", "api_calls"}), finds={"memory-full": FindingKind()})
 def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """GPU memory close to the size of the device: the peak, its allocations, and allocations that failed.
 
@@ -221,10 +201,8 @@ def _failures(case: Case) -> str:
             freed += pending.pop(key)
     if not failed:
         return ""
-    words = f" {number_of(failed, 'allocation')} failed."
-    if again:
-        words += f" A retry succeeded {number_of(again, 'time')}, after {number_of(freed, 'call')} that freed memory."
-    return words
+    retry = f" A retry succeeded {number_of(again, 'time')}, after {number_of(freed, 'call')} that freed memory."
+    return f" {number_of(failed, 'allocation')} failed." + (retry if again else "")
 
 
 def _device_memory_finding(case: Case, full: Sequence[DevicePeak], known: int, failures: str) -> Finding:
@@ -286,9 +264,7 @@ class _Row(NamedTuple):
 @rule(
     330,
     reads=WORK | {"gpu_page_faults", "cpu_page_faults"},
-    finds={
-        "unified-memory": FindingKind("unified memory faults and migrations"),
-    },
+    finds={"unified-memory": FindingKind("unified memory faults and migrations")},
 )
 def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     """Unified memory that moves while it is used: page faults of the GPU, and the migrations they cause.
@@ -317,8 +293,13 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
         return []
     rows.sort(key=lambda row: (-row.time, str((row.rank, row.device))))
     size = sum(row.migrated for row in rows)
-    counts = (("GPU", [row.gpu_faults for row in rows]), ("CPU", [row.cpu_faults for row in rows]))
-    met = " and ".join(_fault_words(side, [count for count in own if count is not None]) for side, own in counts)
+    counts = {"GPU": [row.gpu_faults for row in rows], "CPU": [row.cpu_faults for row in rows]}
+    met = " and ".join(
+        f"{side} page faults not recorded"
+        if all(count is None for count in own)
+        else number_of(sum(count or 0 for count in own), f"{side} page fault")
+        for side, own in counts.items()
+    )
     sentence = (
         f"Unified memory faults and migrations take {time_words(cost)} per GPU: {bytes_words(size)} migrated, {met}. "
         f"Kernels run for {100 * inside / sum(row.time for row in rows):.0f} % of this time and may wait for pages."
@@ -329,13 +310,8 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
         "A fault moves single pages and stops the threads that need them. A prefetch moves all pages at link speed.",
     )
     measured = "Union of GPU fault groups and migrations, also inside kernels. The mean is over the GPUs."
-    evidence, share = TableAnswer("unified-memory", _COLUMNS, rows, len(rows)), case.percent(cost)
-    door = Door("memory", filter="Unified")
-    return [Finding("unified-memory", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
-
-
-def _fault_words(side: str, counts: Sequence[int]) -> str:
-    return number_of(sum(counts), f"{side} page fault") if counts else f"{side} page faults not recorded"
+    door, evidence = Door("memory", filter="Unified"), (_COLUMNS, rows)
+    return [case.finding("unified-memory", sentence, advice, door, cost, measured, evidence)]
 
 
 def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int | None]:

@@ -11,14 +11,14 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import COUNT, DURATION, RANK, START, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import COUNT, DURATION, RANK, START, Column, Row, Unit
 from nsystui.base.selection import Task
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
 from nsystui.questions.host.functions import running_stretches, samples_of
 from nsystui.questions.host.naming import named_threads
 from nsystui.questions.host.segments import scheduling_of
-from nsystui.questions.host.stacks import Function, StackTree, stacks_of
+from nsystui.questions.host.stacks import StackTree, stacks_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_end, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
@@ -72,13 +72,7 @@ class _Compiling(NamedTuple):
 _NONE = _Compiling({}, ())
 
 
-@rule(
-    130,
-    reads=IDLE | {"host_samples"},
-    finds={
-        "jit-compilation": FindingKind(parts=BY_CPU),
-    },
-)
+@rule(130, reads=IDLE | {"host_samples"}, finds={"jit-compilation": FindingKind(parts=BY_CPU)})
 def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     """Compilers that run while a GPU is idle, by the stacks of CPU samples, the names of processes and NVTX ranges.
 
@@ -116,24 +110,22 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     counts = ((in_samples.rows, "CPU sample"), (in_ranges.rows, "NVTX range"))
     seen = " and ".join(number_of(sum(int(row[3] or 0) for row in own), what) for own, what in counts if own)
     sentence = f"The GPU idles during just-in-time compilation: {time_words(cost)} per GPU ({each}). Seen in {seen}."
-    advice = Advice(
-        _ADVICE.get(longest[0], _USUAL), "Code that is compiled at its first use makes the GPU wait; later uses do not."
-    )
+    reason = "Code that is compiled at its first use makes the GPU wait; later uses do not."
+    advice = Advice(_ADVICE.get(longest[0], _USUAL), reason)
     measured = (
         "Idle time around CPU samples in compilers and in NVTX ranges of compilers, in the processes of the GPUs and "
         "in compiler processes. The mean is over the GPUs."
     )
-    evidence, share = TableAnswer("jit-compilation", _COLUMNS, rows, len(rows)), case.percent(cost)
     # Before the first operation it is part of the start-up, which every program has.
     is_later = case.percent(case.mean([later])) >= case.thresholds.jit_percent
     severity = Severity.WARNING if is_later else Severity.INFO
     gist = f"just-in-time compilation by {longest[0]}"
-    door = Door("call tree" if in_samples.rows else "nvtx")
     return [
-        Finding(
-            "jit-compilation", severity, sentence, advice, door, cost, share, measured, evidence, gist=gist, times=when
+        case.finding(
+            "jit-compilation", sentence, advice, Door("call tree" if in_samples.rows else "nvtx"), cost, measured,
+            (_COLUMNS, rows), severity, gist=gist, times=when,
         )
-    ]
+    ]  # fmt: skip
 
 
 def _in_samples(case: Case) -> _Compiling:
@@ -159,10 +151,9 @@ def _in_samples(case: Case) -> _Compiling:
         for number in np.unique(compiling[compiling > 0]).tolist():
             is_own = labels == number
             part = union(stretches.starts[is_own], stretches.ends[is_own])
-            times.setdefault((owner, names[number - 1]), []).append(part)
-            rows.append(
-                (thread.rank, names[number - 1], f"{thread.name} {thread.tid}", int((compiling == number).sum()))
-            )
+            name, count = names[number - 1], int((compiling == number).sum())
+            times.setdefault((owner, name), []).append(part)
+            rows.append((thread.rank, name, f"{thread.name} {thread.tid}", count))
     return _Compiling(times, rows)
 
 
@@ -174,13 +165,11 @@ def _in_ranges(case: Case) -> _Compiling:
     columns, conditions = table.c, where(table, case.chosen)
     every = re.compile("|".join(_IN_RANGES.values()), re.IGNORECASE)
     asked = sa.select(FOLDED_LABEL).where(*conditions).distinct()
-    kept = of_all_reports(
-        session,
-        case.chosen,
-        table,
-        "ranges of compilers",
-        lambda: [one for one in session.rows(asked) if every.search(one[0] or "")],
-    )
+
+    def of_compilers() -> list[tuple[Any, ...]]:
+        return [one for one in session.rows(asked) if every.search(one[0] or "")]
+
+    kept = of_all_reports(session, case.chosen, table, "ranges of compilers", of_compilers)
     names = [str(name) for (name,) in kept]
     times: dict[tuple[object, str], list[Intervals]] = {}
     rows: list[Row] = []
@@ -203,18 +192,15 @@ def _in_ranges(case: Case) -> _Compiling:
 
 def _kinds(tree: StackTree) -> NDArray[np.int64]:
     """The compiler in the stack of each node: 1 for the first of `_COMPILERS`, 0 for none."""
-    own = np.array([_kind(one) for one in tree.functions] or [0], np.int64)
+    words = [f"{one.library} {one.name}" for one in tree.functions]
+    kinds = [next((n for n, one in enumerate(_COMPILERS.values(), 1) if one.search(text)), 0) for text in words]
+    own = np.array(kinds or [0], np.int64)
     found = np.where(tree.function >= 0, own[tree.function], 0)
     for first, last in pairwise([*tree.levels.tolist()[1:], len(tree)]):
         above = found[tree.parent[first:last]]
         here = found[first:last]
         found[first:last] = np.where((here == 0) | ((above > 0) & (above < here)), above, here)
     return found
-
-
-def _kind(function: Function) -> int:
-    words = f"{function.library} {function.name}"
-    return next((number for number, one in enumerate(_COMPILERS.values(), 1) if one.search(words)), 0)
 
 
 _CONTEXT, _HOST_MEMORY, _LAUNCHES = "context-creation", "host-allocation", "first-launches"
@@ -269,7 +255,7 @@ def first_use(case: Case) -> Sequence[Finding | NotChecked]:
     See docs/numbers.md#first-use.
     """
     if not case.job.session.count(tables.api_calls) or not case.devices:
-        return [NotChecked("context-creation", "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`")]
+        return [NotChecked(_CONTEXT, "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`")]
     contexts = _contexts(case)
     found = [_context_finding(case, contexts), _host_memory(case, contexts), _first_launches(case)]
     return [one for one in found if one is not None]
@@ -291,8 +277,7 @@ def _contexts(case: Case) -> list[_First]:
     for task, (before, usual, whole) in sorted(_compared(case, first).items()):
         call, length = first[task], first[task].end - first[task].start
         if before < _FIRST_CALLS and (usual is None or length >= _LATER * usual):
-            share = 100 * length / float(whole or 1)
-            extra = length - round(usual or 0)
+            share, extra = 100 * length / float(whole or 1), length - round(usual or 0)
             found.append(_First(case.rank_of[task], call.name, call.start, call.end, extra, share))
     return found
 
@@ -314,11 +299,8 @@ def _first_long_calls(case: Case) -> dict[Task, _Call]:
         .join_from(calls, asked, sa.and_(calls.c.report == asked.c.report, calls.c.process == asked.c.process))
         .where(*where(calls, case.chosen), end - start >= least, start < asked.c.begin)
     )
-    found: dict[Task, _Call] = {}
-    for report, process, *values in case.job.session.rows(query):
-        call = _Call(*values)
-        found[Task(report, process)] = min(found.get(Task(report, process), call), call)
-    return found
+    rows = sorted(case.job.session.rows(query), reverse=True)  # the first call of a process last
+    return {Task(report, process): _Call(*values) for report, process, *values in rows}
 
 
 def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[int, float | None, int | None]]:
@@ -330,14 +312,10 @@ def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[
     asked = _given(columns, [(task, one.start, one.row, one.name) for task, one in candidates.items()])
     start, own = job_start(calls), asked.c
     is_before = sa.or_(start < own.start, sa.and_(start == own.start, calls.c.row < own.row))
+    before = sa.func.count().filter(is_before, calls.c.end.is_not(None))
+    usual = sa.func.median(duration(calls)).filter(calls.c.name == own.name, start > own.start)
     query = (
-        sa.select(
-            calls.c.report,
-            calls.c.process,
-            sa.func.count().filter(is_before, calls.c.end.is_not(None)),
-            sa.func.median(duration(calls)).filter(calls.c.name == own.name, start > own.start),
-            sa.func.sum(duration(calls)),
-        )
+        sa.select(calls.c.report, calls.c.process, before, usual, sa.func.sum(duration(calls)))
         .join_from(calls, asked, sa.and_(calls.c.report == asked.c.report, calls.c.process == asked.c.process))
         .where(*where(calls, case.chosen))
         .group_by(calls.c.report, calls.c.process)
@@ -347,12 +325,10 @@ def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[
 
 def _given(columns: Mapping[str, Any], rows: Sequence[tuple[Any, ...]]) -> sa.CTE:
     """Values of tasks as a table to join with: the first one of each row is the task."""
-    names: list[sa.ColumnClause[Any]] = [sa.column(name, kind) for name, kind in {**_TASK, **columns}.items()]
+    kinds = {"report": sa.BigInteger, "process": sa.BigInteger, **columns}
+    names: list[sa.ColumnClause[Any]] = [sa.column(name, kind) for name, kind in kinds.items()]
     data = [(task.report, task.process, *values) for task, *values in rows]
     return sa.select(sa.values(*names, name="given").data(data)).cte("asked")
-
-
-_TASK: Mapping[str, type[Any]] = {"report": sa.BigInteger, "process": sa.BigInteger}
 
 
 def _context_finding(case: Case, contexts: Sequence[_First]) -> Finding | None:
@@ -360,8 +336,9 @@ def _context_finding(case: Case, contexts: Sequence[_First]) -> Finding | None:
         return None
     cost = sum(one.extra for one in contexts) // len(case.tasks)
     longest = max(contexts, key=lambda one: (one.extra, -one.rank))
+    name = _function(longest.name)
     sentence = (
-        f"The first {_function(longest.name)} takes {time_words(longest.end - longest.start)}, "
+        f"The first {name} takes {time_words(longest.end - longest.start)}, "
         f"{longest.share:.0f} % of the time in CUDA calls. This call creates the CUDA context and loads the program's "
         f"modules ({rank_words(one.rank for one in contexts)})."
     )
@@ -370,15 +347,10 @@ def _context_finding(case: Case, contexts: Sequence[_First]) -> Finding | None:
         "Every process creates its context once, in its first CUDA call. In a long run, this does not matter.",
     )
     rows: list[Row] = [(one.rank, _function(one.name), one.start, one.end - one.start) for one in contexts]
-    evidence = TableAnswer(
-        _CONTEXT, (RANK, Column("call", header="Call", label="call"), START, DURATION), rows, len(rows)
-    )
+    evidence = (RANK, Column("call", header="Call", label="call"), START, DURATION), rows
     measured = "The first long CUDA call of each process, minus its usual time later. The mean is over the ranks."
-    ranks = tuple(sorted(one.rank for one in contexts))
-    return Finding(
-        _CONTEXT, Severity.INFO, sentence, advice, Door("api", filter=_function(longest.name)), cost,
-        case.percent(cost), measured, evidence, ranks=ranks,
-    )  # fmt: skip
+    ranks, door, severity = sorted(one.rank for one in contexts), Door("api", filter=name), Severity.INFO
+    return case.finding(_CONTEXT, sentence, advice, door, cost, measured, evidence, severity, ranks=tuple(ranks))
 
 
 def _function(name: str) -> str:
@@ -424,11 +396,8 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
         "Idle time in cudaHostAlloc, cudaMallocHost, cudaFreeHost, cudaHostRegister, cudaHostUnregister and their "
         "driver calls, without the creation of the context. The mean is over the GPUs."
     )
-    evidence = TableAnswer(_HOST_MEMORY, CALL_COLUMNS, rows, len(rows))
-    return Finding(
-        _HOST_MEMORY, Severity.WARNING, sentence, advice, Door("api", filter="Host"), cost, case.percent(cost),
-        measured, evidence, times=when,
-    )  # fmt: skip
+    door, evidence = Door("api", filter="Host"), (CALL_COLUMNS, rows)
+    return case.finding(_HOST_MEMORY, sentence, advice, door, cost, measured, evidence, times=when)
 
 
 def longest_calls(rows: Sequence[Row]) -> str:
@@ -487,11 +456,7 @@ def _first_launches(case: Case) -> Finding | None:
         "First launches of 0.1 ms or more and of three times the median of the kernel, minus that median, while the "
         "GPU is idle. Kernels launched once do not count. The mean is over the GPUs."
     )
-    evidence = TableAnswer(_LAUNCHES, _KERNELS, rows, len(rows))
-    return Finding(
-        _LAUNCHES, Severity.WARNING, sentence, advice, Door("kernels"), cost, case.percent(cost), measured, evidence,
-        times=when,
-    )  # fmt: skip
+    return case.finding(_LAUNCHES, sentence, advice, Door("kernels"), cost, measured, (_KERNELS, rows), times=when)
 
 
 def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
@@ -499,23 +464,18 @@ def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
     kernels, calls = tables.kernels, tables.api_calls
     places = (kernels.c.report, kernels.c.process, kernels.c.device)
     start, end = job_start(calls), job_end(calls)
+    first = sa.func.min(start), sa.func.arg_min(end, start)
+    # The lower median: of two launches the short one, which is the later one where the first is long.
+    usual = sa.func.quantile_disc(end - start, 0.5)
     query = (
-        sa.select(
-            *places,
-            kernels.c.short_name,
-            sa.func.min(start),
-            sa.func.arg_min(end, start),
-            # The lower median: of two launches the short one, which is the later one where the first is long.
-            sa.func.quantile_disc(end - start, 0.5),
-            sa.func.count(),
-        )
+        sa.select(*places, kernels.c.short_name, *first, usual, sa.func.count())
         .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(*where(kernels, case.chosen), calls.c.end.is_not(None))
         .group_by(*places, kernels.c.short_name, kernels.c.name)
         .having(sa.func.count() > 1)
     )
     found: dict[Place, list[_Launch]] = {}
-    for report, process, device, name, first, until, median, count in case.job.session.rows(query):
-        one = _Launch(str(name), int(first), int(until), float(median), int(count))
+    for report, process, device, name, begin, until, median, count in case.job.session.rows(query):
+        one = _Launch(str(name), int(begin), int(until), float(median), int(count))
         found.setdefault((Task(report, process), device), []).append(one)
     return found

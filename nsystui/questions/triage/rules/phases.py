@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nsystui.questions.blocking.phase_table import budget_of_phases, is_host_bound
 from nsystui.questions.steps.phases import PHASES
 from nsystui.questions.triage.case import Case, number_of, time_words
-from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
+from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 
 
@@ -45,5 +45,4 @@ def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
         "Such steps are as long as the host takes for them; a faster GPU changes nothing.",
     )
     measured = "Launch-starved time in the steps of these phases. The mean is over the GPUs."
-    share, door = case.percent(cost), Door("steps by phase")
-    return [Finding("host-bound", Severity.WARNING, sentence, advice, door, cost, share, measured, table)]
+    return [case.finding("host-bound", sentence, advice, Door("steps by phase"), cost, measured, table)]

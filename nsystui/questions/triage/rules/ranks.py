@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from nsystui.base.answer import DEVICE, HOST, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DEVICE, HOST, RANK, Column, Row, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
@@ -21,7 +21,17 @@ from nsystui.questions.queries.conditions import Condition, duration, job_end, j
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import shares_clock
-from nsystui.questions.triage.case import Case, Spans, by_place, number_of, rank_words, spans, time_words, worked_by
+from nsystui.questions.triage.case import (
+    Case,
+    Spans,
+    by_place,
+    bytes_words,
+    number_of,
+    rank_words,
+    spans,
+    time_words,
+    worked_by,
+)  # fmt: skip
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import FEWEST, Kernel, KernelLaunches, kernel_launches
 from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_CPU, WORK, FindingKind, rule
@@ -79,9 +89,7 @@ class _MpiWaitsRow(NamedTuple):
 @rule(
     300,
     reads=WORK | {"mpi_calls", "nvtx_ranges", "api_calls"},
-    finds={
-        "mpi-waits": FindingKind("blocking MPI calls", parts=BY_CPU),
-    },
+    finds={"mpi-waits": FindingKind("blocking MPI calls", parts=BY_CPU)},
 )
 def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Blocking MPI calls in which a GPU has nothing to do: |U(blocking calls) \ U(GPU work)| of a rank.
@@ -92,7 +100,8 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     """
     if not has_mpi(case.job.session):
         return [NotChecked("mpi-waits", f"needs MPI calls: {canonical.MPI_CALLS.record}")]
-    table, conditions = _calls(case)
+    table = mpi_rows(case.job.session)
+    conditions: list[Condition] = [sa.func.regexp_matches(table.c.name, f"^{_BLOCKING}", type_=sa.Boolean)]
     calls = spans(case, table, conditions)
     waited = {item: _waited(case, item, calls) for item in case.ranks}
     if not waited:
@@ -136,35 +145,17 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     if slow is not None:
         pair, usual = slow
         numbers = " and ".join(str(case.rank_of[task]) for task in pair.tasks)
-        size = format_value(Unit.BYTES, round(pair.size))
+        rate, others = (format_value(Unit.RATE, one) for one in (pair.rate, usual))
         sentence += (
-            f" Ranks {numbers} exchange messages of {size} at {_rate(pair.rate)}, the other pairs at {_rate(usual)}. "
-            "The other ranks wait for this pair."
+            f" Ranks {numbers} exchange messages of {bytes_words(round(pair.size))} at {rate}, the other pairs at "
+            f"{others}. The other ranks wait for this pair."
         )
         advice = _SLOW_PAIR
     when, with_gpu = (" while the GPU is idle, from the first step on", " with a GPU") if on_gpus else ("", "")
     measured = f"Time in blocking MPI calls (threads merged){when}. The mean is over the ranks{with_gpu}."
-    evidence = TableAnswer("mpi-waits", _MPI_WAITS_COLUMNS, rows, len(rows))
-    share, ranks = case.percent(cost), tuple(sorted(item.rank for item in judged if waited[item].length))
-    door = Door("mpi")
-    return [
-        Finding(
-            "mpi-waits",
-            Severity.WARNING if is_steady else Severity.INFO,
-            sentence,
-            advice,
-            door,
-            cost,
-            share,
-            measured,
-            evidence,
-            ranks=ranks,
-        )
-    ]
-
-
-def _rate(rate: float) -> str:
-    return format_value(Unit.RATE, rate)
+    ranks = tuple(sorted(item.rank for item in judged if waited[item].length))
+    evidence, severity = (_MPI_WAITS_COLUMNS, rows), Severity.WARNING if is_steady else Severity.INFO
+    return [case.finding("mpi-waits", sentence, advice, Door("mpi"), cost, measured, evidence, severity, ranks=ranks)]
 
 
 def _slow_pair(pairs: Sequence[Pair]) -> tuple[Pair, float] | None:
@@ -177,12 +168,6 @@ def _slow_pair(pairs: Sequence[Pair]) -> tuple[Pair, float] | None:
         return None
     usual = median(one.rate for one in alike)
     return (slowest, usual) if slowest.rate * _SLOW <= usual else None
-
-
-def _calls(case: Case) -> tuple[sa.FromClause, list[Condition]]:
-    """The rows of MPI calls, and the conditions for those that block."""
-    rows = mpi_rows(case.job.session)
-    return rows, [sa.func.regexp_matches(rows.c.name, f"^{_BLOCKING}", type_=sa.Boolean)]
 
 
 def _waited(case: Case, item: RankedTask, calls: Spans) -> Intervals:
@@ -245,16 +230,14 @@ def _rows(
         .where(*where(table, case.chosen), *conditions, table.c.end.is_not(None))
         .group_by(table.c.report, table.c.process, table.c.name)
     )
-    named: dict[tuple[int, int], list[tuple[int, str, int]]] = {}
+    named: dict[Task, list[tuple[int, str, int]]] = {}
     for report, process, name, count, time in case.job.session.rows(query):
-        named.setdefault((report, process), []).append((int(time or 0), str(name), int(count)))
+        named.setdefault(Task(report, process), []).append((int(time or 0), str(name), int(count)))
     rows: list[_MpiWaitsRow] = []
     for item, own in waited.items():
-        names = named.get((item.task.report, item.task.process), [])
-        most = max(names)[1] if names else None
-        count = sum(count for _, _, count in names)
-        inside, exchange = calls.of(item.task).length, spent.get(item.task)
-        rows.append(_MpiWaitsRow(item.rank, item.host or None, own.length, inside, count, most, exchange))
+        names, inside = named.get(item.task, []), calls.of(item.task).length
+        most, count = max(names)[1] if names else None, sum(count for _, _, count in names)
+        rows.append(_MpiWaitsRow(item.rank, item.host or None, own.length, inside, count, most, spent.get(item.task)))
     return sorted(rows, key=lambda row: (-(row.exchange or 0), -row.waited, row.rank))
 
 
@@ -291,11 +274,8 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("different-work", "needs the GPU work of at least two ranks of one job")]
     steps = {len(case.steps[item.task]) if item.task in case.steps else None for item in ranks}
     if len(steps) > 1:
-        return [
-            NotChecked(
-                "different-work", "needs ranks with the same number of steps: choose a window of all ranks with --time"
-            )
-        ]
+        why = "needs ranks with the same number of steps: choose a window of all ranks with --time"
+        return [NotChecked("different-work", why)]
     kernels = np.array([computed[item.task].kernels for item in ranks], float)
     busy = np.array([computed[item.task].time for item in ranks], float)
     least = 1 + case.thresholds.work_difference_percent / 100
@@ -324,11 +304,8 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     order = sorted(range(len(ranks)), key=lambda place: (-busy[place], ranks[place].rank))
     rows: list[Row] = [(ranks[place].rank, int(kernels[place]), common, int(busy[place])) for place in order]
     measured = "Compute time |U(K)| of the rank with the most, minus the mean of all ranks of its model part."
-    evidence, share = TableAnswer("different-work", _DIFFERENT_WORK_COLUMNS, rows, len(rows)), case.percent(cost)
-    door, ranked = Door("ranks", sort="kernels"), tuple(more)
-    found = Finding(
-        "different-work", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranked
-    )
+    door, evidence = Door("ranks", sort="kernels"), (_DIFFERENT_WORK_COLUMNS, rows)
+    found = case.finding("different-work", sentence, advice, door, cost, measured, evidence, ranks=tuple(more))
     return [found, *remarks]
 
 
@@ -358,9 +335,7 @@ class _Gpu:
 @rule(
     360,
     reads=frozenset({"kernels", "devices", "nvtx_ranges", "api_calls"}),
-    finds={
-        "slow-place": FindingKind("slow GPUs of one place", parts=BY_COMMUNICATION),
-    },
+    finds={"slow-place": FindingKind("slow GPUs of one place", parts=BY_COMMUNICATION)},
 )
 def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
     """Hosts, or places in hosts (NUMA nodes, PCI addresses), on whose GPUs the same kernels take longer than elsewhere.
@@ -372,17 +347,14 @@ def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
     gpus = _gpus(case) if shares_clock(case.reports) else []
     hosts = {one.host for one in gpus}
     if len(hosts) < 2 or "" in hosts:
-        return [
-            NotChecked("slow-place", "needs the same kernels on GPUs of at least two hosts, and the names of the hosts")
-        ]
+        why = "needs the same kernels on GPUs of at least two hosts, and the names of the hosts"
+        return [NotChecked("slow-place", why)]
     found = [_judged(case, gpus, host, [one for one in gpus if one.host == host]) for host in sorted(hosts)]
     if not any(found):
-        places = {place: [one for one in gpus if one.place == place] for place in {one.place for one in gpus} - {""}}
-        found = [
-            _judged(case, gpus, place, own)
-            for place, own in sorted(places.items())
-            if len({one.host for one in own}) > 1
-        ]
+        places = sorted({one.place for one in gpus} - {""})
+        groups = {place: [one for one in gpus if one.place == place] for place in places}
+        is_shared = {place: len({one.host for one in own}) > 1 for place, own in groups.items()}
+        found = [_judged(case, gpus, place, own) for place, own in groups.items() if is_shared[place]]
     return [one for one in found if one is not None]
 
 
@@ -409,25 +381,16 @@ def _judged(case: Case, gpus: Sequence[_Gpu], name: str, own: Sequence[_Gpu]) ->
         "Compare clocks, power cap, temperature and other users with those of another place, or leave this place out.",
         "Kernels and grids are the same and all GPUs of this place are slow, so the cause is what these GPUs share.",
     )
-    rows: list[Row] = [
-        (
-            one.rank,
-            one.host,
-            one.place or None,
-            one.device,
-            100 * (one.slowness / usual - 1),
-            one.compute,
-            lost.get(one),
-        )
-        for one in sorted(gpus, key=lambda one: (-one.slowness, one.rank))
-    ]
+    rows: list[Row] = []
+    for one in sorted(gpus, key=lambda one: (-one.slowness, one.rank)):
+        slower = 100 * (one.slowness / usual - 1)
+        rows.append((one.rank, one.host, one.place or None, one.device, slower, one.compute, lost.get(one)))
     measured = (
         "Compute time |U(K)| of these GPUs, minus the compute time at the pace of the other GPUs (same kernel name, "
         "grid and block). The mean is over these GPUs."
     )
-    evidence, share = TableAnswer("slow-place", _SLOW_PLACES_COLUMNS, rows, len(rows)), case.percent(cost)
-    door = Door("ranks", sort="kernels")
-    return Finding("slow-place", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence, ranks=ranks)
+    door, evidence = Door("ranks", sort="kernels"), (_SLOW_PLACES_COLUMNS, rows)
+    return case.finding("slow-place", sentence, advice, door, cost, measured, evidence, ranks=ranks)
 
 
 def _gpus(case: Case) -> list[_Gpu]:
@@ -446,24 +409,21 @@ def _gpus(case: Case) -> list[_Gpu]:
         of_gpu.setdefault((one.task, one.device), []).append(one)
     found = []
     for device in case.devices:
-        place = device.device
-        own = of_gpu.get((place.task.task, place.device), [])
+        place, key = device.device, (device.device.task.task, device.device.device)
+        own = of_gpu.get(key, [])
         here = sum(one.count * one.usual for one in own)
         elsewhere = sum(one.count * usual[part_of.get(one.task), one.kernel] for one in own)
         if elsewhere:
-            where_ = places.get((place.task.task.report, place.task.task.process, place.device), "")
-            compute = device.breakdown(case.window_of(device)).kernels
-            found.append(_Gpu(place.task.rank, place.task.host, where_, place.device, here / elsewhere, compute))
+            compute, name = device.breakdown(case.window_of(device)).kernels, places.get(key, "")
+            found.append(_Gpu(place.task.rank, place.task.host, name, place.device, here / elsewhere, compute))
     return found
 
 
-def _places(case: Case) -> Mapping[tuple[int, int, int], str]:
+def _places(case: Case) -> dict[tuple[Task, int], str]:
     """The place of each GPU in its host: its NUMA node where nsys records it, else its PCI address."""
-    table = tables.devices
-    query = sa.select(table.c.report, table.c.process, table.c.device, table.c.numa, table.c.bus).where(
-        table.c.process.is_not(None)
-    )
+    table = tables.devices.c
+    query = sa.select(table.report, table.process, table.device, table.numa, table.bus)
     return {
-        (report, process, device): f"NUMA node {numa}" if numa is not None else f"PCI {bus}" if bus else ""
-        for report, process, device, numa, bus in case.job.session.rows(query)
+        (Task(report, process), device): f"NUMA node {numa}" if numa is not None else f"PCI {bus}" if bus else ""
+        for report, process, device, numa, bus in case.job.session.rows(query.where(table.process.is_not(None)))
     }

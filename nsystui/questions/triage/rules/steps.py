@@ -4,35 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import DEVICE, RANK, Column, TableAnswer, Unit
+from nsystui.base.answer import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task, Window
 from nsystui.base.text import few
 from nsystui.questions.algebra.intervals import Intervals, union
 from nsystui.questions.blocking.parts import PARTS
-from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.causes import NOTHING
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNED, HostCopies, mostly
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.steps.task_steps import NO_PHASE
-from nsystui.questions.triage.case import (
-    Case,
-    Place,
-    Spans,
-    bytes_words,
-    covered,
-    number_of,
-    rank_words,
-    spans,
-    time_words,
-)
+from nsystui.questions.triage.case import Case, Place, bytes_words, covered, number_of, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
@@ -96,16 +84,15 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     in_gaps = min(_mean(idle), cost)
     if in_gaps:
         sentence += f" Of the lost {time_words(cost)}, {time_words(in_gaps)} is idle time in long gaps."
+    reason = f"Only {rank_words(ranks, case.ranks)} had slow steps, so the cause is no work that all ranks share."
     if len(steps) == 1:
         reason = "One rank alone does not show whether the other ranks were slow, too."
     elif len(ranks) == len(steps):
         reason = "Every rank had slow steps, so the cause is work or waiting that all ranks share."
-    else:
-        reason = f"Only {rank_words(ranks, case.ranks)} had slow steps, so the cause is no work that all ranks share."
     text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."
     advice = Advice(text, reason)
-    found = _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "the median step", window, ranks)
-    return replace(found, under="idle-gaps" if 2 * in_gaps >= cost else "", times=when)
+    found = _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "the median step", ranks)
+    return replace(found, window=window, under="idle-gaps" if 2 * in_gaps >= cost else "", times=when)
 
 
 def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
@@ -146,14 +133,10 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
 
 
 def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
-    lost = []
-    for one in steps.values():
-        lost.append(float(np.maximum(one.duration - one.typical, 0)[:warm_up].sum()))
-    cost = _mean(lost)
+    cost = _mean([float(np.maximum(one.duration - one.typical, 0)[:warm_up].sum()) for one in steps.values()])
     if not warm_up or case.percent(cost) < case.thresholds.warm_up_percent:
         return None
-    first = next(iter(steps.values()))
-    until = int(first.start[warm_up])
+    until = int(next(iter(steps.values())).start[warm_up])
     work = _work_of(case, steps, warm_up)
     sentence = f"The warm-up ({number_of(warm_up, 'step')}) takes {time_words(cost)} longer than median steps.{work}"
     advice = Advice(
@@ -161,7 +144,7 @@ def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Findi
         "Costs that a program pays once distort the shares of a short capture.",
     )
     ranks = {case.rank_of[task] for task in steps}
-    return _finding(case, "warm-up", Severity.INFO, sentence, advice, cost, "the median step", None, ranks)
+    return _finding(case, "warm-up", Severity.INFO, sentence, advice, cost, "the median step", ranks)
 
 
 def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
@@ -189,26 +172,16 @@ def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding
         "Compare a late step with an early step (`nsystui diff` with --time-a and --time-b).",
         "The comparison shows whether kernels take longer, run more often, or leave more idle time between them.",
     )
-    measured = "the median of the first third"
-    return _finding(case, "drift", Severity.WARNING, sentence, advice, _mean(lost), measured, None, ranks)
+    over = "the median of the first third"
+    return _finding(case, "drift", Severity.WARNING, sentence, advice, _mean(lost), over, ranks)
 
 
 def _finding(
-    case: Case,
-    name: str,
-    severity: Severity,
-    sentence: str,
-    advice: Advice,
-    cost: int,
-    over: str,
-    window: Window | None,
-    ranks: set[int],
+    case: Case, name: str, severity: Severity, sentence: str, advice: Advice, cost: int, over: str, ranks: set[int]
 ) -> Finding:
     evidence = steps_across_ranks(list(case.ranks), case.job.steps(case.step_name), case.chosen.window)
-    measured = f"Time of these steps above {over}. The mean is over the ranks."
-    numbers = tuple(sorted(ranks))
-    share = case.percent(cost)
-    return Finding(name, severity, sentence, advice, _DOOR, cost, share, measured, evidence, window, numbers)
+    measured, numbers = f"Time of these steps above {over}. The mean is over the ranks.", tuple(sorted(ranks))
+    return case.finding(name, sentence, advice, _DOOR, cost, measured, evidence, severity, ranks=numbers)
 
 
 _HOST_TO_DEVICE = (1, 11)
@@ -224,22 +197,10 @@ _COLUMNS = (
 )
 
 
-class _Row(NamedTuple):
-    rank: int
-    device: int
-    steps: int
-    copies: int
-    bytes: int
-    time: int
-    exposed: int
-
-
 @rule(
     320,
     reads=WORK | {"nvtx_ranges", "api_calls"},
-    finds={
-        "step-traffic": FindingKind("host-to-device copies within steps", parts=BY_COPIES + BY_CPU),
-    },
+    finds={"step-traffic": FindingKind("host-to-device copies within steps", parts=BY_COPIES + BY_CPU)},
 )
 def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Host-to-device traffic inside the steps that no kernel hides, |U(M, host to device) \ U(K)|."""
@@ -249,30 +210,29 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     if not devices:
         return [NotChecked("step-traffic", "needs steps (`nsystui steps` says why there are none)")]
     copies = spans(case, tables.memory_ops, [tables.memory_ops.c.copy_kind.in_(_HOST_TO_DEVICE)], by_device=True)
-    sizes = _sizes(case)
-    rows = [_row(case, device, copies, sizes) for device in devices]
-    cost = case.mean(row.exposed for row in rows)
+    sizes, rows = _sizes(case), list[tuple[int, ...]]()
+    for device in devices:
+        place, window = device.device, case.working(device)
+        local = copies.of(place.task.task, place.device).clip(window.start, window.end)
+        exposed, steps = local.length - device.parts.kernels.shared_with(local), len(case.steps[place.task.task]) or 1
+        count, size = sizes.get((place.task.task, place.device), (0, 0))
+        rows.append((place.task.rank, place.device, steps, count, round(size / steps), local.length, exposed))
+    cost = case.mean(exposed for *_, exposed in rows)
     if case.percent(cost) < case.thresholds.traffic_percent:
         return []
-    rows.sort(key=lambda row: (-row.exposed, str((row.rank, row.device))))
-    size = float(np.mean([row.bytes for row in rows]))
-    whole = float(np.mean([row.time for row in rows]))
+    rows.sort(key=lambda row: (-row[-1], str(row[:2])))
+    per_step, whole = (float(np.mean([row[column] for row in rows])) for column in (4, 5))
     uploads = [one for one in case.host_copies if one.kind == HOST_TO_DEVICE]
+    kinds = f" ({'; '.join(one.words for one in uploads[:2])})" if uploads else ""
     sentence = (
-        f"On average, each step copies {bytes_words(size)} per GPU from the host. The copies of all steps take "
-        f"{time_words(whole)} per GPU, and no kernel hides {time_words(cost)} of this{_memory(uploads)}."
+        f"On average, each step copies {bytes_words(per_step)} per GPU from the host. The copies of all steps take "
+        f"{time_words(whole)} per GPU, and no kernel hides {time_words(cost)} of this{kinds}."
     )
-    advice = _advice(uploads)
     measured = (
         "Host-to-device copies from the first step on that no kernel of the GPU overlaps. The mean is over the GPUs."
     )
-    evidence, share = TableAnswer("step-traffic", _COLUMNS, rows, len(rows)), case.percent(cost)
-    door = Door("memory")
-    return [Finding("step-traffic", Severity.WARNING, sentence, advice, door, cost, share, measured, evidence)]
-
-
-def _memory(uploads: Sequence[HostCopies]) -> str:
-    return f" ({'; '.join(one.words for one in uploads[:2])})" if uploads else ""
+    advice, evidence = _advice(uploads), (_COLUMNS, rows)
+    return [case.finding("step-traffic", sentence, advice, Door("memory"), cost, measured, evidence)]
 
 
 def _advice(uploads: Sequence[HostCopies]) -> Advice:
@@ -290,15 +250,6 @@ def _advice(uploads: Sequence[HostCopies]) -> Advice:
     else:
         how = "Prefetch the rest on a separate stream."
     return Advice(f"{first} {how}", reason)
-
-
-def _row(case: Case, device: DeviceIntervals, copies: Spans, sizes: Mapping[Place, tuple[int, int]]) -> _Row:
-    place, window = device.device, case.working(device)
-    own = copies.of(place.task.task, place.device).clip(window.start, window.end)
-    exposed = own.length - device.parts.kernels.shared_with(own)
-    steps = max(len(case.steps[place.task.task]), 1)
-    count, size = sizes.get((place.task.task, place.device), (0, 0))
-    return _Row(place.task.rank, place.device, steps, count, round(size / steps), own.length, exposed)
 
 
 def _sizes(case: Case) -> dict[Place, tuple[int, int]]:

@@ -1,0 +1,114 @@
+"""The size of ``nsystui/`` against ``size_limits.toml``: limits only fall (docs/contributing.md#size).
+
+How each measure is counted:
+
+* ``lines``: all lines of all Python files.
+* ``code``: lines that are not blank, not a comment alone, not in a docstring (the first statement of a module, class or
+  function) and not in an import.
+* ``files``: Python files.
+* ``any``: uses and imports of the name ``Any``.
+* ``long_functions``: functions whose lines from ``def`` to the end, with docstring, are more than 40.
+* ``branching_functions``: functions with more than 15 paths. A function has one path, and one more for each ``if``
+  (also in an expression), ``for``, ``while``, ``except``, ``assert``, comprehension, and operand of ``and`` or ``or``
+  after the first. A nested function's paths also count for the outer function.
+
+``python tests/test_size.py --lower`` sets each limit to the measure if the measure is below it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+PROGRAM = Path(__file__).parents[1] / "nsystui"
+LIMITS = Path(__file__).parent / "size_limits.toml"
+WORDS = {
+    "lines": "lines", "code": "lines of code", "files": "files", "any": "uses of Any",
+    "long_functions": "functions above 40 lines", "branching_functions": "functions with more than 15 paths",
+}  # fmt: skip
+HAS_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+BRANCHES = (
+    *(ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While),
+    *(ast.ExceptHandler, ast.Assert, ast.comprehension),
+)
+
+
+def measured(source: str) -> Counter[str]:
+    """Return the measures of one file."""
+    lines = source.splitlines()
+    code = {number for number, line in enumerate(lines, 1) if line.strip() and not line.strip().startswith("#")}
+    sizes = Counter(lines=len(lines), files=1)
+    functions: list[tuple[int, int]] = []
+    branches: list[int] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, HAS_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+            code.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            code.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
+            sizes["any"] += sum(alias.name == "Any" for alias in node.names)
+        elif isinstance(node, ast.Name):
+            sizes["any"] += node.id == "Any"
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.append((node.lineno, node.end_lineno or 0))
+        elif isinstance(node, ast.BoolOp):
+            branches += [node.lineno] * (len(node.values) - 1)
+        elif isinstance(node, BRANCHES):
+            branches.append(node.target.lineno if isinstance(node, ast.comprehension) else node.lineno)
+    sizes["code"] = len(code)
+    sizes["long_functions"] = sum(end - start >= 40 for start, end in functions)
+    paths = (1 + sum(start <= line <= end for line in branches) for start, end in functions)
+    sizes["branching_functions"] = sum(number > 15 for number in paths)
+    return sizes
+
+
+def measures() -> dict[str, int]:
+    """Return the measures of the whole program."""
+    total = sum((measured(path.read_text(encoding="utf-8")) for path in PROGRAM.rglob("*.py")), Counter())
+    return {name: total[name] for name in WORDS}
+
+
+def limits() -> dict[str, int]:
+    return tomllib.loads(LIMITS.read_text(encoding="utf-8"))
+
+
+def lower() -> None:
+    """Write the smaller of each limit and its measure."""
+    sizes = measures()
+    least = [f"{name} = {min(limit, sizes[name])}\n" for name, limit in limits().items()]
+    LIMITS.write_text("# The most that nsystui/ may have: see test_size.py.\n" + "".join(least), encoding="utf-8")
+
+
+def test_the_program_is_within_its_limits_and_they_are_as_low_as_it_has_reached():
+    sizes, most = measures(), limits()
+    assert sizes.keys() == most.keys()
+    above = [
+        f"nsystui/ has {sizes[name]} {what}, the limit is {most[name]}: remove {sizes[name] - most[name]} elsewhere. "
+        "Only a change that adds a capability may raise a limit, with a line in CHANGELOG.md."
+        for name, what in WORDS.items()
+        if sizes[name] > most[name]
+    ]
+    assert not above, "\n".join(above)
+    below = [name for name in WORDS if sizes[name] < most[name]]
+    assert not below, f"nsystui/ is smaller than its limits ({', '.join(below)}): python tests/test_size.py --lower"
+
+
+def test_each_measure_counts_what_it_is_called_after():
+    paths = "    if a and b and c:\n        pass\n" * 5
+    source = f'"""Two\nlines."""\nfrom typing import Any\n\n# a comment\n\ndef f(a, b, c: Any) -> None:\n{paths}'
+    counted = Counter(lines=17, code=11, files=1, any=2)
+    assert +measured(source) == counted + Counter(branching_functions=1), "1 + 5 * (1 + 2) paths"
+    assert +measured(source.replace("if a and b and c:", "for _ in a or b:", 1)) == counted
+    longer = "def f():\n" + "    x = [y for y in z]\n" * 39
+    assert measured(longer)["long_functions"] == 0
+    assert +measured(longer + "    pass\n") == Counter(
+        lines=41, code=41, files=1, long_functions=1, branching_functions=1
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--lower"]:
+        sys.exit("usage: python tests/test_size.py --lower")
+    lower()
