@@ -14,8 +14,8 @@ import sqlalchemy as sa
 import synthetic
 from program import FEW, in_time, run
 from support import edit, native, native_count, shared
+from synthetic import demo
 
-from nsystui import demo
 from nsystui.base.errors import ExportError
 from nsystui.store import tables
 from nsystui.store.session import Session

@@ -5,8 +5,7 @@ from __future__ import annotations
 import program
 import pytest
 from support import edit
-
-from nsystui import demo
+from synthetic import demo
 
 DIGITS = "9" * 5_000
 

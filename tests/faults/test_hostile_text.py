@@ -21,8 +21,8 @@ import pytest
 import synthetic
 from harness import Terminal
 from scenes import SCENES
+from synthetic import demo
 
-from nsystui import demo
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.recipes import all_recipes
 from nsystui.ui.app import LogApp, NsystuiApp

@@ -15,8 +15,8 @@ import pytest
 import sqlalchemy as sa
 import synthetic
 from support import edit
+from synthetic import demo
 
-from nsystui import demo
 from nsystui.store import tables
 from nsystui.store.session import Session
 

@@ -14,8 +14,8 @@ import program
 import pytest
 import sqlalchemy as sa
 import synthetic
+from synthetic import demo
 
-from nsystui import demo
 from nsystui.exports import canonical
 from nsystui.store import tables
 from nsystui.store.cache import Cache

@@ -8,8 +8,7 @@ import io
 import program
 import pytest
 from support import edit
-
-from nsystui import demo
+from synthetic import demo
 
 JOB = demo.TrainingJob(ranks=2, steps=2, layers=1)
 WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")

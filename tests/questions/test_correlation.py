@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import synthetic
 from support import edit, native, shared
-from synthetic import ExportWriter
+from synthetic import ExportWriter, demo
 
-from nsystui import demo
 from nsystui.base.selection import Selection
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventList, Launch, Partners, facts, key_of, launch, partners

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import synthetic
 from support import damage_rows, edit, native
+from synthetic import demo
 
-from nsystui import demo
 from nsystui.base.selection import Selection, Window
 from nsystui.exports.opening import ArrowReader
 from nsystui.questions.gpu.utilisation import columns_read, utilisation_table
