@@ -1,4 +1,4 @@
-"""How much the campaigns try: ``NSYSTUI_CAMPAIGN`` times as much as in CI, from where ``NSYSTUI_SEED`` says."""
+"""What campaigns try: ``NSYSTUI_CAMPAIGN=SEED[:FACTOR]`` chooses other cases and, by the factor, more of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-FACTOR = float(os.environ.get("NSYSTUI_CAMPAIGN", "1"))
-SEED = int(os.environ.get("NSYSTUI_SEED", "1"))
+_SEED, _, _FACTOR = os.environ.get("NSYSTUI_CAMPAIGN", "1").partition(":")
+SEED = int(_SEED)
+FACTOR = float(_FACTOR or 1)
 
 
 def cases(number: float) -> int:

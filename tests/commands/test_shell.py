@@ -168,6 +168,7 @@ def test_another_shell_is_refused_with_those_there_are(refused):
     assert said == "nsystui: --print-completion tcsh: name the shell, one of bash, zsh, fish\n"
 
 
+@pytest.mark.campaign
 def test_the_manual_page_has_every_command_and_option(capsys):
     page = printed(capsys, "--print-man").replace("\\-", "-")
     sections = dict(re.findall(r"^\.SS \\fBnsystui ([a-z-]+)\\fR$(.*?)(?=^\.S[SH])", page, re.MULTILINE | re.DOTALL))
@@ -181,6 +182,7 @@ def test_the_manual_page_has_every_command_and_option(capsys):
     assert page.isascii()
 
 
+@pytest.mark.campaign
 def test_roff_finds_nothing_wrong_with_the_manual_page(capsys):
     program = needed("groff")
     page = printed(capsys, "--print-man")

@@ -98,6 +98,7 @@ class TestPackedJob:
         piped(next(job.rglob(name)))
         assert str(job / "reports/rank=0") in refused("kernels", job)
 
+    @pytest.mark.campaign
     def test_a_pipe_is_no_file_of_a_scheduler(self, job, tmp_path):
         assert str(tmp_path / "pipe") in refused("ranks", job, "--dask", piped(tmp_path / "pipe"))
 

@@ -362,7 +362,6 @@ def test_an_interrupt_while_the_program_starts_is_no_traceback_of_its_own(job, e
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     time.sleep(random.Random(f"{campaign.SEED}-{number}").uniform(0, 0.5))
     process.send_signal(signal.SIGINT)
