@@ -45,6 +45,7 @@ class TestFlags:
         assert done.out.splitlines()[0] == f"{header},Family,Precision,Smart Name"
         assert instances(done.table) == kernels_in(demo_job[0])
 
+    @pytest.mark.campaign
     def test_several_files_are_one_job_of_which_ranks_are_chosen(self, table, refused, demo_job):
         found = table("kernels", *demo_job, "--by", "rank")
         by_rank = [instances(row for row in found if row["Rank"] == str(rank)) for rank in range(4)]
@@ -59,6 +60,7 @@ class TestFlags:
         assert nccl | others == everything and nccl and others
         assert all(name.startswith("nccl") for name in nccl)
 
+    @pytest.mark.campaign
     def test_windows_of_which_an_open_one_is_everything(self, run, table, demo_job):
         count = native_count(demo_job[0], "CUPTI_ACTIVITY_KIND_KERNEL", "start < 500000000")
         assert instances(table("kernels", demo_job[0], "--time", ":500ms")) == count > 0
@@ -80,6 +82,7 @@ class TestFlags:
         assert table(*words, "--top", "2") == whole[:2]
         assert table("kernels", demo_job[0], "--top", "0") == []
 
+    @pytest.mark.campaign
     def test_instances(self, table, demo_job):
         names = [row["Name"] for row in table("kernels", demo_job[0], "--names", "short")]
         name = next(name for name in names if name.startswith("nccl"))
@@ -181,6 +184,7 @@ class TestFiles:
         assert "\x1b" not in said
         said.encode()
 
+    @pytest.mark.campaign
     def test_no_cache_writes_nothing_and_an_unwritable_one_is_a_warning(self, run, demo_job, tmp_path, monkeypatch):
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         assert run("kernels", *demo_job, "--no-cache").status == 0

@@ -94,6 +94,7 @@ def test_each_phase_has_its_steps_and_the_host_bounds_decoding_alone(table, serv
     assert float(decode["Exposed of Idle (%)"]) > 75
 
 
+@pytest.mark.campaign
 def test_one_prefill_is_slow_on_every_rank(table, server):
     found = {row["Phase"]: int(row["Slow Steps"]) for row in table("steps", *server, "--phases")}
     assert found == {"all": JOB.ranks, PREFILL: JOB.ranks, DECODE: 0, MIXED: 0}
@@ -137,6 +138,7 @@ def test_small_all_reduces_are_of_another_library_than_large_ones(table, server)
     assert {row["Overlapped (%)"] for row in found} == {"0.0"}
 
 
+@pytest.mark.campaign
 def test_streams_are_of_graphs_and_kernels_of_nccl_and_of_copies(table, server):
     found = {(row["Rank"], row["Kind"]): int(row["Operations"]) for row in table("streams", *server)}
     eager = JOB.steps - len(FAMILIES[DECODE])

@@ -101,6 +101,7 @@ def test_one_rank_beside_itself_in_two_windows(demo_job, diff):
     assert spans["a"] == 300_000_000 != spans["b"]
 
 
+@pytest.mark.campaign
 def test_chosen_tables_come_sorted_and_cut(demo_job, other_job, diff):
     words = (*demo_job, "--", *other_job, "--tables", "memory,kernels", "--names", "short", "--format", "json")
     _, out, _ = diff(*words, "--sort", "by_duration_ns", "--top", "3")

@@ -77,6 +77,7 @@ def test_a_job_against_itself_scales_and_against_fewer_ranks_too(run, demo_job, 
     assert all(row["baseline_percent"] is not None for row in ran.json[:4])
 
 
+@pytest.mark.campaign
 def test_what_an_export_lacks_is_said(run, tmp_path):
     ran = run("efficiency", cpu_only_export(tmp_path / "cpu.sqlite"))
     assert ran.status == 3 and "no GPU work in this export" in ran.err

@@ -50,6 +50,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[Limits]:
 
 
 class TestWhatIsAllowed:
+    @pytest.mark.campaign
     def test_the_flags_say_it_else_the_variables(self, run, export, used, monkeypatch):
         assert run("info", "--jobs", "3", "--memory-limit", "1.5G", export).status == 0
         monkeypatch.setenv("NSYSTUI_JOBS", "4")
@@ -66,7 +67,13 @@ class TestWhatIsAllowed:
 
     @pytest.mark.parametrize(
         ("there_is", "memory"),
-        [(None, 1024), (64 * 1024, 1024), (2048, 1024), (1000, 500), (100, SMALLEST_MEMORY // MB)],
+        [
+            pytest.param(None, 1024, marks=pytest.mark.campaign),
+            (64 * 1024, 1024),
+            pytest.param(2048, 1024, marks=pytest.mark.campaign),
+            pytest.param(1000, 500, marks=pytest.mark.campaign),
+            pytest.param(100, SMALLEST_MEMORY // MB, marks=pytest.mark.campaign),
+        ],
     )
     def test_without_them_half_of_a_small_machine(self, run, export, used, monkeypatch, there_is, memory):
         monkeypatch.setattr(resources, "memory", lambda: None if there_is is None else there_is * MB)
@@ -159,6 +166,7 @@ class TestCacheLimit:
         ):
             assert default_cache(environ={"NSYSTUI_CACHE_DIR": "/c", **said}).cap == cap
 
+    @pytest.mark.campaign
     def test_what_older_commands_kept_goes_when_another_needs_the_room(self, run, tmp_path, directory, monkeypatch):
         monkeypatch.setenv("NSYSTUI_CACHE_LIMIT", "1k")
         for name in ("before", "after"):
@@ -190,6 +198,7 @@ class TestConversions:
         assert sum(int(row["Instances"]) for row in done.table) == 200
         assert len(list((directory / "exports").iterdir())) == 1
 
+    @pytest.mark.campaign
     def test_use_makes_an_export_new_and_age_makes_room(self, run, export, report, monkeypatch, directory, fake_nsys):
         fake_nsys(f'cp {shlex.quote(str(export))} "$out"')
         assert run("info", report, "--convert").status == 0
@@ -216,7 +225,15 @@ class TestConversions:
 
 
 class TestFullDisk:
-    @pytest.mark.parametrize("words", [("kernels",), ("overview",), ("gpu",), ("stats", "-r", "cuda_gpu_kern_sum")])
+    @pytest.mark.parametrize(
+        "words",
+        [
+            pytest.param("kernels", marks=pytest.mark.campaign),
+            pytest.param("overview", marks=pytest.mark.campaign),
+            pytest.param("gpu", marks=pytest.mark.campaign),
+            ("stats", "-r", "cuda_gpu_kern_sum"),
+        ],
+    )
     def test_commands_answer_as_ever(self, run, tmp_path, export, monkeypatch, words):
         expected = run(*words, export, "--no-cache", "--format", "csv").out
         with small_disk(tmp_path) as disk:

@@ -25,7 +25,7 @@ class TestGroups:
         assert list(usual.table[0])[:3] == ["What", "Collective", "Message Size"]
         assert usual.status == 0
 
-    @pytest.mark.parametrize("words", [("--by", "collective"), ("--all-sizes",)])
+    @pytest.mark.parametrize("words", [("--by", "collective"), pytest.param("--all-sizes", marks=pytest.mark.campaign)])
     def test_by_collective_alone(self, run, payload, words):
         table = run("nccl", payload, *words, "--format", "csv").table
         assert "Message Size" not in table[0]
@@ -40,6 +40,7 @@ class TestGroups:
         assert float(row["BusBW (B/s)"]) == pytest.approx(1.5 * 4 * 1024**2 / 500e-6, rel=1e-6)
         assert (row["Exposed Time (ns)"], row["Overlapped (%)"], row["Reduction"]) == ("500000", "0.0", "Avg")
 
+    @pytest.mark.campaign
     def test_by_step_counts_the_same_in_each(self, run, demo_job):
         done = run("nccl", *demo_job, "--by", "rank,step", "--format", "csv")
         kernels = [row for row in done.table if row["What"] == "kernel"]
@@ -73,6 +74,7 @@ class TestGroups:
 
 
 class TestSingleRows:
+    @pytest.mark.campaign
     def test_a_row_for_each_call(self, run, demo_job):
         table = run("nccl", *demo_job, "--calls", "--format", "csv").table
         assert len(table) == CALLS
@@ -92,6 +94,7 @@ class TestSingleRows:
         table = run("nccl", payload, "--calls", "--bucket", "64KiB-1MiB", "--format", "csv").table
         assert [row["Name"] for row in table] == ["ncclReduceScatter", "ncclSend", "ncclRecv"]
 
+    @pytest.mark.campaign
     def test_with_the_step_where_it_is_asked_for(self, run, demo_job):
         assert "Step" not in run("nccl", demo_job[0], "--calls", "--format", "csv").table[0]
         table = run("nccl", demo_job[0], "--calls", "--step-range", "^step", "--format", "csv").table
@@ -103,6 +106,7 @@ class TestSingleRows:
 
 
 class TestSizes:
+    @pytest.mark.campaign
     def test_kernels_by_exact_size(self, run, payload):
         table = run("nccl", payload, "--sizes", "--format", "csv").table
         assert [(row["Collective"], row["Message Size (B)"]) for row in table] == [
@@ -117,7 +121,11 @@ class TestSizes:
         assert {row["CV (%)"] for row in table} == {"0.0"}
 
     @pytest.mark.parametrize(
-        ("how", "key", "value"), [("pow2", "Message Size From (B)", "32768"), ("bucket", "Message Size", "<64KiB")]
+        ("how", "key", "value"),
+        [
+            pytest.param("pow2", "Message Size From (B)", "32768", marks=pytest.mark.campaign),
+            ("bucket", "Message Size", "<64KiB"),
+        ],
     )
     def test_kernels_by_ranges_of_sizes(self, run, payload, how, key, value):
         assert run("nccl", payload, "--sizes", how, "--format", "csv").table[0][key] == value

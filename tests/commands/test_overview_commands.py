@@ -46,6 +46,7 @@ def test_gpu_of_a_window_counts_only_that_window(rows, demo_job):
     assert all(row["window_ns"] == 50_000_000 == row["busy_ns"] + row["idle_ns"] for row in found)
 
 
+@pytest.mark.campaign
 def test_gpu_over_time_adds_up_to_gpu(rows, demo_job):
     (whole,) = rows("gpu", demo_job[0])
     bins = rows("gpu", demo_job[0], "--over-time", "--bins", 7)

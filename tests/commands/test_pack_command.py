@@ -123,6 +123,7 @@ class TestAnswers:
         rows = run("ranks", tmp_path / "job", "--ranks", r"rank(\d+)", "--format", "json").json
         assert [(row["rank"], row["report"]) for row in rows] == [(0, "rank0"), (1, "rank1")]
 
+    @pytest.mark.campaign
     def test_exports_and_packed_reports_make_one_job(self, run, demo_job, packed):
         mixed = run("overview", packed / "reports/rank=0", *demo_job[1:], "--format", "csv")
         assert mixed.out == run("overview", *demo_job, "--format", "csv").out

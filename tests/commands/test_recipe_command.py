@@ -47,6 +47,7 @@ def test_a_map_is_drawn_with_a_line_for_each_rank_or_adapter(run, demo_job, name
     assert decimal_names(done.out + done.err) == []
 
 
+@pytest.mark.campaign
 def test_a_drawn_map_words_rates_with_their_unit_and_ends_with_the_mean_of_the_table(run, demo_job):
     lines = run("recipe", "network_traffic_map", *demo_job, "--width", "80").out.splitlines()
     assert not [line for line in lines if "e+" in line]
@@ -98,6 +99,7 @@ def test_what_makes_no_sense_is_one_line(refused, demo_job, words, said):
     assert said in refused("recipe", *words, demo_job[0], lines=1)
 
 
+@pytest.mark.campaign
 def test_an_export_that_lacks_the_data_says_what_to_record(run, table, tmp_path):
     path = cpu_only_export(tmp_path / "cpu.sqlite")
     lacking = {"cuda_gpu_kern_sum": "cuda", "nccl_gpu_time_util_map": "cuda", "ucx_gpu_time_util_map": "ucx"}
@@ -107,6 +109,7 @@ def test_an_export_that_lacks_the_data_says_what_to_record(run, table, tmp_path)
     assert table("recipe", "mpi_sum", path)[0]["Name"] == "MPI_Allreduce"
 
 
+@pytest.mark.campaign
 def test_a_rule_that_finds_nothing_is_no_lack_of_data(run, tmp_path):
     path = whole_graph_export(tmp_path / "graphs.sqlite")
     done = run("recipe", "gpu_gaps", path, "--format", "csv")

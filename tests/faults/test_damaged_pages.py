@@ -184,6 +184,7 @@ class TestExactDamage:
             assert RUNTIME in said_of(export, whole), (number, other)
             export.write_bytes(data)
 
+    @pytest.mark.campaign
     def test_rows_that_were_deleted_are_no_damage(self, export):
         edit(export, f"DELETE FROM {RUNTIME} WHERE rowid % 3 = 0")
         left = native_count(export, RUNTIME)

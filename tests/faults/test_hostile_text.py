@@ -83,6 +83,7 @@ def asked(words: tuple[str, ...], files: list[Path], formats: Sequence[str] = FO
     return [one for one in ran if "unrecognized arguments" not in one.err]
 
 
+@pytest.mark.campaign
 def test_the_export_holds_what_it_should(job):
     with closing(sqlite3.connect(job[0])) as connection:
         names = "".join(text for (text,) in connection.execute("SELECT value FROM StringIds"))

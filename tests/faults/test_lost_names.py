@@ -29,7 +29,7 @@ def names(ran: program.Ran) -> list[str]:
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE StringIds SET id = id + 1000000",
+        pytest.param("UPDATE StringIds SET id = id + 1000000", marks=pytest.mark.campaign),
         pytest.param("DELETE FROM StringIds WHERE id > 1", marks=pytest.mark.campaign),
     ],
 )
@@ -56,6 +56,7 @@ def test_one_lost_name_leaves_the_others_alone(export):
     assert f"{rows:,} GPU kernels" in after.err and "lost" not in before.err
 
 
+@pytest.mark.campaign
 def test_a_packed_job_tells_what_was_lost(export, tmp_path):
     edit(export, "DELETE FROM StringIds WHERE id > 1")
     packed = tmp_path / "packed"
@@ -77,7 +78,14 @@ def test_ranges_of_a_domain_whose_name_is_lost_say_so(export):
     assert again.out == calls != ""
 
 
-@pytest.mark.parametrize(("lost", "rows"), [("efa_metrics", 6), ("EFA rdmap0s6", 6), ("tx_bytes", 3)])
+@pytest.mark.parametrize(
+    ("lost", "rows"),
+    [
+        pytest.param("efa_metrics", 6, marks=pytest.mark.campaign),
+        pytest.param("EFA rdmap0s6", 6, marks=pytest.mark.campaign),
+        ("tx_bytes", 3),
+    ],
+)
 def test_samples_of_efa_whose_source_type_or_field_is_lost_are_counted(tmp_path, lost, rows):
     """As long as one name tells that they are EFA's."""
     path, packed = tmp_path / "efa.sqlite", tmp_path / "packed"

@@ -165,6 +165,7 @@ class TestChanges:
         if export.exists() and export.stat().st_size == len(contents[1]):
             assert self.kernels(export, tmp_path / "cache", whole=False) == 100
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("way", WAYS)
     def test_an_answer_that_is_remembered_is_not_given_for_another_export(self, tmp_path, contents, way):
         export = tmp_path / "rank0.sqlite"

@@ -71,6 +71,7 @@ class TestDirectoryOfParquetFiles:
     def directory(self, written, tmp_path) -> Path:
         return Path(shutil.copytree(written, tmp_path / written.name))
 
+    @pytest.mark.campaign
     def test_it_opens_whatever_its_name_is(self, directory, original):
         right = program.answered("kernels", original, "--format", "csv").out
         directory = directory.rename(directory.with_name(os.fsdecode(b"r\xe9sum\xe9 [1]*_pqtdir")))

@@ -83,12 +83,14 @@ class TestAnchors:
         step = [TO_DEVICE, *layers(4), "update(int)", TO_HOST]
         assert found(job(step * 6)) == ("kernels", 6, [len(step)])
 
+    @pytest.mark.campaign
     def test_operations_of_layers_that_are_nearly_regular_are_no_steps(self, job):
         """Each of 20 layers has 12 kernels, and what ends a step are as few as 3."""
         layer = [f"part{part}(int)" for part in range(12)]
         step = [*layer * 20, "head(int)", "sample(int)", TO_HOST]
         assert found(job(step * 5)) == ("kernels", 4, [len(step)])
 
+    @pytest.mark.campaign
     def test_a_check_every_few_steps_does_not_make_longer_ones(self, job):
         step = [TO_DEVICE, *(f"part{part}(int)" for part in range(30)), TO_HOST]
         check = ["norm_check(int)", "norm_report(int)"]
@@ -101,6 +103,7 @@ class TestAnchors:
 
 
 class TestEnds:
+    @pytest.mark.campaign
     def test_warm_up_and_a_start_in_the_middle_of_a_step_are_left_out(self, job):
         step = [*layers(4), ADAM]
         training = job([*["benchmark(int)"] * 40, *step, *step[10:], *step * 6, *step[:12]])
@@ -112,6 +115,7 @@ class TestEnds:
 
 
 class TestNone:
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "operations",
         [
@@ -218,7 +222,14 @@ class TestGolden:
         assert "157 operations come back" in steps.why_none[0]
 
     @pytest.mark.parametrize(
-        "name", ["vadd-launch-bound", "gpu-metrics", "gemm-pinned", "alcf-allgather-rank0", "schema2021-no-metadata"]
+        "name",
+        [
+            pytest.param("vadd-launch-bound", marks=pytest.mark.campaign),
+            "gpu-metrics",
+            pytest.param("gemm-pinned", marks=pytest.mark.campaign),
+            "alcf-allgather-rank0",
+            "schema2021-no-metadata",
+        ],
     )
     def test_exports_without_repetition_have_none(self, shared_export, opened, name):
         assert OpenJob(opened(shared_export(name))).steps().why_none[0].endswith("does not repeat regularly")

@@ -505,6 +505,7 @@ def two_gpus(program: Program) -> dict[int, Parts]:
     }
 
 
+@pytest.mark.campaign
 def test_a_gpu_waits_for_another_of_its_process(tmp_path: Path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)
@@ -515,6 +516,7 @@ def test_a_gpu_waits_for_another_of_its_process(tmp_path: Path):
         assert expect(job, Naive(tmp_path / "a.sqlite")) == 2
 
 
+@pytest.mark.campaign
 def test_processes_that_share_a_gpu_have_budgets_of_their_own(tmp_path: Path):
     """The same handles, numbers and streams; what one of them computes does not hide what the other waits for."""
     path = tmp_path / "a.sqlite"
@@ -552,6 +554,7 @@ def stepping(path: Path, *, steps: bool = True, late: int = 0) -> Path:
     return path
 
 
+@pytest.mark.campaign
 def test_steps_end_where_the_next_begins_and_the_last_with_its_work(tmp_path: Path):
     with job_of(stepping(tmp_path / "a.sqlite")) as job:
         ((_, one),) = blocking(job).iterations.items()
@@ -585,6 +588,7 @@ def test_without_steps_the_window_is_the_iteration(tmp_path: Path):
         }  # fmt: skip
 
 
+@pytest.mark.campaign
 def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(tmp_path: Path):
     first, second = TrainingJob(ranks=2, steps=5, layers=2).write(tmp_path)
     edit(second, "DELETE FROM NVTX_EVENTS")  # together they have the steps of their optimizer's kernels

@@ -82,12 +82,14 @@ def test_a_graph_launch_traced_whole_has_its_graph(tmp_path, session):
         assert partners_of(session, call).rows == (graph,)
 
 
+@pytest.mark.campaign
 def test_a_call_and_its_second_row_of_cudabacktrace_are_one(tmp_path, session):
     session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
     for row in listed(session, EventKind.KERNEL)[:5]:
         assert len(partners_of(session, row).rows) == 1
 
 
+@pytest.mark.campaign
 def test_memory_operations_and_synchronisations_have_their_calls(demo_session):
     for kind in (EventKind.MEMORY, EventKind.SYNC, EventKind.NCCL):
         for row in listed(demo_session, kind)[:3]:
@@ -215,7 +217,10 @@ WAITS = [
 ]
 
 
-@pytest.mark.parametrize("schema", ["2.9.1", pytest.param("3.7.2", marks=pytest.mark.campaign), "3.25.0"])
+@pytest.mark.parametrize(
+    "schema",
+    ["2.9.1", pytest.param("3.7.2", marks=pytest.mark.campaign), pytest.param("3.25.0", marks=pytest.mark.campaign)],
+)
 def test_a_wait_says_for_which_event_and_where_that_was_recorded(tmp_path, session, schema):
     session.add(waits_export(tmp_path / "a.sqlite", schema, shift=schema == "2.9.1"))
     for kind in (EventKind.SYNC, EventKind.API):

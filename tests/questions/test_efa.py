@@ -84,6 +84,7 @@ class TestBothForms:
         found = job(schema, events_of(rx_bytes=[0, 0, 8, 8, 8], **{RATE: [1, 2, 3, 4, 5]}))
         assert series(found) == {RATE: [2, 3, 4, 5], "rx_bytes": [0, 8, 8, 8]}
 
+    @pytest.mark.campaign
     def test_the_fields_that_nvidias_recipe_knows_or_the_name_of_the_type_tell_the_plugin(self, job, schema):
         name = "rdma_write_recv_bytes per second"
         found = job(schema, [{name: 4}, {name: 2}], source="NIC sampler", kind="nic")

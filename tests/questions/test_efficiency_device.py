@@ -203,6 +203,7 @@ class TestJobs:
         assert len(found.gpus) == 2
         assert any("do not say which GPU a process used" in note for note in found.device_notes)
 
+    @pytest.mark.campaign
     def test_every_rank_is_judged_over_the_time_that_all_were_recorded(self, opened: Opener, tmp_path: Path):
         first = written(tmp_path / "rank0.sqlite", [("K", 0, 100)], duration=120)
         second = written(tmp_path / "rank1.sqlite", [("K", 0, 40), ("K", 80, 100)], late=50, duration=100)
@@ -224,6 +225,7 @@ class TestJobs:
         with pytest.raises(UsageError, match="never all recorded at once"):
             of(apart)
 
+    @pytest.mark.campaign
     def test_whole_graphs_are_useful_and_a_note_says_so(self, opened: Opener, tmp_path: Path):
         found = of(opened(whole_graph_export(tmp_path / "graphs.sqlite")))
         (spent,) = found.spent
@@ -236,6 +238,7 @@ class TestJobs:
             assert len(table) == 0
             assert any("no GPU work in this export" in note for note in table.notes)
 
+    @pytest.mark.campaign
     def test_an_empty_window_has_no_percentages(self, opened: Opener, tmp_path: Path):
         found = of(opened(two_process_export(tmp_path / "two.sqlite")), Selection(Window(5, 5)))
         assert found.device.parallel == 0 and breakdown_table(found).records()[0]["idle_percent"] is None

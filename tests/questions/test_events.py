@@ -135,6 +135,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.campaign
 def test_a_page_that_takes_long_is_told_as_computing(busy, monkeypatch):
     waiting: list[str] = []
     monkeypatch.setattr(busy, "waiting", lambda name: (waiting.append(name), nullcontext())[1])
@@ -218,6 +219,7 @@ class TestPages:
         session.add(tmp_path / "os.sqlite")
         assert default_kinds(session) == (EventKind.API, EventKind.OS)
 
+    @pytest.mark.campaign
     def test_domains_stand_before_the_names_of_ranges_and_times_far_apart_do_not_take_the_memory(
         self, tmp_path, session
     ):
@@ -238,7 +240,14 @@ class TestPages:
 
     @pytest.mark.parametrize(
         ("key", "descending"),
-        [("start", True), ("kind", False), ("name", True), ("duration", False), ("stream", True), ("tid", False)],
+        [
+            pytest.param("start", True, marks=pytest.mark.campaign),
+            pytest.param("kind", False, marks=pytest.mark.campaign),
+            pytest.param("name", True, marks=pytest.mark.campaign),
+            pytest.param("duration", False, marks=pytest.mark.campaign),
+            pytest.param("stream", True, marks=pytest.mark.campaign),
+            ("tid", False),
+        ],
     )
     def test_sorted_by_a_column_it_is_the_same_rows(self, busy, everything, key, descending):
         kinds = (EventKind.KERNEL, EventKind.MARK)
@@ -249,6 +258,7 @@ class TestPages:
         there = [value for value in values if value is not None]
         assert values == sorted(there, reverse=descending) + [None] * values.count(None)
 
+    @pytest.mark.campaign
     def test_sorting_back_by_time_is_the_list_again(self, listed, whole):
         assert listed.sorted_by("start", False) is listed
         assert list(listed.sorted_by("duration", True).sorted_by("start", False).page(100, 40)) == whole[100:140]
@@ -325,6 +335,7 @@ class TestPlaces:
             assert (values["tid"] is None) == (values["device"] is not None)
 
 
+@pytest.mark.campaign
 def test_the_demo_has_every_row_once(demo_job, demo_session):
     listed = build(demo_session, EVERYTHING, tuple(EventKind))
     assert len(listed) == sum(demo_session.count(table) for table in {kind.table for kind in KIND_TABLES.values()})
@@ -373,6 +384,7 @@ class TestKeptCounts:
             assert list((tmp_path / "cache").glob("*/result=starts-kernel=*"))
         assert self.listed(some, tmp_path / "cache") == expected, "all kept"
 
+    @pytest.mark.campaign
     def test_they_agree_with_what_is_counted_row_by_row(self, in_memory: Session) -> None:
         everyone = Selection(tasks=frozenset(item.task for item in ranked_tasks(in_memory)))
         assert places_of(in_memory, everyone) == places_of(in_memory)

@@ -109,6 +109,7 @@ def test_idle_time_in_reads_says_which_files_are_read(tmp_path: Path):
     assert files["read"] == "/data/train/b.tar, 2.861 MiB"
 
 
+@pytest.mark.campaign
 def test_without_file_accesses_there_is_no_column_for_them(tmp_path: Path):
     with job_of(reading_export(tmp_path / "a.sqlite", "3.7.2", has_files=False)) as job:
         answer = gaps_table(job, Selection(Window(0, 22 * MS)))

@@ -100,6 +100,7 @@ def assert_summary(answer: Any, frame: pd.DataFrame, columns: dict[str, str]) ->
 
 
 class TestSummary:
+    @pytest.mark.campaign
     def test_every_number_is_what_nsys_defines(self, chance):
         frame = frame_of(chance)
         frame["mangled_or_full"] = frame.mangled_name.fillna(frame.name)
@@ -223,6 +224,7 @@ class TestSummary:
             ranks = [record["rank"] for record in records(answer.sorted_by("rank", descending))]
             assert ranks == [0] * ranks.count(0) + [None] * ranks.count(None) and {*ranks} == {0, None}
 
+    @pytest.mark.campaign
     def test_what_is_missing_is_said(self, tmp_path, session):
         session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
         session.add(synthetic.whole_graph_export(tmp_path / "graphs.sqlite"))
@@ -287,6 +289,7 @@ class TestInstances:
         for offset, limit, count in ((0, 0, 0), (10**6, 5, 0), (0, 10**9, len(answer))):
             assert len(answer.page(offset, limit)) == count
 
+    @pytest.mark.campaign
     def test_two_calls_of_one_correlation_id_do_not_double_a_kernel(self, tmp_path, session):
         path = synthetic.two_process_export(tmp_path / "two.sqlite")
         edit(
@@ -313,6 +316,7 @@ class TestInstances:
             delays += [record["launch_delay"] for record in records(kernel_instances(session, EVERYTHING, name))]
         assert sorted(delays, key=str) == [0] + [20_000] * 16 + [None] * 4
 
+    @pytest.mark.campaign
     def test_the_second_rows_of_cudabacktrace_change_no_delay(self, tmp_path, session):
         session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
         found = records(kernel_instances(session, EVERYTHING, kernel_summary(session, EVERYTHING).rows[0][-1]))
@@ -407,7 +411,7 @@ def occupancies(session: Session, name: str) -> set[float | None]:
         ("alcf-allgather-rank0", 17 / 64),  # 17 warps a block; 3072 registers a warp: 21, in fours 20, one block
         ("gemm-pinned", 1.0),  # 16 warps a block; 1280 registers a warp: 51, in fours 48 of the 48 that fit
         ("gpu-metrics", 1.0),
-        ("jacobi-staged-copies", None),  # TARGET_INFO_GPU has no limits
+        pytest.param("jacobi-staged-copies", None, marks=pytest.mark.campaign),  # TARGET_INFO_GPU has no limits
     ],
 )
 def test_occupancy_of_a_real_kernel(opened, shared_export, export: str, percent: float | None) -> None:

@@ -214,6 +214,7 @@ class TestGroups:
 
 
 class TestSummary:
+    @pytest.mark.campaign
     def test_headers(self, payload):
         assert ",".join(column.header for column in payload.summary().columns) == (
             "What,Collective,Message Size,Communicator,Ranks,Datatype,Reduction,Backend,Count,Total Bytes,Time (%),"
@@ -222,6 +223,7 @@ class TestSummary:
         )
         assert "Message Size" not in [column.header for column in payload.summary(by=COLLECTIVE).columns]
 
+    @pytest.mark.campaign
     def test_kernels_come_first_then_calls_each_by_time(self, job):
         told = values(job.summary(), "what", "total")
         assert told == sorted(told, key=lambda item: (item[0] != KERNEL, -item[1]))
@@ -256,8 +258,14 @@ class TestSummary:
     @pytest.mark.parametrize(
         ("durations", "row"),
         [
-            ([1_000, 2_000, 4_000, 9_000], (4, 16_000, 4_000.0, 3_000.0, 1_000, 9_000, 3559.0260840104373)),
-            ([1_000, None], (2, 1_000, 1_000.0, 1_000.0, 1_000, 1_000, 0.0)),  # one that never returned
+            pytest.param(
+                [1_000, 2_000, 4_000, 9_000],
+                (4, 16_000, 4_000.0, 3_000.0, 1_000, 9_000, 3559.0260840104373),
+                marks=pytest.mark.campaign,
+            ),
+            pytest.param(
+                [1_000, None], (2, 1_000, 1_000.0, 1_000.0, 1_000, 1_000, 0.0), marks=pytest.mark.campaign
+            ),  # one that never returned
             ([None], (1, None, None, None, None, None, None)),
         ],
     )
@@ -266,6 +274,7 @@ class TestSummary:
         found = values(answer, "count", "total", "avg", "median", "min", "max", "stddev")
         assert found == [row if None in row else pytest.approx(row)]
 
+    @pytest.mark.campaign
     def test_what_has_no_value_is_for_files_only(self, payload, plain):
         def shown(answer: TableAnswer) -> set[str]:
             return {column.key for column in answer.columns if column.importance < FILES_ONLY}
@@ -282,6 +291,7 @@ class TestSummary:
             present = [value for value in told if value is not None]
             assert told == sorted(present, reverse=True) + [None] * (len(told) - len(present)), column.key
 
+    @pytest.mark.campaign
     def test_nothing_open_and_nothing_recorded(self, open_, tmp_path):
         for paths in ((), (empty_export(tmp_path / "empty.sqlite"),), (old_schema_export(tmp_path / "old.sqlite"),)):
             answer = open_(*paths).summary()
@@ -301,6 +311,7 @@ def gather_calls(path: Path, durations: list[int | None]) -> Path:
 
 
 class TestSelection:
+    @pytest.mark.campaign
     def test_the_window_says_what_is_listed_not_what_is_paired(self, payload):
         """The AllReduce call lasts from 10.00 to 10.03 ms, its kernel from 10.03 to 10.53 ms."""
         for window, found in (
@@ -320,6 +331,7 @@ class TestSelection:
         assert set(job.summary(Selection(streams=frozenset({999}))).cells("what")) == {CALL}
         assert set(job.summary(Selection(devices=frozenset({0}))).cells("what")) == {KERNEL, CALL}
 
+    @pytest.mark.campaign
     def test_names_are_those_of_kernels_calls_and_collectives(self, payload):
         def found(text: str) -> set[tuple[Any, ...]]:
             return set(values(payload.summary(EVERYTHING.with_name(text)), "what", "collective"))
@@ -362,6 +374,7 @@ class TestListing:
         end = values(payload.listing(CALL, "ncclGroupEnd", None), "state", "partner_kind", "partner_row")
         assert end == [(None, "nccl", 6)]
 
+    @pytest.mark.campaign
     def test_rows_without_a_partner(self, silent, open_, tmp_path):
         keys = ("state", "partners", "partner_report", "partner_kind", "partner_row", "partner_start", "message_size")
         listed = silent.listing(KERNEL, "AllReduce", None)
@@ -449,6 +462,7 @@ class TestGolden:
         }
         assert EXPORT_COMMAND in summary.notes[0]
 
+    @pytest.mark.campaign
     def test_mixture_of_experts(self, open_):
         told = values(open_(*shared("h100-2rank-moe-before")).summary(), "what", "collective", "bucket", "count")
         assert told[:2] == [(KERNEL, "AlltoAll", None, 64), (KERNEL, "SendRecv", None, 2)]

@@ -99,7 +99,14 @@ def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path):
     assert tasks_of(session, Selection(Window(100, 300))).cells("busy_percent") == [50, 0]
 
 
-@pytest.mark.parametrize(("schema", "machine", "gpus"), [("3.25.0", 2, 1), ("3.7.2", 1, 1), ("3.7.2", 2, 2)])
+@pytest.mark.parametrize(
+    ("schema", "machine", "gpus"),
+    [
+        pytest.param("3.25.0", 2, 1, marks=pytest.mark.campaign),
+        pytest.param("3.7.2", 1, 1, marks=pytest.mark.campaign),
+        ("3.7.2", 2, 2),
+    ],
+)
 def test_a_shared_gpu_counts_once_where_the_export_tells(
     opened: Opener, tmp_path: Path, schema: str, machine: int, gpus: int
 ):
@@ -180,6 +187,7 @@ def complaining(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield session
 
 
+@pytest.mark.campaign
 def test_diagnostics_are_grouped_worst_first_and_follow_the_tasks_and_the_name_filter(complaining: Session):
     table = diagnostics_table(complaining, Selection(Window(0, 1)))
     lost = "Not all CUDA events might have been collected."
@@ -237,6 +245,7 @@ def test_two_real_ranks_on_two_nodes(opened: Opener):
     assert (facts.rank_source, tasks_of(session).cells("rank")) == ("captured environment", [0, 4])
 
 
+@pytest.mark.campaign
 def test_a_real_export_without_kernels(opened: Opener):
     session = opened(*shared("no-kernel-table"))
     assert (facts_of(session).gpus, facts_of(session).gpu_models) == (0, ())

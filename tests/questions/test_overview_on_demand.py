@@ -179,6 +179,7 @@ class TestWhatIsRead:
     def _nothing_is_packed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
 
+    @pytest.mark.campaign
     def test_few_columns_once(self, job: list[Path], cache: Cache, read: list[str]):
         asked(job[:1], cache)
         (kernels,) = scans(read, KERNEL)

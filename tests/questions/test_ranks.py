@@ -145,6 +145,7 @@ class TestTable:
         assert [row["rank"] for row in rows if row["odd"] and "late" in row["odd"]] == [worst["rank"]]
         assert worst["wait_suffered"] < min(row["wait_suffered"] for row in rows if row is not worst)
 
+    @pytest.mark.campaign
     def test_the_shares_are_those_of_the_overview(self, eight):
         overview = rows_of(task_table(eight.session, EVERYTHING, eight.ranks, eight.busy(EVERYTHING)))
         for key in ("rank", "busy_percent", "exposed_nccl_percent", "idle_percent", "kernels"):
@@ -171,6 +172,7 @@ class TestTable:
         ]  # fmt: skip
         assert any("A (ranks 0, 1), B (ranks 2, 3); ranks of different parts have different work" in n for n in notes)
 
+    @pytest.mark.campaign
     def test_kernels_that_end_before_they_start_give_no_part(self, tmp_path):
         paths = pipeline_stages(tmp_path).paths
         for path in paths:

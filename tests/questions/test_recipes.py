@@ -218,7 +218,10 @@ class TestSums:
         (row,) = [one for one in table(job, "cuda_gpu_mem_size_sum") if one["name"] == "[CUDA memset]"]
         assert (row["total"], row["q3"]) == (sum(sizes), type_two(sizes, 0.75))
 
-    @pytest.mark.parametrize("names", [BY_RANK[::3], pytest.param(BY_RANK, marks=pytest.mark.campaign)])
+    @pytest.mark.parametrize(
+        "names",
+        [pytest.param(BY_RANK[::3], marks=pytest.mark.campaign), pytest.param(BY_RANK, marks=pytest.mark.campaign)],
+    )
     def test_each_rank_has_the_table_that_it_would_have_alone(self, job, names):
         last = job.ranks[-1]
         for name in names:
@@ -289,6 +292,7 @@ class TestSums:
         (instance, *_) = rows(work_instances(job.session, EVERYTHING, MPI, "MPI_Send", job.ranks))
         assert (instance["start"], instance["duration"], instance["bytes"]) == (10, 20, None)
 
+    @pytest.mark.campaign
     def test_projected_ranges_have_the_quartiles_of_their_trace(self, job):
         spans: dict[tuple[str, str], list[int]] = defaultdict(list)
         ranks: dict[tuple[str, str, int], set[int]] = defaultdict(set)
@@ -305,6 +309,7 @@ class TestSums:
             assert row["max_rank"] == min(ranks[(*key, row["max"])])
 
 
+@pytest.mark.campaign
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=9), min_size=1, max_size=6))
 def test_quartiles_are_those_of_nsys_in_sql_and_in_memory(demo_session, lists):
@@ -321,7 +326,7 @@ def test_quartiles_are_those_of_nsys_in_sql_and_in_memory(demo_session, lists):
 
 
 @pytest.mark.parametrize("name", ["cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum", "nvtx_sum"])
-@pytest.mark.parametrize("has_distinct_hashes", [True, False])
+@pytest.mark.parametrize("has_distinct_hashes", [pytest.param(True, marks=pytest.mark.campaign), False])
 def test_the_quartiles_of_many_rows_are_those_of_few(job, monkeypatch, name, has_distinct_hashes):
     usual = table(job, name)
     monkeypatch.setattr(sums, "_MANY", 0)
@@ -331,6 +336,7 @@ def test_the_quartiles_of_many_rows_are_those_of_few(job, monkeypatch, name, has
 
 
 class TestNcclOnTheGpu:
+    @pytest.mark.campaign
     def test_grouped_calls_have_the_time_of_their_kernels(self, job, demo_job):
         expected: dict[str, int] = defaultdict(int)
         for name, ranks in by_name(demo_job, SHORT).items():

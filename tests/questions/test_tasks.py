@@ -96,21 +96,25 @@ class TestSources:
                 told[0][self.ORDER[place]] = told[1][self.ORDER[place]]
                 assert numbers(job(*told)) == self.FOUND[place + 1], f"equal numbers of {self.ORDER[place]}"
 
+    @pytest.mark.campaign
     def test_one_that_leaves_a_task_without_number_is_rejected(self, job):
         for key in ("mpi", "nccl", "environment"):
             told = [{"name": "a_rank1"}, {"name": "a_rank0", key: self.TOLD[0][key]}]
             assert numbers(job(*told)) == ([1, 0], BY_NAME), key
 
+    @pytest.mark.campaign
     def test_ranks_need_not_be_all_of_the_job_and_are_in_order(self, job):
         assert numbers(job({"mpi": 4}, {"mpi": 0})) == ([4, 0], "MPI")
         assert [item.rank for item in job({"mpi": 5}, {"mpi": 1}, {"mpi": 3}).ranks] == [1, 3, 5]
 
 
 class TestNccl:
+    @pytest.mark.campaign
     def test_the_largest_communicator_is_the_job(self, job):
         groups = [{"nccl": [(0, 2), (3, 8), (1, 4)]}, {"nccl": [(1, 2), (2, 8), (1, 4)]}]
         assert numbers(job(*groups)) == ([3, 2], BY_NCCL)
 
+    @pytest.mark.campaign
     def test_calls_that_do_not_tell_are_passed_over(self, job):
         assert numbers(job({"nccl": [], "name": "r_1"}, {"nccl": [], "name": "r_0"})) == ([1, 0], BY_NAME)
 
@@ -127,6 +131,7 @@ class TestEnvironment:
             found = numbers(job(*environments({variable: "12"}, {variable: "3"})))
             assert found == ([12, 3], BY_ENVIRONMENT), variable
 
+    @pytest.mark.campaign
     def test_a_rank_that_is_the_same_everywhere_is_passed_over(self, job):
         """A batch shell's rank of zero, and that of another launcher."""
         assert numbers(job(*environments({"SLURM_PROCID": "0"}, {"SLURM_PROCID": "0"}))) == ([0, 1], BY_ORDER)
@@ -175,6 +180,7 @@ class TestFileNames:
 
 
 class TestTasks:
+    @pytest.mark.campaign
     def test_a_report_may_hold_several(self, job, tmp_path, session):
         opened = job({"processes": 3, "devices": (2, 0, 1)}, {"processes": 2, "devices": (0, 1), "pid": 100})
         assert numbers(opened) == ([2, 0, 1, 3, 4], BY_ORDER)
@@ -231,6 +237,7 @@ class TestJob:
         with pytest.raises(UsageError, match="the ranks are none"):
             OpenJob(session).tasks_of_ranks(frozenset({0}))
 
+    @pytest.mark.campaign
     def test_what_was_computed_is_kept_until_a_report_joins(self, session, tmp_path):
         session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
         job = OpenJob(session)

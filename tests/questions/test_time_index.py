@@ -54,7 +54,13 @@ def instances(session: Session, monkeypatch: pytest.MonkeyPatch) -> PagedAnswer:
 
 @pytest.mark.parametrize(
     ("key", "descending"),
-    [("start", False), ("start", True), ("duration", True), ("launch_delay", True), ("row", True)],
+    [
+        pytest.param("start", False, marks=pytest.mark.campaign),
+        pytest.param("start", True, marks=pytest.mark.campaign),
+        pytest.param("duration", True, marks=pytest.mark.campaign),
+        ("launch_delay", True),
+        ("row", True),
+    ],
 )
 def test_pages_are_parts_of_the_whole(
     instances: PagedAnswer, monkeypatch: pytest.MonkeyPatch, key: str, descending: bool

@@ -75,6 +75,7 @@ def slow_rank(judged_job) -> Judged:
     return judged_job(straggler=2)
 
 
+@pytest.mark.campaign
 def test_nothing_is_found_in_a_healthy_job_and_every_rule_judged_it(healthy):
     assert ids(healthy.found) == set()
     assert healthy.found.is_healthy

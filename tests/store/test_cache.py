@@ -62,6 +62,7 @@ def names(cache: Cache) -> list[str]:
 
 
 class TestHitsAndMisses:
+    @pytest.mark.campaign
     def test_another_name_for_the_same_file_is_the_same(self, export, cache, packs, monkeypatch, tmp_path):
         (tmp_path / "link.sqlite").symlink_to(export)
         monkeypatch.chdir(tmp_path)
@@ -69,6 +70,7 @@ class TestHitsAndMisses:
             kernels(cache, path)
         assert packs == [export]
 
+    @pytest.mark.campaign
     def test_any_change_makes_another_export_of_it_even_one_that_keeps_size_and_time(self, export, cache, packs):
         kernels(cache, export)
         status = export.stat()
@@ -78,6 +80,7 @@ class TestHitsAndMisses:
             kernels(cache, export)
             assert len(packs) == number
 
+    @pytest.mark.campaign
     def test_files_of_one_name_in_two_directories_do_not_meet_and_one_without_rows_is_kept(
         self, tmp_path, cache, original, packs
     ):
@@ -85,6 +88,7 @@ class TestHitsAndMisses:
         assert [kernels(cache, path) for path in (original, other, original, other)] == [200, 0, 200, 0]
         assert packs == [original, other]
 
+    @pytest.mark.campaign
     def test_another_version_of_the_store_packs_anew(self, export, cache, packs, monkeypatch):
         kernels(cache, export)
         monkeypatch.setattr(cache_module, "version_of_reading", lambda: "another")
@@ -145,6 +149,7 @@ class TestDamage:
         sorted(directory.glob("kernels-*.parquet"))[1].unlink()
         assert (kernels(cache, export), len(packs)) == (200, 2)
 
+    @pytest.mark.campaign
     def test_a_file_in_the_place_of_a_pack(self, export, cache):
         cache.directory.mkdir()
         cache.path_of(check(export)).write_text("in the way")
@@ -175,6 +180,7 @@ class TestTrimming:
             Cache(cache.directory, cap=cap).trim()
             assert names(cache) == left
 
+    @pytest.mark.campaign
     def test_opening_counts_as_use(self, export, cache, packs):
         kernels(cache, export)
         (mine,) = places(cache)
@@ -186,6 +192,7 @@ class TestTrimming:
         assert names(cache) == ["c", mine.name]
         assert len(packs) == 1
 
+    @pytest.mark.campaign
     def test_what_a_session_reads_from_stays_even_over_the_cap(self, tmp_path, original):
         cache = Cache(tmp_path / "cache", cap=1)
         paths = [shutil.copyfile(original, tmp_path / f"rank{number}.sqlite") for number in range(3)]
@@ -270,6 +277,7 @@ class TestTrimming:
             kernels(cache, *paths)
             assert len(looked) == expected
 
+    @pytest.mark.campaign
     def test_a_pack_that_another_process_removes_meanwhile_is_no_failure(self, export, cache, monkeypatch):
         self.make(cache, "a", "b")
         monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / "gone", path / "a"]))
@@ -350,6 +358,7 @@ os.utime = lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permissio
             mine.chmod(0o700)
         assert done.stdout.splitlines() == ["KERNELS 200"], done.stderr
 
+    @pytest.mark.campaign
     def test_facts_that_cannot_be_written(self, export, cache, monkeypatch):
         monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError(28, "No space left on device")))
         warnings: list[str] = []
@@ -362,7 +371,7 @@ class TestFullDisk:
     """A disk of its own that fills up: a warning and memory, and nothing half-written."""
 
     @pytest.mark.parametrize("options", ["size=8k", "nr_inodes=4"])
-    @pytest.mark.parametrize("whole", [True, False])
+    @pytest.mark.parametrize("whole", [pytest.param(True, marks=pytest.mark.campaign), False])
     def test_the_columns_are_kept_in_memory(self, export, tmp_path, options, whole):
         warnings: list[str] = []
         with small_disk(tmp_path, options) as disk:
@@ -397,12 +406,14 @@ class TestFullDisk:
 
 
 class TestSideBySide:
+    @pytest.mark.campaign
     def test_two_sessions_pack_the_same_export_at_once(self, export, cache):
         """Both pack, one wins, both work, one pack remains."""
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(lambda _: kernels(cache, export), range(4))) == [200] * 4
         assert [name[0] for name in names(cache)] == ["r"]
 
+    @pytest.mark.campaign
     def test_another_process_was_faster(self, export, cache, monkeypatch):
         finish = Partial.finish
 

@@ -102,6 +102,7 @@ class TestShares:
             assert len(session.rows(NAMES)) == 200
             assert seen == [memory_of(session.database)] == [200 * MB]
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(("limits", "most"), [(Limits(1), 1), (Limits(2), 2), (Limits(4, SMALLEST_MEMORY), 1)])
     def test_no_more_exports_are_packed_at_once_than_there_are_threads_and_memory_for(
         self, tmp_path, original, cache, monkeypatch, limits, most
@@ -157,7 +158,7 @@ class TestTooLittleMemory:
         assert "--memory-limit 80MiB" in error.value.advice
         return error.value
 
-    @pytest.mark.parametrize("is_kept", [True, False])
+    @pytest.mark.parametrize("is_kept", [pytest.param(True, marks=pytest.mark.campaign), False])
     def test_for_packing(self, larger_export, cache, is_kept):
         with closing(Session(cache if is_kept else None, self.FEW, pytest.fail)) as session:
             error = self.expect(larger_export, lambda: session.add(larger_export))
@@ -185,6 +186,7 @@ class TestTooLittleMemory:
         assert error.value.path == str(export)
         assert list(cache.directory.iterdir()) == []
 
+    @pytest.mark.campaign
     def test_for_a_query(self, larger_export, cache, monkeypatch):
         monkeypatch.setattr(Cache, "spill", lambda cache: None)
         with closing(Session(cache)) as session:
@@ -196,6 +198,7 @@ class TestTooLittleMemory:
             for ask in (session.rows, session.frame, session.arrays, lambda query: list(session.batches(query, 10))):
                 self.expect(larger_export, lambda ask=ask: ask(pairs))
 
+    @pytest.mark.campaign
     def test_several_files_are_counted(self, tmp_path, original, cache):
         paths = [shutil.copyfile(original, tmp_path / f"rank{number}.sqlite") for number in range(3)]
         with closing(Session(cache)) as session:
@@ -235,6 +238,7 @@ class TestPriority:
             assert len(session.rows(NAMES)) == 200
         assert (set(seen), self.nice()) == ({max(before, NICE)}, before)
 
+    @pytest.mark.campaign
     def test_packing_into_the_cache_brings_no_threads_of_duckdbs(self, larger_export, cache):
         """They would have the priority of the user interface. One is there for input, and has nothing to do."""
         ticks: dict[int, int] = {}

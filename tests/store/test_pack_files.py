@@ -70,6 +70,7 @@ class TestJoining:
         for name, excluded in (("a longer name of 3", 0), ("no such name", 2)):
             assert duckdb.connect().execute(query, [file, name]).fetchall() == [(2, excluded)]
 
+    @pytest.mark.campaign
     def test_a_file_has_about_a_million_rows_of_the_native_table(self, tmp_path, monkeypatch):
         monkeypatch.setattr("nsystui.store.parquet_files.ROWS_PER_FILE", 250)
         joined(tmp_path, range(0, 1000, 100))

@@ -258,7 +258,9 @@ class TestWhatIsMadeOfThem:
         kinds = {file.name.split("=")[1].partition("-")[0] for file in result_files(cache)}
         assert kinds == {"busy", "counts", "kernel", "nccl", "nvtx", "processes"}
 
-    @pytest.mark.parametrize("small", [1 << 16, pytest.param(0, marks=pytest.mark.campaign)])
+    @pytest.mark.parametrize(
+        "small", [pytest.param(1 << 16, marks=pytest.mark.campaign), pytest.param(0, marks=pytest.mark.campaign)]
+    )
     def test_nothing_is_computed_twice(self, exports, cache, whole, monkeypatch, small):
         monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)
         with opened(exports, cache) as job:
