@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import campaign
 import pytest
 from disks import fill, half_written, small_disk
 from synthetic import benchmark_export, two_process_export
@@ -67,13 +68,7 @@ class TestWhatIsAllowed:
 
     @pytest.mark.parametrize(
         ("there_is", "memory"),
-        [
-            pytest.param(None, 1024, marks=pytest.mark.campaign),
-            (64 * 1024, 1024),
-            pytest.param(2048, 1024, marks=pytest.mark.campaign),
-            pytest.param(1000, 500, marks=pytest.mark.campaign),
-            pytest.param(100, SMALLEST_MEMORY // MB, marks=pytest.mark.campaign),
-        ],
+        campaign.first(1, [(64 * 1024, 1024), (None, 1024), (2048, 1024), (1000, 500), (100, SMALLEST_MEMORY // MB)]),
     )
     def test_without_them_half_of_a_small_machine(self, run, export, used, monkeypatch, there_is, memory):
         monkeypatch.setattr(resources, "memory", lambda: None if there_is is None else there_is * MB)
@@ -227,12 +222,7 @@ class TestConversions:
 class TestFullDisk:
     @pytest.mark.parametrize(
         "words",
-        [
-            pytest.param("kernels", marks=pytest.mark.campaign),
-            pytest.param("overview", marks=pytest.mark.campaign),
-            pytest.param("gpu", marks=pytest.mark.campaign),
-            ("stats", "-r", "cuda_gpu_kern_sum"),
-        ],
+        campaign.first(1, [["stats", "-r", "cuda_gpu_kern_sum"], ["kernels"], ["overview"], ["gpu"]]),
     )
     def test_commands_answer_as_ever(self, run, tmp_path, export, monkeypatch, words):
         expected = run(*words, export, "--no-cache", "--format", "csv").out

@@ -245,7 +245,7 @@ class TestKilled:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("command", ["kernels", pytest.param("events", marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("command", campaign.first(1, ["kernels", "events"]))
 def test_two_processes_pack_one_export_at_once(export, tmp_path, command):
     cache, words = tmp_path / "cache", (command, export, "--format", "csv")
     with ThreadPoolExecutor(2) as pool:

@@ -11,6 +11,7 @@ import io
 import shutil
 from pathlib import Path
 
+import campaign
 import program
 import pytest
 import synthetic
@@ -59,13 +60,7 @@ def test_an_answer_of_other_tables_says_so_once_it_is_known(export, whole):
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "overview",
-        "api",
-        pytest.param("events", marks=pytest.mark.campaign),
-        pytest.param("info", marks=pytest.mark.campaign),
-        pytest.param("ranks", marks=pytest.mark.campaign),
-    ],
+    campaign.first(2, ["overview", "api", "events", "info", "ranks"]),
 )
 def test_whatever_meets_the_damage_names_the_table(export, command):
     refused = program.run(command, export)

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
+import campaign
 import pytest
 from support import session_over
 from synthetic import ExportWriter, training_job
@@ -223,13 +224,9 @@ class TestGolden:
 
     @pytest.mark.parametrize(
         "name",
-        [
-            pytest.param("vadd-launch-bound", marks=pytest.mark.campaign),
-            "gpu-metrics",
-            pytest.param("gemm-pinned", marks=pytest.mark.campaign),
-            "alcf-allgather-rank0",
-            "schema2021-no-metadata",
-        ],
+        campaign.first(
+            3, ["gpu-metrics", "alcf-allgather-rank0", "schema2021-no-metadata", "vadd-launch-bound", "gemm-pinned"]
+        ),
     )
     def test_exports_without_repetition_have_none(self, shared_export, opened, name):
         assert OpenJob(opened(shared_export(name))).steps().why_none[0].endswith("does not repeat regularly")

@@ -578,6 +578,7 @@ def test_a_selection_chooses_steps_by_their_begin_and_gpus_and_ranks(tmp_path: P
         assert iterations(job, Selection(window=Window(1_001, 1_099))) == []
 
 
+@pytest.mark.campaign
 def test_without_steps_the_window_is_the_iteration(tmp_path: Path):
     with job_of(stepping(tmp_path / "a.sqlite", steps=False)) as job:
         (one,) = iterations(job, Selection())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import campaign
 import pytest
 from support import native, shared
 from synthetic.writing.host import Frame
@@ -52,9 +53,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
         yield job
 
 
-@pytest.mark.parametrize(
-    ("period", "install"), [pytest.param(MS, "/opt", marks=pytest.mark.campaign), (2 * MS, "/home/me/env")]
-)
+@pytest.mark.parametrize(("period", "install"), campaign.first(1, [(2 * MS, "/home/me/env"), (MS, "/opt")]))
 def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
     before: OpenJob, tmp_path: Path, period: int, install: str
 ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import campaign
 import pytest
 import synthetic
 from support import edit, native, shared
@@ -219,7 +220,7 @@ WAITS = [
 
 @pytest.mark.parametrize(
     "schema",
-    ["2.9.1", pytest.param("3.7.2", marks=pytest.mark.campaign), pytest.param("3.25.0", marks=pytest.mark.campaign)],
+    campaign.first(1, ["2.9.1", "3.7.2", "3.25.0"]),
 )
 def test_a_wait_says_for_which_event_and_where_that_was_recorded(tmp_path, session, schema):
     session.add(waits_export(tmp_path / "a.sqlite", schema, shift=schema == "2.9.1"))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import campaign
 import pytest
 from support import edit, native, session_over
 from synthetic import ExportWriter, old_schema_export
@@ -303,7 +304,7 @@ class TestAllocations:
         assert [(row["bytes"], row["nvtx"]) for row in rows] == [(3, None), (2, "outer › inner"), (1, "outer")]
         assert {(row["call"], row["duration"], row["tid"]) for row in rows} == {("cudaMalloc", 50, 70)}
 
-    @pytest.mark.parametrize("event_class", [0, pytest.param(67, marks=pytest.mark.campaign)])
+    @pytest.mark.parametrize("event_class", campaign.first(1, [0, 67]))
     def test_the_stack_of_its_call_begins_where_cuda_is_called(self, job_with, event_class):
         """The stack is that of the call, or with --cudabacktrace that of its second row. There is no range here."""
         cuda = [Frame("0x7f", "/x/libcuda.so.525", is_unresolved=True), Frame("cudaMalloc", "/x/libcudart.so.12")]

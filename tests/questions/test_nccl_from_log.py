@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import campaign
 import pytest
 from nccl_program import Program, rows
 
@@ -97,7 +98,7 @@ def test_other_counts_are_not_aligned_and_a_note_says_so(reduced, text):
     )
 
 
-@pytest.mark.parametrize("pid", [5001, pytest.param(6000, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("pid", campaign.first(1, [5001, 6000]))
 def test_another_process_tells_nothing(reduced, text, pid):
     pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllReduce", 7), ("AllGather", 7), pid=pid))
     assert pairing.calls["message_size"].isna().all()
@@ -110,7 +111,7 @@ def test_communicators_of_one_process_are_told_apart_by_their_streams_and_counts
     assert rows(aligned(two_streams, text).calls, "message_size") == [(400,), (28,), (1200,)]
 
 
-@pytest.mark.parametrize("second", [2, pytest.param(3, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("second", campaign.first(1, [2, 3]))
 def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(two_streams, text, second):
     log(text, ("AllReduce", 100), ("AllReduce", 300))
     log(text, *[("AllReduce", 7)] * second, comm="0x77")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import campaign
 import numpy as np
 import pytest
 from nccl_program import Program, job_of
@@ -77,9 +78,7 @@ class TestHistogram:
             ("2B", 1, 3),
         ]
 
-    @pytest.mark.parametrize(
-        ("by", "bins"), [pytest.param(NcclProperty.SIZE, 4, marks=pytest.mark.campaign), (NcclProperty.POW2, 0)]
-    )
+    @pytest.mark.parametrize(("by", "bins"), campaign.first(1, [(NcclProperty.POW2, 0), (NcclProperty.SIZE, 4)]))
     def test_unknown_sizes_are_counted_apart(self, plain, by, bins):
         told = size_histogram(plain.pairing(), EVERYTHING, by)
         assert told[-1] == (None, 7, None)
@@ -178,7 +177,7 @@ class TestDurationsOfOneSize:
                 found.setdefault(int(row.rank), []).append(int(row.end - row.start))
         return found
 
-    @pytest.mark.parametrize("is_linear", [pytest.param(False, marks=pytest.mark.campaign), True])
+    @pytest.mark.parametrize("is_linear", campaign.first(1, [True, False]))
     def test_every_rank_and_all_have_the_same_spans(self, job, is_linear):
         size = 4 << 20
         answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", size, is_linear)

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import campaign
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -125,7 +126,7 @@ class TestTheListOfThem:
             else:
                 assert len(list(iter_rows(answer))) == len(answer) > 0, recipe.name
 
-    @pytest.mark.parametrize("names", [COMPUTED[::3], pytest.param(COMPUTED, marks=pytest.mark.campaign)])
+    @pytest.mark.parametrize("names", campaign.first(1, [COMPUTED[::3], COMPUTED]))
     def test_a_selection_narrows_each(self, job, names):
         first = job.ranks[1]
         chosen = EVERYTHING.with_tasks(frozenset({first.task})).with_window(Window(0, 10**12))
@@ -326,7 +327,7 @@ def test_quartiles_are_those_of_nsys_in_sql_and_in_memory(demo_session, lists):
 
 
 @pytest.mark.parametrize("name", ["cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum", "nvtx_sum"])
-@pytest.mark.parametrize("has_distinct_hashes", [pytest.param(True, marks=pytest.mark.campaign), False])
+@pytest.mark.parametrize("has_distinct_hashes", campaign.first(1, [False, True]))
 def test_the_quartiles_of_many_rows_are_those_of_few(job, monkeypatch, name, has_distinct_hashes):
     usual = table(job, name)
     monkeypatch.setattr(sums, "_MANY", 0)
@@ -469,6 +470,7 @@ class TestRules:
         expected = (11_183_795, 1_822_597_346, 11_183_795, "CUDA profiling data flush")
         assert gaps(job, 5 * MILLISECOND, "duration", "start", "profiler", "work") == [expected]
 
+    @pytest.mark.campaign
     def test_gaps_and_the_triage_share_what_is_the_profilers(self, opened, tmp_path):
         ill = illnesses.profiler_at_work(tmp_path / "ill.sqlite")
         found = triaged(*ill.paths, rules=("idle_gaps", "profiler_overhead"), settings=("gap_percent=0",))

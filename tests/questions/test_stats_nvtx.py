@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import campaign
 import pytest
 from filling import Sessions, program
 from hypothesis import example, given, settings
@@ -510,12 +511,7 @@ def test_kernels_of_a_range_add_up_by_family(demo_session):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param("nvtx_kern_sum", marks=pytest.mark.campaign),
-        "nvtx_gpu_proj_sum",
-        pytest.param("nvtx_sum", marks=pytest.mark.campaign),
-        "nvtx_pushpop_sum",
-    ],
+    campaign.first(2, ["nvtx_gpu_proj_sum", "nvtx_pushpop_sum", "nvtx_kern_sum", "nvtx_sum"]),
 )
 def test_more_names_than_the_limit_of_memory_holds_are_refused_by_name_of_the_export(session_of, monkeypatch, name):
     session = session_of(program((0, 9, "one"), (10, 19, "two"), launches=[(1, (2, 3)), (11, (12, 13))]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from contextlib import closing
 
+import campaign
 import numpy as np
 import pytest
 from support import native, session_over, shared
@@ -51,9 +52,7 @@ def _queues(path) -> dict[int, tuple[int, float, list[int], int]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("ddp-a100-rank0of4", marks=pytest.mark.campaign), "h100-2rank-moe-before"]
-)
+@pytest.mark.parametrize("name", campaign.first(1, ["h100-2rank-moe-before", "ddp-a100-rank0of4"]))
 def test_queues_are_those_of_a_walk_over_launches_and_starts(name, monkeypatch):
     monkeypatch.setattr("nsystui.questions.timeline.streams.QUEUE_LIMIT", LIMIT)
     (path,) = shared(name)
@@ -73,7 +72,7 @@ def test_queues_are_those_of_a_walk_over_launches_and_starts(name, monkeypatch):
 
 @pytest.mark.parametrize(
     "window",
-    [Selection(), pytest.param(Selection(window=Window(400_000_000, 900_000_000)), marks=pytest.mark.campaign)],
+    campaign.first(1, [Selection(), Selection(window=Window(400_000_000, 900_000_000))]),
 )
 def test_queues_over_time_are_those_of_a_walk_that_stops_at_each_edge(window):
     (path,) = shared("ddp-a100-rank0of4")

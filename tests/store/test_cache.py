@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import campaign
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -371,7 +372,7 @@ class TestFullDisk:
     """A disk of its own that fills up: a warning and memory, and nothing half-written."""
 
     @pytest.mark.parametrize("options", ["size=8k", "nr_inodes=4"])
-    @pytest.mark.parametrize("whole", [pytest.param(True, marks=pytest.mark.campaign), False])
+    @pytest.mark.parametrize("whole", campaign.first(1, [False, True]))
     def test_the_columns_are_kept_in_memory(self, export, tmp_path, options, whole):
         warnings: list[str] = []
         with small_disk(tmp_path, options) as disk:

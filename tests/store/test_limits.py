@@ -13,6 +13,7 @@ from itertools import accumulate, product
 from pathlib import Path
 from unittest.mock import Mock
 
+import campaign
 import duckdb
 import pytest
 import sqlalchemy as sa
@@ -158,7 +159,7 @@ class TestTooLittleMemory:
         assert "--memory-limit 80MiB" in error.value.advice
         return error.value
 
-    @pytest.mark.parametrize("is_kept", [pytest.param(True, marks=pytest.mark.campaign), False])
+    @pytest.mark.parametrize("is_kept", campaign.first(1, [False, True]))
     def test_for_packing(self, larger_export, cache, is_kept):
         with closing(Session(cache if is_kept else None, self.FEW, pytest.fail)) as session:
             error = self.expect(larger_export, lambda: session.add(larger_export))

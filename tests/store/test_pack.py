@@ -506,7 +506,7 @@ class TestStopping:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("times", campaign.first(1, [1, 2]))
 def test_exports_packed_side_by_side_in_memory_do_not_mix(demo_job, demo_session, times):
     expected = {table.name: rows_of(demo_session, table) for table in (tables.kernels, tables.api_calls)}
     for _ in range(times):
