@@ -68,6 +68,7 @@ class TestFlags:
             whole = run(command, demo_job[0], "--format", "csv")
             assert run(command, demo_job[0], "--format", "csv", "--time", ":").out == whole.out
 
+    @pytest.mark.campaign
     def test_devices_and_streams(self, run, table, demo_job):
         words = ("kernels", demo_job[0], "--by", "stream")
         streams, some = ({row["Strm"] for row in table(*words, *flags)} for flags in ((), ("--streams", "7")))

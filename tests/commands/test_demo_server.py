@@ -127,6 +127,7 @@ def test_decode_steps_replay_their_graph_with_one_launch_each_and_the_others_lau
     }
 
 
+@pytest.mark.campaign
 def test_small_all_reduces_are_of_another_library_than_large_ones(table, server):
     found = [row for row in table("nccl", *server, "--by", "backend") if row["What"] == "kernel"]
     decodes = JOB.ranks * len(FAMILIES[DECODE])

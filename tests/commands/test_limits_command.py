@@ -60,6 +60,7 @@ class TestWhatIsAllowed:
             assert run("info", *flags, export).status == 0
         assert used == [Limits(3, 1536 * MB), Limits(4, 500 * MB), Limits(1, 500 * MB), Limits(4, 1024 * MB)]
 
+    @pytest.mark.campaign
     def test_an_empty_variable_is_none(self, run, export, used, monkeypatch):
         for name in NAMES:
             monkeypatch.setenv(name, "")
@@ -75,7 +76,7 @@ class TestWhatIsAllowed:
         assert run("info", export).status == 0
         assert used[0].memory == memory * MB
 
-    @pytest.mark.parametrize(("cpus", "threads"), [(1, 1), (2, 2), (128, 2)])
+    @pytest.mark.parametrize(("cpus", "threads"), campaign.first(2, [(1, 1), (2, 2), (128, 2)]))
     def test_without_them_two_threads_at_most(self, run, export, used, monkeypatch, cpus, threads):
         monkeypatch.setattr(resources, "cpus", lambda: cpus)
         monkeypatch.setattr(resources, "usual_threads", usual_threads)

@@ -75,6 +75,7 @@ def test_means_over_the_profiled_launches_stand_in_the_row_of_the_kernel(run, ex
     assert {found["other()"][key] for key in axpy if key.startswith("ncu_")} == {None}
 
 
+@pytest.mark.campaign
 def test_several_files_are_added_up_and_one_named_twice_counts_once(run, export, ncu):
     launch = ("axpy(float *)", "(4, 1, 1)", "1", "30", "90")
     files = [ncu(launch, name="rank0.csv"), ncu(launch, launch, name="rank1.csv")]

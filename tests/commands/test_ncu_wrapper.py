@@ -123,6 +123,7 @@ def test_a_hostile_name_stays_one_word_of_the_script(run, hostile, start, tmp_pa
     assert not list(tmp_path.rglob("HACKED")) and not Path("HACKED").exists()
 
 
+@pytest.mark.campaign
 def test_a_job_whose_launcher_is_not_recorded_asks_for_it(run, refused, tmp_path):
     path = tmp_path / "rank.sqlite"
     with ExportWriter(path) as writer:

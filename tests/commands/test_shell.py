@@ -107,6 +107,7 @@ def test_the_shell_completes(script, typed, shell, asked, line, offered, not_off
     assert set(not_offered).isdisjoint(words)
 
 
+@pytest.mark.campaign
 def test_names_with_blanks_stay_one_word_in_bash(script, typed):
     done = typed(in_bash(script("bash"), "nsystui rank"))
     assert done.returncode == 0 and "rank\\ 1.sqlite" in done.stdout.splitlines()

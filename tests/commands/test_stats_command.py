@@ -41,6 +41,7 @@ class TestReports:
         words = ["--format", "csv", demo_job[0]]
         assert run("stats", "-r", "gpukernsum", *words).out == run("stats", "-r", SUM, *words).out
 
+    @pytest.mark.campaign
     def test_without_a_name_come_the_usual_ones_that_the_export_can_answer(self, run, demo_job):
         done = run("stats", demo_job[0])
         assert done.status == 0
@@ -164,6 +165,7 @@ class TestTimeUnit:
 
 
 class TestBlocks:
+    @pytest.mark.campaign
     def test_each_rank_has_a_table_with_its_title(self, run, demo_job):
         done = run("stats", "-r", SUM, *demo_job, "--by-rank", "--format", "csv")
         titles = [line for line in done.out.splitlines() if line.startswith("#")]
@@ -171,6 +173,7 @@ class TestBlocks:
         alone = run("stats", "-r", SUM, demo_job[2], "--format", "csv").table
         assert tables(done.out)[2] == alone
 
+    @pytest.mark.campaign
     def test_over_several_exports_the_statistics_are_of_all_rows(self, run, demo_job):
         together = {row["Name"]: row for row in run("stats", "-r", SUM, *demo_job, "--format", "csv").table}
         each = tables(run("stats", "-r", SUM, *demo_job, "--by-rank", "--format", "csv").out)

@@ -56,6 +56,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 class TestPageFaults:
+    @pytest.mark.campaign
     def test_one_row_is_one_fault_of_a_cpu_or_a_group_of_faults_of_a_gpu(self, plain):
         assert rows(plain, tables.cpu_page_faults) == [
             (1, 4_500_000, PROCESS, PAGES[0], "fill_grid", "src/grid.f90", 17),
@@ -70,6 +71,7 @@ class TestPageFaults:
             (11, PAGES[0], 65_536), (11, PAGES[1], 65_536), (12, PAGES[0], 65_536),
         ]  # fmt: skip
 
+    @pytest.mark.campaign
     def test_both_spellings_of_the_columns_of_the_source_are_known(self, simulation):
         table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
         spelt = (("sourceFile", "SourceFile"), ("sourceLine", "SourceLine"))
@@ -89,6 +91,7 @@ class TestPageFaults:
 
 
 class TestDirectives:
+    @pytest.mark.campaign
     def test_openmp_events_of_every_kind_share_a_table_also_kinds_that_nobody_has_seen_yet(self, plain, simulation):
         known = [
             (1, 5_000_000, 6_000_000, THREAD, PROCESS, "Parallel region", "PARALLEL"),
@@ -104,6 +107,7 @@ class TestDirectives:
         )
         assert rows(session, tables.openmp_events) == [*known, (5, 1, 2, THREAD, PROCESS, "fill_grid", "WORKSHARE_2")]
 
+    @pytest.mark.campaign
     def test_a_table_whose_name_is_no_plain_word_is_none_of_nsys(self, simulation):
         names = ("OPENMP_EVENT_KIND_A'B", 'OPENMP_EVENT_KIND_C""D', "CUPTI_ACTIVITY_KIND_OPENACC_%d")
         create = [f'CREATE TABLE "{name}" (start, end, globalTid, nameId)' for name in names]
@@ -132,6 +136,7 @@ class TestDirectives:
 
 
 class TestMpi:
+    @pytest.mark.campaign
     def test_ranks_belong_to_threads_and_those_told_twice_or_of_nobody_do_not_count(self, plain, simulation):
         assert rows(plain, tables.mpi_ranks) == [(THREAD, 0)]
         session = simulation(
@@ -152,6 +157,7 @@ class TestMpi:
 
 
 class TestNetwork:
+    @pytest.mark.campaign
     def test_adapters_have_the_id_of_their_samples_and_switches_count_on_where_they_end(self, plain, simulation):
         assert rows(plain, tables.nic_devices) == [(NIC, NIC_GUID, "mlx5_0")]
         assert set(rows(plain, tables.nic_metrics, "nic", "is_switch")) == {(NIC, 0), (SWITCH_GUID, 1)}

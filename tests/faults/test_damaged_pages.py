@@ -217,6 +217,7 @@ class TestExactDamage:
         self.patch(export, place + len("CREATE TABLE CUPTI"), b"X")
         assert "malformed database schema" in said_of(export, whole=True)
 
+    @pytest.mark.campaign
     def test_other_files_are_unaffected(self, export, originals):
         leaf = self.leaves(export, RUNTIME)[1]
         self.patch(export, leaf, b"\xff" * 4096)

@@ -126,11 +126,13 @@ def test_a_kernel_of_centuries_takes_no_memory(export):
             program.answered(*words, export)
 
 
+@pytest.mark.campaign
 def test_strings_of_one_id_double_no_rows(export):
     edit(export, "INSERT INTO StringIds SELECT * FROM StringIds")
     assert len(starts(export, whole=True)) == len(starts(export, whole=False)) == 200
 
 
+@pytest.mark.campaign
 def test_strings_whose_ids_are_no_numbers_are_missing(export):
     edit(export, "UPDATE StringIds SET id = '' WHERE rowid = 1", "UPDATE StringIds SET id = NULL WHERE rowid = 2")
     assert {program.answered("kernels", export, *more).status for more in ((), ("--no-cache",))} == {0}

@@ -82,6 +82,7 @@ def of_bad_file(path: Path, good: Path) -> str:
 
 
 class TestKinds:
+    @pytest.mark.campaign
     def test_a_socket_and_links_in_a_circle(self, tmp_path, export, monkeypatch):
         monkeypatch.chdir(tmp_path)  # the name of a socket may not be long
         with closing(socket.socket(socket.AF_UNIX)) as listening:

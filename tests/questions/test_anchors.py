@@ -80,6 +80,7 @@ class TestAnchors:
         step = layers(4, ALL_REDUCE)
         assert found(job(step * 6), "collectives") == ("collectives", 5, [len(step)])
 
+    @pytest.mark.campaign
     def test_any_operation_that_comes_back_once_a_step(self, job):
         step = [TO_DEVICE, *layers(4), "update(int)", TO_HOST]
         assert found(job(step * 6)) == ("kernels", 6, [len(step)])
@@ -97,6 +98,7 @@ class TestAnchors:
         check = ["norm_check(int)", "norm_report(int)"]
         assert found(job([*step * 5, *check] * 5))[1] in (24, 25)
 
+    @pytest.mark.campaign
     def test_gradient_accumulation_counts_steps_of_the_optimizer(self, job):
         training = job([*layers(4) * 3, ADAM, TO_HOST] * 5)
         kind, number, _ = found(training)
@@ -141,6 +143,7 @@ class TestNone:
 
 
 class TestSeveralAnchors:
+    @pytest.mark.campaign
     def test_a_second_one_that_agrees_is_named(self, job):
         notes = job([*layers(4, ALL_REDUCE), ADAM, TO_HOST] * 8).steps().notes
         assert any(note.startswith("the same step time is found by") for note in notes)
@@ -216,7 +219,7 @@ class TestGolden:
     def test_launches_of_one_graph(self, shared_export, opened):
         assert found(OpenJob(opened(shared_export("cuda-graphs")))) == ("graph", 10, [4])
 
-    @pytest.mark.parametrize("name", ["h100-2rank-moe-before", "h100-2rank-moe-after"])
+    @pytest.mark.parametrize("name", campaign.first(1, ["h100-2rank-moe-before", "h100-2rank-moe-after"]))
     def test_a_window_of_layers_has_no_steps(self, shared_export, opened, name):
         steps = OpenJob(opened(shared_export(name))).steps()
         assert not steps.of_task

@@ -99,6 +99,7 @@ def test_memory_operations_and_synchronisations_have_their_calls(demo_session):
 
 
 class TestReasons:
+    @pytest.mark.campaign
     def test_a_launch_before_the_capture(self, tmp_path, session):
         session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
         found = [partners_of(session, row) for row in listed(session, EventKind.KERNEL)[:7]]
@@ -108,6 +109,7 @@ class TestReasons:
         }
         assert {item.reason for item in found[4:]} == {""}
 
+    @pytest.mark.campaign
     def test_work_without_a_correlation_id_or_a_process(self, tmp_path, session):
         session.add(synthetic.unified_memory_export(tmp_path / "um.sqlite"))
         path = synthetic.two_process_export(tmp_path / "two.sqlite")
@@ -241,6 +243,7 @@ def test_the_number_that_a_wait_shares_with_a_record_comes_before_the_last_recor
     assert waited(session, row) == ["waited for event 5, recorded on stream 13 30 µs before"]
 
 
+@pytest.mark.campaign
 def test_waits_of_a_real_export_are_for_the_last_record_before_them(opened):
     (path,) = shared("ddp-a100-rank0of4")
     session = opened(path)

@@ -113,6 +113,7 @@ class TestCalls:
         assert (found.host.mpi_parallel, found.host.mpi_load_balance) == (None, None)
         assert any("no MPI calls of rank 1" in note for note in found.host_notes)
 
+    @pytest.mark.campaign
     def test_ranks_that_wait_in_mpi_are_a_load_imbalance(self, opened: Opener, tmp_path: Path):
         calls = {pid: [("mpi", 0, wait), ("cuda", 90, 100)] for pid, wait in ((100, 20), (200, 60))}
         host = of(opened(traced(tmp_path / "a.sqlite", calls))).host

@@ -204,6 +204,7 @@ def test_what_sends_and_receives_blocked_is_told_beside_the_other_collectives(
     assert rows["blocked by NCCL: send and receive"]["total_ns"] == sent
 
 
+@pytest.mark.campaign
 def test_waits_for_events_without_a_record_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)

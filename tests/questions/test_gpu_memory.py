@@ -209,6 +209,7 @@ class TestTable:
             "the free of 1 allocations was not recorded: they end where their address is used again",
         )
 
+    @pytest.mark.campaign
     def test_processes_with_the_same_addresses_stay_apart(self, job_with):
         def fill(export: ExportWriter, process: Process) -> None:
             other = export.process(71)
@@ -261,6 +262,7 @@ class TestOverTime:
 
 
 class TestAllocations:
+    @pytest.mark.campaign
     def test_largest_first_with_call_and_ranges(self, demo_session, demo_job):
         job = OpenJob(demo_session)
         answer = allocation_table(job, Selection())
@@ -346,6 +348,7 @@ class TestPools:
         assert answer.notes == ("no memory pools: all memory was allocated with cudaMalloc, not cudaMallocAsync",)
 
 
+@pytest.mark.campaign
 def test_question_is_asked_by_its_options(demo_session):
     question = question_named("gpu-memory")
     names = {}

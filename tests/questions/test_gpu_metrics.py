@@ -246,6 +246,7 @@ def test_over_time_every_device_has_its_metrics_and_the_kernels_in_flight(demo_s
             assert one["in_flight"] == pytest.approx(time / width, abs=1e-6)
 
 
+@pytest.mark.campaign
 def test_the_statistics_of_a_real_export_are_those_of_its_samples(opened: Opener, shared_export) -> None:
     path = shared_export("gpu-metrics")
     rows = {one["metric"]: one for one in records(metric_statistics(OpenJob(opened(path)), Selection()))}

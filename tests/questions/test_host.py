@@ -386,6 +386,7 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
                     assert row["startup"] + row["gaps"] + row["tail"] == row["time"], by
 
 
+@pytest.mark.campaign
 def test_idle_spans_by_length_are_those_between_the_operations_of_all_streams(tmp_path: Path):
     """Streams overlap: a gap of one in which another works is none."""
     dice, expected = random.Random(3), [Counter[int](), Counter[int]()]

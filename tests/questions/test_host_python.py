@@ -184,6 +184,7 @@ def test_a_payload_that_is_no_sample_of_python_is_none(tmp_path: Path):
     assert found == {"fetch": 2, "forward": 3, "train_step": 0}
 
 
+@pytest.mark.campaign
 def test_lost_names_of_a_function_and_of_the_domain_are_told(tmp_path: Path):
     path = python_export(tmp_path / "a.sqlite")
     ((number,),) = native(path, "SELECT id FROM StringIds WHERE value = 'fetch'")

@@ -120,6 +120,7 @@ def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(two_stre
     assert "AllReduce on 2 communicators of one process" in pairing.notes[0]
 
 
+@pytest.mark.campaign
 def test_what_the_export_tells_stays(program, text):
     program.call("ncclAllReduce", size=64, launches=1, kernel="AllReduce")
     program.call("ncclAllReduce", launches=1, kernel="AllReduce")

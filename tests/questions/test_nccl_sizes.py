@@ -42,6 +42,7 @@ def plain(tmp_path_factory) -> Iterator[OpenJob]:
 
 
 class TestHistogram:
+    @pytest.mark.campaign
     def test_calls_and_bytes_of_each_bucket(self, payload):
         sizes = PAYLOAD_BYTES
         assert size_histogram(payload.pairing(), EVERYTHING) == [
@@ -53,6 +54,7 @@ class TestHistogram:
         early = EVERYTHING.with_window(Window(0, 10_500_000))
         assert [size.calls for size in size_histogram(payload.pairing(), early)] == [0, 0, 1, 0]
 
+    @pytest.mark.campaign
     def test_calls_and_bytes_of_each_power_of_two(self, payload, tmp_path):
         """From the smallest to the largest, the empty ones between them too."""
         sizes = PAYLOAD_BYTES

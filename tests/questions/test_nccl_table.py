@@ -191,6 +191,7 @@ class TestGroups:
         assert kernels(NcclProperty.BYTES, "message_size") == {(1000, 2), (1024, 2), (1500, 2)}
         job.close()
 
+    @pytest.mark.campaign
     @given(st.lists(st.integers(0, 2**63 - 1)))
     @example([1, 2, 2**53 + 1, 2**60 - 1, 2**60, 2**63 - 1])
     def test_powers_of_two_are_exact_at_any_size(self, sizes):
@@ -246,6 +247,7 @@ class TestSummary:
         assert told["AllGather"] == ["<64KiB", 65_535, None]
         assert told["ncclGroupEnd"] == told["ncclCommInitRankConfig"] == [None, None, None]
 
+    @pytest.mark.campaign
     def test_the_share_is_of_all_kernels(self, job):
         kernels = kernel_summary(job.session, EVERYTHING, Names.SHORT)
         of_nccl = sum(share for name, share in values(kernels, "name", "share") if name.startswith("nccl"))
@@ -323,6 +325,7 @@ class TestSelection:
             assert values(answer, "what", "collective", "bucket") == found, window
             assert answer.total == payload.summary().total == 16
 
+    @pytest.mark.campaign
     def test_tasks_streams_and_devices(self, job):
         task = job.ranks[1].task
         told = job.summary(EVERYTHING.with_tasks(frozenset({task})))

@@ -89,6 +89,7 @@ def training(export: Export) -> None:
         export.launch((at + 50, at + 55), (at + 160, at + 170 + step))
 
 
+@pytest.mark.campaign
 def test_ranges_nest_and_project(session_of):
     ranges = load(session_of(training))
     assert names_of(ranges) == [name for step in range(3) for name in (f"step {step}", "data", "forward")]
@@ -99,6 +100,7 @@ def test_ranges_nest_and_project(session_of):
     assert ranges.op_time.tolist() == [110, 0, 110, 111, 0, 111, 112, 0, 112]
 
 
+@pytest.mark.campaign
 def test_an_open_range_ends_with_the_last_event_of_its_report(session_of):
     never_closed = program((10, None, "never closed"), (20, 30, "inside"), launches=[((40, 45), (50, 900))])
     ranges = load(session_of(never_closed))
@@ -141,6 +143,7 @@ def test_names_have_their_domain_and_lose_the_suffix_of_pytorch(session_of):
     assert sorted(labels(tree.children(twice))) == ["twice, op_id = 7", "twice, seq = 8, sizes = [[2]]"]
 
 
+@pytest.mark.campaign
 def test_a_range_that_ends_on_another_thread_stands_alone(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "across", style=START_END, end_thread=export.thread(1), range_id=1)

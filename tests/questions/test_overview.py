@@ -118,6 +118,7 @@ def test_a_shared_gpu_counts_once_where_the_export_tells(
     assert is_assumed == (schema == "3.7.2" and machine > 1)
 
 
+@pytest.mark.campaign
 def test_a_row_for_each_task(opened: Opener, tmp_path: Path):
     with ExportWriter(tmp_path / "run.sqlite", session=Capture(hostname="n01")) as export:
         export.gpu(2)

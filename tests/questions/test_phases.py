@@ -141,6 +141,7 @@ class TestKernels:
         found = phases_of(self.steps(server, {"replayed": [(CONTEXT, MS)]}, {"replayed": [(GEMM, MS)]}))
         assert found == ["prefill", "decode"] * 3
 
+    @pytest.mark.campaign
     def test_a_graph_that_was_traced_as_a_whole_is_replayed(self, server):
         for number in range(6):
             if number % 2:

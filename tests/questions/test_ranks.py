@@ -66,6 +66,7 @@ class TestOddity:
         assert scores([1.0, 2.0, 900.0], ANY) == [None] * 3
         assert scores([None, 1.0, 1.0, 1.0, 1.0], ANY)[0] is None
 
+    @pytest.mark.campaign
     @given(st.lists(st.floats(-1e9, 1e9), min_size=4, max_size=40), st.floats(-1e6, 1e6))
     def test_at_least_half_of_the_ranks_are_never_odd(self, values, shift):
         assert sum(map(is_odd, scores([value + shift for value in values], ANY))) <= len(values) / 2

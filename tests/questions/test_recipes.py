@@ -350,6 +350,7 @@ class TestNcclOnTheGpu:
         assert "NCCL:ncclGroupEnd" in naive and "NCCL:ncclAllReduce" not in naive
         assert "ncclGroupEnd" not in found and found["AllReduce"]["count"] > 0
 
+    @pytest.mark.campaign
     def test_overlap_is_that_of_sets_of_time(self, job_of):
         """Two NCCL kernels and four others, one of them of another process with the same times."""
         compute, nccl = [(0, 40), (30, 60), (100, 110)], [(20, 50), (45, 70)]
@@ -424,6 +425,7 @@ class TestRules:
         told = tuple(row[key] for key in ("duration", "bytes", "source_memory", "name"))
         assert told == (200, 100_000, "Pageable", "cudaMemcpyAsync")
 
+    @pytest.mark.campaign
     def test_gaps_are_those_of_the_union_of_all_work(self, job_of):
         def fill(export, process, _):
             for number, (start, end) in enumerate([(0, 30), (10, 20), (100, 130), (131, 140), (400, 410)]):
@@ -544,6 +546,7 @@ class TestPaces:
             with pytest.raises(UsageError, match=re.escape(f"is called '{word}'{meant}")):
                 table(job, name, name=word)
 
+    @pytest.mark.campaign
     def test_a_kernel_is_found_by_any_of_its_names(self, job, demo_job):
         sql = (
             "SELECT f.value, s.value, m.value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds f ON f.id = demangledName "
@@ -674,6 +677,7 @@ class TestMaps:
             nccl, compute, both = row["nccl_percent"], row["compute_percent"], row["all_percent"]
             assert max(nccl, compute) - 1e-6 <= both <= min(100.0, nccl + compute) + 1e-6
 
+    @pytest.mark.campaign
     def test_a_switch_is_an_adapter_of_its_own(self, opened, tmp_path):
         job = OpenJob(opened(simulation_export(tmp_path / "switch.sqlite")))
         assert {row["adapter"] for row in table(job, "network_traffic_map")} == {"mlx5_0", "switch"}

@@ -196,6 +196,7 @@ class TestDirectives:
             "3.3,100000,1,100000.0,100000.0,100000,100000,0.0,Implicit task\n"
         )
 
+    @pytest.mark.campaign
     def test_openacc_sums_over_all_its_tables(self, opened, tmp_path):
         with ExportWriter(tmp_path / "acc.sqlite") as export:
             main = export.thread(export.process(5_000), 5_000, "main")
@@ -272,6 +273,7 @@ class TestMpi:
             "9000000,,,MPI_Waitall,7000,7000,,0,,,,,\n"
         )
 
+    @pytest.mark.campaign
     def test_a_rank_belongs_to_its_thread_in_its_report(self, opened, tmp_path):
         for number, starts in ((0, (5,)), (1, (3, 9))):
             with ExportWriter(tmp_path / f"{number}.sqlite") as export:
@@ -297,6 +299,7 @@ class TestMpi:
         assert (lines[0], len(lines)) == ("0,1000000,1000000,MPI_Init,7000,7000,,,,,,,", 8)
         assert {line.split(",")[7] for line in lines} == {""}
 
+    @pytest.mark.campaign
     def test_several_reports_add_up_and_stand_on_one_clock(self, opened, tmp_path):
         for number, late in ((0, 100), (1, 0)):
             with ExportWriter(tmp_path / f"{number}.sqlite", session=Capture(utc_epoch_ns=10**18 + late)) as export:

@@ -370,6 +370,7 @@ def test_a_call_counts_only_if_it_and_its_range_are_in_the_window(session_of):
     assert cells(session, "nvtx_kern_sum", "range", "kernel_count", selection=window) == [(None, 1)]
 
 
+@pytest.mark.campaign
 def test_the_name_filter_comes_after_nesting(session_of):
     session = session_of(step_with_kernel)
     forward, others = Selection(name=NameFilter("forward")), Selection(name=NameFilter("!forward"))
@@ -421,6 +422,7 @@ def test_an_open_range_ends_at_the_last_time_of_the_nvtx_table_of_its_report(ses
     assert cells(session, "nvtx_sum", "name", "total")[1] == ("never closed", 490)
 
 
+@pytest.mark.campaign
 def test_a_range_that_ended_on_another_thread_contains_nothing(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "request", style=START_END, end_thread=export.threads[1])

@@ -185,6 +185,7 @@ def test_steps_of_a_process(found, name):
         assert {key: value if isinstance(value, str) else value.tolist() for key, value in told.items()} == expected
 
 
+@pytest.mark.campaign
 def test_without_gpu_work_the_words_alone_tell(run):
     for place in range(3):
         run.range(f"step {place}", 100 * place, 100 * place + 50)

@@ -117,6 +117,7 @@ def test_a_window_in_the_middle_of_the_job_has_no_start_up_and_no_tail(tmp_path:
     assert (in_sum(found).startup, in_sum(found).tail, in_sum(found).short_gaps) == (0, 0, 100)
 
 
+@pytest.mark.campaign
 def test_without_steps_a_lone_early_operation_is_start_up(tmp_path: Path):
     events = [("M", 100, 101), *(("K", start, start + 8) for start in range(1000, 1500, 10))]
     (found,) = budgets(written(tmp_path / "a.sqlite", events), Window(0, 2000))

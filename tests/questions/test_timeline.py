@@ -180,6 +180,7 @@ def test_a_closed_rank_is_a_lane_for_each_of_its_gpus(timeline):
     assert is_whole and [lane.rank for lane in lanes] == [0, 1, 2, 3]
 
 
+@pytest.mark.campaign
 def test_an_opened_rank_has_its_main_thread_below_its_gpu_and_then_its_streams_by_work(job, timeline, opened_lanes):
     own = [lane for lane in opened_lanes if lane.rank == 0]
     first = next(number for number, lane in enumerate(own) if lane.stream is not None)
@@ -196,6 +197,7 @@ def test_an_opened_rank_has_its_main_thread_below_its_gpu_and_then_its_streams_b
     assert [timeline.work(lane).length for lane in streams] == spent
 
 
+@pytest.mark.campaign
 def test_an_opened_rank_shows_mpi_openacc_and_openmp_on_its_threads(tmp_path, opened):
     session = opened(synthetic.simulation_export(tmp_path / "rank0.sqlite"))
     timeline, lanes = first_rank(session)

@@ -190,6 +190,7 @@ def test_copies_cost_the_time_that_no_kernel_hides(tmp_path, call, name):
     assert len({"synchronous-copies", "pageable-copies"} & ids(found)) == 1
 
 
+@pytest.mark.campaign
 def test_exposed_communication_and_what_dominates_are_named(tmp_path):
     found = triaged(*illnesses.exposed_communication(tmp_path / "exposed.sqlite").paths)
     told(finding(found, "exposed-communication"), "(50 % of all NCCL time)", "All of the exposed time is in AllReduce")

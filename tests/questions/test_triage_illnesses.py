@@ -209,6 +209,7 @@ def test_advice_names_what_the_framework_has_that_the_kernels_are_of(tmp_path, w
     assert words in after and usual not in after
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("last", "words"), [(MS, []), (70 * MS, ["Kernel advance<Zone<35>> takes 67 %"])])
 def test_one_kernel_is_one_by_its_full_name_with_its_template(tmp_path, last, words):
     with ill.one_gpu(tmp_path / "templates.sqlite") as gpu:
@@ -244,6 +245,7 @@ def test_idle_time_that_the_profiler_made_is_told_once(tmp_path):
     assert finding(found, "idle-gaps").cost == 19 * MS
 
 
+@pytest.mark.campaign
 def test_mpi_calls_are_waited_in_where_only_one_of_the_exports_has_tables_of_them(tmp_path):
     ills = [ill.mpi_waits(tmp_path / schema, schema) for schema in ("3.25.0", "3.0.0")]
     found = triaged(*(one.paths[rank] for rank, one in enumerate(ills)), rules=("mpi_waits",))
@@ -384,6 +386,7 @@ def test_allocations_that_fail_make_full_memory_worse(tmp_path):
     )
 
 
+@pytest.mark.campaign
 def test_without_the_events_memory_is_not_judged(tmp_path):
     found = triaged(*ill.synchronous_memsets(tmp_path / "none.sqlite").paths, rules=("device_memory",))
     assert found.findings == () and "--cuda-memory-usage=true" in found.not_checked[0].why

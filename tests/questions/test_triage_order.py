@@ -52,6 +52,7 @@ def test_the_cause_comes_before_its_symptom_which_is_folded_and_the_summary_says
     assert "The GPU is busy 50 % of the time." in report(found)
 
 
+@pytest.mark.campaign
 def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaMallocHost", MS, 90 * MS)

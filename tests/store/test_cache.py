@@ -386,6 +386,7 @@ class TestFullDisk:
         for said in ("cannot be written (", "No space left on device", "keeping columns in memory"):
             assert said in warning
 
+    @pytest.mark.campaign
     def test_arrays_are_not_kept(self, export, tmp_path):
         with small_disk(tmp_path) as disk, closing(Session(Cache(disk / "cache"), warn=pytest.fail)) as session:
             results = session.results(session.add(export))
@@ -435,6 +436,7 @@ class TestPlace:
         for environ in ({}, {"NSYSTUI_CACHE_DIR": ""}):
             assert cache_module.default_directory(environ).name == "nsystui"
 
+    @pytest.mark.campaign
     def test_only_the_user_may_look_into_a_new_cache(self, export, cache):
         kernels(cache, export)
         assert [path.stat().st_mode & 0o077 for path in (cache.directory, places(cache)[0])] == [0, 0]

@@ -78,6 +78,7 @@ class TestShares:
             limits = Limits(threads)
             assert (limits.packs, limits.chunks) == (threads, threads)
 
+    @pytest.mark.campaign
     def test_the_session_has_the_rest_while_something_is_packed_and_all_of_it_otherwise(
         self, export, cache, on_packing
     ):
@@ -91,6 +92,7 @@ class TestShares:
         assert before == after == limits.database == 300 * MB
         assert seen == [(150 * MB, 150 * MB)]
 
+    @pytest.mark.campaign
     def test_where_the_session_cannot_spare_the_memory_packing_takes_place_in_its_own(
         self, export, cache, on_packing, monkeypatch
     ):

@@ -136,6 +136,7 @@ class TestCounts:
             assert (all_tables.count(table), all_tables.has(table)) == (0, True)
             assert (nothing.count(table), nothing.has(table)) == (0, False)
 
+    @pytest.mark.campaign
     def test_rows_before_the_session_are_no_ranges(self, tmp_path, session):
         report = session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
         assert report.packed.counts["nvtx_ranges"] == 1

@@ -77,6 +77,7 @@ class TestJoining:
         assert names(tmp_path) == [f"kernels-{number:06d}.parquet" for number in range(4)]
         assert read(tmp_path) == [(number,) for number in range(1000)]
 
+    @pytest.mark.campaign
     def test_columns_in_which_something_is_missing_are_of_another_type_and_in_another_file(self, tmp_path):
         files = PackFiles(tmp_path)
         for place in (0, 10, 20, 30):

@@ -306,6 +306,7 @@ class TestWhatIsMadeOfThem:
             with opened(some, cache) as kept, opened(some, None) as plain:
                 assert everything(kept, Selection()) == everything(plain, Selection())
 
+    @pytest.mark.campaign
     def test_a_cache_that_cannot_be_written_serves(self, exports, cache, whole, monkeypatch):
         monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
         with opened(exports, cache) as job:

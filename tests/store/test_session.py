@@ -158,6 +158,7 @@ class TestClock:
             session.add(export(tmp_path / f"{number}.sqlite", begin, length=length))
         assert offsets(session) == expected
 
+    @pytest.mark.campaign
     def test_an_earlier_report_moves_those_that_are_there(self, tmp_path, session):
         session.add(export(tmp_path / "a.sqlite", START + 500))
         assert offsets(session) == [0]
