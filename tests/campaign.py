@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,13 @@ def cases(number: float) -> int:
 def step(number: float) -> int:
     """Every how many cases is tried, where CI tries every ``number``th."""
     return max(round(number / FACTOR), 1)
+
+
+def some(number: int, values: Iterable[Any]) -> list[Any]:
+    """Return a sample of the values, which the seed chooses, in their order; ``number`` of them in CI."""
+    every = list(values)
+    chosen = random.Random(SEED).sample(range(len(every)), min(cases(number), len(every)))
+    return [every[place] for place in sorted(chosen)]
 
 
 def first(number: int, values: Iterable[Any]) -> list[Any]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import campaign
 import pytest
 
 from nsystui.cli import _run_command, command_parser, main, top_parser
@@ -97,7 +98,7 @@ def in_fish(script, line):
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(("line", "offered", "not_offered"), LINES, ids=[line for line, *_ in LINES])
+@pytest.mark.parametrize(("line", "offered", "not_offered"), campaign.some(6, LINES))
 @pytest.mark.parametrize(("shell", "asked"), [("bash", in_bash), ("fish", in_fish)], ids=["bash", "fish"])
 def test_the_shell_completes(script, typed, shell, asked, line, offered, not_offered):
     done = typed(asked(script(shell), line))

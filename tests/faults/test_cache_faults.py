@@ -146,7 +146,7 @@ class TestKilled:
     @pytest.mark.parametrize(
         ("command", "step"),
         [
-            (command, campaign.step(step)) for command, step in (("kernels", 1), ("overview", 12), ("events", 30))
+            (command, campaign.step(step)) for command, step in (("kernels", 3), ("overview", 40), ("events", 90))
         ],
     )  # fmt: skip
     def test_at_every_stage(self, export, tmp_path, command, step):
@@ -160,8 +160,8 @@ class TestKilled:
         ("words", "step"),
         [
             *((words, campaign.step(step)) for words, step in (
-                ("kernels --format csv", 1), ("overview --format csv", 12), ("nvtx --format csv", 12),
-                ("export --trace PLACE/t.json --force", 8),
+                ("kernels --format csv", 3), ("overview --format csv", 40), ("nvtx --format csv", 40),
+                ("export --trace PLACE/t.json --force", 24),
             ))
         ],
     )  # fmt: skip
@@ -177,11 +177,11 @@ class TestKilled:
         ("words", "how", "step"),
         [
             *((words, "size", campaign.step(step)) for words, step in (
-                ("kernels --format csv", 500), ("events --format csv", 1000),
-                ("export --trace PLACE/t.json --force", 2000), ("overview --format csv", 500),
+                ("kernels --format csv", 1500), ("events --format csv", 3000),
+                ("export --trace PLACE/t.json --force", 6000), ("overview --format csv", 1500),
             )),
             *((f"{name} --format csv", error, campaign.step(step))
-              for name, step in (("kernels", 1), ("overview", 6), ("nvtx", 12), ("events", 12))
+              for name, step in (("kernels", 3), ("overview", 20), ("nvtx", 40), ("events", 40))
               for error in ("OutOfMemoryException", "MemoryError")),
         ],
     )  # fmt: skip
@@ -199,7 +199,7 @@ class TestKilled:
         [
             (how, campaign.step(step), more)
             for how, step in (
-                ("kill", 30), ("fail", 30), ("size", 2000), ("OutOfMemoryException", 60), ("MemoryError", 60)
+                ("kill", 90), ("fail", 90), ("size", 6000), ("OutOfMemoryException", 180), ("MemoryError", 180)
             )
             for more in ((), ("--force",))
         ],

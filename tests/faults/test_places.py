@@ -187,7 +187,7 @@ class TestChanges:
             (tmp_path / "rank0.sqlite").write_bytes(content)
             answers.append(program.run("kernels", tmp_path / "rank0.sqlite", "--format", "csv").out)
         random = Random(SEED)
-        for number in range(cases(50)):
+        for number in range(cases(15)):
             export = tmp_path / f"{number}/rank0.sqlite"
             export.parent.mkdir()
             export.write_bytes(contents[0])
@@ -292,7 +292,7 @@ class TestWithLess:
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         words = ("overview", synthetic.benchmark_export(tmp_path / "rank0.sqlite", kernels=20_000), "--format", "csv")
         right = program.run(*words, "--no-cache").out
-        for size in range(390, 530, campaign.step(20)):
+        for size in range(390, 530, campaign.step(40)):
             shutil.rmtree(tmp_path / "cache", ignore_errors=True)
             done = self.limited(tmp_path, f"AS, ({size} << 20, {size} << 20)", *words)
             refused = done.returncode == 2 and not done.stdout and "memory" in done.stderr.splitlines()[-1]

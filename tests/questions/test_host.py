@@ -359,7 +359,9 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", real(*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"))
+@pytest.mark.parametrize(
+    "name", campaign.some(4, real(*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before"))
+)
 def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
     (path,) = shared(name)
     busy = [
