@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import campaign
 import numpy as np
 import pytest
 from blocking_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Naive, Program
@@ -607,21 +608,16 @@ def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(
     assert together == starts(None, first, second) and together[0] != alone
 
 
-def real(*names: str) -> list[Any]:
-    """The names of real exports, of which the large ones are in the campaign alone."""
-    large = ("ddp", "dataloader", "ai-training")
-    return [pytest.param(name, marks=pytest.mark.campaign if name.startswith(large) else ()) for name in names]
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     "name",
-    real(
-        *("h100-2rank-moe-before", "h100-2rank-moe-after", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound"),
-        *("schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4", "ddp-a100-nobroadcast-rank0of4"),
-        *("dataloader-bound-a100", "ai-training-before"),
+    campaign.some(
+        5,
+        ["h100-2rank-moe-before", "h100-2rank-moe-after", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound",
+         "schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4", "ddp-a100-nobroadcast-rank0of4",
+         "dataloader-bound-a100", "ai-training-before"],
     ),
-)
+)  # fmt: skip
 def test_real_exports_are_told_as_naively(name: str):
     (path,) = shared(name)
     with job_of(path) as job:
