@@ -45,7 +45,6 @@ class TestFlags:
         assert done.out.splitlines()[0] == f"{header},Family,Precision,Smart Name"
         assert instances(done.table) == kernels_in(demo_job[0])
 
-    @pytest.mark.campaign
     def test_several_files_are_one_job_of_which_ranks_are_chosen(self, table, refused, demo_job):
         found = table("kernels", *demo_job, "--by", "rank")
         by_rank = [instances(row for row in found if row["Rank"] == str(rank)) for rank in range(4)]
@@ -68,7 +67,6 @@ class TestFlags:
             whole = run(command, demo_job[0], "--format", "csv")
             assert run(command, demo_job[0], "--format", "csv", "--time", ":").out == whole.out
 
-    @pytest.mark.campaign
     def test_devices_and_streams(self, run, table, demo_job):
         words = ("kernels", demo_job[0], "--by", "stream")
         streams, some = ({row["Strm"] for row in table(*words, *flags)} for flags in ((), ("--streams", "7")))

@@ -79,12 +79,6 @@ class TestMatching:
         assert all(len(group.reports) == 2 for group in groups)
 
     @pytest.mark.campaign
-    def test_the_demo_has_its_world_and_its_neighbours(self, demo_session):
-        groups = match(sequences(demo_session, demo_session.reports)).groups
-        assert sorted(len(group.members) for group in groups) == [2, 2, 4]
-        assert all(group.communicator for group in groups)
-
-    @pytest.mark.campaign
     def test_what_is_kept_is_the_same_again(self, demo_job, tmp_path):
         found = []
         for _ in range(2):

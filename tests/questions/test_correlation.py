@@ -90,14 +90,6 @@ def test_a_call_and_its_second_row_of_cudabacktrace_are_one(tmp_path, session):
         assert len(partners_of(session, row).rows) == 1
 
 
-@pytest.mark.campaign
-def test_memory_operations_and_synchronisations_have_their_calls(demo_session):
-    for kind in (EventKind.MEMORY, EventKind.SYNC, EventKind.NCCL):
-        for row in listed(demo_session, kind)[:3]:
-            (call,) = partners_of(demo_session, row).rows
-            assert (of(call, "kind"), of(call, "rank")) == ("api", of(row, "rank"))
-
-
 class TestReasons:
     @pytest.mark.campaign
     def test_a_launch_before_the_capture(self, tmp_path, session):

@@ -16,7 +16,7 @@ import pytest
 import synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import edit, native
+from support import edit
 from synthetic import ExportWriter
 from synthetic.demo import CaptureSession as Capture
 
@@ -24,7 +24,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.questions.events import index as event_index
 from nsystui.questions.events import listing as events_module
-from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query, kinds_of
+from nsystui.questions.events.kinds import EventKind, events_query, kinds_of
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, default_kinds, key_of, window_of
 from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.store import tables
@@ -255,11 +255,6 @@ class TestPages:
         there = [value for value in values if value is not None]
         assert values == sorted(there, reverse=descending) + [None] * values.count(None)
 
-    @pytest.mark.campaign
-    def test_sorting_back_by_time_is_the_list_again(self, listed, whole):
-        assert listed.sorted_by("start", False) is listed
-        assert list(listed.sorted_by("duration", True).sorted_by("start", False).page(100, 40)) == whole[100:140]
-
 
 def test_a_list_of_nothing_answers_everything(busy, tmp_path, session):
     session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
@@ -330,14 +325,6 @@ class TestPlaces:
             assert (key.kind.value, key.start, key.report) == (row[1], row[0], values["report"])
             assert (values["rank"], values["pid"]) == (values["report"], 5_000 + values["report"])
             assert (values["tid"] is None) == (values["device"] is not None)
-
-
-@pytest.mark.campaign
-def test_the_demo_has_every_row_once(demo_job, demo_session):
-    listed = build(demo_session, EVERYTHING, tuple(EventKind))
-    assert len(listed) == sum(demo_session.count(table) for table in {kind.table for kind in KIND_TABLES.values()})
-    kernels = sum(native(path, "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL")[0][0] for path in demo_job)
-    assert len(build(demo_session, EVERYTHING, (EventKind.KERNEL, EventKind.NCCL))) == kernels
 
 
 @pytest.mark.campaign

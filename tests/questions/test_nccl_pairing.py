@@ -415,11 +415,6 @@ class TestGolden:
         # The kernels of the last two groups run after the capture.
         assert quality_of(pairing).call_reasons == ((Reason.NO_KERNEL.value, 8),)
 
-    @pytest.mark.campaign
-    def test_ungrouped_all_gather(self):
-        pairing = pairing_of(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"))
-        assert rows(pairing.kernels, "rank", "collective", "state") == [(rank, "AllGather", PAIRED) for rank in (0, 4)]
-
 
 def units_by_a_loop(roles: list[Role]) -> tuple[list[int], list[int]]:
     """The units of one thread, call by call, as docs/nccl.md#pairing says it."""

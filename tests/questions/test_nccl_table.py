@@ -224,12 +224,6 @@ class TestSummary:
         )
         assert "Message Size" not in [column.header for column in payload.summary(by=COLLECTIVE).columns]
 
-    @pytest.mark.campaign
-    def test_kernels_come_first_then_calls_each_by_time(self, job):
-        told = values(job.summary(), "what", "total")
-        assert told == sorted(told, key=lambda item: (item[0] != KERNEL, -item[1]))
-        assert {what for what, _ in told} == {KERNEL, CALL}
-
     def test_counts_and_bytes_of_kernels(self, job):
         """A SendRecv kernel moves what is sent and what is received."""
         wanted: dict[tuple[str, str], tuple[int, int]] = {}
@@ -464,13 +458,6 @@ class TestGolden:
             collective: read("nvtx_sum", f"NCCL:{name}")[1:] for collective, name in calls.items()
         }
         assert EXPORT_COMMAND in summary.notes[0]
-
-    @pytest.mark.campaign
-    def test_mixture_of_experts(self, open_):
-        told = values(open_(*shared("h100-2rank-moe-before")).summary(), "what", "collective", "bucket", "count")
-        assert told[:2] == [(KERNEL, "AlltoAll", None, 64), (KERNEL, "SendRecv", None, 2)]
-        counts = {"Recv": 132, "Send": 132, "ncclCommCount": 66, "ncclGroupEnd": 66, "ncclGroupStart": 66}
-        assert sorted(told[2:]) == [(CALL, name, None, count) for name, count in counts.items()]
 
 
 def read(report: str, name: str) -> list[float]:

@@ -490,16 +490,6 @@ def test_what_an_export_lacks_makes_no_rows(session_of, fill):
         assert answer.name == report.replace("_", "-")
 
 
-@pytest.mark.campaign
-def test_the_demo_job_projects_its_steps(demo_session):
-    rows = {row["name"]: row for row in records(demo_session, "nvtx_gpu_proj_sum")}
-    trace = records(demo_session, "nvtx_gpu_proj_trace")
-    assert len([row for row in trace if row["row"] is not None]) == sum(row["count"] for row in rows.values())
-    kernels = [row for row in records(demo_session, "nvtx_kern_sum") if row["range"] == "step 1"]
-    assert sum(row["kernel_count"] for row in kernels) <= rows["step 1"]["op_count"]
-    assert rows["step 1"]["count"] == 4
-
-
 def test_kernels_of_a_range_add_up_by_family(demo_session):
     summed: dict[tuple[Any, ...], tuple[int, int]] = {}
     for row in records(demo_session, "nvtx_kern_sum"):

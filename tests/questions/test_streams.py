@@ -123,10 +123,3 @@ def test_communication_on_a_stream_that_computes_is_told():
         answer = stream_table(job, EVERYTHING)
     (note,) = answer.notes
     assert note.startswith("communication on streams that also compute: 17.17 ms on stream 7 of rank 0")
-
-
-@pytest.mark.campaign
-def test_the_demo_names_streams_by_their_ranges(demo_session):
-    rows = stream_table(OpenJob(demo_session), EVERYTHING).records()
-    assert {row["purpose"] for row in rows if row["kind"] == "copies"} == {"data loading"}
-    assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)
