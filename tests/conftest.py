@@ -30,8 +30,10 @@ from nsystui.store.session import Session
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)
 
 
-# To look through all modules and thousands of tests for garbage takes a fifth of a second: seldom will do.
+# To look through all modules and thousands of tests for garbage takes a fifth of a second: seldom will do, and never
+# while they are imported.
 gc.set_threshold(700, 10, 100)
+gc.disable()
 
 # A background job begins with SIGINT ignored, and so would every program that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -70,6 +72,7 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: no collection of garbage needs to look through it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
