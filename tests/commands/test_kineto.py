@@ -425,9 +425,6 @@ def test_a_job_of_both_profilers_keeps_the_advice_for_nsys(run, traces, exports)
     assert "record with `nsys profile -t mpi`" in said and "does not contain it; record with" not in said
 
 
-ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_runtime", "cuda_driver")
-
-
 @pytest.mark.parametrize("argument", ["name", "Process Group Ranks", "Input Dims"])
 @pytest.mark.parametrize("levels", [1_100, 100_000])
 def test_values_nested_too_deep_are_one_line(run, tmp_path, argument, levels):

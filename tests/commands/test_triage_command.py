@@ -116,6 +116,7 @@ def test_an_export_without_anything_is_not_called_healthy(run, tmp_path):
     assert "No issues found" not in done.out and "Not checked:" in done.out
 
 
+@pytest.mark.campaign
 class TestBaseline:
     """The healthy job, and the same with a stall."""
 
@@ -124,7 +125,6 @@ class TestBaseline:
         job = TrainingJob(ranks=1, steps=10, layers=16, straggler=None, stall_ms=200)
         return job.write(tmp_path_factory.mktemp("ill"))
 
-    @pytest.mark.campaign
     def test_what_is_new_is_told_with_what_changed_most_and_alone_fails(self, run, ill, healthy):
         done = run("triage", *ill, "--baseline", *healthy, "--fail-on", "warning")
         assert done.status == 1
@@ -136,14 +136,12 @@ class TestBaseline:
         assert all(len(line) < 80 for line in lines)
         assert run("triage", *ill, "--baseline", *ill, "--fail-on", "warning").status == 0
 
-    @pytest.mark.campaign
     def test_what_is_gone_is_told_and_fails_nothing(self, run, ill, healthy):
         done = run("triage", *healthy, "--baseline", *ill, "--fail-on", "warning")
         assert done.status == 0
         assert done.out.startswith("1.30 × faster: a step takes ")
         assert "\nNothing got worse." in done.out and "GONE    W  idle-gaps (was " in done.out
 
-    @pytest.mark.campaign
     def test_programs_get_a_table_and_people_a_report(self, run, ill, healthy, tmp_path):
         words = ("triage", *ill, "--baseline", *healthy)
         gap = next(row for row in run(*words, "--format", "json").json if row["id"] == "idle-gaps")

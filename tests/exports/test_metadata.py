@@ -61,6 +61,7 @@ class TestEverySchema:
             assert report.packed.counts["kernels"] == kernels, schema
 
 
+@pytest.mark.campaign
 class TestMissingParts:
     """Every table can be absent: each of them is taken away once, with a neighbour."""
 
@@ -68,7 +69,6 @@ class TestMissingParts:
     def full(self, tmp_path_factory):
         return TrainingJob(ranks=2, steps=1, layers=1).write(tmp_path_factory.mktemp("full"))[1]
 
-    @pytest.mark.campaign
     @pytest.mark.parametrize("apart", campaign.first(1, [5, 7]))
     def test_any_table(self, full, tmp_path, apart):
         """All but the one that makes an export, and those that nobody reads."""
@@ -92,7 +92,6 @@ class TestMissingParts:
         "DIAGNOSTIC_EVENT": ("text", "globalPid"),
     }
 
-    @pytest.mark.campaign
     def test_any_optional_column(self, full, tmp_path, session):
         for number in range(2):
             path = tmp_path / f"rank{number}.sqlite"
@@ -102,7 +101,6 @@ class TestMissingParts:
                 edit(path, *[f"ALTER TABLE {table} DROP COLUMN {column}" for column in columns if column in present])
             assert session.add(path).packed.counts["kernels"] > 0, list(self.OPTIONAL)[number::2]
 
-    @pytest.mark.campaign
     def test_values_of_other_types_than_nvidias(self, full, tmp_path, session):
         path = tmp_path / "rank1.sqlite"
         path.write_bytes(full.read_bytes())

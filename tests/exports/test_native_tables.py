@@ -55,8 +55,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield session
 
 
+@pytest.mark.campaign
 class TestPageFaults:
-    @pytest.mark.campaign
     def test_one_row_is_one_fault_of_a_cpu_or_a_group_of_faults_of_a_gpu(self, plain):
         assert rows(plain, tables.cpu_page_faults) == [
             (1, 4_500_000, PROCESS, PAGES[0], "fill_grid", "src/grid.f90", 17),
@@ -71,7 +71,6 @@ class TestPageFaults:
             (11, PAGES[0], 65_536), (11, PAGES[1], 65_536), (12, PAGES[0], 65_536),
         ]  # fmt: skip
 
-    @pytest.mark.campaign
     def test_both_spellings_of_the_columns_of_the_source_are_known(self, simulation):
         table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
         spelt = (("sourceFile", "SourceFile"), ("sourceLine", "SourceLine"))
@@ -79,7 +78,6 @@ class TestPageFaults:
         session = simulation(*[f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}" for old, new in steps])
         assert rows(session, tables.cpu_page_faults, "source_file", "source_line")[2] == ("src/grid.f90", 80)
 
-    @pytest.mark.campaign
     def test_a_file_that_is_not_known_is_empty_and_any_column_may_be_absent(self, simulation):
         unknown = simulation("UPDATE CUDA_UM_CPU_PAGE_FAULT_EVENTS SET sourceFile = NULL, sourceLine = NULL")
         assert set(rows(unknown, tables.cpu_page_faults, "source_file", "source_line")) == {("", None)}
@@ -90,8 +88,8 @@ class TestPageFaults:
         assert rows(session, tables.gpu_page_faults, "device", "count") == [(None, None)] * 2
 
 
+@pytest.mark.campaign
 class TestDirectives:
-    @pytest.mark.campaign
     def test_openmp_events_of_every_kind_share_a_table_also_kinds_that_nobody_has_seen_yet(self, plain, simulation):
         known = [
             (1, 5_000_000, 6_000_000, THREAD, PROCESS, "Parallel region", "PARALLEL"),
@@ -107,14 +105,12 @@ class TestDirectives:
         )
         assert rows(session, tables.openmp_events) == [*known, (5, 1, 2, THREAD, PROCESS, "fill_grid", "WORKSHARE_2")]
 
-    @pytest.mark.campaign
     def test_a_table_whose_name_is_no_plain_word_is_none_of_nsys(self, simulation):
         names = ("OPENMP_EVENT_KIND_A'B", 'OPENMP_EVENT_KIND_C""D', "CUPTI_ACTIVITY_KIND_OPENACC_%d")
         create = [f'CREATE TABLE "{name}" (start, end, globalTid, nameId)' for name in names]
         session = simulation(*create, *[f'INSERT INTO "{name}" VALUES (1, 2, 3, 4)' for name in names])
         assert (session.count(tables.openmp_events), session.count(tables.openacc_events)) == (4, 4)
 
-    @pytest.mark.campaign
     def test_openacc_events_are_called_by_their_place_where_it_is_known(self, plain, simulation):
         assert rows(plain, tables.openacc_events) == [
             (1, 6_000_000, 6_040_000, THREAD, PROCESS, "Enqueue Upload@src/solve.f90:41", "DATA", 5, "solve", 65_536),
@@ -126,7 +122,6 @@ class TestDirectives:
             session = simulation(f"ALTER TABLE CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH DROP COLUMN {column}")
             assert (name,) in rows(session, tables.openacc_events, "name"), column
 
-    @pytest.mark.campaign
     def test_the_size_of_chunks_changes_nothing(self, plain, simulation, monkeypatch):
         for size in (1, 3):
             monkeypatch.setattr(packing, "CHUNK_ROWS", size)

@@ -257,6 +257,7 @@ def test_two_processes_pack_one_export_at_once(export, tmp_path, command):
     assert len({place.name.partition(".")[0] for place in cache.iterdir() if place.name.startswith("rank0")}) == 1
 
 
+@pytest.mark.campaign
 class TestOthers:
     """Files that somebody else may have written are not read or added to; everything is answered."""
 
@@ -269,13 +270,11 @@ class TestOthers:
         assert ran.stdout == program.run(*words, "--no-cache").out
         assert sorted(cache.rglob("*")) == before
 
-    @pytest.mark.campaign
     def test_a_directory_that_everybody_can_write_to(self, export, tmp_path):
         (tmp_path / "cache").mkdir()
         (tmp_path / "cache").chmod(0o777)
         self.refused(export, tmp_path / "cache", "every user can write to it")
 
-    @pytest.mark.campaign
     @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
     def test_a_directory_of_another_user(self, export, tmp_path):
         with closing(Session(Cache(tmp_path / "cache"))) as session:
@@ -283,7 +282,6 @@ class TestOthers:
         os.chown(tmp_path / "cache", 54321, 54321)
         self.refused(export, tmp_path / "cache", "belongs to another user")
 
-    @pytest.mark.campaign
     def test_what_is_made_is_for_the_user_alone(self, export, tmp_path):
         before = os.umask(0)
         try:

@@ -81,8 +81,8 @@ def of_bad_file(path: Path, good: Path) -> str:
     return line
 
 
+@pytest.mark.campaign
 class TestKinds:
-    @pytest.mark.campaign
     def test_a_socket_and_links_in_a_circle(self, tmp_path, export, monkeypatch):
         monkeypatch.chdir(tmp_path)  # the name of a socket may not be long
         with closing(socket.socket(socket.AF_UNIX)) as listening:
@@ -92,7 +92,6 @@ class TestKinds:
         (tmp_path / "b.sqlite").symlink_to(tmp_path / "a.sqlite")
         assert "Too many levels of symbolic links" in of_bad_file(tmp_path / "a.sqlite", export)
 
-    @pytest.mark.campaign
     def test_names_in_every_message_and_table(self, tmp_path, original):
         for name in ("a b'c\"d.sqlite", "new\nline.sqlite", os.fsdecode(b"\xff\xfe.sqlite"), "y" * 248):
             path = shutil.copyfile(original, tmp_path / name)

@@ -117,8 +117,8 @@ class TestEnds:
         assert found(job([*layers(4), ADAM] * 2)) is None
 
 
+@pytest.mark.campaign
 class TestNone:
-    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "operations",
         [
@@ -133,7 +133,6 @@ class TestNone:
         assert all(found(run, anchor) is None for anchor in (None, *ANCHORS))
         assert run.steps().why_none[0].endswith("the GPU's work does not repeat regularly")
 
-    @pytest.mark.campaign
     def test_layers_alone_are_offered_and_not_taken(self, job):
         run = job([f"part{part}(int)" for part in range(30)] * 12)
         assert found(run) is None
@@ -175,8 +174,8 @@ def without_nvtx(paths: Sequence[Path], directory: Path) -> list[Path]:
     return copies
 
 
+@pytest.mark.campaign
 class TestRanks:
-    @pytest.mark.campaign
     def test_all_ranks_have_the_same_steps_at_the_same_time(self, tmp_path, opened):
         (tmp_path / "copies").mkdir()
         paths = without_nvtx(training_job(tmp_path, ranks=2, steps=6, layers=4), tmp_path / "copies")
@@ -185,7 +184,6 @@ class TestRanks:
         assert first.anchor == second.anchor and first.numbers.tolist() == second.numbers.tolist()
         assert abs(first.gpu.start - second.gpu.start).max() < first.median / 2
 
-    @pytest.mark.campaign
     def test_one_rank_without_ranges_makes_all_use_the_work_of_the_gpu(self, tmp_path, opened):
         (tmp_path / "copies").mkdir()
         first, second = training_job(tmp_path, ranks=2, steps=6, layers=4)

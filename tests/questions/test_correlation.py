@@ -90,8 +90,8 @@ def test_a_call_and_its_second_row_of_cudabacktrace_are_one(tmp_path, session):
         assert len(partners_of(session, row).rows) == 1
 
 
+@pytest.mark.campaign
 class TestReasons:
-    @pytest.mark.campaign
     def test_a_launch_before_the_capture(self, tmp_path, session):
         session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
         found = [partners_of(session, row) for row in listed(session, EventKind.KERNEL)[:7]]
@@ -101,7 +101,6 @@ class TestReasons:
         }
         assert {item.reason for item in found[4:]} == {""}
 
-    @pytest.mark.campaign
     def test_work_without_a_correlation_id_or_a_process(self, tmp_path, session):
         session.add(synthetic.unified_memory_export(tmp_path / "um.sqlite"))
         path = synthetic.two_process_export(tmp_path / "two.sqlite")
@@ -113,7 +112,6 @@ class TestReasons:
         for row in (*migrations[::4], kernel):
             assert partners_of(session, row).reason == "this row has no correlation id"
 
-    @pytest.mark.campaign
     def test_events_that_have_no_other_side(self, demo_session, tmp_path, session):
         session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
         for kind in (EventKind.NVTX, EventKind.MARK, EventKind.OS, EventKind.MPI):

@@ -54,8 +54,8 @@ def points(events: Sequence[Event], kinds: str, window: Window = WINDOW) -> set[
     return {ns for start, end in spans for ns in range(start, end)} & {*range(window.start, window.end)}
 
 
+@pytest.mark.campaign
 class TestParts:
-    @pytest.mark.campaign
     @settings(deadline=None)
     @given(EVENTS)
     def test_each_is_what_sets_of_nanoseconds_say(self, events: list[Event]):
@@ -68,7 +68,6 @@ class TestParts:
         }  # fmt: skip
         assert {key: getattr(spent, key) for key in expected} == {key: len(ns) for key, ns in expected.items()}
 
-    @pytest.mark.campaign
     @settings(deadline=None)
     @given(DEVICES)
     def test_they_add_up_to_the_window_of_each_device_and_of_all(self, devices: list[list[Event]]):

@@ -306,8 +306,8 @@ def gather_calls(path: Path, durations: list[int | None]) -> Path:
     return path
 
 
+@pytest.mark.campaign
 class TestSelection:
-    @pytest.mark.campaign
     def test_the_window_says_what_is_listed_not_what_is_paired(self, payload):
         """The AllReduce call lasts from 10.00 to 10.03 ms, its kernel from 10.03 to 10.53 ms."""
         for window, found in (
@@ -319,7 +319,6 @@ class TestSelection:
             assert values(answer, "what", "collective", "bucket") == found, window
             assert answer.total == payload.summary().total == 16
 
-    @pytest.mark.campaign
     def test_tasks_streams_and_devices(self, job):
         task = job.ranks[1].task
         told = job.summary(EVERYTHING.with_tasks(frozenset({task})))
@@ -328,7 +327,6 @@ class TestSelection:
         assert set(job.summary(Selection(streams=frozenset({999}))).cells("what")) == {CALL}
         assert set(job.summary(Selection(devices=frozenset({0}))).cells("what")) == {KERNEL, CALL}
 
-    @pytest.mark.campaign
     def test_names_are_those_of_kernels_calls_and_collectives(self, payload):
         def found(text: str) -> set[tuple[Any, ...]]:
             return set(values(payload.summary(EVERYTHING.with_name(text)), "what", "collective"))

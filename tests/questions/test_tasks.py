@@ -79,6 +79,7 @@ def environments(*values: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"environment": value} for value in values]
 
 
+@pytest.mark.campaign
 class TestSources:
     TOLD = [
         {"mpi": 8, "nccl": [(6, 8)], "environment": {"RANK": "4"}, "name": "x_rank2"},
@@ -87,7 +88,6 @@ class TestSources:
     ORDER = ["mpi", "nccl", "environment", "name"]
     FOUND = [([8, 7], "MPI"), ([6, 5], BY_NCCL), ([4, 3], BY_ENVIRONMENT), ([2, 1], BY_NAME), ([0, 1], BY_ORDER)]
 
-    @pytest.mark.campaign
     def test_the_first_that_gives_every_task_a_number_of_its_own_decides(self, job):
         for place, expected in enumerate(self.FOUND):
             told = [{key: report[key] for key in self.ORDER[place:]} for report in self.TOLD]
@@ -96,13 +96,11 @@ class TestSources:
                 told[0][self.ORDER[place]] = told[1][self.ORDER[place]]
                 assert numbers(job(*told)) == self.FOUND[place + 1], f"equal numbers of {self.ORDER[place]}"
 
-    @pytest.mark.campaign
     def test_one_that_leaves_a_task_without_number_is_rejected(self, job):
         for key in ("mpi", "nccl", "environment"):
             told = [{"name": "a_rank1"}, {"name": "a_rank0", key: self.TOLD[0][key]}]
             assert numbers(job(*told)) == ([1, 0], BY_NAME), key
 
-    @pytest.mark.campaign
     def test_ranks_need_not_be_all_of_the_job_and_are_in_order(self, job):
         assert numbers(job({"mpi": 4}, {"mpi": 0})) == ([4, 0], "MPI")
         assert [item.rank for item in job({"mpi": 5}, {"mpi": 1}, {"mpi": 3}).ranks] == [1, 3, 5]

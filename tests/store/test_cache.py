@@ -62,8 +62,8 @@ def names(cache: Cache) -> list[str]:
     return [path.name for path in places(cache)]
 
 
+@pytest.mark.campaign
 class TestHitsAndMisses:
-    @pytest.mark.campaign
     def test_another_name_for_the_same_file_is_the_same(self, export, cache, packs, monkeypatch, tmp_path):
         (tmp_path / "link.sqlite").symlink_to(export)
         monkeypatch.chdir(tmp_path)
@@ -71,7 +71,6 @@ class TestHitsAndMisses:
             kernels(cache, path)
         assert packs == [export]
 
-    @pytest.mark.campaign
     def test_any_change_makes_another_export_of_it_even_one_that_keeps_size_and_time(self, export, cache, packs):
         kernels(cache, export)
         status = export.stat()
@@ -81,7 +80,6 @@ class TestHitsAndMisses:
             kernels(cache, export)
             assert len(packs) == number
 
-    @pytest.mark.campaign
     def test_files_of_one_name_in_two_directories_do_not_meet_and_one_without_rows_is_kept(
         self, tmp_path, cache, original, packs
     ):
@@ -89,21 +87,18 @@ class TestHitsAndMisses:
         assert [kernels(cache, path) for path in (original, other, original, other)] == [200, 0, 200, 0]
         assert packs == [original, other]
 
-    @pytest.mark.campaign
     def test_another_version_of_the_store_packs_anew(self, export, cache, packs, monkeypatch):
         kernels(cache, export)
         monkeypatch.setattr(cache_module, "version_of_reading", lambda: "another")
         kernels(cache, export)
         assert len(packs) == 2
 
-    @pytest.mark.campaign
     def test_names_of_places_are_plain(self, tmp_path, cache, original):
         for name in ("it's 100% [*?].sqlite", "größe.sqlite", os.fsdecode(b"latin-\xe9.sqlite"), "-"):
             kernels(cache, shutil.copyfile(original, tmp_path / name))
         assert len(names(cache)) == 4
         assert all(re.fullmatch("[a-zA-Z0-9-]+", name) for name in names(cache))
 
-    @pytest.mark.campaign
     def test_the_directory_may_be_called_anything(self, tmp_path, export, packs):
         for number, name in enumerate(["we[ir]d*?", "job=12", "report=7", "a b", "it's", "größe"], 1):
             cache = Cache(tmp_path / name / "cache")
@@ -111,6 +106,7 @@ class TestHitsAndMisses:
             assert len(packs) == number, name
 
 
+@pytest.mark.campaign
 class TestDamage:
     """A pack that is not whole counts as absent, and the next one takes its place."""
 
@@ -131,7 +127,6 @@ class TestDamage:
         "everything gone": lambda facts, columns: [file.unlink() for file in facts.parent.iterdir()],
     }
 
-    @pytest.mark.campaign
     def test_it_is_packed_again(self, export, cache, packs):
         kernels(cache, export)
         (directory,) = places(cache)
@@ -141,7 +136,6 @@ class TestDamage:
                 assert (kernels(cache, export), len(packs)) == (200, 1 + number), how
             assert places(cache) == [directory], how
 
-    @pytest.mark.campaign
     def test_a_part_of_a_table_that_is_missing_is_noticed(self, export, cache, packs, monkeypatch):
         monkeypatch.setattr("nsystui.store.packing.CHUNK_ROWS", 64)
         monkeypatch.setattr("nsystui.store.parquet_files.ROWS_PER_FILE", 64)
@@ -150,7 +144,6 @@ class TestDamage:
         sorted(directory.glob("kernels-*.parquet"))[1].unlink()
         assert (kernels(cache, export), len(packs)) == (200, 2)
 
-    @pytest.mark.campaign
     def test_a_file_in_the_place_of_a_pack(self, export, cache):
         cache.directory.mkdir()
         cache.path_of(check(export)).write_text("in the way")
@@ -407,15 +400,14 @@ class TestFullDisk:
             assert half_written(disk) == []
 
 
+@pytest.mark.campaign
 class TestSideBySide:
-    @pytest.mark.campaign
     def test_two_sessions_pack_the_same_export_at_once(self, export, cache):
         """Both pack, one wins, both work, one pack remains."""
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(lambda _: kernels(cache, export), range(4))) == [200] * 4
         assert [name[0] for name in names(cache)] == ["r"]
 
-    @pytest.mark.campaign
     def test_another_process_was_faster(self, export, cache, monkeypatch):
         finish = Partial.finish
 

@@ -361,6 +361,7 @@ class TestHostileNames:
 INTERNED = ("call_chains", "stack_frames", "stack_names")
 
 
+@pytest.mark.campaign
 class TestChunks:
     @pytest.fixture(scope="class")
     def exports(self, tmp_path_factory):
@@ -403,7 +404,6 @@ class TestChunks:
         ],
         ids=str,
     )
-    @pytest.mark.campaign
     def test_no_size_changes_anything(self, exports, whole, monkeypatch, settings):
         self.set_sizes(monkeypatch, **settings)
         assert self.everything(exports) == whole
@@ -413,7 +413,6 @@ class TestChunks:
         for name, value in settings.items():
             monkeypatch.setattr(modules[name], name, value)
 
-    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "settings",
         [{"CHUNK_ROWS": 16, "_BATCH_ROWS": 3}, {"CHUNK_ROWS": 1 << 18}],
@@ -425,13 +424,11 @@ class TestChunks:
         monkeypatch.setattr(packing.Packer, "run", lambda packer: pytest.fail("packed again"))
         assert self.everything(exports, cache) == whole
 
-    @pytest.mark.campaign
     def test_rows_with_gaps_between_them(self, export, session, monkeypatch):
         monkeypatch.setattr(packing, "CHUNK_ROWS", 10)
         edit(export, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid BETWEEN 5 AND 150")
         assert session.add(export).packed.counts["kernels"] == 54
 
-    @pytest.mark.campaign
     def test_rows_whose_keys_are_far_apart_do_not_take_for_ever(self, tmp_path, session):
         with ExportWriter(tmp_path / "far.sqlite", "3.28.1") as export:
             main = export.thread(export.process(5_000), 5_000, "main")
@@ -443,7 +440,6 @@ class TestChunks:
         assert report.packed.counts["nvtx_ranges"] == 5
         assert len(steps) < 100
 
-    @pytest.mark.campaign
     def test_progress_grows_to_its_total(self, exports, session, monkeypatch):
         monkeypatch.setattr(packing, "CHUNK_ROWS", 50)
         steps: list[Progress] = []
