@@ -1,15 +1,17 @@
-"""How much the campaigns try: ``NSYSTUI_CAMPAIGN`` times as much as in CI, from where ``NSYSTUI_SEED`` says."""
+"""What campaigns try: ``NSYSTUI_CAMPAIGN=SEED[:FACTOR]`` chooses other cases and, by the factor, more of them."""
 
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-FACTOR = float(os.environ.get("NSYSTUI_CAMPAIGN", "1"))
-SEED = int(os.environ.get("NSYSTUI_SEED", "1"))
+_SEED, _, _FACTOR = os.environ.get("NSYSTUI_CAMPAIGN", "1").partition(":")
+SEED = int(_SEED)
+FACTOR = float(_FACTOR or 1)
 
 
 def cases(number: float) -> int:
@@ -20,6 +22,13 @@ def cases(number: float) -> int:
 def step(number: float) -> int:
     """Every how many cases is tried, where CI tries every ``number``th."""
     return max(round(number / FACTOR), 1)
+
+
+def some(number: int, values: Iterable[Any]) -> list[Any]:
+    """Return a sample of the values, which the seed chooses, in their order; ``number`` of them in CI."""
+    every = list(values)
+    chosen = random.Random(SEED).sample(range(len(every)), min(cases(number), len(every)))
+    return [every[place] for place in sorted(chosen)]
 
 
 def first(number: int, values: Iterable[Any]) -> list[Any]:

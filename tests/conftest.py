@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import campaign
 import idle  # noqa: F401 - pilots wait until the program rests
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,11 +30,23 @@ from nsystui.store.session import Session
 SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)
 
 
-# To look through all modules and thousands of tests for garbage takes a fifth of a second: seldom will do.
+# To look through all modules and thousands of tests for garbage takes a fifth of a second: seldom will do, and never
+# while they are imported.
 gc.set_threshold(700, 10, 100)
+gc.disable()
 
-# How long an example takes says how busy the machine is.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A background job begins with SIGINT ignored, and so would every program that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says how busy the machine is. Other examples: NSYSTUI_CAMPAIGN.
+settings.register_profile(
+    "unhurried",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=campaign.cases(30),
+    derandomize=campaign.SEED == 1,
+    database=None,
+)
 settings.load_profile("unhurried")
 
 
@@ -44,10 +58,13 @@ def _end_quietly() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)  # unknown without xdist
-def pytest_xdist_auto_num_workers() -> int:
-    """One for each CPU, if there is memory for them, and one more: some tests wait for a terminal."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return one worker for each CPU if there is memory for them, and one more for campaigns, which wait for programs.
+
+    Each worker imports the tests and opens what they share: that takes as long as hundreds of tests.
+    """
     allowed = resources.memory()
-    workers = resources.cpus() + 1
+    workers = resources.cpus() + (config.option.markexpr == "campaign")
     return workers if allowed is None else max(min(workers, allowed // _WORKER_MEMORY), 1)
 
 
@@ -55,6 +72,7 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: no collection of garbage needs to look through it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -239,7 +239,7 @@ Those that may load less come first, so that one Python can run them all and sti
 """
 
 
-SOME = ("overview", "gpu", "ranks", "steps", "kernels --by rank", "stats -r cuda_api_sum", "info", "nvtx", "nccl")
+SOME = ("overview", "ranks", "kernels --by rank", "nccl")
 
 
 @pytest.mark.parametrize("commands", [SOME, pytest.param(tuple(LOADS), marks=pytest.mark.campaign)], ids=len)

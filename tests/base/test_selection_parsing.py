@@ -28,6 +28,7 @@ def test_what_is_no_number_is_said_in_one_line():
         assert len(str(error.value).splitlines()) == 1, text
 
 
+@pytest.mark.campaign
 @given(st.sets(st.integers(0, 10_000), min_size=1, max_size=20))
 def test_numbers_come_back(chosen):
     assert parse_numbers(",".join(map(str, chosen)), "streams") == chosen

@@ -49,6 +49,7 @@ def test_kernels_without_metrics_are_unknown_and_kernels_of_the_other_capture_al
     assert "do not have" not in run("kernels", demo_job[0], "--filter", "flash", "--metrics", path).err
 
 
+@pytest.mark.campaign
 def test_a_changed_file_changes_the_answer(run, demo_job, captured, tmp_path):
     path = tmp_path / "metrics.csv"
     lines = captured.read_text().splitlines(True)

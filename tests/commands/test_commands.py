@@ -44,6 +44,7 @@ class TestFlags:
         assert {row["Rank"] for row in table("kernels", *demo_job, "--by", "rank", "--ranks", "1,3")} == {"1", "3"}
         assert "rank 4 is not open: the ranks are 0 to 3" in refused("kernels", *demo_job, "--ranks", "2-5")
 
+    @pytest.mark.campaign
     def test_windows_of_which_an_open_one_is_everything(self, run, table, demo_job):
         count = native_count(demo_job[0], "CUPTI_ACTIVITY_KIND_KERNEL", "start < 500000000")
         assert instances(table("kernels", demo_job[0], "--time", ":500ms")) == count > 0
@@ -143,6 +144,7 @@ class TestFiles:
         assert "\x1b" not in said
         said.encode()
 
+    @pytest.mark.campaign
     def test_no_cache_writes_nothing_and_an_unwritable_one_is_a_warning(self, run, demo_job, tmp_path, monkeypatch):
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         assert run("kernels", *demo_job, "--no-cache").status == 0

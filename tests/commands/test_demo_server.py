@@ -89,6 +89,7 @@ def test_each_phase_has_its_steps_and_the_host_bounds_decoding_alone(table, demo
     assert float(decode["Exposed of Idle (%)"]) > 75
 
 
+@pytest.mark.campaign
 def test_one_prefill_is_slow_on_every_rank(table, demo_server):
     found = {row["Phase"]: int(row["Slow Steps"]) for row in table("steps", *demo_server, "--phases")}
     assert found == {"all": JOB.ranks, PREFILL: JOB.ranks, DECODE: 0, MIXED: 0}
@@ -121,6 +122,7 @@ def test_decode_steps_replay_their_graph_with_one_launch_each_and_the_others_lau
     }
 
 
+@pytest.mark.campaign
 def test_small_all_reduces_are_of_another_library_than_large_ones(table, demo_server):
     found = [row for row in table("nccl", *demo_server, "--by", "backend") if row["What"] == "kernel"]
     decodes = JOB.ranks * len(FAMILIES[DECODE])
@@ -132,6 +134,7 @@ def test_small_all_reduces_are_of_another_library_than_large_ones(table, demo_se
     assert {row["Overlapped (%)"] for row in found} == {"0.0"}
 
 
+@pytest.mark.campaign
 def test_streams_are_of_graphs_and_kernels_of_nccl_and_of_copies(table, demo_server):
     found = {(row["Rank"], row["Kind"]): int(row["Operations"]) for row in table("streams", *demo_server)}
     eager = JOB.steps - len(FAMILIES[DECODE])

@@ -61,6 +61,7 @@ def test_a_text_that_is_read_on_a_terminal_through_a_pipe_has_its_width(demo_job
     assert len(tables) > 40 and max(map(len, tables)) <= 100
 
 
+@pytest.mark.campaign
 def test_chosen_tables_come_sorted_and_cut(demo_job, other_job, diff):
     words = (*demo_job, "--", *other_job, "--tables", "memory,kernels", "--names", "short", "--format", "json")
     _, out, _ = diff(*words, "--sort", "by_duration_ns", "--top", "3")

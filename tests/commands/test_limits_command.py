@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import campaign
 import pytest
 from disks import fill, half_written, small_disk
 from synthetic import benchmark_export, two_process_export
@@ -50,6 +51,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[Limits]:
 
 
 class TestWhatIsAllowed:
+    @pytest.mark.campaign
     def test_the_flags_say_it_else_the_variables(self, run, export, used, monkeypatch):
         assert run("info", "--jobs", "3", "--memory-limit", "1.5G", export).status == 0
         monkeypatch.setenv("NSYSTUI_JOBS", "4")
@@ -58,6 +60,7 @@ class TestWhatIsAllowed:
             assert run("info", *flags, export).status == 0
         assert used == [Limits(3, 1536 * MB), Limits(4, 500 * MB), Limits(1, 500 * MB), Limits(4, 1024 * MB)]
 
+    @pytest.mark.campaign
     def test_an_empty_variable_is_none(self, run, export, used, monkeypatch):
         for name in NAMES:
             monkeypatch.setenv(name, "")
@@ -66,14 +69,14 @@ class TestWhatIsAllowed:
 
     @pytest.mark.parametrize(
         ("there_is", "memory"),
-        [(None, 1024), (64 * 1024, 1024), (2048, 1024), (1000, 500), (100, SMALLEST_MEMORY // MB)],
+        campaign.first(1, [(64 * 1024, 1024), (None, 1024), (2048, 1024), (1000, 500), (100, SMALLEST_MEMORY // MB)]),
     )
     def test_without_them_half_of_a_small_machine(self, run, export, used, monkeypatch, there_is, memory):
         monkeypatch.setattr(resources, "memory", lambda: None if there_is is None else there_is * MB)
         assert run("info", export).status == 0
         assert used[0].memory == memory * MB
 
-    @pytest.mark.parametrize(("cpus", "threads"), [(1, 1), (2, 2), (128, 2)])
+    @pytest.mark.parametrize(("cpus", "threads"), campaign.first(2, [(1, 1), (2, 2), (128, 2)]))
     def test_without_them_two_threads_at_most(self, run, export, used, monkeypatch, cpus, threads):
         monkeypatch.setattr(resources, "cpus", lambda: cpus)
         monkeypatch.setattr(resources, "usual_threads", usual_threads)
@@ -159,6 +162,7 @@ class TestCacheLimit:
         ):
             assert default_cache(environ={"NSYSTUI_CACHE_DIR": "/c", **said}).cap == cap
 
+    @pytest.mark.campaign
     def test_what_older_commands_kept_goes_when_another_needs_the_room(self, run, tmp_path, directory, monkeypatch):
         monkeypatch.setenv("NSYSTUI_CACHE_LIMIT", "1k")
         for name in ("before", "after"):
@@ -190,6 +194,7 @@ class TestConversions:
         assert sum(int(row["Instances"]) for row in done.table) == 200
         assert len(list((directory / "exports").iterdir())) == 1
 
+    @pytest.mark.campaign
     def test_use_makes_an_export_new_and_age_makes_room(self, run, export, report, monkeypatch, directory, fake_nsys):
         fake_nsys(f'cp {shlex.quote(str(export))} "$out"')
         assert run("info", report, "--convert").status == 0
@@ -216,7 +221,10 @@ class TestConversions:
 
 
 class TestFullDisk:
-    @pytest.mark.parametrize("words", [("kernels",), ("overview",), ("gpu",), ("stats", "-r", "cuda_gpu_kern_sum")])
+    @pytest.mark.parametrize(
+        "words",
+        campaign.first(1, [["stats", "-r", "cuda_gpu_kern_sum"], ["kernels"], ["overview"], ["gpu"]]),
+    )
     def test_commands_answer_as_ever(self, run, tmp_path, export, monkeypatch, words):
         expected = run(*words, export, "--no-cache", "--format", "csv").out
         with small_disk(tmp_path) as disk:

@@ -44,11 +44,6 @@ class TestGroups:
 
 
 class TestSingleRows:
-    def test_with_the_step_where_it_is_asked_for(self, run, demo_job):
-        assert "Step" not in run("nccl", demo_job[0], "--calls", "--format", "csv").table[0]
-        table = run("nccl", demo_job[0], "--calls", "--step-range", "^step", "--format", "csv").table
-        assert {row["Step"] for row in table} == {"0", "1", "2"}
-
     @pytest.mark.parametrize("option", ["--calls", "--kernels", "--sizes"])
     def test_a_file_is_no_collective(self, refused, payload, option):
         assert "write the files first" in refused("nccl", option, payload)

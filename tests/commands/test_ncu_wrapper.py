@@ -54,6 +54,7 @@ def test_sections_and_sets_are_in_the_command(run, demo_job):
     assert words[place : place + 6] == expected
 
 
+@pytest.mark.campaign
 def test_each_rank_of_a_launcher_writes_its_own_report(run, demo_job):
     for line in run("ncu", *demo_job, "--top", "4").out.splitlines()[1::2]:
         words = words_of(line)
@@ -76,6 +77,7 @@ def test_the_wrapper_profiles_the_chosen_ranks_and_runs_the_others_as_always(run
             assert called[called.index("--set") + 1] == "full"
 
 
+@pytest.mark.campaign
 def test_a_wrapper_profiles_a_kernel_of_nccl_only_where_it_is_asked_for(run, demo_job):
     assert "nccl" not in run("ncu", *demo_job, "--wrapper").out
     assert "AllReduce" in run("ncu", *demo_job, "--wrapper", "--kernel", "AllReduce").out
@@ -121,6 +123,7 @@ def test_a_hostile_name_stays_one_word_of_the_script(run, hostile, start, tmp_pa
     assert not list(tmp_path.rglob("HACKED")) and not Path("HACKED").exists()
 
 
+@pytest.mark.campaign
 def test_a_job_whose_launcher_is_not_recorded_asks_for_it(run, refused, tmp_path):
     path = tmp_path / "rank.sqlite"
     with ExportWriter(path) as writer:

@@ -55,6 +55,7 @@ def test_a_table_ends_after_a_screenful_and_says_how_many_rows_there_are(on_term
     assert len(on_terminal("events", demo_job[0], "--top", "40")) > 40
 
 
+@pytest.mark.campaign
 def test_wide_has_every_column_and_a_pipe_has_everything(on_terminal, demo_job, run):
     piped = run("kernels", *demo_job).out.splitlines()
     wide = on_terminal("kernels", *demo_job, "--wide", "--top", "100")

@@ -30,6 +30,7 @@ def test_no_command_imports_textual(demo_job):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.campaign
 def test_gpu_over_time_adds_up_to_gpu(rows, demo_job):
     (whole,) = rows("gpu", demo_job[0])
     bins = rows("gpu", demo_job[0], "--over-time", "--bins", 7)

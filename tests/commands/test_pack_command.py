@@ -53,10 +53,10 @@ def copied(packed: Path, target: Path) -> Path:
     return Path(shutil.copytree(packed, target / "job"))
 
 
+@pytest.mark.campaign
 class TestAnswers:
     """A packed job answers what its exports answer."""
 
-    @pytest.mark.campaign
     @pytest.mark.parametrize("question", QUESTIONS, ids=" ".join)
     def test_of_the_demo_job(self, run, demo_job, packed, question):
         command, *flags = question
@@ -68,7 +68,6 @@ class TestAnswers:
         notes = [line for line in of_exports.err.splitlines() if "rank numbers" not in line]
         assert [line for line in of_packed.err.splitlines() if "rank numbers" not in line] == notes
 
-    @pytest.mark.campaign
     @pytest.mark.parametrize("name", ["mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-after", "cuda-graphs"])
     def test_of_a_real_export(self, run, tmp_path, name):
         (export,) = shared(name)
@@ -78,7 +77,6 @@ class TestAnswers:
             of_exports, of_packed = (run(command, one, *flags, "--format", "csv") for one in (export, tmp_path / "job"))
             assert (of_packed.status, of_packed.out) == (of_exports.status, of_exports.out), command
 
-    @pytest.mark.campaign
     def test_without_the_exports(self, run, tmp_path, demo_job):
         exports = [Path(shutil.copy(path, tmp_path)) for path in demo_job[:2]]
         run("pack", *exports, "-o", tmp_path / "job")
@@ -87,14 +85,12 @@ class TestAnswers:
             export.unlink()
         assert run("ranks", tmp_path / "job", "--format", "csv").out == before
 
-    @pytest.mark.campaign
     def test_of_many_ranks_metadata_are_not_kept_and_answers_are_the_same(self, run, packed, monkeypatch):
         questions = (("kernels", "--no-cache"), ("events", "--top", "9"), ("gaps", "--by", "rank", "--no-cache"))
         before = [run(name, packed, *options, "--format", "csv").out for name, *options in questions]
         monkeypatch.setattr("nsystui.store.session._MANY", 1)
         assert [run(name, packed, *options, "--format", "csv").out for name, *options in questions] == before
 
-    @pytest.mark.campaign
     def test_where_the_job_can_only_be_read(self, run, tmp_path, packed, demo_job, unprivileged):
         job = copied(packed, tmp_path)
         for kept in job.glob("reports/rank=1/result*"):
@@ -111,7 +107,6 @@ class TestAnswers:
         assert done.stdout.replace("\r\n", "\n") == run("ranks", *demo_job, "--format", "csv").out.replace("\r\n", "\n")
         assert fingerprint(job) == before
 
-    @pytest.mark.campaign
     def test_ranks_are_those_of_the_pack_unless_the_user_says_otherwise(self, run, tmp_path, demo_job):
         run("pack", *demo_job[:2], "-o", tmp_path / "job", "--ranks", "rank0=7,rank1=3")
         assert {path.name for path in (tmp_path / "job/reports").iterdir()} == {"rank=3", "rank=7"}
@@ -220,10 +215,10 @@ class TestThePackedJob:
         assert form_version() != before
 
 
+@pytest.mark.campaign
 class TestSeveralWriters:
     """The ranks of a job pack at the same time."""
 
-    @pytest.mark.campaign
     def test_two_ranks_at_once(self, run, tmp_path, demo_job):
         job = tmp_path / "job"
         running = [start(path, "-o", job) for path in demo_job[:2]]
@@ -233,7 +228,6 @@ class TestSeveralWriters:
         assert run("ranks", job, "--format", "csv").out == run("ranks", *demo_job[:2], "--format", "csv").out
         assert not [name for name in os.listdir(job) if name.startswith(".")]
 
-    @pytest.mark.campaign
     @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
     def test_a_process_that_is_ended_leaves_no_half_report(self, tmp_path, run, refused, demo_job, how):
         job = tmp_path / "job"

@@ -6,9 +6,11 @@ import fnmatch
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+import campaign
 import pytest
 from support import REAL_EXPORTS, shared
 
@@ -17,6 +19,7 @@ from nsystui.commands import commands
 from nsystui.ui.keys import KEYS
 
 PAGE = Path(__file__).parents[2] / "nsystui/docs/questions.md"
+REAL = ("ddp-a100-rank*of4", "h100-2rank-moe-before*", "gemm-pageable*")
 WORDS = {"REGEX": r"step (\d+)", "WORD": "nvtx", "N": "0", "gc": "e"}
 """What a user would put for the placeholders; no demo has a sample in a collector of garbage."""
 NOTHING = 3
@@ -87,7 +90,7 @@ def check(run, text: str, files: list[Path], may_be_empty: bool) -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("text", of_commands(ROWS))
+@pytest.mark.parametrize("text", campaign.some(20, of_commands(ROWS)))
 def test_every_command_answers_of_the_demo(run, demo_job, text):
     check(run, text, demo_job, may_be_empty=text in ("mpi", "events --kinds ucx"))
 
@@ -99,7 +102,6 @@ def test_every_command_on_inference_answers_of_the_demo_of_a_server(run, demo_se
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", ["ddp-a100-rank*of4", "h100-2rank-moe-before*", "gemm-pageable*"])
-@pytest.mark.parametrize("text", of_commands(ROWS))
+@pytest.mark.parametrize(("name", "text"), campaign.some(25, product(REAL, of_commands(ROWS))))
 def test_every_command_answers_of_real_exports_or_says_what_they_lack(run, name, text):
     check(run, text, shared(*fnmatch.filter(REAL_EXPORTS, name)), may_be_empty=True)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import campaign
 import pytest
 
 from nsystui.cli import _run_command, command_parser, main, top_parser
@@ -97,7 +98,7 @@ def in_fish(script, line):
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(("line", "offered", "not_offered"), LINES, ids=[line for line, *_ in LINES])
+@pytest.mark.parametrize(("line", "offered", "not_offered"), campaign.some(6, LINES))
 @pytest.mark.parametrize(("shell", "asked"), [("bash", in_bash), ("fish", in_fish)], ids=["bash", "fish"])
 def test_the_shell_completes(script, typed, shell, asked, line, offered, not_offered):
     done = typed(asked(script(shell), line))
@@ -107,6 +108,7 @@ def test_the_shell_completes(script, typed, shell, asked, line, offered, not_off
     assert set(not_offered).isdisjoint(words)
 
 
+@pytest.mark.campaign
 def test_names_with_blanks_stay_one_word_in_bash(script, typed):
     done = typed(in_bash(script("bash"), "nsystui rank"))
     assert done.returncode == 0 and "rank\\ 1.sqlite" in done.stdout.splitlines()
@@ -168,6 +170,7 @@ def test_another_shell_is_refused_with_those_there_are(refused):
     assert said == "nsystui: --print-completion tcsh: name the shell, one of bash, zsh, fish\n"
 
 
+@pytest.mark.campaign
 def test_the_manual_page_has_every_command_and_option(capsys):
     page = printed(capsys, "--print-man").replace("\\-", "-")
     sections = dict(re.findall(r"^\.SS \\fBnsystui ([a-z-]+)\\fR$(.*?)(?=^\.S[SH])", page, re.MULTILINE | re.DOTALL))
@@ -181,6 +184,7 @@ def test_the_manual_page_has_every_command_and_option(capsys):
     assert page.isascii()
 
 
+@pytest.mark.campaign
 def test_roff_finds_nothing_wrong_with_the_manual_page(capsys):
     program = needed("groff")
     page = printed(capsys, "--print-man")

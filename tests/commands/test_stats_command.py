@@ -61,6 +61,7 @@ class TestFilters:
         (found,) = [row for row in done.table if row["Name"] == name]
         assert (found["Instances"], found["Total Time (ns)"]) == ("1", str(second["duration_ns"]))
 
+    @pytest.mark.campaign
     def test_either_end_of_a_span_may_be_left_out(self, run, demo_job):
         def count(*words: str) -> int:
             table = run("stats", "-r", SUM, demo_job[0], *words, "--format", "csv").table
@@ -73,6 +74,7 @@ class TestFilters:
         assert 0 < early < everything
         assert everything <= early + late <= everything + 8  # what runs just then is in both
 
+    @pytest.mark.campaign
     def test_an_nvtx_range_is_the_window_and_each_rank_has_its_own(self, run, demo_job):
         def steps(index: int) -> list[int]:
             done = run("stats", "-r", SUM, *demo_job, "--by-rank", "--filter-nvtx", f"step {index}", "--format", "csv")
@@ -135,6 +137,7 @@ class TestTimeUnit:
 
 
 class TestBlocks:
+    @pytest.mark.campaign
     def test_over_several_exports_the_statistics_are_of_all_rows(self, run, demo_job):
         together = {row["Name"]: row for row in run("stats", "-r", SUM, *demo_job, "--format", "csv").table}
         each = tables(run("stats", "-r", SUM, *demo_job, "--by-rank", "--format", "csv").out)

@@ -17,6 +17,7 @@ def test_a_row_for_each_lane_and_column_with_what_dominates_it(run, demo_job):
     )
 
 
+@pytest.mark.campaign
 def test_the_event_of_a_column_is_the_one_that_fills_it(run, demo_job):
     events = run("events", demo_job[0], "--format", "json", "--sort", "duration_ns").json
     longest = next(row for row in events if row["kind"] == "kernel")

@@ -66,6 +66,7 @@ def test_a_threshold_is_changed(run, refused, stalled):
     refused("triage", *stalled, "--set", "gap=5", lines=1)
 
 
+@pytest.mark.campaign
 class TestBaseline:
     """The healthy job, and the same with a stall."""
 
@@ -74,7 +75,6 @@ class TestBaseline:
         job = TrainingJob(ranks=1, steps=10, layers=16, straggler=None, stall_ms=200)
         return job.write(tmp_path_factory.mktemp("ill"))
 
-    @pytest.mark.campaign
     def test_what_is_new_is_told_with_what_changed_most_and_alone_fails(self, run, ill, healthy):
         done = run("triage", *ill, "--baseline", *healthy, "--fail-on", "warning")
         assert done.status == 1
@@ -86,7 +86,6 @@ class TestBaseline:
         assert all(len(line) < 80 for line in lines)
         assert run("triage", *ill, "--baseline", *ill, "--fail-on", "warning").status == 0
 
-    @pytest.mark.campaign
     def test_what_is_gone_is_told_and_fails_nothing(self, run, ill, healthy):
         done = run("triage", *healthy, "--baseline", *ill, "--fail-on", "warning")
         assert done.status == 0

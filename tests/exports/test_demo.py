@@ -347,6 +347,7 @@ class TestNcclPayloads:
 
 
 class TestSpecialExports:
+    @pytest.mark.campaign
     def test_benchmark_keeps_the_proportions_of_training(self, tmp_path):
         path = synthetic.benchmark_export(tmp_path / "x.sqlite", kernels=10_000)
         rows = {name: count(path, name) for name in table_names(path)}

@@ -55,6 +55,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield session
 
 
+@pytest.mark.campaign
 class TestPageFaults:
     def test_one_row_is_one_fault_of_a_cpu_or_a_group_of_faults_of_a_gpu(self, plain):
         assert rows(plain, tables.cpu_page_faults) == [
@@ -77,7 +78,6 @@ class TestPageFaults:
         session = simulation(*[f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}" for old, new in steps])
         assert rows(session, tables.cpu_page_faults, "source_file", "source_line")[2] == ("src/grid.f90", 80)
 
-    @pytest.mark.campaign
     def test_a_file_that_is_not_known_is_empty_and_any_column_may_be_absent(self, simulation):
         unknown = simulation("UPDATE CUDA_UM_CPU_PAGE_FAULT_EVENTS SET sourceFile = NULL, sourceLine = NULL")
         assert set(rows(unknown, tables.cpu_page_faults, "source_file", "source_line")) == {("", None)}
@@ -88,6 +88,7 @@ class TestPageFaults:
         assert rows(session, tables.gpu_page_faults, "device", "count") == [(None, None)] * 2
 
 
+@pytest.mark.campaign
 class TestDirectives:
     def test_openmp_events_of_every_kind_share_a_table_also_kinds_that_nobody_has_seen_yet(self, plain, simulation):
         known = [
@@ -110,7 +111,6 @@ class TestDirectives:
         session = simulation(*create, *[f'INSERT INTO "{name}" VALUES (1, 2, 3, 4)' for name in names])
         assert (session.count(tables.openmp_events), session.count(tables.openacc_events)) == (4, 4)
 
-    @pytest.mark.campaign
     def test_openacc_events_are_called_by_their_place_where_it_is_known(self, plain, simulation):
         assert rows(plain, tables.openacc_events) == [
             (1, 6_000_000, 6_040_000, THREAD, PROCESS, "Enqueue Upload@src/solve.f90:41", "DATA", 5, "solve", 65_536),
@@ -122,7 +122,6 @@ class TestDirectives:
             session = simulation(f"ALTER TABLE CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH DROP COLUMN {column}")
             assert (name,) in rows(session, tables.openacc_events, "name"), column
 
-    @pytest.mark.campaign
     def test_the_size_of_chunks_changes_nothing(self, plain, simulation, monkeypatch):
         for size in (1, 3):
             monkeypatch.setattr(packing, "CHUNK_ROWS", size)
@@ -132,6 +131,7 @@ class TestDirectives:
 
 
 class TestMpi:
+    @pytest.mark.campaign
     def test_ranks_belong_to_threads_and_those_told_twice_or_of_nobody_do_not_count(self, plain, simulation):
         assert rows(plain, tables.mpi_ranks) == [(THREAD, 0)]
         session = simulation(
@@ -152,6 +152,7 @@ class TestMpi:
 
 
 class TestNetwork:
+    @pytest.mark.campaign
     def test_adapters_have_the_id_of_their_samples_and_switches_count_on_where_they_end(self, plain, simulation):
         assert rows(plain, tables.nic_devices) == [(NIC, NIC_GUID, "mlx5_0")]
         assert set(rows(plain, tables.nic_metrics, "nic", "is_switch")) == {(NIC, 0), (SWITCH_GUID, 1)}

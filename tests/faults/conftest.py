@@ -16,7 +16,7 @@ def asked(request) -> list[tuple[str, ...]]:
     return program.FEW if request.param == "few" else program.questions()
 
 
-@pytest.fixture(params=[True, False], ids=["packed", "read"])
+@pytest.fixture(params=[pytest.param(True, marks=pytest.mark.campaign), False], ids=["packed", "read"])
 def whole(request) -> bool:
     """Whether an export is packed, or read column by column."""
     return bool(request.param)

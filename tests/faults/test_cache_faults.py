@@ -142,12 +142,11 @@ print(at)
 class TestKilled:
     """At every change that is made in the cache: the next run answers right and leaves what it always leaves."""
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         ("command", "step"),
         [
-            ("kernels", 6),
-            *(pytest.param(command, campaign.step(step), marks=pytest.mark.campaign)
-              for command, step in (("kernels", 1), ("overview", 12), ("events", 30))),
+            (command, campaign.step(step)) for command, step in (("kernels", 3), ("overview", 40), ("events", 90))
         ],
     )  # fmt: skip
     def test_at_every_stage(self, export, tmp_path, command, step):
@@ -161,8 +160,8 @@ class TestKilled:
         ("words", "step"),
         [
             *((words, campaign.step(step)) for words, step in (
-                ("kernels --format csv", 1), ("overview --format csv", 12), ("nvtx --format csv", 12),
-                ("export --trace PLACE/t.json --force", 8),
+                ("kernels --format csv", 3), ("overview --format csv", 40), ("nvtx --format csv", 40),
+                ("export --trace PLACE/t.json --force", 24),
             ))
         ],
     )  # fmt: skip
@@ -178,11 +177,11 @@ class TestKilled:
         ("words", "how", "step"),
         [
             *((words, "size", campaign.step(step)) for words, step in (
-                ("kernels --format csv", 500), ("events --format csv", 1000),
-                ("export --trace PLACE/t.json --force", 2000), ("overview --format csv", 500),
+                ("kernels --format csv", 1500), ("events --format csv", 3000),
+                ("export --trace PLACE/t.json --force", 6000), ("overview --format csv", 1500),
             )),
             *((f"{name} --format csv", error, campaign.step(step))
-              for name, step in (("kernels", 1), ("overview", 6), ("nvtx", 12), ("events", 12))
+              for name, step in (("kernels", 3), ("overview", 20), ("nvtx", 40), ("events", 40))
               for error in ("OutOfMemoryException", "MemoryError")),
         ],
     )  # fmt: skip
@@ -200,7 +199,7 @@ class TestKilled:
         [
             (how, campaign.step(step), more)
             for how, step in (
-                ("kill", 30), ("fail", 30), ("size", 2000), ("OutOfMemoryException", 60), ("MemoryError", 60)
+                ("kill", 90), ("fail", 90), ("size", 6000), ("OutOfMemoryException", 180), ("MemoryError", 180)
             )
             for more in ((), ("--force",))
         ],
@@ -246,7 +245,7 @@ class TestKilled:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("command", ["kernels", pytest.param("events", marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("command", campaign.first(1, ["kernels", "events"]))
 def test_two_processes_pack_one_export_at_once(export, tmp_path, command):
     cache, words = tmp_path / "cache", (command, export, "--format", "csv")
     with ThreadPoolExecutor(2) as pool:
@@ -258,6 +257,7 @@ def test_two_processes_pack_one_export_at_once(export, tmp_path, command):
     assert len({place.name.partition(".")[0] for place in cache.iterdir() if place.name.startswith("rank0")}) == 1
 
 
+@pytest.mark.campaign
 class TestOthers:
     """Files that somebody else may have written are not read or added to; everything is answered."""
 
@@ -270,13 +270,11 @@ class TestOthers:
         assert ran.stdout == program.run(*words, "--no-cache").out
         assert sorted(cache.rglob("*")) == before
 
-    @pytest.mark.campaign
     def test_a_directory_that_everybody_can_write_to(self, export, tmp_path):
         (tmp_path / "cache").mkdir()
         (tmp_path / "cache").chmod(0o777)
         self.refused(export, tmp_path / "cache", "every user can write to it")
 
-    @pytest.mark.campaign
     @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
     def test_a_directory_of_another_user(self, export, tmp_path):
         with closing(Session(Cache(tmp_path / "cache"))) as session:
@@ -284,7 +282,6 @@ class TestOthers:
         os.chown(tmp_path / "cache", 54321, 54321)
         self.refused(export, tmp_path / "cache", "belongs to another user")
 
-    @pytest.mark.campaign
     def test_what_is_made_is_for_the_user_alone(self, export, tmp_path):
         before = os.umask(0)
         try:

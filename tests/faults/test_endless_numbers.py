@@ -30,6 +30,7 @@ def test_commands_answer_whatever_numbers_are_in_the_texts_of_an_export(export, 
     assert not program.failures([program.run(*words, export) for words in asked])
 
 
+@pytest.mark.campaign
 def test_one_among_the_words_or_in_the_config_file_is_named_as_wrong(export, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text(f"jobs = {DIGITS}\n")

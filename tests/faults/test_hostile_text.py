@@ -83,6 +83,7 @@ def asked(words: tuple[str, ...], files: list[Path], formats: Sequence[str] = FO
     return [one for one in ran if "unrecognized arguments" not in one.err]
 
 
+@pytest.mark.campaign
 def test_the_export_holds_what_it_should(job):
     with closing(sqlite3.connect(job[0])) as connection:
         names = "".join(text for (text,) in connection.execute("SELECT value FROM StringIds"))
@@ -142,6 +143,7 @@ def test_data_for_programs_is_exact(job, tmp_path):
     assert len({hostile.TEXTS.index(one) for one in hostile.TEXTS for name in names if name.endswith(one)}) > 5
 
 
+@pytest.mark.campaign
 def test_files_that_are_no_exports_and_words_that_make_no_sense(job, log, tmp_path):
     bad = tmp_path / "no\x1b]0;t\x07\u200b\n\udcff.sqlite"
     bad.write_bytes(b"hello")
@@ -182,6 +184,7 @@ def test_a_command_for_a_shell_is_one_quoted_printable_line(job):
     assert all(len(line.split("\n")) == 1 and not hostile.unprintable(line) and shlex.split(line) for line in commands)
 
 
+@pytest.mark.campaign
 def test_what_bash_runs_of_it_is_the_program_itself(tmp_path):
     path = tmp_path / "rank0.sqlite"
     with demo.ExportWriter(path) as export:

@@ -126,11 +126,13 @@ def test_a_kernel_of_centuries_takes_no_memory(export):
             program.answered(*words, export)
 
 
+@pytest.mark.campaign
 def test_strings_of_one_id_double_no_rows(export):
     edit(export, "INSERT INTO StringIds SELECT * FROM StringIds")
     assert len(starts(export, whole=True)) == len(starts(export, whole=False)) == 200
 
 
+@pytest.mark.campaign
 def test_strings_whose_ids_are_no_numbers_are_missing(export):
     edit(export, "UPDATE StringIds SET id = '' WHERE rowid = 1", "UPDATE StringIds SET id = NULL WHERE rowid = 2")
     assert {program.answered("kernels", export, *more).status for more in ((), ("--no-cache",))} == {0}
@@ -151,12 +153,15 @@ def test_ranges_that_all_end_before_they_start_are_not_called_unrecorded(tmp_pat
         assert ran.status in (0, 3) and "NVTX ranges (" in ran.err and "record with" not in ran.err
 
 
+@pytest.mark.campaign
 def test_kernels_of_no_process_have_a_command_all_the_same(export):
     edit(export, f"UPDATE {KERNEL} SET globalPid = NULL WHERE rowid % 2 = 0")
     assert program.answered("ncu", export).status == 0
 
 
-@pytest.mark.parametrize("length", [100_000, pytest.param(10_000_000, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "length", [pytest.param(100_000, marks=pytest.mark.campaign), pytest.param(10_000_000, marks=pytest.mark.campaign)]
+)
 def test_a_name_of_megabytes(tmp_path, length):
     path = tmp_path / "long.sqlite"
     with demo.ExportWriter(path) as export:

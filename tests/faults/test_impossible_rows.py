@@ -130,6 +130,7 @@ def test_every_command_answers_as_if_they_were_not_there_and_says_how_many_it_le
         assert said["GPU kernels"] == ", ".join(map("{} {}".format, counts, reasons))
 
 
+@pytest.mark.campaign
 def test_packed_every_command_says_all_of_them(exports, tmp_path):
     """The note is the pack's: every third command has it, whatever it reads."""
     assert "left out of" in program.run("pack", exports.damaged, "-o", tmp_path / "packed").err

@@ -11,6 +11,7 @@ import io
 import shutil
 from pathlib import Path
 
+import campaign
 import program
 import pytest
 import synthetic
@@ -57,7 +58,10 @@ def test_an_answer_of_other_tables_says_so_once_it_is_known(export, whole):
             assert ran.out == right
 
 
-@pytest.mark.parametrize("command", ["overview", "api", "events", "info", "ranks"])
+@pytest.mark.parametrize(
+    "command",
+    campaign.first(2, ["overview", "api", "events", "info", "ranks"]),
+)
 def test_whatever_meets_the_damage_names_the_table(export, command):
     refused = program.run(command, export)
     assert refused.status == 2 and RUNTIME in refused.err
@@ -75,6 +79,7 @@ def test_a_compressed_export_is_named_as_the_user_named_it(export, tmp_path):
     assert len(said(program.run("kernels", packed))) == 1
 
 
+@pytest.mark.campaign
 def test_it_is_known_of_this_export_alone(export, whole):
     program.run("api", export, *CSV)
     assert said(program.run("kernels", whole, *CSV)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import campaign
 import pytest
 
 from nsystui.cli import main
@@ -11,7 +12,8 @@ DEEP = "[" * 5_000 + "]" * 5_000
 
 
 @pytest.mark.parametrize(
-    "words", [["info", "job/reports/rank=0"], ["kernels", "job/reports/rank=0", "--dask", "scheduler.json"]]
+    "words",
+    campaign.first(1, [["info", "job/reports/rank=0"], ["kernels", "job/reports/rank=0", "--dask", "scheduler.json"]]),
 )
 def test_a_file_beside_reports_is_told_to_be_none(monkeypatch, tmp_path, capsys, words):
     monkeypatch.chdir(tmp_path)

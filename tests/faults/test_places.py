@@ -81,6 +81,7 @@ def of_bad_file(path: Path, good: Path) -> str:
     return line
 
 
+@pytest.mark.campaign
 class TestKinds:
     def test_a_socket_and_links_in_a_circle(self, tmp_path, export, monkeypatch):
         monkeypatch.chdir(tmp_path)  # the name of a socket may not be long
@@ -91,7 +92,6 @@ class TestKinds:
         (tmp_path / "b.sqlite").symlink_to(tmp_path / "a.sqlite")
         assert "Too many levels of symbolic links" in of_bad_file(tmp_path / "a.sqlite", export)
 
-    @pytest.mark.campaign
     def test_names_in_every_message_and_table(self, tmp_path, original):
         for name in ("a b'c\"d.sqlite", "new\nline.sqlite", os.fsdecode(b"\xff\xfe.sqlite"), "y" * 248):
             path = shutil.copyfile(original, tmp_path / name)
@@ -165,6 +165,7 @@ class TestChanges:
         if export.exists() and export.stat().st_size == len(contents[1]):
             assert self.kernels(export, tmp_path / "cache", whole=False) == 100
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("way", WAYS)
     def test_an_answer_that_is_remembered_is_not_given_for_another_export(self, tmp_path, contents, way):
         export = tmp_path / "rank0.sqlite"
@@ -185,7 +186,7 @@ class TestChanges:
             (tmp_path / "rank0.sqlite").write_bytes(content)
             answers.append(program.run("kernels", tmp_path / "rank0.sqlite", "--format", "csv").out)
         random = Random(SEED)
-        for number in range(cases(50)):
+        for number in range(cases(15)):
             export = tmp_path / f"{number}/rank0.sqlite"
             export.parent.mkdir()
             export.write_bytes(contents[0])
@@ -290,7 +291,7 @@ class TestWithLess:
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         words = ("overview", synthetic.benchmark_export(tmp_path / "rank0.sqlite", kernels=20_000), "--format", "csv")
         right = program.run(*words, "--no-cache").out
-        for size in range(390, 530, campaign.step(20)):
+        for size in range(390, 530, campaign.step(40)):
             shutil.rmtree(tmp_path / "cache", ignore_errors=True)
             done = self.limited(tmp_path, f"AS, ({size} << 20, {size} << 20)", *words)
             refused = done.returncode == 2 and not done.stdout and "memory" in done.stderr.splitlines()[-1]

@@ -289,6 +289,7 @@ class TestPackedJob:
         """A copy of it."""
         return Path(shutil.copytree(packed, tmp_path / "packed"))
 
+    @pytest.mark.campaign
     def test_what_was_computed_is_computed_anew(self, packed, job):
         for command, ways in (("overview", ("empty", "flipped")), ("nvtx", ("half", "garbage"))):
             right = program.run(command, packed, *_ANSWERED)
@@ -299,6 +300,7 @@ class TestPackedJob:
                 ran = program.run(command, job, *_ANSWERED)
                 assert (ran.out, ran.err, ran.trouble) == (right.out, right.err, ""), way
 
+    @pytest.mark.campaign
     def test_what_was_computed_of_another_rank_is_computed_anew(self, packed, job):
         for file in job.glob("reports/rank=0/result*"):
             other = job / "reports" / "rank=1" / file.name
@@ -307,7 +309,7 @@ class TestPackedJob:
         for words in (("overview",), ("nvtx",), ("steps",)):
             assert program.run(*words, job, *_ANSWERED).out == program.run(*words, packed, *_ANSWERED).out
 
-    @pytest.mark.parametrize("name", ["report.json", "*.parquet"])
+    @pytest.mark.parametrize("name", campaign.first(1, ["*.parquet", "report.json"]))
     def test_a_damaged_file_is_named(self, job, name):
         file = next(iter(sorted(job.rglob(f"rank=0/{name}"))))
         whole = file.read_bytes()

@@ -39,6 +39,7 @@ def told(directory: Path) -> list[Path]:
     return [*found, *(path for path in directory.rglob("*") if SECRET in str(path))]
 
 
+@pytest.mark.campaign
 def test_no_command_tells_it_in_any_form(exports, tmp_path, monkeypatch, asked):
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     before = program.unchanged(exports[0].parent)

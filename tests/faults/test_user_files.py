@@ -71,6 +71,7 @@ class TestDirectoryOfParquetFiles:
     def directory(self, written, tmp_path) -> Path:
         return Path(shutil.copytree(written, tmp_path / written.name))
 
+    @pytest.mark.campaign
     def test_it_opens_whatever_its_name_is(self, directory, original):
         right = program.answered("kernels", original, "--format", "csv").out
         directory = directory.rename(directory.with_name(os.fsdecode(b"r\xe9sum\xe9 [1]*_pqtdir")))
@@ -98,6 +99,7 @@ class TestPackedJob:
         piped(next(job.rglob(name)))
         assert str(job / "reports/rank=0") in refused("kernels", job)
 
+    @pytest.mark.campaign
     def test_a_pipe_is_no_file_of_a_scheduler(self, job, tmp_path):
         assert str(tmp_path / "pipe") in refused("ranks", job, "--dask", piped(tmp_path / "pipe"))
 

@@ -14,7 +14,7 @@ JOB = demo.TrainingJob(ranks=2, steps=2, layers=1)
 WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 
 
-@pytest.fixture(scope="module", params=["null", "column"])
+@pytest.fixture(scope="module", params=["null", pytest.param("column", marks=pytest.mark.campaign)])
 def exports(request, tmp_path_factory):
     """An export, and the same without the processes of its GPU work: NULL, or no such column."""
     place = tmp_path_factory.mktemp(request.param)

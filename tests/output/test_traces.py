@@ -16,7 +16,7 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
-from support import native, shared
+from support import native
 from synthetic import ExportWriter
 from synthetic.demo import PLANTED_SECRET
 from synthetic.variants import start_gpu_process
@@ -556,11 +556,3 @@ def test_events_before_the_session_are_moved_to_where_a_viewer_shows_them(tmp_pa
 
 
 SELDOM = ("mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-before", "no-kernel-table")
-
-
-@pytest.mark.parametrize("name", ["cuda-graphs", *(pytest.param(one, marks=pytest.mark.campaign) for one in SELDOM)])
-def test_traces_of_real_exports_are_read(tmp_path, name):
-    (path,) = shared(name)
-    chrome, paraver = traces_of(path, tmp_path, Contents(metrics=False))
-    assert chrome.all_slices() and paraver.events
-    assert len(chrome.arrows) >= len(paraver.arrows)

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import campaign
 import numpy as np
 import pytest
 from blocking_program import BLOCKING, CUSTOM, DEFAULT, NCCL, NON_BLOCKING, Dice, Naive, Program
@@ -505,6 +506,7 @@ def two_gpus(program: Program) -> dict[int, Parts]:
     }
 
 
+@pytest.mark.campaign
 def test_a_gpu_waits_for_another_of_its_process(tmp_path: Path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)
@@ -515,6 +517,7 @@ def test_a_gpu_waits_for_another_of_its_process(tmp_path: Path):
         assert expect(job, Naive(tmp_path / "a.sqlite")) == 2
 
 
+@pytest.mark.campaign
 def test_processes_that_share_a_gpu_have_budgets_of_their_own(tmp_path: Path):
     """The same handles, numbers and streams; what one of them computes does not hide what the other waits for."""
     path = tmp_path / "a.sqlite"
@@ -552,6 +555,7 @@ def stepping(path: Path, *, steps: bool = True, late: int = 0) -> Path:
     return path
 
 
+@pytest.mark.campaign
 def test_steps_end_where_the_next_begins_and_the_last_with_its_work(tmp_path: Path):
     with job_of(stepping(tmp_path / "a.sqlite")) as job:
         ((_, one),) = blocking(job).iterations.items()
@@ -575,6 +579,7 @@ def test_a_selection_chooses_steps_by_their_begin_and_gpus_and_ranks(tmp_path: P
         assert iterations(job, Selection(window=Window(1_001, 1_099))) == []
 
 
+@pytest.mark.campaign
 def test_without_steps_the_window_is_the_iteration(tmp_path: Path):
     with job_of(stepping(tmp_path / "a.sqlite", steps=False)) as job:
         (one,) = iterations(job, Selection())
@@ -585,6 +590,7 @@ def test_without_steps_the_window_is_the_iteration(tmp_path: Path):
         }  # fmt: skip
 
 
+@pytest.mark.campaign
 def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(tmp_path: Path):
     first, second = TrainingJob(ranks=2, steps=5, layers=2).write(tmp_path)
     edit(second, "DELETE FROM NVTX_EVENTS")  # together they have the steps of their optimizer's kernels
@@ -602,22 +608,17 @@ def test_what_is_kept_of_a_report_alone_is_not_taken_for_a_job_with_other_steps(
     assert together == starts(None, first, second) and together[0] != alone
 
 
-def real(*names: str) -> list[Any]:
-    """The names of real exports, of which the large ones are in the campaign alone."""
-    large = ("ddp", "dataloader", "ai-training")
-    return [pytest.param(name, marks=pytest.mark.campaign if name.startswith(large) else ()) for name in names]
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     "name",
-    real(
-        *("h100-2rank-moe-before", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound"),
-        *("schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4"),
-        *("dataloader-bound-a100", "ai-training-before", "event-ids-unified-memory-2025.5", "graph-events-2025.5"),
-        *("jetson-orin", "unordered-rows-2025.6"),
+    campaign.some(
+        5,
+        ["h100-2rank-moe-before", "jacobi-staged-copies", "cuda-graphs", "vadd-launch-bound",
+         "schema2021-no-metadata", "mpi-cuda-saxpy-schema2.9", "ddp-a100-rank0of4",
+         "dataloader-bound-a100", "ai-training-before", "event-ids-unified-memory-2025.5", "graph-events-2025.5",
+         "jetson-orin", "unordered-rows-2025.6"],
     ),
-)
+)  # fmt: skip
 def test_real_exports_are_told_as_naively(name: str):
     (path,) = shared(name)
     with job_of(path) as job:

@@ -29,6 +29,7 @@ def opened(paths, cache) -> closing[OpenJob]:
     return closing(OpenJob(session))
 
 
+@pytest.mark.campaign
 def test_a_file_that_is_known_already_is_not_computed_with_the_others(paths, tmp_path):
     with opened(paths[:1], tmp_path) as first:
         (own,) = blocking(first).whole.values()
@@ -38,6 +39,7 @@ def test_a_file_that_is_known_already_is_not_computed_with_the_others(paths, tmp
     assert found[0].parts.tolist() == own.parts.tolist()
 
 
+@pytest.mark.campaign
 def test_files_that_are_read_together_are_told_as_one_after_the_other(paths, tmp_path, monkeypatch):
     with opened(paths, tmp_path / "together") as job:
         together = blocking(job).whole

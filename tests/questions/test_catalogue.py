@@ -30,11 +30,15 @@ def test_a_question_in_a_new_file_is_in_the_help(dummy_question, capsys):
     assert "A question of a test." in text and "--word {one,two}" in text and "--ranks LIST" in text
 
 
-def test_a_question_in_a_new_file_is_completed_and_in_the_manual(dummy_question, capsys):
+def test_a_question_in_a_new_file_is_completed(dummy_question):
     assert "dummy" in commands()  # which completion offers as the first word
     parser, skipped = completed_parser(["dummy"], command_parser)
     assert skipped == 1
     assert {one.dest: one.choices for one in parser._actions}["word"] == ("one", "two")
+
+
+@pytest.mark.campaign
+def test_a_question_in_a_new_file_is_in_the_manual(dummy_question, capsys):
     assert main(["--print-man"]) == 0
     assert "A question of a test." in capsys.readouterr().out
 

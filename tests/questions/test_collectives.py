@@ -78,11 +78,6 @@ class TestMatching:
         assert [len(group.members) for group in groups] == [2, 2]
         assert all(len(group.reports) == 2 for group in groups)
 
-    def test_the_demo_has_its_world_and_its_neighbours(self, demo_session):
-        groups = match(sequences(demo_session, demo_session.reports)).groups
-        assert sorted(len(group.members) for group in groups) == [2, 2, 4]
-        assert all(group.communicator for group in groups)
-
     @pytest.mark.campaign
     def test_what_is_kept_is_the_same_again(self, demo_job, tmp_path):
         found = []
@@ -175,6 +170,7 @@ class TestWaiting:
         group = group_of(([0, 50], [10, 60]), ([2, 52], [10, 60]))
         assert Arrivals.of(group, Window(40, 51)).operations.tolist() == [1]
 
+    @pytest.mark.campaign
     @given(st.lists(st.lists(st.integers(1, 10**9), min_size=3, max_size=3), min_size=1, max_size=20))
     def test_transfer_and_waiting_are_all_of_the_time(self, durations):
         ends = np.arange(1, len(durations) + 1) * 10**10

@@ -98,6 +98,7 @@ def test_other_libraries_are_exposed_and_block_as_nccl_does(nccl, renamed, name,
         assert times(after, "nccl") == [0]
 
 
+@pytest.mark.campaign
 def test_a_rule_of_the_user_counts_although_the_cache_knows_better(nccl, renamed):
     with renamed("our_fabric_") as without:
         assert totals(without)["nccl"] == 0
@@ -105,6 +106,7 @@ def test_a_rule_of_the_user_counts_although_the_cache_knows_better(nccl, renamed
         assert totals(job)["nccl"] > 0
 
 
+@pytest.mark.campaign
 def test_the_nccl_table_tells_backends_apart(renamed):
     with renamed("nvshmem_") as job:
         found = nccl_summary(
@@ -114,6 +116,7 @@ def test_the_nccl_table_tells_backends_apart(renamed):
     assert [(row["backend"], row["count"]) for row in found] == [("NVSHMEM", count)]
 
 
+@pytest.mark.campaign
 def test_communicators_of_the_demo_have_the_members_and_roles_that_it_gave_them(demo_session):
     by = (NcclProperty.COMMUNICATOR,)
     job = OpenJob(demo_session)

@@ -96,6 +96,7 @@ def table_of(a: dict[str, Measured], b: dict[str, Measured], basis: Basis) -> Co
     return compared("test", _NAMED, sides, basis)
 
 
+@pytest.mark.campaign
 @given(things, things, st.integers(1, 5), st.integers(1, 5))
 def test_swapped_sides_turn_every_sign_and_nothing_else_and_nothing_differs_from_itself(a, b, ranks, others):
     for row in rows(table_of(a, a, Basis(2, 2))):
@@ -113,6 +114,7 @@ def test_swapped_sides_turn_every_sign_and_nothing_else_and_nothing_differs_from
             assert turned[row["status"]] == other["status"]
 
 
+@pytest.mark.campaign
 @given(things, things, st.integers(1, 5), st.integers(1, 5))
 def test_the_two_parts_of_a_difference_are_all_of_it(a, b, ranks, others):
     found = rows(table_of(a, b, Basis(ranks, others)))
@@ -171,6 +173,7 @@ def test_families_add_up_the_kernels_of_both_sides(forth):
     assert note.split(": ")[1].startswith(f"{largest} ")
 
 
+@pytest.mark.campaign
 def test_totals_are_those_of_the_single_summaries(demo, faster):
     a, b = side(demo, 0, 1), side(faster, 2, 3)
     for answer, summary_of in (
@@ -293,6 +296,7 @@ def served(path: Path, requests: int, ranges: dict[str, int]) -> Path:
     return path
 
 
+@pytest.mark.campaign
 def test_a_slower_operation_of_a_server_is_found_whatever_its_number_of_requests(tmp_path):
     """The steps are found by kernels; the ranges of the last request follow its last kernel, and do not count."""
     before = served(tmp_path / "a.sqlite", 12, {"schedule": 10, "detokenise": 20, "respond": 30})

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import campaign
 import pytest
 from support import native, shared
 from synthetic.writing.host import Frame
@@ -52,7 +53,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
         yield job
 
 
-@pytest.mark.parametrize(("period", "install"), [(MS, "/opt"), (2 * MS, "/home/me/env")])
+@pytest.mark.parametrize(("period", "install"), campaign.first(1, [(2 * MS, "/home/me/env"), (MS, "/opt")]))
 def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
     before: OpenJob, tmp_path: Path, period: int, install: str
 ):
@@ -74,6 +75,7 @@ def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
     assert (below["name"].strip(), below["level"]) == ("decode", 1)
 
 
+@pytest.mark.campaign
 def test_a_tree_of_two_reports_may_be_deeper_in_one(tmp_path: Path):
     paths = written(tmp_path / "a.sqlite", {(MAIN,): 2}), written(tmp_path / "b.sqlite", BEFORE)
     with closing(job_of(*paths)) as job:
@@ -115,6 +117,7 @@ def test_a_side_without_samples_is_missing_not_zero(before: OpenJob, tmp_path: P
             assert not len(table(side(without), side(without)))
 
 
+@pytest.mark.campaign
 def test_two_ranks_of_one_job_are_sides_too(tmp_path: Path):
     paths = written(tmp_path / "rank0.sqlite", BEFORE), written(tmp_path / "rank1.sqlite", AFTER)
     with closing(job_of(*paths)) as job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import campaign
 import pytest
 import synthetic
 from support import edit, native, shared
@@ -81,19 +82,14 @@ def test_a_graph_launch_traced_whole_has_its_graph(tmp_path, session):
         assert partners_of(session, call).rows == (graph,)
 
 
+@pytest.mark.campaign
 def test_a_call_and_its_second_row_of_cudabacktrace_are_one(tmp_path, session):
     session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
     for row in listed(session, EventKind.KERNEL)[:5]:
         assert len(partners_of(session, row).rows) == 1
 
 
-def test_memory_operations_and_synchronisations_have_their_calls(demo_session):
-    for kind in (EventKind.MEMORY, EventKind.SYNC, EventKind.NCCL):
-        for row in listed(demo_session, kind)[:3]:
-            (call,) = partners_of(demo_session, row).rows
-            assert (of(call, "kind"), of(call, "rank")) == ("api", of(row, "rank"))
-
-
+@pytest.mark.campaign
 class TestReasons:
     def test_a_launch_before_the_capture(self, tmp_path, session):
         session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
@@ -115,7 +111,6 @@ class TestReasons:
         for row in (*migrations[::4], kernel):
             assert partners_of(session, row).reason == "this row has no correlation id"
 
-    @pytest.mark.campaign
     def test_events_that_have_no_other_side(self, demo_session, tmp_path, session):
         session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
         for kind in (EventKind.NVTX, EventKind.MARK, EventKind.OS, EventKind.MPI):
@@ -214,7 +209,10 @@ WAITS = [
 ]
 
 
-@pytest.mark.parametrize("schema", ["2.9.1", pytest.param("3.7.2", marks=pytest.mark.campaign), "3.25.0"])
+@pytest.mark.parametrize(
+    "schema",
+    campaign.first(1, ["2.9.1", "3.7.2", "3.25.0"]),
+)
 def test_a_wait_says_for_which_event_and_where_that_was_recorded(tmp_path, session, schema):
     session.add(waits_export(tmp_path / "a.sqlite", schema, shift=schema == "2.9.1"))
     for kind in (EventKind.SYNC, EventKind.API):
@@ -257,6 +255,7 @@ def test_migrations_of_unified_memory_have_no_call(opened):
     assert [partners_of(session, row).rows for row in moves[::26]] == [()] * 3
 
 
+@pytest.mark.campaign
 def test_waits_of_a_real_export_are_for_the_last_record_before_them(opened):
     (path,) = shared("ddp-a100-rank0of4")
     session = opened(path)

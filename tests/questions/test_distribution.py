@@ -34,6 +34,7 @@ def test_every_value_is_in_one_bar():
         assert_every_value_is_in_one_bar(values)
 
 
+@pytest.mark.campaign
 @given(st.lists(st.integers(0, 10**9), min_size=1))
 def test_key_figures_are_the_usual_ones_and_bars_are_few(values):
     found = distribution(np.array(values))
@@ -61,6 +62,7 @@ def test_each_bar_includes_its_lower_edge():
 POINTS = st.one_of(st.floats(-1e6, 1e12), st.just(math.nan))
 
 
+@pytest.mark.campaign
 @given(st.lists(st.tuples(POINTS, POINTS), max_size=40), st.integers(1, 20), st.integers(1, 10))
 def test_every_point_with_positive_values_is_in_one_cell(points, columns, rows):
     shown = [(x, y) for x, y in points if x > 0 and y > 0]

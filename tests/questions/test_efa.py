@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import campaign
 import pytest
 import sqlalchemy as sa
 from support import edit
@@ -69,7 +70,7 @@ def events_of(**fields: Sequence[int | float | str]) -> list[Values]:
     return [dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True)]
 
 
-@pytest.mark.parametrize("schema", SCHEMAS)
+@pytest.mark.parametrize("schema", campaign.first(1, SCHEMAS))
 class TestBothForms:
     def test_what_never_falls_is_a_total_and_anything_else_an_amount(self, job, schema):
         fields = {"rx_bytes": [100, 150, 150, 450, 450], "tx_bytes": [9, 7, 8, 5, 6], "pkts": [1, 2, 3, 4, 5]}
@@ -84,6 +85,7 @@ class TestBothForms:
         found = job(schema, events_of(rx_bytes=[0, 0, 8, 8, 8], **{RATE: [1, 2, 3, 4, 5]}))
         assert series(found) == {RATE: [2, 3, 4, 5], "rx_bytes": [0, 8, 8, 8]}
 
+    @pytest.mark.campaign
     def test_the_fields_that_nvidias_recipe_knows_or_the_name_of_the_type_tell_the_plugin(self, job, schema):
         name = "rdma_write_recv_bytes per second"
         found = job(schema, [{name: 4}, {name: 2}], source="NIC sampler", kind="nic")
@@ -138,7 +140,9 @@ class TestOneForm:
         shown = drawn(job("3.7.2", events_of(pkts=[1, -2, 3.5], rx_bytes=[3, 2, 1])))
         assert [line.label for line in shown.lines] == ["efa_metrics rdmap0s6 3"]
 
-    @pytest.mark.parametrize(("source", "bins"), [("SessionNs", [2, None, None, None]), ("CntVct", None)])
+    @pytest.mark.parametrize(
+        ("source", "bins"), campaign.first(1, [("CntVct", None), ("SessionNs", [2, None, None, None])])
+    )
     def test_raw_times_are_taken_only_where_they_are_those_of_the_session(self, opened, tmp_path, source, bins):
         path = export(tmp_path / "raw.sqlite", "3.7.2", events_of(rx_bytes=[5, 2]))
         replaced = f"replace(data, 'SessionNs', '{source}')"
@@ -162,11 +166,13 @@ class TestOneForm:
         assert series(found) == {"rx_bytes": [2.5, None, None, None]}
         assert found.session.count(tables.efa_samples) == 2
 
+    @pytest.mark.campaign
     def test_missing_values_are_no_zeros(self, opened, tmp_path):
         path = export(tmp_path / "m.sqlite", "3.25.0", events_of(rx_bytes=[5, 3, 4]))
         edit(path, "UPDATE GENERIC_EVENT_DATA SET uintVal = NULL WHERE uintVal = 3")
         assert series(OpenJob(opened(path))) == {"rx_bytes": [4, 4, None, None]}
 
+    @pytest.mark.campaign
     def test_columns_come_with_the_names(self, job):
         session = job("3.25.0", events_of(rx_bytes=[5])).session
         table = tables.efa_samples

@@ -54,8 +54,8 @@ def points(events: Sequence[Event], kinds: str, window: Window = WINDOW) -> set[
     return {ns for start, end in spans for ns in range(start, end)} & {*range(window.start, window.end)}
 
 
+@pytest.mark.campaign
 class TestParts:
-    @pytest.mark.campaign
     @settings(deadline=None)
     @given(EVENTS)
     def test_each_is_what_sets_of_nanoseconds_say(self, events: list[Event]):
@@ -68,7 +68,6 @@ class TestParts:
         }  # fmt: skip
         assert {key: getattr(spent, key) for key in expected} == {key: len(ns) for key, ns in expected.items()}
 
-    @pytest.mark.campaign
     @settings(deadline=None)
     @given(DEVICES)
     def test_they_add_up_to_the_window_of_each_device_and_of_all(self, devices: list[list[Event]]):
@@ -203,6 +202,7 @@ class TestJobs:
         assert len(found.gpus) == 2
         assert any("do not say which GPU a process used" in note for note in found.device_notes)
 
+    @pytest.mark.campaign
     def test_every_rank_is_judged_over_the_time_that_all_were_recorded(self, opened: Opener, tmp_path: Path):
         first = written(tmp_path / "rank0.sqlite", [("K", 0, 100)], duration=120)
         second = written(tmp_path / "rank1.sqlite", [("K", 0, 40), ("K", 80, 100)], late=50, duration=100)
@@ -224,12 +224,14 @@ class TestJobs:
         with pytest.raises(UsageError, match="never all recorded at once"):
             of(apart)
 
+    @pytest.mark.campaign
     def test_whole_graphs_are_useful_and_a_note_says_so(self, opened: Opener, tmp_path: Path):
         found = of(opened(whole_graph_export(tmp_path / "graphs.sqlite")))
         (spent,) = found.spent
         assert spent.graph_only and Useful.POP.time(spent) >= spent.graph_only
         assert any("whole CUDA graphs count as useful" in note for note in found.device_notes)
 
+    @pytest.mark.campaign
     def test_an_empty_window_has_no_percentages(self, opened: Opener, tmp_path: Path):
         found = of(opened(two_process_export(tmp_path / "two.sqlite")), Selection(Window(5, 5)))
         assert found.device.parallel == 0 and breakdown_table(found).records()[0]["idle_percent"] is None

@@ -74,6 +74,7 @@ class TestFactors:
 
 
 class TestCalls:
+    @pytest.mark.campaign
     def test_threads_count_together_and_mpi_comes_before_cuda(self, opened: Opener, tmp_path: Path):
         path = tmp_path / "a.sqlite"
         with ExportWriter(path) as export:
@@ -89,6 +90,7 @@ class TestCalls:
         assert (one.mpi, one.cuda, one.useful) == (25, 35, 40)
         assert (host.mpi_parallel, host.offload, host.parallel) == (0.75, pytest.approx(40 / 75), pytest.approx(0.4))
 
+    @pytest.mark.campaign
     def test_a_window_cuts_calls_and_one_that_never_returned_lasts_to_the_end(self, opened: Opener, tmp_path: Path):
         found = of(opened(traced(tmp_path / "cut.sqlite", {100: [("cuda", 10, 30)]})), Selection(Window(20, 60)))
         assert (found.host.processes[0].cuda, found.host.offload) == (10, 0.75)
@@ -111,6 +113,7 @@ class TestCalls:
         assert (found.host.mpi_parallel, found.host.mpi_load_balance) == (None, None)
         assert any("no MPI calls of rank 1" in note for note in found.host_notes)
 
+    @pytest.mark.campaign
     def test_ranks_that_wait_in_mpi_are_a_load_imbalance(self, opened: Opener, tmp_path: Path):
         calls = {pid: [("mpi", 0, wait), ("cuda", 90, 100)] for pid, wait in ((100, 20), (200, 60))}
         host = of(opened(traced(tmp_path / "a.sqlite", calls))).host
@@ -171,6 +174,7 @@ class TestMfu:
         assert found.value == pytest.approx(5e9 / 10.5e-6 / 989e12)
         assert any("H100 SXM data sheet" in note for note in found.notes)
 
+    @pytest.mark.campaign
     def test_the_ceiling_is_the_mfu_without_the_time_in_which_nothing_computes(self, opened: Opener, tmp_path: Path):
         found = mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60])), MfuRequest(5e9))
         assert found.compute == 20 / 64  # five kernels of 4 µs, from the first one's start to the last one's end
@@ -191,6 +195,7 @@ class TestMfu:
         assert alone.value is None
         assert any("no step in this time" in note for note in alone.notes)
 
+    @pytest.mark.campaign
     def test_without_steps_or_a_model_it_says_why_there_is_none(self, opened: Opener, tmp_path: Path):
         found = mfu_in(opened(traced(tmp_path / "none.sqlite", {100: [("cuda", 0, 10)]})), MfuRequest(1e15))
         assert (found.value, found.achieved, found.step_time) == (None, None, None)

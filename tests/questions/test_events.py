@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import campaign
 import pytest
 import synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import edit, native
+from support import edit
 from synthetic import ExportWriter
 from synthetic.demo import CaptureSession as Capture
 
@@ -23,7 +24,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.questions.events import index as event_index
 from nsystui.questions.events import listing as events_module
-from nsystui.questions.events.kinds import KIND_TABLES, EventKind, events_query, kinds_of
+from nsystui.questions.events.kinds import EventKind, events_query, kinds_of
 from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, default_kinds, key_of, window_of
 from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.store import tables
@@ -128,13 +129,14 @@ SELECTIONS = {
     "one rank": Selection(tasks=frozenset({Task(1, (1 << 48) | (5_001 << 24))})),
     "nobody": Selection(tasks=frozenset()), "before everything": Selection(window=Window(-10_000, -9_000)),
 }  # fmt: skip
-_LONGER = ("the second report's time", "no such name", "nobody", "before everything")
+_LONGER = (*SELECTIONS,)[3:]
 KINDS = {
     "default": (), "all": tuple(EventKind), "one": (EventKind.KERNEL,),
     "gpu": (EventKind.MEMORY, EventKind.NCCL, EventKind.KERNEL),
 }  # fmt: skip
 
 
+@pytest.mark.campaign
 def test_a_page_that_takes_long_is_told_as_computing(busy, monkeypatch):
     waiting: list[str] = []
     monkeypatch.setattr(busy, "waiting", lambda name: (waiting.append(name), nullcontext())[1])
@@ -180,8 +182,9 @@ class TestPages:
         ("rows_per_bin", "selection", "kinds"),
         [
             *[(1, selection, "all") for selection in SELECTIONS if selection not in _LONGER],
-            *[(1, "everything", kinds) for kinds in ("default", "gpu")],
-            (200, "a window", "all"),
+            (1, "everything", "gpu"),
+            pytest.param(1, "everything", "default", marks=pytest.mark.campaign),
+            pytest.param(200, "a window", "all", marks=pytest.mark.campaign),
             *[pytest.param(1, selection, "all", marks=pytest.mark.campaign) for selection in _LONGER],
             *[pytest.param(200, name, "all", marks=pytest.mark.campaign) for name in ("everything", "one rank")],
             pytest.param(1, "everything", "one", marks=pytest.mark.campaign),
@@ -218,6 +221,7 @@ class TestPages:
         session.add(tmp_path / "os.sqlite")
         assert default_kinds(session) == (EventKind.API, EventKind.OS)
 
+    @pytest.mark.campaign
     def test_domains_stand_before_the_names_of_ranges_and_times_far_apart_do_not_take_the_memory(
         self, tmp_path, session
     ):
@@ -238,7 +242,9 @@ class TestPages:
 
     @pytest.mark.parametrize(
         ("key", "descending"),
-        [("start", True), ("kind", False), ("name", True), ("duration", False), ("stream", True), ("tid", False)],
+        campaign.first(
+            1, [("tid", False), ("start", True), ("kind", False), ("name", True), ("duration", False), ("stream", True)]
+        ),
     )
     def test_sorted_by_a_column_it_is_the_same_rows(self, busy, everything, key, descending):
         kinds = (EventKind.KERNEL, EventKind.MARK)
@@ -248,10 +254,6 @@ class TestPages:
         values = [row[KEYS.index(key)] for row in rows]
         there = [value for value in values if value is not None]
         assert values == sorted(there, reverse=descending) + [None] * values.count(None)
-
-    def test_sorting_back_by_time_is_the_list_again(self, listed, whole):
-        assert listed.sorted_by("start", False) is listed
-        assert list(listed.sorted_by("duration", True).sorted_by("start", False).page(100, 40)) == whole[100:140]
 
 
 def test_a_list_of_nothing_answers_everything(busy, tmp_path, session):
@@ -325,13 +327,7 @@ class TestPlaces:
             assert (values["tid"] is None) == (values["device"] is not None)
 
 
-def test_the_demo_has_every_row_once(demo_job, demo_session):
-    listed = build(demo_session, EVERYTHING, tuple(EventKind))
-    assert len(listed) == sum(demo_session.count(table) for table in {kind.table for kind in KIND_TABLES.values()})
-    kernels = sum(native(path, "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL")[0][0] for path in demo_job)
-    assert len(build(demo_session, EVERYTHING, (EventKind.KERNEL, EventKind.NCCL))) == kernels
-
-
+@pytest.mark.campaign
 def test_rows_without_a_process_are_listed(tmp_path, session):
     path = synthetic.two_process_export(tmp_path / "two.sqlite")
     edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = NULL WHERE rowid = 1")
@@ -373,6 +369,7 @@ class TestKeptCounts:
             assert list((tmp_path / "cache").glob("*/result=starts-kernel=*"))
         assert self.listed(some, tmp_path / "cache") == expected, "all kept"
 
+    @pytest.mark.campaign
     def test_they_agree_with_what_is_counted_row_by_row(self, in_memory: Session) -> None:
         everyone = Selection(tasks=frozenset(item.task for item in ranked_tasks(in_memory)))
         assert places_of(in_memory, everyone) == places_of(in_memory)

@@ -50,6 +50,7 @@ def test_of_idle_gaps_only_moments_before_the_launch_can_be_won_back(tmp_path: P
     assert (one.gain.standing, one.gain.includes) == (Standing.MEASURED, ())
 
 
+@pytest.mark.campaign
 def test_idle_gaps_whose_kernels_had_been_launched_can_win_nothing(tmp_path: Path):
     assert finding(triaged(stepping(tmp_path / "a.sqlite", [(5 * MS, -MS)] * STEPS)), "idle-gaps").gain is None
 
@@ -72,6 +73,7 @@ def test_gaps_that_are_not_kept_bound_the_gain(tmp_path: Path):
     assert 399 * 800 * US / 400 <= one.gain.recoverable <= 399 * 900 * US / 400
 
 
+@pytest.mark.campaign
 def test_slow_steps_could_be_as_fast_as_the_median(tmp_path: Path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program, now = Program(export, 4711), 100 * MS
@@ -202,6 +204,7 @@ def test_what_sends_and_receives_blocked_is_told_beside_the_other_collectives(
     assert rows["blocked by NCCL: send and receive"]["total_ns"] == sent
 
 
+@pytest.mark.campaign
 def test_waits_for_events_without_a_record_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program = Program(export, 4711)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import campaign
 import pytest
 from support import edit, native, session_over
 from synthetic import ExportWriter
@@ -207,6 +208,7 @@ class TestTable:
             "the free of 1 allocations was not recorded: they end where their address is used again",
         )
 
+    @pytest.mark.campaign
     def test_processes_with_the_same_addresses_stay_apart(self, job_with):
         def fill(export: ExportWriter, process: Process) -> None:
             other = export.process(71)
@@ -220,6 +222,7 @@ class TestTable:
         only = Selection(tasks=frozenset({job.ranks[1].task}))
         assert [row["rank"] for row in memory_table(job, only).records()] == [1]
 
+    @pytest.mark.campaign
     def test_every_schema_can_tell(self, job_with):
         managed = {"address": 64, "memory": 4}
         for schema in ("2.9.1", "3.0.0", "3.28.1"):
@@ -229,6 +232,7 @@ class TestTable:
 
 
 class TestOverTime:
+    @pytest.mark.campaign
     def test_every_span_has_its_peak_and_its_end(self, random_jobs):
         for seed, (path, job) in enumerate(random_jobs):
             ledger = Ledger(path, 1, DEVICE)
@@ -248,6 +252,7 @@ class TestOverTime:
 
 
 class TestAllocations:
+    @pytest.mark.campaign
     def test_largest_first_with_call_and_ranges(self, demo_session, demo_job):
         job = OpenJob(demo_session)
         answer = allocation_table(job, Selection())
@@ -262,6 +267,7 @@ class TestAllocations:
         for name, count in {"data loading": 4, "no such range": 0}.items():  # which the filter looks at
             assert len(allocation_table(job, Selection().with_name(name)).rows) == count
 
+    @pytest.mark.campaign
     def test_those_at_the_peak_add_up_to_it_and_those_never_freed_are_those_of_the_table(self, random_jobs):
         for seed, (_, job) in enumerate(random_jobs[:3]):
             for window in windows(seed):
@@ -290,7 +296,7 @@ class TestAllocations:
         assert [(row["bytes"], row["nvtx"]) for row in rows] == [(3, None), (2, "outer › inner"), (1, "outer")]
         assert {(row["call"], row["duration"], row["tid"]) for row in rows} == {("cudaMalloc", 50, 70)}
 
-    @pytest.mark.parametrize("event_class", [0, 67])
+    @pytest.mark.parametrize("event_class", campaign.first(1, [0, 67]))
     def test_the_stack_of_its_call_begins_where_cuda_is_called(self, job_with, event_class):
         """The stack is that of the call, or with --cudabacktrace that of its second row. There is no range here."""
         cuda = [Frame("0x7f", "/x/libcuda.so.525", is_unresolved=True), Frame("cudaMalloc", "/x/libcudart.so.12")]

@@ -246,6 +246,7 @@ def test_over_time_every_device_has_its_metrics_and_the_kernels_in_flight(demo_s
             assert one["in_flight"] == pytest.approx(time / width, abs=1e-6)
 
 
+@pytest.mark.campaign
 def test_the_statistics_of_a_real_export_are_those_of_its_samples(opened: Opener, shared_export) -> None:
     path = shared_export("gpu-metrics")
     rows = {one["metric"]: one for one in records(metric_statistics(OpenJob(opened(path)), Selection()))}
@@ -258,6 +259,7 @@ def test_the_statistics_of_a_real_export_are_those_of_its_samples(opened: Opener
         assert one["median"] == np.median(values) and one["p95"] == pytest.approx(np.percentile(values, 95))
 
 
+@pytest.mark.campaign
 def test_the_means_of_a_real_kernel_are_those_of_a_loop(opened: Opener, shared_export) -> None:
     path = shared_export("gpu-metrics")
     job = OpenJob(opened(path))
@@ -271,6 +273,7 @@ def test_the_means_of_a_real_kernel_are_those_of_a_loop(opened: Opener, shared_e
         assert one[metric] == pytest.approx(naive(near, kernels))
 
 
+@pytest.mark.campaign
 def test_a_sample_is_alone_where_a_single_kernel_ran_since_the_one_before(demo_session: Session) -> None:
     job, metric = OpenJob(demo_session), "Tensor Active [Throughput %]"
     gpu = {(one.task.report, one.task.process): (one.task.report, one.gpu) for one in used_devices(job.session)}

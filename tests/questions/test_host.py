@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import campaign
 import pytest
 import sqlalchemy as sa
 from support import edit, native, native_count, session_over, shared
@@ -98,6 +99,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
         yield job
 
 
+@pytest.mark.campaign
 def test_functions_have_the_samples_at_their_end_and_anywhere(host: OpenJob):
     found = {row["function"]: row for row in functions_table(host, Selection()).records()}
     assert {name: (row["own"], row["total"], row["module"], row["mode"]) for name, row in found.items()} == {
@@ -118,9 +120,7 @@ def test_the_size_of_chunks_changes_no_stack(host: OpenJob, tmp_path: Path, monk
             assert functions_table(job, Selection()).rows == whole, chunk
 
 
-@pytest.mark.parametrize(
-    "schema", ["2.9.1", "3.25.0", *(pytest.param(one, marks=pytest.mark.campaign) for one in ("3.7.2", "3.13.2"))]
-)
+@pytest.mark.parametrize("schema", campaign.first(1, ["3.25.0", "2.9.1", "3.7.2", "3.13.2"]))
 def test_the_parts_of_a_thread_add_up_to_the_window(tmp_path: Path, schema: str):
     with job_of(written(tmp_path / "a.sqlite", schema)) as job:
         rows = threads_table(job, Selection(Window(0, 14 * MS))).records()
@@ -149,6 +149,7 @@ def test_the_parts_of_a_thread_over_time_add_up_to_those_of_the_whole(host: Open
         )
 
 
+@pytest.mark.campaign
 def test_calls_of_a_kind_that_was_not_recorded_take_no_time_of_a_thread_not_zero(tmp_path: Path):
     path = written(tmp_path / "a.sqlite")
     edit(path, "DROP TABLE OSRT_API")
@@ -260,6 +261,7 @@ def test_a_damaged_chain_is_a_note_and_never_a_wrong_sum(host: OpenJob, tmp_path
     assert any(note.startswith("2 call chains are damaged") for note in answer.notes)
 
 
+@pytest.mark.campaign
 def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path):
     path = written(tmp_path / "a.sqlite")
     edit(path, "DELETE FROM SCHED_EVENTS WHERE start = 6000000")
@@ -349,7 +351,8 @@ def test_every_moment_of_idle_time_has_the_cause_that_was_injected(tmp_path: Pat
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(
-    "name", real(*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before", "jetson-orin")
+    "name",
+    campaign.some(4, real(*WITH_SAMPLES, "gemm-pageable", "cuda-graphs", "h100-2rank-moe-before", "jetson-orin")),
 )
 def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
     (path,) = shared(name)
@@ -377,6 +380,7 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
                     assert row["startup"] + row["gaps"] + row["tail"] == row["time"], by
 
 
+@pytest.mark.campaign
 def test_idle_spans_by_length_are_those_between_the_operations_of_all_streams(tmp_path: Path):
     """Streams overlap: a gap of one in which another works is none."""
     dice, expected = random.Random(3), [Counter[int](), Counter[int]()]
@@ -463,7 +467,7 @@ def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread
         assert parts_of_row(job, GAPS, found["last"]) == f"causes: {causes.NOTHING} 85.7 %, cudaLaunchKernel 14.3 %"
 
 
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", campaign.first(1, [1, -1]))
 def test_of_ranges_that_begin_at_once_the_shortest_is_the_innermost(tmp_path: Path, order: int):
     with training(tmp_path / "b.sqlite") as (export, main_thread, _):
         for end, name in [(30, "outer"), (12, "inner"), (8, "innermost")][::order]:
@@ -486,6 +490,7 @@ def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memor
     assert "direct_copy_kernel" in note
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_rank(tmp_path: Path, ranks: int):
     with ExportWriter(tmp_path / "a.sqlite", "3.13.2") as export:
@@ -572,6 +577,7 @@ def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path):
     }
 
 
+@pytest.mark.campaign
 def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(tmp_path: Path, monkeypatch):
     computed = []
     compute = stacks._stacks

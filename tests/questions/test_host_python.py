@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import campaign
 import pytest
 from support import edit, native
 from synthetic.writing.host import Stack
@@ -38,7 +39,7 @@ def gil_export(path: Path, schema: str = "3.13.2") -> Path:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("schema", ["2.9.1", pytest.param("3.7.2", marks=pytest.mark.campaign), "3.25.0"])
+@pytest.mark.parametrize("schema", campaign.first(2, ["2.9.1", "3.25.0", "3.7.2"]))
 def test_idle_time_in_which_the_thread_waits_for_the_gil_says_who_had_it(tmp_path: Path, schema: str):
     with job_of(gil_export(tmp_path / "a.sqlite", schema)) as job:
         answer, (row,) = gaps_table(job, WINDOW), gaps_list(job, WINDOW).records()
@@ -109,6 +110,7 @@ def test_idle_time_in_reads_says_which_files_are_read(tmp_path: Path):
     assert files["read"] == "/data/train/b.tar, 2.861 MiB"
 
 
+@pytest.mark.campaign
 def test_without_file_accesses_there_is_no_column_for_them(tmp_path: Path):
     with job_of(reading_export(tmp_path / "a.sqlite", "3.7.2", has_files=False)) as job:
         answer = gaps_table(job, Selection(Window(0, 22 * MS)))
@@ -182,6 +184,7 @@ def test_a_payload_that_is_no_sample_of_python_is_none(tmp_path: Path):
     assert found == {"fetch": 2, "forward": 3, "train_step": 0}
 
 
+@pytest.mark.campaign
 def test_lost_names_of_a_function_and_of_the_domain_are_told(tmp_path: Path):
     path = python_export(tmp_path / "a.sqlite")
     ((number,),) = native(path, "SELECT id FROM StringIds WHERE value = 'fetch'")

@@ -41,6 +41,7 @@ def made(steps: list[tuple[int, int]], start: int = -50) -> Intervals:
 
 @pytest.mark.usefixtures("small_blocks")
 class TestBlocks:
+    @pytest.mark.campaign
     @given(SETS)
     def test_they_hold_the_same_intervals(self, steps):
         plain = made(steps)
@@ -69,6 +70,7 @@ class TestBlocks:
         assert packed.shared_with(other) == intersect(plain, other).length
         assert without(packed, other).whole() == subtract(plain, other)
 
+    @pytest.mark.campaign
     @given(SETS, st.integers(-(2**40), 2**40))
     def test_shifting_moves_every_interval(self, steps, offset):
         plain = made(steps)

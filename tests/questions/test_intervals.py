@@ -34,6 +34,7 @@ def points_of(intervals: Intervals) -> set[int]:
     return points(list(zip(starts.tolist(), ends.tolist(), strict=True)))
 
 
+@pytest.mark.campaign
 @given(RANGES)
 def test_union_covers_what_any_range_covers(ranges):
     result = made(ranges)
@@ -41,6 +42,7 @@ def test_union_covers_what_any_range_covers(ranges):
     assert result.length == len(points(ranges))
 
 
+@pytest.mark.campaign
 @given(RANGES, RANGES)
 def test_intersection_difference_and_merge_are_those_of_sets(a, b):
     assert points_of(intersect(made(a), made(b))) == points(a) & points(b)

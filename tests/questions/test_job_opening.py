@@ -60,6 +60,7 @@ def test_every_file_is_added_and_heard_of_in_the_order_of_the_command_line(demo_
     assert job.alignment is not None
 
 
+@pytest.mark.campaign
 def test_a_file_that_fails_is_told_and_the_others_are_opened(demo_job, tmp_path, heard, start):
     broken = tmp_path / "broken.sqlite"
     broken.write_bytes(b"SQLite format 3\0" + bytes(200))

@@ -100,6 +100,7 @@ def assert_summary(answer: Any, frame: pd.DataFrame, columns: dict[str, str]) ->
 
 
 class TestSummary:
+    @pytest.mark.campaign
     def test_every_number_is_what_nsys_defines(self, chance):
         frame = frame_of(chance)
         frame["mangled_or_full"] = frame.mangled_name.fillna(frame.name)
@@ -272,6 +273,7 @@ class TestInstances:
         for offset, limit, count in ((0, 0, 0), (10**6, 5, 0), (0, 10**9, len(answer))):
             assert len(answer.page(offset, limit)) == count
 
+    @pytest.mark.campaign
     def test_two_calls_of_one_correlation_id_do_not_double_a_kernel(self, tmp_path, session):
         path = synthetic.two_process_export(tmp_path / "two.sqlite")
         edit(
@@ -298,6 +300,7 @@ class TestInstances:
             delays += [record["launch_delay"] for record in records(kernel_instances(session, EVERYTHING, name))]
         assert sorted(delays, key=str) == [0] + [20_000] * 16 + [None] * 4
 
+    @pytest.mark.campaign
     def test_the_second_rows_of_cudabacktrace_change_no_delay(self, tmp_path, session):
         session.add(synthetic.old_schema_export(tmp_path / "old.sqlite"))
         found = records(kernel_instances(session, EVERYTHING, kernel_summary(session, EVERYTHING).rows[0][-1]))

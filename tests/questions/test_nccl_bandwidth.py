@@ -251,6 +251,7 @@ class TestExposedTime:
         assert chosen.frame()["exposed"].dropna().tolist() == [2_000 + 5_000]
         job.close()
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "h100-2rank-moe-before"])
     def test_real_jobs_without_concurrent_nccl_kernels_agree_with_the_union(self, shared_export, name):
         job = job_of(shared_export(name))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import campaign
 import pytest
 from nccl_program import Program, rows
 
@@ -87,6 +88,7 @@ def test_calls_and_their_kernels_get_what_the_log_says(reduced, text):
     assert pairing.notes == ("message sizes from the debug log, by the order of the calls: 3",)
 
 
+@pytest.mark.campaign
 def test_other_counts_are_not_aligned_and_a_note_says_so(reduced, text):
     pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllGather", 7)))
     assert rows(pairing.calls, *KEYS[:2]) == [("AllReduce", None), ("AllReduce", None), ("AllGather", 28)]
@@ -96,7 +98,7 @@ def test_other_counts_are_not_aligned_and_a_note_says_so(reduced, text):
     )
 
 
-@pytest.mark.parametrize("pid", [5001, 6000])
+@pytest.mark.parametrize("pid", campaign.first(1, [5001, 6000]))
 def test_another_process_tells_nothing(reduced, text, pid):
     pairing = aligned(reduced, log(text, ("AllReduce", 100), ("AllReduce", 7), ("AllGather", 7), pid=pid))
     assert pairing.calls["message_size"].isna().all()
@@ -109,7 +111,7 @@ def test_communicators_of_one_process_are_told_apart_by_their_streams_and_counts
     assert rows(aligned(two_streams, text).calls, "message_size") == [(400,), (28,), (1200,)]
 
 
-@pytest.mark.parametrize("second", [2, 3])
+@pytest.mark.parametrize("second", campaign.first(1, [2, 3]))
 def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(two_streams, text, second):
     log(text, ("AllReduce", 100), ("AllReduce", 300))
     log(text, *[("AllReduce", 7)] * second, comm="0x77")
@@ -118,6 +120,7 @@ def test_communicators_whose_counts_do_not_tell_them_apart_tell_nothing(two_stre
     assert "AllReduce on 2 communicators of one process" in pairing.notes[0]
 
 
+@pytest.mark.campaign
 def test_what_the_export_tells_stays(program, text):
     program.call("ncclAllReduce", size=64, launches=1, kernel="AllReduce")
     program.call("ncclAllReduce", launches=1, kernel="AllReduce")

@@ -332,12 +332,14 @@ def test_both_forms_and_layouts_of_the_payload(tmp_path, layout, binary):
     assert set(rows(pairing.kernels, "communicator")) == {(communicator,)}
 
 
+@pytest.mark.campaign
 def test_no_payload_tells_no_sizes(tmp_path):
     kernels = pairing_of(synthetic.payload_export(tmp_path / "plain.sqlite", json=False)).kernels
     assert rows(kernels, "collective")[-1] == ("SendRecv",)
     assert set(rows(kernels, "message_size", "communicator", "ranks", "state")) == {(None, None, None, PAIRED)}
 
 
+@pytest.mark.campaign
 def test_instrumented_calls(tmp_path):
     pairing = pairing_of(synthetic.instrumented_nccl_export(tmp_path / "instrumented.sqlite"))
     told = rows(pairing.kernels, "collective", "message_size", "communicator", "state")
@@ -345,12 +347,14 @@ def test_instrumented_calls(tmp_path):
     assert told == [(*one, "0xfedcba9876543210", PAIRED) for one in sizes]
 
 
+@pytest.mark.campaign
 def test_without_the_row_that_names_the_domain(tmp_path):
     program = Program(tmp_path / "nameless.sqlite", domain=False)
     program.group(("ncclSend", 100), ("ncclRecv", 50))
     assert rows(program.pairing().kernels, "collective", "message_size", "state") == [("SendRecv", 150, PAIRED)]
 
 
+@pytest.mark.campaign
 def test_without_nvtx_the_kernels_say_what_they_are(tmp_path):
     pairing = pairing_of(synthetic.nccl_without_nvtx_export(tmp_path / "silent.sqlite"))
     told = rows(pairing.kernels, "collective", "message_size", "state", "reason")
@@ -359,6 +363,7 @@ def test_without_nvtx_the_kernels_say_what_they_are(tmp_path):
     assert quality_of(pairing).line == ""
 
 
+@pytest.mark.campaign
 def test_nothing_to_pair(tmp_path):
     for pairing in (pairing_of(), pairing_of(synthetic.empty_export(tmp_path / "empty.sqlite"))):
         assert len(pairing.kernels) == len(pairing.calls) == 0
@@ -410,10 +415,6 @@ class TestGolden:
         # The kernels of the last two groups run after the capture.
         assert quality_of(pairing).call_reasons == ((Reason.NO_KERNEL.value, 8),)
 
-    def test_ungrouped_all_gather(self):
-        pairing = pairing_of(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"))
-        assert rows(pairing.kernels, "rank", "collective", "state") == [(rank, "AllGather", PAIRED) for rank in (0, 4)]
-
 
 def units_by_a_loop(roles: list[Role]) -> tuple[list[int], list[int]]:
     """The units of one thread, call by call, as docs/nccl.md#pairing says it."""
@@ -436,6 +437,7 @@ def units_by_a_loop(roles: list[Role]) -> tuple[list[int], list[int]]:
 ROLES = st.lists(st.sampled_from(list(Role)), max_size=14)
 
 
+@pytest.mark.campaign
 @given(st.lists(ROLES, max_size=4))
 def test_units_are_those_of_a_loop_over_the_calls_of_each_thread(threads):
     of_call: list[int] = []
@@ -451,6 +453,7 @@ def test_units_are_those_of_a_loop_over_the_calls_of_each_thread(threads):
     assert found.window.tolist() == window
 
 
+@pytest.mark.campaign
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.sampled_from(list(Role))), max_size=10))
 def test_outer_calls_are_those_around(drawn):
     ranges = sorted((start, start + length, role) for start, length, role in drawn)

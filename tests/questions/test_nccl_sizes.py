@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import campaign
 import numpy as np
 import pytest
 from nccl_program import Program, job_of
@@ -41,6 +42,7 @@ def plain(tmp_path_factory) -> Iterator[OpenJob]:
 
 
 class TestHistogram:
+    @pytest.mark.campaign
     def test_calls_and_bytes_of_each_bucket(self, payload):
         sizes = PAYLOAD_BYTES
         assert size_histogram(payload.pairing(), EVERYTHING) == [
@@ -52,6 +54,7 @@ class TestHistogram:
         early = EVERYTHING.with_window(Window(0, 10_500_000))
         assert [size.calls for size in size_histogram(payload.pairing(), early)] == [0, 0, 1, 0]
 
+    @pytest.mark.campaign
     def test_calls_and_bytes_of_each_power_of_two(self, payload, tmp_path):
         """From the smallest to the largest, the empty ones between them too."""
         sizes = PAYLOAD_BYTES
@@ -77,7 +80,7 @@ class TestHistogram:
             ("2B", 1, 3),
         ]
 
-    @pytest.mark.parametrize(("by", "bins"), [(NcclProperty.SIZE, 4), (NcclProperty.POW2, 0)])
+    @pytest.mark.parametrize(("by", "bins"), campaign.first(1, [(NcclProperty.POW2, 0), (NcclProperty.SIZE, 4)]))
     def test_unknown_sizes_are_counted_apart(self, plain, by, bins):
         told = size_histogram(plain.pairing(), EVERYTHING, by)
         assert told[-1] == (None, 7, None)
@@ -122,6 +125,7 @@ class TestBySize:
     ) -> TableAnswer:
         return bandwidth_by_size(job.session, selection, job.ranks, job.pairing(), by)
 
+    @pytest.mark.campaign
     def test_spread_of_the_durations_of_each_size(self, timed):
         keys = ("collective", "message_size", "count", "min", "p5", "median", "p95", "max", "cv")
         first = DURATIONS["AllReduce", 1024]
@@ -175,7 +179,7 @@ class TestDurationsOfOneSize:
                 found.setdefault(int(row.rank), []).append(int(row.end - row.start))
         return found
 
-    @pytest.mark.parametrize("is_linear", [False, True])
+    @pytest.mark.parametrize("is_linear", campaign.first(1, [True, False]))
     def test_every_rank_and_all_have_the_same_spans(self, job, is_linear):
         size = 4 << 20
         answer = durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", size, is_linear)
@@ -206,6 +210,7 @@ class TestDurationsOfOneSize:
         assert any(format_value(Unit.BYTES, int(longest)) in note for note in answer.notes)
         assert sum(row[3] for row in answer.rows if row[0] is None) == (own["message_size"] == longest).sum()
 
+    @pytest.mark.campaign
     def test_where_no_size_is_known_it_is_of_all_kernels(self, tmp_path):
         program = Program(tmp_path / "program.sqlite")
         for duration in (1_000, 3_000):

@@ -181,6 +181,7 @@ class TestGroups:
         assert kernels(NcclProperty.BYTES, "message_size") == {(1000, 2), (1024, 2), (1500, 2)}
         job.close()
 
+    @pytest.mark.campaign
     @given(st.lists(st.integers(0, 2**63 - 1)))
     @example([1, 2, 2**53 + 1, 2**60 - 1, 2**60, 2**63 - 1])
     def test_powers_of_two_are_exact_at_any_size(self, sizes):
@@ -221,6 +222,7 @@ class TestSummary:
         assert told["AllGather"] == ["<64KiB", 65_535, None]
         assert told["ncclGroupEnd"] == told["ncclCommInitRankConfig"] == [None, None, None]
 
+    @pytest.mark.campaign
     def test_the_share_is_of_all_kernels(self, job):
         kernels = kernel_summary(job.session, EVERYTHING, Names.SHORT)
         of_nccl = sum(share for name, share in values(kernels, "name", "share") if name.startswith("nccl"))
@@ -233,8 +235,14 @@ class TestSummary:
     @pytest.mark.parametrize(
         ("durations", "row"),
         [
-            ([1_000, 2_000, 4_000, 9_000], (4, 16_000, 4_000.0, 3_000.0, 1_000, 9_000, 3559.0260840104373)),
-            ([1_000, None], (2, 1_000, 1_000.0, 1_000.0, 1_000, 1_000, 0.0)),  # one that never returned
+            pytest.param(
+                [1_000, 2_000, 4_000, 9_000],
+                (4, 16_000, 4_000.0, 3_000.0, 1_000, 9_000, 3559.0260840104373),
+                marks=pytest.mark.campaign,
+            ),
+            pytest.param(
+                [1_000, None], (2, 1_000, 1_000.0, 1_000.0, 1_000, 1_000, 0.0), marks=pytest.mark.campaign
+            ),  # one that never returned
             ([None], (1, None, None, None, None, None, None)),
         ],
     )
@@ -243,6 +251,7 @@ class TestSummary:
         found = values(answer, "count", "total", "avg", "median", "min", "max", "stddev")
         assert found == [row if None in row else pytest.approx(row)]
 
+    @pytest.mark.campaign
     def test_nothing_open_and_nothing_recorded(self, open_, tmp_path):
         for paths in ((), (empty_export(tmp_path / "empty.sqlite"),), (old_schema_export(tmp_path / "old.sqlite"),)):
             answer = open_(*paths).summary()
@@ -261,6 +270,7 @@ def gather_calls(path: Path, durations: list[int | None]) -> Path:
     return path
 
 
+@pytest.mark.campaign
 class TestSelection:
     def test_the_window_says_what_is_listed_not_what_is_paired(self, payload):
         """The AllReduce call lasts from 10.00 to 10.03 ms, its kernel from 10.03 to 10.53 ms."""
@@ -323,6 +333,7 @@ class TestListing:
         end = values(payload.listing(CALL, "ncclGroupEnd", None), "state", "partner_kind", "partner_row")
         assert end == [(None, "nccl", 6)]
 
+    @pytest.mark.campaign
     def test_rows_without_a_partner(self, silent, open_, tmp_path):
         keys = ("state", "partners", "partner_report", "partner_kind", "partner_row", "partner_start", "message_size")
         listed = silent.listing(KERNEL, "AllReduce", None)
@@ -391,12 +402,6 @@ class TestGolden:
             collective: read("nvtx_sum", f"NCCL:{name}")[1:] for collective, name in calls.items()
         }
         assert EXPORT_COMMAND in summary.notes[0]
-
-    def test_mixture_of_experts(self, open_):
-        told = values(open_(*shared("h100-2rank-moe-before")).summary(), "what", "collective", "bucket", "count")
-        assert told[:2] == [(KERNEL, "AlltoAll", None, 64), (KERNEL, "SendRecv", None, 2)]
-        counts = {"Recv": 132, "Send": 132, "ncclCommCount": 66, "ncclGroupEnd": 66, "ncclGroupStart": 66}
-        assert sorted(told[2:]) == [(CALL, name, None, count) for name, count in counts.items()]
 
 
 def read(report: str, name: str) -> list[float]:

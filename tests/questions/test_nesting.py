@@ -113,6 +113,7 @@ def test_wrong_arguments_are_refused():
         nest([0.5], [1.5], [1])
 
 
+@pytest.mark.campaign
 def test_a_chain_of_200_000_ranges():
     n = 200_000
     starts = np.arange(n)

@@ -67,6 +67,7 @@ def job(opened, tmp_path) -> OpenJob:
     )
 
 
+@pytest.mark.campaign
 def test_an_adapter_that_two_reports_saw_counts_once_with_its_host(job):
     found = rows(network_table(job, Selection(window=Window(0, 4 * MS))))
     assert [(one["host"], one["adapter"], one["link"], one["reports"]) for one in found] == [
@@ -83,6 +84,7 @@ def test_an_adapter_that_two_reports_saw_counts_once_with_its_host(job):
     assert [(one["sent"], one["sampled"]) for one in found] == [(3e9, 50), (8e9, 50)]
 
 
+@pytest.mark.campaign
 def test_rates_beside_a_collective_are_those_of_the_hosts_that_ran_it(job):
     (found,) = rows(network_by_collective(job, Selection()))
     host_a = (0.5 * 1e9 + 0.5 * 2e9) / 1.0  # from 0.5 to 1.5 ms
@@ -105,6 +107,7 @@ def test_a_unit_that_is_no_rate_of_bytes_makes_no_number(opened, tmp_path):
     assert any("furlongs" in note for note in answer.notes)
 
 
+@pytest.mark.campaign
 def test_a_switch_counts_once_and_has_no_host(opened, tmp_path):
     paths = [synthetic.simulation_export(tmp_path / f"rank{number}.sqlite", rank=number) for number in range(2)]
     found = rows(network_table(OpenJob(opened(*paths)), Selection()))
@@ -113,6 +116,7 @@ def test_a_switch_counts_once_and_has_no_host(opened, tmp_path):
     assert len(found) == 2
 
 
+@pytest.mark.campaign
 def test_the_map_has_an_adapter_once_by_host_and_guid_with_the_rates_of_the_table(job):
     window = Selection(window=Window(0, 4 * MS))
     drawn = draw_map(recipe_named("network_traffic_map"), job, window, RecipeOptions(bins=4))

@@ -89,6 +89,7 @@ def training(export: Export) -> None:
         export.launch((at + 50, at + 55), (at + 160, at + 170 + step))
 
 
+@pytest.mark.campaign
 def test_ranges_nest_and_project(session_of):
     ranges = load(session_of(training))
     assert names_of(ranges) == [name for step in range(3) for name in (f"step {step}", "data", "forward")]
@@ -99,6 +100,7 @@ def test_ranges_nest_and_project(session_of):
     assert ranges.op_time.tolist() == [110, 0, 110, 111, 0, 111, 112, 0, 112]
 
 
+@pytest.mark.campaign
 def test_an_open_range_ends_with_the_last_event_of_its_report(session_of):
     never_closed = program((10, None, "never closed"), (20, 30, "inside"), launches=[((40, 45), (50, 900))])
     ranges = load(session_of(never_closed))
@@ -141,6 +143,7 @@ def test_names_have_their_domain_and_lose_the_suffix_of_pytorch(session_of):
     assert sorted(labels(tree.children(twice))) == ["twice, op_id = 7", "twice, seq = 8, sizes = [[2]]"]
 
 
+@pytest.mark.campaign
 def test_a_range_that_ends_on_another_thread_stands_alone(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "across", style=START_END, end_thread=export.thread(1), range_id=1)
@@ -154,6 +157,7 @@ def test_a_range_that_ends_on_another_thread_stands_alone(session_of):
     assert len(kernels_of(ranges, 0)) == 0
 
 
+@pytest.mark.campaign
 def test_start_end_ranges_stand_beside_the_tree(session_of):
     """A step whose loader is a start/end range that reaches into the forward pass, and begins before the step."""
 
@@ -231,6 +235,7 @@ def test_without_ranges_there_is_a_note_and_no_node(session_of):
     assert len(table) == 0 and any("-t nvtx" in note for note in table.notes)
 
 
+@pytest.mark.campaign
 def test_a_whole_cuda_graph_is_projected(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "replay")
@@ -243,6 +248,7 @@ def test_a_whole_cuda_graph_is_projected(session_of):
     assert (start, duration, kind) == (30, 200, "graph")
 
 
+@pytest.mark.campaign
 def test_correlation_ids_of_another_process_are_not_mixed_up(session_of):
     def fill(export: Export) -> None:
         program((0, 100, "here"), launches=[((10, 20), (30, 40))])(export)
@@ -253,6 +259,7 @@ def test_correlation_ids_of_another_process_are_not_mixed_up(session_of):
     assert [kernels_of(ranges, index).page(0, 5)[0][0] for index in range(2)] == [30, 1_000]
 
 
+@pytest.mark.campaign
 def test_reports_share_thread_ids_but_neither_ranges_nor_clocks(session_of):
     early = program((0, 5_000_000, "outer"), launches=[((10, 20), (30, 40))])
     ranges = load(session_of(early, program((0, 1_000, "inner"), launches=[((10, 20), (30, 70))])))
@@ -495,6 +502,7 @@ def test_ids_are_stable_and_lead_back(session_of):
         tree.node(10_000)
 
 
+@pytest.mark.campaign
 def test_ranks_and_threads_stand_above_the_paths(session_of):
     tree = tree_of(session_of(ranks, training))
     first, second = tree.roots()
@@ -603,6 +611,7 @@ def test_the_summary_has_the_words_of_nsys(session_of):
     assert open_row[0] == pytest.approx(100 * 100 / 130)
 
 
+@pytest.mark.campaign
 def test_the_summary_takes_selection_and_folding(session_of):
     calls = [(number * 10, number * 10 + 5, f"aten::mm, op_id = {number}") for number in range(4)]
     session = session_of(program(*calls, (100, 120, "step")), training)
@@ -613,6 +622,7 @@ def test_the_summary_takes_selection_and_folding(session_of):
     assert [row[-1] for row in filtered.rows] == ["aten::mm, op_id = 0", "aten::mm, op_id = 1"]
 
 
+@pytest.mark.campaign
 def test_the_table_is_the_tree_in_order(session_of):
     tree = tree_of(session_of(ranks, training))
     table = nvtx_tree_table(tree)

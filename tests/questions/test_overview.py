@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
+import campaign
 import pytest
 from support import native_count, session_over, shared
 from synthetic import ExportWriter
@@ -99,7 +100,10 @@ def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path):
     assert tasks_of(session, Selection(Window(100, 300))).cells("busy_percent") == [50, 0]
 
 
-@pytest.mark.parametrize(("schema", "machine", "gpus"), [("3.25.0", 2, 1), ("3.7.2", 1, 1), ("3.7.2", 2, 2)])
+@pytest.mark.parametrize(
+    ("schema", "machine", "gpus"),
+    campaign.first(1, [("3.7.2", 2, 2), ("3.25.0", 2, 1), ("3.7.2", 1, 1)]),
+)
 def test_a_shared_gpu_counts_once_where_the_export_tells(
     opened: Opener, tmp_path: Path, schema: str, machine: int, gpus: int
 ):
@@ -162,6 +166,7 @@ def complaining(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield session
 
 
+@pytest.mark.campaign
 def test_diagnostics_are_grouped_worst_first_and_follow_the_tasks_and_the_name_filter(complaining: Session):
     table = diagnostics_table(complaining, Selection(Window(0, 1)))
     lost = "Not all CUDA events might have been collected."
@@ -232,6 +237,7 @@ def test_a_real_export_in_which_cuda_was_traced_and_nothing_ran(opened: Opener):
     assert sum(table.cells("count")) == native_count(*shared("no-gpu-work-2025.6"), "DIAGNOSTIC_EVENT") == 25
 
 
+@pytest.mark.campaign
 def test_a_real_export_without_kernels(opened: Opener):
     session = opened(*shared("no-kernel-table"))
     assert (facts_of(session).gpus, facts_of(session).gpu_models) == (0, ())

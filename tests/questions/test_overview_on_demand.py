@@ -179,6 +179,7 @@ class TestWhatIsRead:
     def _nothing_is_packed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Packer, "run", lambda _: pytest.fail("packed"))
 
+    @pytest.mark.campaign
     def test_few_columns_once(self, job: list[Path], cache: Cache, read: list[str]):
         asked(job[:1], cache)
         (kernels,) = scans(read, KERNEL)
@@ -209,15 +210,14 @@ class TestWhatIsRead:
                     shutil.rmtree(place)
 
 
+@pytest.mark.campaign
 class TestBesideAPack:
-    @pytest.mark.campaign
     def test_a_pack_is_used_where_there_is_one(self, job: list[Path], cache: Cache, read: list[str]):
         expected = asked(job, cache, whole=True)
         read.clear()
         assert asked(job, cache) == expected
         assert read == []
 
-    @pytest.mark.campaign
     def test_what_was_kept_without_a_pack_serves_with_one(
         self, job: list[Path], cache: Cache, monkeypatch: pytest.MonkeyPatch
     ):
@@ -228,7 +228,6 @@ class TestBesideAPack:
         monkeypatch.setattr(Session, "rows", lambda *_: pytest.fail("asked"))
         assert asked(job, cache, whole=True) == expected
 
-    @pytest.mark.campaign
     def test_a_changed_export_is_read_anew(self, job: list[Path], cache: Cache, read: list[str]):
         job = job[:1]
         asked(job, cache)

@@ -207,6 +207,7 @@ def test_the_pieces_of_real_exports_cover_the_iteration_once(name):
         assert sums["name"][1] == 100
 
 
+@pytest.mark.campaign
 def test_copies_that_a_fix_removed_were_on_the_path_before():
     """The author of these exports left out the broadcast of buffers: device-to-device copies of each step."""
     shares = []

@@ -95,6 +95,7 @@ class TestNames:
         code = phase_named(name)
         assert (PHASES[code] if code >= 0 else None) == phase
 
+    @pytest.mark.campaign
     def test_names_are_kept_with_the_steps(self, forward, tmp_path, capsys):
         forward.export.close()
         told = ["prefill" if one == PREFILL else "decode" if one == DECODE else "mixed" for one in ORDER]
@@ -129,15 +130,18 @@ class TestKernels:
         found = phases_of(self.steps(server, eager, replayed, replayed))
         assert found == ["prefill", "decode", "decode"] * 3
 
+    @pytest.mark.campaign
     def test_attention_kernels_tell_what_is_launched_one_by_one(self, server):
         works = [[(FLASH, MS)], [(GEMM, MS), (SPLIT, US)], [(FLASH, MS), (SPLIT, MS)], [(GEMM, MS)]]
         found = phases_of(self.steps(server, *({"eager": work} for work in works)))
         assert found == ["prefill", "decode", "mixed", None] * 3
 
+    @pytest.mark.campaign
     def test_a_context_kernel_prefills_in_a_graph_too(self, server):
         found = phases_of(self.steps(server, {"replayed": [(CONTEXT, MS)]}, {"replayed": [(GEMM, MS)]}))
         assert found == ["prefill", "decode"] * 3
 
+    @pytest.mark.campaign
     def test_a_graph_that_was_traced_as_a_whole_is_replayed(self, server):
         for number in range(6):
             if number % 2:
@@ -149,6 +153,7 @@ class TestKernels:
             server.export.nvtx_range(server.main, start, server.now, f"step {number}")
         assert phases_of(server) == ["decode", "prefill"] * 3
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "works",
         [
@@ -164,6 +169,7 @@ class TestKernels:
             assert not any(note.startswith("phases") for note in job.steps().notes)
             assert [row["phase"] for row in rows_of(budget_of_phases(job, Selection()))] == ["all"]
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("seed", range(4))
     def test_steps_of_chance_have_the_phases_of_a_naive_count(self, server, seed):
         dice, kernels = random.Random(seed), {FMHA: "", FLASH: "", GEMM: "", SPLIT: "decode", CONTEXT: "prefill"}
@@ -183,6 +189,7 @@ class TestKernels:
             expected.append("mixed" if len(told) == 2 else next(iter(told), None))
         assert phases_of(server) == expected and len(set(expected)) == 4
 
+    @pytest.mark.campaign
     def test_steps_of_a_process_without_gpu_work_have_none(self, server):
         """Another process of the export has both."""
         other = Program(server.export, 4000)
@@ -204,6 +211,7 @@ class TestKernels:
 
 
 class TestTable:
+    @pytest.mark.campaign
     def test_each_phase_has_its_own_budget(self, forward):
         with opened_job(forward) as job:
             each = rows_of(budget_of_each_step(job, Selection()))
@@ -247,6 +255,7 @@ class TestTable:
         assert {key: every[key] for key in expected} == pytest.approx(expected)
         assert (every["host_bound"], decode["host_bound"]) == ("yes", "yes")
 
+    @pytest.mark.campaign
     def test_a_decode_step_may_be_idle_for_less_than_a_prefill_step(self, server):
         """Of each 1000 µs 250 are idle: two measures for steps that decode, none for others."""
         for number in range(12):
@@ -306,6 +315,7 @@ class TestGraphs:
 class TestTriage:
     RULES = ("step_times",)
 
+    @pytest.mark.campaign
     def test_prefills_among_decodes_are_neither_slow_nor_a_warm_up_nor_a_drift(self, server):
         """Prefills come first, and more often later."""
         for number in range(60):

@@ -127,6 +127,7 @@ def nvidias(report: str, name: str, *keys: str) -> dict[tuple[str, str], tuple[f
     return {(row.get("RangeId", ""), row[name]): tuple(float(row[key]) for key in keys) for row in rows}
 
 
+@pytest.mark.campaign
 def test_the_projection_is_nvidias(ddp):
     """Every row of ``nsys stats -r nvtx_gpu_proj_trace``."""
     ranges, found, levels = ddp

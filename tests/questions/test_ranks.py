@@ -65,6 +65,7 @@ class TestOddity:
         assert scores([1.0, 2.0, 900.0], ANY) == [None] * 3
         assert scores([None, 1.0, 1.0, 1.0, 1.0], ANY)[0] is None
 
+    @pytest.mark.campaign
     @given(st.lists(st.floats(-1e9, 1e9), min_size=4, max_size=40), st.floats(-1e6, 1e6))
     def test_at_least_half_of_the_ranks_are_never_odd(self, values, shift):
         assert sum(map(is_odd, scores([value + shift for value in values], ANY))) <= len(values) / 2
@@ -145,6 +146,7 @@ class TestTable:
         assert [row["rank"] for row in rows if row["odd"] and "late" in row["odd"]] == [worst["rank"]]
         assert worst["wait_suffered"] < min(row["wait_suffered"] for row in rows if row is not worst)
 
+    @pytest.mark.campaign
     def test_the_shares_are_those_of_the_overview(self, eight):
         overview = rows_of(task_table(eight.session, EVERYTHING, eight.ranks, eight.busy(EVERYTHING)))
         for key in ("rank", "busy_percent", "exposed_nccl_percent", "idle_percent", "kernels"):
@@ -166,6 +168,7 @@ class TestTable:
         ]  # fmt: skip
         assert any("A (ranks 0, 1), B (ranks 2, 3); ranks of different parts have different work" in n for n in notes)
 
+    @pytest.mark.campaign
     def test_kernels_that_end_before_they_start_give_no_part(self, tmp_path):
         paths = pipeline_stages(tmp_path).paths
         for path in paths:

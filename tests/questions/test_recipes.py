@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import campaign
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -248,6 +249,7 @@ class TestSums:
         (instance, *_) = rows(work_instances(job.session, EVERYTHING, MPI, "MPI_Send", job.ranks))
         assert (instance["start"], instance["duration"], instance["bytes"]) == (10, 20, None)
 
+    @pytest.mark.campaign
     def test_projected_ranges_have_the_quartiles_of_their_trace(self, job):
         spans: dict[tuple[str, str], list[int]] = defaultdict(list)
         ranks: dict[tuple[str, str, int], set[int]] = defaultdict(set)
@@ -264,6 +266,7 @@ class TestSums:
             assert row["max_rank"] == min(ranks[(*key, row["max"])])
 
 
+@pytest.mark.campaign
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=9), min_size=1, max_size=6))
 def test_quartiles_are_those_of_nsys_in_sql_and_in_memory(demo_session, lists):
@@ -280,7 +283,7 @@ def test_quartiles_are_those_of_nsys_in_sql_and_in_memory(demo_session, lists):
 
 
 @pytest.mark.parametrize("name", ["cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum", "nvtx_sum"])
-@pytest.mark.parametrize("has_distinct_hashes", [True, False])
+@pytest.mark.parametrize("has_distinct_hashes", campaign.first(1, [False, True]))
 def test_the_quartiles_of_many_rows_are_those_of_few(job, monkeypatch, name, has_distinct_hashes):
     usual = table(job, name)
     monkeypatch.setattr(sums, "_MANY", 0)
@@ -290,6 +293,7 @@ def test_the_quartiles_of_many_rows_are_those_of_few(job, monkeypatch, name, has
 
 
 class TestNcclOnTheGpu:
+    @pytest.mark.campaign
     def test_grouped_calls_have_the_time_of_their_kernels(self, job, demo_job):
         expected: dict[str, int] = defaultdict(int)
         for name, ranks in by_name(demo_job, SHORT).items():
@@ -302,6 +306,7 @@ class TestNcclOnTheGpu:
         assert "NCCL:ncclGroupEnd" in naive and "NCCL:ncclAllReduce" not in naive
         assert "ncclGroupEnd" not in found and found["AllReduce"]["count"] > 0
 
+    @pytest.mark.campaign
     def test_overlap_is_that_of_sets_of_time(self, job_of):
         """Two NCCL kernels and four others, one of them of another process with the same times."""
         compute, nccl = [(0, 40), (30, 60), (100, 110)], [(20, 50), (45, 70)]
@@ -376,6 +381,7 @@ class TestRules:
         told = tuple(row[key] for key in ("duration", "bytes", "source_memory", "name"))
         assert told == (200, 100_000, "Pageable", "cudaMemcpyAsync")
 
+    @pytest.mark.campaign
     def test_gaps_are_those_of_the_union_of_all_work(self, job_of):
         def fill(export, process, _):
             for number, (start, end) in enumerate([(0, 30), (10, 20), (100, 130), (131, 140), (400, 410)]):
@@ -422,6 +428,7 @@ class TestRules:
         expected = (11_183_795, 1_822_597_346, 11_183_795, "CUDA profiling data flush")
         assert gaps(job, 5 * MILLISECOND, "duration", "start", "profiler", "work") == [expected]
 
+    @pytest.mark.campaign
     def test_gaps_and_the_triage_share_what_is_the_profilers(self, opened, tmp_path):
         ill = illnesses.profiler_at_work(tmp_path / "ill.sqlite")
         found = triaged(*ill.paths, rules=("idle_gaps", "profiler_overhead"), settings=("gap_percent=0",))
@@ -495,6 +502,7 @@ class TestPaces:
             with pytest.raises(UsageError, match=re.escape(f"is called '{word}'{meant}")):
                 table(job, name, name=word)
 
+    @pytest.mark.campaign
     def test_a_kernel_is_found_by_any_of_its_names(self, job, demo_job):
         sql = (
             "SELECT f.value, s.value, m.value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds f ON f.id = demangledName "
@@ -625,6 +633,7 @@ class TestMaps:
             nccl, compute, both = row["nccl_percent"], row["compute_percent"], row["all_percent"]
             assert max(nccl, compute) - 1e-6 <= both <= min(100.0, nccl + compute) + 1e-6
 
+    @pytest.mark.campaign
     def test_a_switch_is_an_adapter_of_its_own(self, opened, tmp_path):
         job = OpenJob(opened(simulation_export(tmp_path / "switch.sqlite")))
         assert {row["adapter"] for row in table(job, "network_traffic_map")} == {"mlx5_0", "switch"}

@@ -36,6 +36,7 @@ def test_a_small_export_is_sampled_whole(tmp_path):
     assert {row[0] for row in iter_rows(first_sample(path))} == {0.0}  # no length, no share
 
 
+@pytest.mark.campaign
 def test_no_row_counts_twice_and_the_share_of_rows_is_true(tmp_path):
     for kernels in (1, 2, 63, 64, 65, 100, 5_000):
         path = synthetic.benchmark_export(tmp_path / f"{kernels}.sqlite", kernels=kernels, names=7)

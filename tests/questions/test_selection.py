@@ -76,6 +76,7 @@ def names(session: Session, table: sa.Table, selection: Selection) -> set[tuple[
 
 
 class TestWindow:
+    @pytest.mark.campaign
     @settings(max_examples=40)
     @given(low=st.integers(-50, 450), length=st.integers(0, 300))
     @example(200, 100)
@@ -211,6 +212,7 @@ class TestFilterInSql:
 
     TEXT = st.text(st.sampled_from("aAbBzZ _.%*?!:/\\[](){}'\"ßẞİıſKσςΣäÄéÉжЖ内😀\n"), max_size=8)
 
+    @pytest.mark.campaign
     @settings(max_examples=120)
     @given(text=TEXT, names=st.lists(TEXT, max_size=5))
     @example(text="σ", names=["ΑΣ"])

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from contextlib import closing, contextmanager
 from typing import Any
 
+import campaign
 import numpy as np
 import pytest
 from hypothesis import given
@@ -93,6 +94,7 @@ def columns(drawn: list[Span]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tuple(np.array(column, np.int64) for column in (starts, ends, threads))
 
 
+@pytest.mark.campaign
 @given(spans(25, 25), spans(3, 12), st.integers(-(1 << 60), 1 << 60), st.sampled_from([1, 1 << 24, 1 << 56]))
 def test_the_innermost_range_encloses_the_call_and_starts_last(ranges, calls, origin, apart):
     def moved(drawn: list[Span]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -108,7 +110,7 @@ def test_the_innermost_range_encloses_the_call_and_starts_last(ranges, calls, or
         assert index == (max(around)[2] if around else -1)
 
 
-@pytest.mark.parametrize("length", [3, 30_000_000])
+@pytest.mark.parametrize("length", campaign.first(1, [30_000_000, 3]))
 def test_the_innermost_ranges_of_many_calls_take_no_quadratic_time(length):
     # With short ranges no call has one, but for the first range, which is around everything: the longest way back.
     # Pairs of ranges and calls would be 10^11.
@@ -152,6 +154,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.campaign
 def test_a_change_of_the_kernel_screen_does_not_reach_the_reports(ranged, monkeypatch):
     reports = ("cuda_gpu_kern_sum", "cuda_gpu_kern_gb_sum")
     expected = [[column.header for column in ask(ranged, report).columns] for report in reports]
@@ -204,6 +207,7 @@ def test_without_ranges_the_numbers_are_those_of_the_plain_report(made):
     assert "NVTX" in " ".join(ask(session, "cuda_gpu_kern_sum:nvtx-name").notes)
 
 
+@pytest.mark.campaign
 def test_traces_and_sums_of_a_job_agree_on_names(demo_session):
     summed = {
         row["Name"]: (int(row["Instances"]), int(row["Total Time (ns)"]))
@@ -254,6 +258,7 @@ def two(tmp_path_factory):
         yield session
 
 
+@pytest.mark.campaign
 def test_correlation_ids_of_different_reports_never_meet_and_traces_are_in_job_time_with_their_own_threads(two):
     keys = ("API Start (ns)", "Kernel Start (ns)", "Queue Start (ns)", "Kernel Dur (ns)")
     assert [tuple(row[key] for key in keys) for row in records(two, "cuda_kern_exec_trace")] == [
@@ -298,6 +303,7 @@ def test_correlation_ids_of_different_processes_never_meet(tmp_path, opened):
     assert names(session, "cuda_gpu_kern_sum:nvtx-name") == ["of 5000/k", "of 6000/k"]
 
 
+@pytest.mark.campaign
 def test_each_table_is_filtered_by_the_window_on_its_own(made):
     """Three kernels, each 1,000 ns after its call; the range around all calls ends before the last kernel starts."""
     filling, open_ = made
@@ -318,6 +324,7 @@ def test_each_table_is_filtered_by_the_window_on_its_own(made):
     assert names(session, "cuda_gpu_kern_sum:nvtx-name", Selection(window=Window(3_600, 5_000))) == ["k2"]
 
 
+@pytest.mark.campaign
 def test_the_gpu_trace_has_throughput_in_whole_inverse_durations(tmp_path, opened):
     with ExportWriter(tmp_path / "traced.sqlite") as export:
         export.gpu(0)
@@ -418,6 +425,7 @@ def test_a_kernel_that_starts_before_its_call_returns_was_not_queued(made):
         ]
 
 
+@pytest.mark.campaign
 def test_calls_that_were_recorded_twice_count_as_nsys_counts_them(tmp_path, opened):
     session = opened(old_schema_export(tmp_path / "doubles.sqlite"))
     assert len(records(session, "cuda_kern_exec_trace")) == len(records(session, "cuda_api_trace")) == 80

@@ -122,6 +122,7 @@ class TestUnifiedMemory:
             export.gpu_page_fault(process, 0, 5, 6, address=0xC000, count=40)
         assert body(opened(tmp_path / "oneway.sqlite"), "um_total_sum") == ["0.004,,1,40,,"]
 
+    @pytest.mark.campaign
     def test_without_one_of_the_tables_there_is_no_report(self, opened, tmp_path):
         for table in ("CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"):
             path = simulation_export(tmp_path / f"{table}.sqlite")
@@ -131,6 +132,7 @@ class TestUnifiedMemory:
                 assert body(session, report) == [], table
                 assert len(ask(session, report).notes) == 1, table
 
+    @pytest.mark.campaign
     def test_cpu_faults_by_instruction_and_place(self, simulation, opened, tmp_path):
         assert csv(simulation, "um_cpu_page_faults_sum") == (
             "CPU Page Faults,CPU Instruction Address,Source File,Source Line\n"
@@ -152,6 +154,7 @@ class TestUnifiedMemory:
             "CPU Page Faults,CPU Instruction Address\n2,most\n1,z\n1,a\n1,m\n"
         )
 
+    @pytest.mark.campaign
     def test_several_reports_add_up_and_their_addresses_do_not_meet(self, two_ranks):
         assert body(two_ranks, "um_total_sum") == ["0.262,0.131,6,34,0x7F0000000000,0x7F0000010000"]
         fast, slow = "0x7F0000010000,0.066,,1,5,6553.600", "0x7F0000000000,0.066,0.066,2,12,4369.023"
@@ -161,6 +164,7 @@ class TestUnifiedMemory:
             "2,write_grid,src/grid.f90,80",
         ]
 
+    @pytest.mark.campaign
     def test_a_report_without_tables_is_named_and_the_others_count(self, opened, tmp_path):
         session = opened(simulation_export(tmp_path / "rank0.sqlite"), empty_export(tmp_path / "rank1.sqlite"))
         assert body(session, "um_total_sum") == ["0.131,0.066,3,17,0x7F0000000000,0x7F0000010000"]
@@ -192,6 +196,7 @@ class TestDirectives:
             "3.3,100000,1,100000.0,100000.0,100000,100000,0.0,Implicit task\n"
         )
 
+    @pytest.mark.campaign
     def test_openacc_sums_over_all_its_tables(self, opened, tmp_path):
         with ExportWriter(tmp_path / "acc.sqlite") as export:
             main = export.thread(export.process(5_000), 5_000, "main")
@@ -240,6 +245,7 @@ class TestMpi:
             "4.8,100000,2,50000.0,50000.0,50000,50000,0.0,collectives,MPI_Allreduce\n"
         )
 
+    @pytest.mark.campaign
     def test_calls_that_never_returned_alone_have_no_statistics(self, opened, tmp_path):
         with ExportWriter(tmp_path / "stuck.sqlite") as export:
             main = export.thread(export.process(5_000), 5_000, "main")
@@ -267,6 +273,7 @@ class TestMpi:
             "9000000,,,MPI_Waitall,7000,7000,,0,,,,,\n"
         )
 
+    @pytest.mark.campaign
     def test_a_rank_belongs_to_its_thread_in_its_report(self, opened, tmp_path):
         for number, starts in ((0, (5,)), (1, (3, 9))):
             with ExportWriter(tmp_path / f"{number}.sqlite") as export:
@@ -281,6 +288,7 @@ class TestMpi:
             "9,10,1,MPI_Test,5000,5001,,,,,,,",
         ]
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "statement", ["INSERT INTO MPI_RANKS SELECT globalTid, 9 FROM MPI_RANKS", "DROP TABLE MPI_RANKS"]
     )
@@ -291,6 +299,7 @@ class TestMpi:
         assert (lines[0], len(lines)) == ("0,1000000,1000000,MPI_Init,7000,7000,,,,,,,", 8)
         assert {line.split(",")[7] for line in lines} == {""}
 
+    @pytest.mark.campaign
     def test_several_reports_add_up_and_stand_on_one_clock(self, opened, tmp_path):
         for number, late in ((0, 100), (1, 0)):
             with ExportWriter(tmp_path / f"{number}.sqlite", session=Capture(utc_epoch_ns=10**18 + late)) as export:
@@ -336,11 +345,13 @@ class TestNetwork:
         lines = body(simulation, "network_congestion:ticks_threshold=0", window)
         assert [line.split(",")[3] for line in lines] == ["30000", "500"]
 
+    @pytest.mark.campaign
     def test_an_adapter_that_nobody_describes_has_no_name(self, opened, tmp_path):
         path = simulation_export(tmp_path / "bare.sqlite")
         edit(path, "DROP TABLE NIC_ID_MAP")
         assert body(opened(path), "network_congestion")[0] == "1000000,2000000,1000000,20000,,"
 
+    @pytest.mark.campaign
     def test_an_adapter_that_is_described_twice_counts_once(self, opened, tmp_path):
         path = simulation_export(tmp_path / "twice.sqlite")
         columns = "GUID, 'another', nicId, 'mlx5_1', deviceId, vendorId, linkLayer"

@@ -160,7 +160,9 @@ class Found(Run):
 NAMES = [name for name in vars(Found) if not name.startswith("_")]
 
 
-@pytest.fixture(scope="module", params=[None, 3], ids=["whole", "in portions"])
+@pytest.fixture(
+    scope="module", params=[None, pytest.param(3, marks=pytest.mark.campaign)], ids=["whole", "in portions"]
+)
 def found(request, tmp_path_factory) -> dict[str, tuple[Any, TaskSteps | None]]:
     """What each process expects, and its steps; calls may be joined with their operations in portions."""
     with pytest.MonkeyPatch.context() as patch:
@@ -183,6 +185,7 @@ def test_steps_of_a_process(found, name):
         assert {key: value if isinstance(value, str) else value.tolist() for key, value in told.items()} == expected
 
 
+@pytest.mark.campaign
 def test_without_gpu_work_the_words_alone_tell(run):
     for place in range(3):
         run.range(f"step {place}", 100 * place, 100 * place + 50)
@@ -191,6 +194,7 @@ def test_without_gpu_work_the_words_alone_tell(run):
     assert found.name == "step *"
 
 
+@pytest.mark.campaign
 def test_without_steps_a_note_says_how_to_name_them(run):
     run.series("range", 3)
     assert steps_of(run).notes == (
@@ -199,6 +203,7 @@ def test_without_steps_a_note_says_how_to_name_them(run):
     )
 
 
+@pytest.mark.campaign
 def test_forward_steps_of_an_inference_server(run):
     for step, (prefill, decode) in enumerate([(4, 0), (1, 4), (0, 5), (0, 5)]):
         run.range(
@@ -210,6 +215,7 @@ def test_forward_steps_of_an_inference_server(run):
 
 
 class TestNamed:
+    @pytest.mark.campaign
     def test_the_user_may_name_the_ranges(self, run):
         for place in range(2):
             run.range(f"Train {30 + place}", 100 * place, 100 * place + 90)
@@ -219,6 +225,7 @@ class TestNamed:
         assert (found.name, found.numbers.tolist()) == ("^Train", [30, 31])
         assert found.ends.tolist() == [90_000, 190_000]
 
+    @pytest.mark.campaign
     def test_numbers_are_those_that_ascend_or_those_of_a_group(self, run, opened):
         for place, loss in ((8, 2), (9, 5)):
             run.range(f"rank 3 it {place}/9 loss {loss}", 100 * place, 100 * place + 90)
@@ -241,6 +248,7 @@ class TestNamed:
 
 
 class TestPlaces:
+    @pytest.mark.campaign
     def test_a_time_belongs_to_the_step_around_it(self, run):
         for number, start in ((4, 0), (5, 100), (6, 100_000)):
             run.range(f"step {number}", start, start + 50)
@@ -299,6 +307,7 @@ class TestGolden:
         assert not OpenJob(opened(shared_export("h100-2rank-moe-before"))).steps().of_task
 
 
+@pytest.mark.campaign
 def test_ranges_nested_in_each_other_are_work_by_their_number(tmp_path, monkeypatch):
     """However deep a chain is: each name is looked at a few times."""
     looks: list[int] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from contextlib import closing
 
+import campaign
 import numpy as np
 import pytest
 from support import native, session_over, shared
@@ -51,7 +52,7 @@ def _queues(path) -> dict[int, tuple[int, float, list[int], int]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["ddp-a100-rank0of4", "h100-2rank-moe-before"])
+@pytest.mark.parametrize("name", campaign.first(1, ["h100-2rank-moe-before", "ddp-a100-rank0of4"]))
 def test_queues_are_those_of_a_walk_over_launches_and_starts(name, monkeypatch):
     monkeypatch.setattr("nsystui.questions.timeline.streams.QUEUE_LIMIT", LIMIT)
     (path,) = shared(name)
@@ -69,7 +70,10 @@ def test_queues_are_those_of_a_walk_over_launches_and_starts(name, monkeypatch):
         assert row["launched"] == pytest.approx(100 * len(delays) / row["count"])
 
 
-@pytest.mark.parametrize("window", [Selection(), Selection(window=Window(400_000_000, 900_000_000))])
+@pytest.mark.parametrize(
+    "window",
+    campaign.first(1, [Selection(), Selection(window=Window(400_000_000, 900_000_000))]),
+)
 def test_queues_over_time_are_those_of_a_walk_that_stops_at_each_edge(window):
     (path,) = shared("ddp-a100-rank0of4")
     with closing(OpenJob(session_over(path))) as job:
@@ -100,6 +104,7 @@ def test_queues_over_time_are_those_of_a_walk_that_stops_at_each_edge(window):
             assert row["queued_mean"] == pytest.approx(area / (last - first), abs=0.006)
 
 
+@pytest.mark.campaign
 def test_a_stream_is_what_takes_most_of_its_time_and_belongs_to_the_range_around_all_launches():
     (path,) = shared("ddp-a100-rank0of4")
     with closing(OpenJob(session_over(path))) as job:
@@ -111,15 +116,10 @@ def test_a_stream_is_what_takes_most_of_its_time_and_belongs_to_the_range_around
     assert copies["copies"] == time
 
 
+@pytest.mark.campaign
 def test_communication_on_a_stream_that_computes_is_told():
     (path,) = shared("h100-2rank-moe-before")
     with closing(OpenJob(session_over(path))) as job:
         answer = stream_table(job, EVERYTHING)
     (note,) = answer.notes
     assert note.startswith("communication on streams that also compute: 17.17 ms on stream 7 of rank 0")
-
-
-def test_the_demo_names_streams_by_their_ranges(demo_session):
-    rows = stream_table(OpenJob(demo_session), EVERYTHING).records()
-    assert {row["purpose"] for row in rows if row["kind"] == "copies"} == {"data loading"}
-    assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)

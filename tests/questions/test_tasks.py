@@ -79,6 +79,7 @@ def environments(*values: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"environment": value} for value in values]
 
 
+@pytest.mark.campaign
 class TestSources:
     TOLD = [
         {"mpi": 8, "nccl": [(6, 8)], "environment": {"RANK": "4"}, "name": "x_rank2"},
@@ -87,7 +88,6 @@ class TestSources:
     ORDER = ["mpi", "nccl", "environment", "name"]
     FOUND = [([8, 7], "MPI"), ([6, 5], BY_NCCL), ([4, 3], BY_ENVIRONMENT), ([2, 1], BY_NAME), ([0, 1], BY_ORDER)]
 
-    @pytest.mark.campaign
     def test_the_first_that_gives_every_task_a_number_of_its_own_decides(self, job):
         for place, expected in enumerate(self.FOUND):
             told = [{key: report[key] for key in self.ORDER[place:]} for report in self.TOLD]
@@ -107,10 +107,12 @@ class TestSources:
 
 
 class TestNccl:
+    @pytest.mark.campaign
     def test_the_largest_communicator_is_the_job(self, job):
         groups = [{"nccl": [(0, 2), (3, 8), (1, 4)]}, {"nccl": [(1, 2), (2, 8), (1, 4)]}]
         assert numbers(job(*groups)) == ([3, 2], BY_NCCL)
 
+    @pytest.mark.campaign
     def test_calls_that_do_not_tell_are_passed_over(self, job):
         assert numbers(job({"nccl": [], "name": "r_1"}, {"nccl": [], "name": "r_0"})) == ([1, 0], BY_NAME)
 
@@ -127,6 +129,7 @@ class TestEnvironment:
             found = numbers(job(*environments({variable: "12"}, {variable: "3"})))
             assert found == ([12, 3], BY_ENVIRONMENT), variable
 
+    @pytest.mark.campaign
     def test_a_rank_that_is_the_same_everywhere_is_passed_over(self, job):
         """A batch shell's rank of zero, and that of another launcher."""
         assert numbers(job(*environments({"SLURM_PROCID": "0"}, {"SLURM_PROCID": "0"}))) == ([0, 1], BY_ORDER)
@@ -175,6 +178,7 @@ class TestFileNames:
 
 
 class TestTasks:
+    @pytest.mark.campaign
     def test_a_report_may_hold_several(self, job, tmp_path, session):
         opened = job({"processes": 3, "devices": (2, 0, 1)}, {"processes": 2, "devices": (0, 1), "pid": 100})
         assert numbers(opened) == ([2, 0, 1, 3, 4], BY_ORDER)
@@ -231,6 +235,7 @@ class TestJob:
         with pytest.raises(UsageError, match="the ranks are none"):
             OpenJob(session).tasks_of_ranks(frozenset({0}))
 
+    @pytest.mark.campaign
     def test_what_was_computed_is_kept_until_a_report_joins(self, session, tmp_path):
         session.add(synthetic.two_process_export(tmp_path / "two.sqlite"))
         job = OpenJob(session)

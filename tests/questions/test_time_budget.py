@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import campaign
 import pytest
 from support import session_over, shared
 from synthetic.demo import CaptureSession as Capture
@@ -63,7 +64,7 @@ def budgets(path: Path, window: Window | None = None):
         return device_budgets(OpenJob(session), Selection(window))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", campaign.first(1, range(6)))
 def test_every_nanosecond_is_in_one_part(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(time_budget, "LONG_GAP", 20)
     rng = random.Random(seed)
@@ -116,6 +117,7 @@ def test_a_window_in_the_middle_of_the_job_has_no_start_up_and_no_tail(tmp_path:
     assert (in_sum(found).startup, in_sum(found).tail, in_sum(found).short_gaps) == (0, 0, 100)
 
 
+@pytest.mark.campaign
 def test_without_steps_a_lone_early_operation_is_start_up(tmp_path: Path):
     events = [("M", 100, 101), *(("K", start, start + 8) for start in range(1000, 1500, 10))]
     (found,) = budgets(written(tmp_path / "a.sqlite", events), Window(0, 2000))
@@ -165,6 +167,7 @@ def test_idle_time_is_explained_by(tmp_path: Path, name: str):
         assert {one.name: one.time for one in part} == {cause: time * MS for cause, time in causes.items()}
 
 
+@pytest.mark.campaign
 def test_a_short_start_up_and_tail_are_explained_too(tmp_path: Path):
     calls = [("cudaMalloc", 0, 800), ("cudaFree", 2_100, 2_600)]
     path = written(tmp_path / "a.sqlite", [("K", 1_000, 2_000)], duration=3_000, calls=calls)
@@ -209,12 +212,12 @@ def test_a_thread_is_off_the_cpu_before_the_first_event_that_puts_it_on_one(tmp_
     }
 
 
-@pytest.mark.parametrize("name", [
-    "gemm-pageable",
-    "cuda-graphs",
-    *(pytest.param(name, marks=pytest.mark.campaign) for name in ("ddp-a100-rank0of4", "ai-training-before",
-        "dataloader-bound-a100")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    campaign.first(
+        1, ["cuda-graphs", "gemm-pageable", "ddp-a100-rank0of4", "ai-training-before", "dataloader-bound-a100"]
+    ),
+)
 def test_parts_of_real_exports_add_up_and_so_do_the_causes_of_each(name: str):
     with closing(session_over(*shared(name))) as session:
         job = OpenJob(session)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import campaign
 import pytest
 from support import session_over
 from synthetic import illnesses
@@ -36,18 +37,30 @@ def late(path, *, recorded=True, before=900, after=0):
     return path
 
 
-@pytest.mark.parametrize(("name", "written", "cost", "says", "advises"), [
-    ("start-up", {}, 900, "700 ms in OS runtime calls (poll)", ()),
-    ("start-up", {"recorded": False}, 900, "without any record of the CPU", ("-t osrt", "--sample")),
-    ("tail", {"before": 10, "recorded": False, "after": 300}, 300,
-        "300 ms in calls that allocate or free memory (cudaFree)", ()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "written", "cost", "says", "advises"),
+    campaign.first(
+        2,
+        [
+            ("start-up", {}, 900, "700 ms in OS runtime calls (poll)", ()),
+            ("start-up", {"recorded": False}, 900, "without any record of the CPU", ("-t osrt", "--sample")),
+            (
+                "tail",
+                {"before": 10, "recorded": False, "after": 300},
+                300,
+                "300 ms in calls that allocate or free memory (cudaFree)",
+                (),
+            ),
+        ],
+    ),
+)
 def test_a_long_start_or_end_is_a_remark_with_what_the_cpu_did(tmp_path, name, written, cost, says, advises):
     (one,) = triaged(late(tmp_path / "a.sqlite", **written), rules=("start_and_end",)).findings
     assert (one.id, one.severity, one.cost) == (name, Severity.INFO, pytest.approx(cost * MS, rel=1e-3))
     told(one, says, advises=advises)
 
 
+@pytest.mark.campaign
 def test_a_short_start_is_not_told(tmp_path):
     path = late(tmp_path / "a.sqlite", before=10, recorded=False)
     assert triaged(path, rules=("start_and_end",)).findings == ()
@@ -106,14 +119,19 @@ def compiling(path, library, function="f", *, beside_kernels=False, process=None
     return path
 
 
-@pytest.mark.parametrize(("library", "function", "process", "name", "advice"), [
-    pytest.param("/usr/lib/libnvidia-ptxjitcompiler.so.1", "f", None, "(PTX ", "architecture",
-        marks=pytest.mark.campaign),
-    ("/opt/libLLVM-17.so", "f", None, "(LLVM ", "cache"),
-    pytest.param("/opt/libtriton.so", "f", None, "(Triton ", "TRITON_CACHE_DIR", marks=pytest.mark.campaign),
-    pytest.param("/opt/libnvrtc.so.12", "nvrtcCompileProgram", None, "(NVRTC ", "cache", marks=pytest.mark.campaign),
-    ("/opt/cuda/bin/ptxas", "f", "ptxas", "", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("library", "function", "process", "name", "advice"),
+    campaign.first(
+        1,
+        [
+            ("/opt/libLLVM-17.so", "f", None, "(LLVM ", "cache"),
+            ("/usr/lib/libnvidia-ptxjitcompiler.so.1", "f", None, "(PTX ", "architecture"),
+            ("/opt/libtriton.so", "f", None, "(Triton ", "TRITON_CACHE_DIR"),
+            ("/opt/libnvrtc.so.12", "nvrtcCompileProgram", None, "(NVRTC ", "cache"),
+            ("/opt/cuda/bin/ptxas", "f", "ptxas", "", ""),
+        ],
+    ),
+)
 def test_compilers_in_gaps_are_their_cause(tmp_path, library, function, process, name, advice):
     found = triaged(compiling(tmp_path / "a.sqlite", library, function, process=process), rules=COMPILING)
     one = finding(found, "jit-compilation")
@@ -125,13 +143,19 @@ def test_compilers_in_gaps_are_their_cause(tmp_path, library, function, process,
         assert "compilation" in found.summary
 
 
-@pytest.mark.parametrize(("name", "compiler"), [
-    ("Nvrtc::CompileProgram", "NVRTC"),
-    ("inductor", "Inductor"),
-    ("triton_poi_fused_add_0", ""),
-    ("inductor::accumulate_grad_", ""),
-    ("Call CompiledFxGraph inductor", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "compiler"),
+    campaign.first(
+        1,
+        [
+            ("Nvrtc::CompileProgram", "NVRTC"),
+            ("inductor", "Inductor"),
+            ("triton_poi_fused_add_0", ""),
+            ("inductor::accumulate_grad_", ""),
+            ("Call CompiledFxGraph inductor", ""),
+        ],
+    ),
+)
 def test_compilers_are_known_by_their_nvtx_ranges_and_not_by_those_of_what_they_compiled(tmp_path, name, compiler):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for start in gpu.rounds(10, 40 * MS, 20 * MS):
@@ -145,11 +169,13 @@ def test_compilers_are_known_by_their_nvtx_ranges_and_not_by_those_of_what_they_
         assert [one.rule for one in found.not_checked] == ["jit-compilation"] and not found.findings
 
 
+@pytest.mark.campaign
 def test_what_compiles_at_the_start_alone_is_a_remark(tmp_path):
     found = triaged(compiling(tmp_path / "a.sqlite", "/opt/libLLVM-17.so", gaps=0), rules=COMPILING)
     assert finding(found, "jit-compilation").severity is Severity.INFO
 
 
+@pytest.mark.campaign
 def test_gaps_are_folded_by_their_times_and_not_by_their_cost(tmp_path):
     """Compilers run for 400 ms at the start; the gaps later, 380 ms, are of ``poll``."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
@@ -235,7 +261,7 @@ def test_calls_of_a_step_are_those_that_are_launched_in_steps_as_in_comparisons(
 
 @pytest.mark.parametrize(("calls", "advice"), [
     pytest.param(1, "smaller buckets", marks=pytest.mark.campaign),
-    (8, "overlap communication"),
+    pytest.param(8, "overlap communication", marks=pytest.mark.campaign),
     pytest.param(250, "more data into one", marks=pytest.mark.campaign),
 ])  # fmt: skip
 def test_the_advice_for_exposed_communication_knows_the_buckets(tmp_path, calls, advice):
@@ -245,6 +271,7 @@ def test_the_advice_for_exposed_communication_knows_the_buckets(tmp_path, calls,
     told(one, f"{calls} AllReduce a step", advises=(advice,))
 
 
+@pytest.mark.campaign
 def test_the_first_calls_of_mpi_are_told_apart(tmp_path):
     ill = illnesses.mpi_waits(tmp_path / "ill", set_up=100 * MS)
     one = finding(triaged(*ill.paths, rules=("mpi_waits",)), "mpi-waits")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import campaign
 import numpy as np
 import pytest
 from support import edit
@@ -49,33 +50,22 @@ class Illness:
 COPIES = ("memory_copies", "staged_copies", "step_traffic")
 LAUNCHES = ("launch_overhead", "launch_bound")
 ILL = {
-    "the profiler's work": Illness("profiler-overhead", ill.profiler_at_work),
     "MPI": Illness("mpi-waits", ill.mpi_waits, never=("first calls",)),
     "unified memory": Illness("unified-memory", partial(ill.unified_memory_faults, later=4_500_000),
         ("Kernels run for 50 % of this time",)),
     "a clock that falls": Illness("slow-pace", ill.throttled, ("20 % longer in the last third", "to 1,650 MHz"),
         ("throttles",), rules=("kernel_pace",)),
-    "outliers, not of a kernel with two kinds of work": Illness("kernel-outliers", ill.kernel_outliers, ("4 launches",),
-        settings=("outlier=1.5",)),
     "communication": Illness("exposed-communication", ill.exposed_communication),
     "the GIL": Illness("gil-held", ill.gil_held, ("helper 5050 holds the GIL for 100 %",), rules=("blocked_host",)),
     "reads": Illness("blocking-reads", ill.file_reads,
         ("67 % is called by load_image, 33 % is in another thread.", "40 files in /data"),
         rules=("blocked_host",)),
-    "TF32": Illness("precision", ill.slow_precision,
-        ("Of the kernel time, 80 % is TF32 convolution; no FP16 or BF16 kernel does this work.",
-        "The GPU could save up to 100 ms with a faster precision."), ("2 times that of TF32",)),
     "changes of layout": Illness("layout-changes", ill.layout_changes, advises=("one layout: NHWC",)),
-    "unfused kernels": Illness("unfused-kernels", ill.unfused,
-        ("400 pointwise kernels run in 50 back-to-back chains of different kernels.",
-        "Most of the longest chains are in NVTX range `optimizer`."), ("fused or foreach optimizer",)),
     "a starved GPU": Illness("input-pipeline", ill.starved, ("The launching thread waits",
         "pin_memory thread (python 5900", "runs for 20 % of the gap time", "repeat every 3 steps, as with 3 workers"),
         ("num_workers",)),
     "copies between GPUs over the host": Illness("staged-peer-copies", ill.staged_copies,
         ("30 copies between GPUs go through the host",), ("peer access",), rules=COPIES),
-    "first launches": Illness("first-launches", ill.first_use, ("5 of 5 first launches",), ("EAGER",),
-        never=("graph",), rules=("first_use",)),
     "a loop bound by launches": Illness("launch-bound", ill.launch_bound,
         ("60 % of this time", "in NVTX range `main_loop`"), rules=LAUNCHES),
     "a CPU that another thread had": Illness("preempted", ill.preempted, ("Thread omp 5900 had the CPU for 100 %",
@@ -87,6 +77,17 @@ ILL = {
         ranks=(2, 3, 6, 7), rules=("slow_places",)),
 }  # fmt: skip
 RARE = {
+    "unfused kernels": Illness("unfused-kernels", ill.unfused,
+        ("400 pointwise kernels run in 50 back-to-back chains of different kernels.",
+        "Most of the longest chains are in NVTX range `optimizer`."), ("fused or foreach optimizer",)),
+    "first launches": Illness("first-launches", ill.first_use, ("5 of 5 first launches",), ("EAGER",),
+        never=("graph",), rules=("first_use",)),
+    "TF32": Illness("precision", ill.slow_precision,
+        ("Of the kernel time, 80 % is TF32 convolution; no FP16 or BF16 kernel does this work.",
+        "The GPU could save up to 100 ms with a faster precision."), ("2 times that of TF32",)),
+    "the profiler's work": Illness("profiler-overhead", ill.profiler_at_work),
+    "outliers, not of a kernel with two kinds of work": Illness("kernel-outliers", ill.kernel_outliers, ("4 launches",),
+        settings=("outlier=1.5",)),
     "memsets": Illness("synchronous-memsets", ill.synchronous_memsets, rules=("memory_copies",)),
     "step traffic from pinned memory": Illness("step-traffic", ill.step_traffic, ("pinned memory",),
         ("pinned already",)),
@@ -133,17 +134,17 @@ def test_it_is_found_at_its_cost(tmp_path, name):
 HEALTHY: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "the GIL is held beside kernels": (partial(ill.gil_held, while_busy=True), "blocked_host"),
     "code between steps prepares no input": (partial(ill.starved, pin_ms=0, waits=False), "input_pipeline"),
-    "copies within a GPU": (partial(ill.staged_copies, kind="DtoD"), "staged_copies"),
     "a thread waits": (partial(ill.preempted, state=INTERRUPTIBLE), "preempted"),
-    "two first steps allocate": (partial(ill.allocator_churn, calls=2), "allocator_churn", "churn_percent=0"),
     # Its longest launches take more than three times the median, and are no further off than the others.
     "a kernel always varies": (ill.varying_kernel, "kernel_outliers"),
     "a long kernel has the template of a short one": (ill.two_templates, "kernel_outliers"),
-    "BF16": (partial(ill.slow_precision, precision="bf16bf16_bf16f32_f32"), "precision"),
-    "a loop launches one pointwise kernel": (partial(ill.unfused, kinds=1), "unfused_kernels"),
-    "pointwise kernels lie apart": (partial(ill.unfused, gap=20_000), "unfused_kernels"),
 }
 HEALTHY_TOO: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
+    "BF16": (partial(ill.slow_precision, precision="bf16bf16_bf16f32_f32"), "precision"),
+    "copies within a GPU": (partial(ill.staged_copies, kind="DtoD"), "staged_copies"),
+    "pointwise kernels lie apart": (partial(ill.unfused, gap=20_000), "unfused_kernels"),
+    "two first steps allocate": (partial(ill.allocator_churn, calls=2), "allocator_churn", "churn_percent=0"),
+    "a loop launches one pointwise kernel": (partial(ill.unfused, kinds=1), "unfused_kernels"),
     "files are read beside kernels": (partial(ill.file_reads, while_busy=True), "blocked_host"),
     "direct copies between GPUs": (partial(ill.staged_copies, kind="PtoP"), "staged_copies"),
     "pinned memory": (partial(ill.pageable_copies, source=PINNED), "memory_copies"),
@@ -180,6 +181,7 @@ def test_a_score_of_nothing_finds_outliers_of_a_kernel_that_always_varies(tmp_pa
     assert ids(triaged(*paths, settings=("outlier_score=0",), rules=("kernel_outliers",))) == {"kernel-outliers"}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("write", "cause", "rules", "symptom", "words"), [
     (ill.gil_held, "gil-held", ("blocked_host", "idle_gaps"), "idle-gaps", ""),
     (ill.preempted, "preempted", ("preempted", "idle_gaps"), "idle-gaps",
@@ -208,6 +210,7 @@ def test_advice_names_what_the_framework_has_that_the_kernels_are_of(tmp_path, w
     assert words in after and usual not in after
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("last", "words"), [(MS, []), (70 * MS, ["Kernel advance<Zone<35>> takes 67 %"])])
 def test_one_kernel_is_one_by_its_full_name_with_its_template(tmp_path, last, words):
     with ill.one_gpu(tmp_path / "templates.sqlite") as gpu:
@@ -226,6 +229,7 @@ def test_reads_without_their_files_advise_to_record_them(tmp_path):
     assert found.cost == written.cost and "--osrt-file-access=true" in found.advice.text
 
 
+@pytest.mark.campaign
 def test_what_blocked_hosts_lack_is_said_of_python_alone(tmp_path):
     paths = ill.synchronous_memsets(tmp_path / "ill.sqlite").paths
     why = {one.rule: one.why for one in triaged(*paths, rules=("blocked_host",)).not_checked}
@@ -242,6 +246,7 @@ def test_idle_time_that_the_profiler_made_is_told_once(tmp_path):
     assert finding(found, "idle-gaps").cost == 19 * MS
 
 
+@pytest.mark.campaign
 def test_mpi_calls_are_waited_in_where_only_one_of_the_exports_has_tables_of_them(tmp_path):
     ills = [ill.mpi_waits(tmp_path / schema, schema) for schema in ("3.25.0", "3.0.0")]
     found = triaged(*(one.paths[rank] for rank, one in enumerate(ills)), rules=("mpi_waits",))
@@ -268,7 +273,7 @@ def test_tensor_activity_is_told_as_it_was_sampled(tmp_path):
     ("name", "chip", "factor"),
     [  # the dense peaks of NVIDIA's data sheets, TFLOPS: FP16 or BF16 (GeForce: FP32 accumulation), FP32
         pytest.param("Tesla V100-SXM2-16GB", "GV100", 125 / 15.7, marks=pytest.mark.campaign),
-        ("NVIDIA A100-SXM4-40GB", "", 312 / 19.5),
+        pytest.param("NVIDIA A100-SXM4-40GB", "", 312 / 19.5, marks=pytest.mark.campaign),
         pytest.param("NVIDIA A40", "GA102", 149.7 / 37.4, marks=pytest.mark.campaign),
         pytest.param("NVIDIA L40", "AD102", 181 / 90.5, marks=pytest.mark.campaign),
         pytest.param("NVIDIA L40S", "AD102", 362 / 91.6, marks=pytest.mark.campaign),
@@ -287,11 +292,17 @@ def test_fp32_costs_what_the_gpu_could_do_if_it_is_known(tmp_path, name, chip, f
         assert finding(found, "precision").cost == pytest.approx(200 * MS * (1 - 1 / factor), rel=0.01)
 
 
-@pytest.mark.parametrize(("name", "advice"), [
-    ("void scale_kernel{}(float *)", "Write one kernel"),
-    ("loop_add_fusion_{}", "jax.jit"),
-    ("void at::native::unrolled_elementwise_kernel<Functor{}>(int)", "torch.compile"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    campaign.first(
+        1,
+        [
+            ("void scale_kernel{}(float *)", "Write one kernel"),
+            ("loop_add_fusion_{}", "jax.jit"),
+            ("void at::native::unrolled_elementwise_kernel<Functor{}>(int)", "torch.compile"),
+        ],
+    ),
+)
 def test_a_loop_of_two_kernels_is_fused_within_its_iterations_and_as_its_framework_can(tmp_path, name, advice):
     written = ill.unfused(tmp_path / "loop.sqlite", name, kinds=2)
     found = finding(triaged(*written.paths, rules=("unfused_kernels",)), "unfused-kernels")
@@ -359,7 +370,7 @@ def test_a_stretch_bound_by_launches_is_a_part_of_the_account_and_no_launch_over
     assert ids(triaged(*written.paths, rules=LAUNCHES, settings=("launch_percent=1",))) == {"launch-overhead"}
 
 
-@pytest.mark.parametrize(("gib", "severity"), [(78, Severity.WARNING), (73, Severity.INFO)])
+@pytest.mark.parametrize(("gib", "severity"), campaign.first(1, [(73, Severity.INFO), (78, Severity.WARNING)]))
 def test_the_share_of_the_devices_memory_decides(tmp_path, gib, severity):
     (one,) = triaged(*ill.full_memory(tmp_path / "full.sqlite", gib).paths, rules=("device_memory",)).findings
     assert (one.id, one.severity) == ("memory-full", severity)
@@ -376,6 +387,7 @@ def test_allocations_that_fail_make_full_memory_worse(tmp_path):
     )
 
 
+@pytest.mark.campaign
 def test_without_the_events_memory_is_not_judged(tmp_path):
     found = triaged(*ill.synchronous_memsets(tmp_path / "none.sqlite").paths, rules=("device_memory",))
     assert found.findings == () and "--cuda-memory-usage=true" in found.not_checked[0].why

@@ -52,6 +52,7 @@ def test_the_cause_comes_before_its_symptom_which_is_folded_and_the_summary_says
     assert "The GPU is busy 50 % of the time." in report(found)
 
 
+@pytest.mark.campaign
 def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaMallocHost", MS, 90 * MS)
@@ -62,6 +63,7 @@ def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_pat
     )
 
 
+@pytest.mark.campaign
 def test_the_account_has_all_time_with_the_causes_of_what_is_idle(tmp_path):
     """1 s: 600 ms in ``poll`` and 200 ms of nothing, 100 ms of kernels, 100 ms in ``cudaFree``."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:

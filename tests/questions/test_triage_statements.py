@@ -6,6 +6,7 @@ from contextlib import closing
 from itertools import product
 from pathlib import Path
 
+import campaign
 import pytest
 from support import edit
 from synthetic import ExportWriter, whole_graph_export
@@ -55,11 +56,17 @@ def with_gaps(
     return path
 
 
-@pytest.mark.parametrize(("recorded", "wanted"), [
-    ({}, ["-t osrt", "--cpuctxsw", "--sample"]),
-    pytest.param({"os_calls": True}, ["--cpuctxsw", "--sample"], marks=pytest.mark.campaign),
-    ({"os_calls": True, "samples": True}, ["--cpuctxsw"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("recorded", "wanted"),
+    campaign.first(
+        1,
+        [
+            ({}, ["-t osrt", "--cpuctxsw", "--sample"]),
+            ({"os_calls": True}, ["--cpuctxsw", "--sample"]),
+            ({"os_calls": True, "samples": True}, ["--cpuctxsw"]),
+        ],
+    ),
+)
 def test_what_to_record_is_only_what_is_not_there(tmp_path, recorded, wanted):
     found = triaged(with_gaps(tmp_path / "a.sqlite", **recorded), rules=("idle_gaps",))
     text = str(finding(found, "idle-gaps").advice)
@@ -67,6 +74,7 @@ def test_what_to_record_is_only_what_is_not_there(tmp_path, recorded, wanted):
     assert "checkpoints" not in text
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("ranges", "words"), [(2, "80 % was outside of every NVTX range"), (8, "80 % was in NVTX range `load`")]
 )
@@ -81,7 +89,7 @@ def test_gaps_without_a_range_count_against_the_most_frequent_one(tmp_path, rang
     ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, False, 8),
     pytest.param({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, True, 8, marks=pytest.mark.campaign),
     pytest.param({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "4"}, False, 4, marks=pytest.mark.campaign),
-    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "1"}, False, 1),
+    pytest.param({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "1"}, False, 1, marks=pytest.mark.campaign),
     pytest.param({"PMI_SIZE": "8", "PMI_RANK": "0"}, False, 8, marks=pytest.mark.campaign),
 ])  # fmt: skip
 def test_an_allocation_is_no_job_of_so_many_ranks(tmp_path, environment, mpi, size):
@@ -109,6 +117,7 @@ def stepped(path: Path, times: list[int], idle: int = 0) -> Path:
 STEPS = ("idle_gaps", "step_times")
 
 
+@pytest.mark.campaign
 def test_slow_steps_stand_under_the_gaps_that_made_them_slow(tmp_path):
     found = triaged(stepped(tmp_path / "a.sqlite", [20] * 10 + [80] + [20] * 3), rules=STEPS)
     slow = finding(found, "slow-steps")
@@ -117,6 +126,7 @@ def test_slow_steps_stand_under_the_gaps_that_made_them_slow(tmp_path):
     assert not any(word in str(slow.advice) for word in ("Every rank", "checkpoint"))  # there is but one rank
 
 
+@pytest.mark.campaign
 def test_slow_steps_are_held_against_the_median_that_the_table_of_steps_has(tmp_path):
     """The median of all is 10 ms, without the warm-up it would be 15 ms."""
     with closing(job_of(stepped(tmp_path / "a.sqlite", [10] * 5 + [20, 60, 20, 20, 10]))) as job:
@@ -165,6 +175,7 @@ def test_a_kernel_that_is_launched_once_has_no_later_launch_to_be_longer_than(tm
     assert [row["kernel"] for row in found.evidence.records()] == ["work0"]
 
 
+@pytest.mark.campaign
 def test_time_before_the_capture_of_a_rank_began_is_no_start_up(tmp_path):
     """The capture of rank 1 begins 300 ms after that of rank 0; each GPU works from 100 ms after that to 900 ms."""
     paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(2)]
@@ -184,6 +195,7 @@ def test_time_before_the_capture_of_a_rank_began_is_no_start_up(tmp_path):
     assert "not recorded" in found.account
 
 
+@pytest.mark.campaign
 def test_steps_that_compute_for_longer_stand_alone(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.steps([20 * MS] * 10 + [80 * MS] + [20 * MS] * 3)
@@ -197,12 +209,10 @@ CHANGES = (
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(("schema", "also_memory"), [
-    ("2.9.1", True),
-    pytest.param("2.9.1", False, marks=pytest.mark.campaign),
-    pytest.param("3.25.0", True, marks=pytest.mark.campaign),
-    ("3.25.0", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("schema", "also_memory"),
+    campaign.first(2, [("2.9.1", True), ("3.25.0", False), ("2.9.1", False), ("3.25.0", True)]),
+)
 def test_kernels_of_no_known_process_are_gpu_work(tmp_path, schema, also_memory):
     for number, (environment, change) in enumerate(product(({}, {"RANK": "0"}), CHANGES)):
         path = tmp_path / f"{number}.sqlite"
@@ -235,6 +245,7 @@ def test_who_traced_cuda_is_not_told_to_trace_it(tmp_path, calls, words):
     assert "CUDA was traced" in {one.rule: one.why for one in found.not_checked}["idle-gaps"]
 
 
+@pytest.mark.campaign
 def test_a_gpu_that_hardly_works_is_in_no_healthy_job(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaMalloc_v3020", 0, 900 * MS)
@@ -245,6 +256,7 @@ def test_a_gpu_that_hardly_works_is_in_no_healthy_job(tmp_path):
     assert found.summary.startswith("The GPU is busy <1 % of the time.")
 
 
+@pytest.mark.campaign
 def test_page_faults_that_were_not_recorded_are_not_0(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for start in gpu.rounds(5, 5 * MS, 5 * MS):
@@ -285,11 +297,17 @@ def test_memory_that_cannot_be_opened_is_missing_peer_access_and_no_probe(tmp_pa
     assert found.severity is Severity.WARNING
 
 
-@pytest.mark.parametrize(("source", "stream", "says", "says_not"), [
-    (PAGEABLE, 7, "Pin", "already pinned"),
-    pytest.param(PINNED, 7, "the copies share a stream", "Pin the host memory", marks=pytest.mark.campaign),
-    (PINNED, 16, "the memory is pinned and the stream is separate", "Pin the host memory"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "stream", "says", "says_not"),
+    campaign.first(
+        1,
+        [
+            (PINNED, 16, "the memory is pinned and the stream is separate", "Pin the host memory"),
+            (PAGEABLE, 7, "Pin", "already pinned"),
+            (PINNED, 7, "the copies share a stream", "Pin the host memory"),
+        ],
+    ),
+)
 def test_the_advice_for_copies_knows_what_is_pinned_already(tmp_path, source, stream, says, says_not):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for start in gpu.rounds(10, 10 * MS, 5 * MS):
@@ -303,11 +321,9 @@ def test_the_advice_for_copies_knows_what_is_pinned_already(tmp_path, source, st
     assert says_not not in advice
 
 
-@pytest.mark.parametrize(("source", "stream", "is_told"), [
-    (PINNED, 7, True),
-    pytest.param(PINNED, 16, False, marks=pytest.mark.campaign),
-    pytest.param(PAGEABLE, 7, False, marks=pytest.mark.campaign),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "stream", "is_told"), campaign.first(1, [(PINNED, 7, True), (PINNED, 16, False), (PAGEABLE, 7, False)])
+)
 def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_threshold(tmp_path, source, stream, is_told):
     """40 copies of 1 ms between kernels of 49 ms: 2 % of the time."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
@@ -324,6 +340,7 @@ def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_thres
         told(one, "40 host-to-device copies of pinned memory", "40 ms", advises=("on a separate stream", "prefetch"))
 
 
+@pytest.mark.campaign
 def test_the_launcher_of_nsys_is_not_the_program(tmp_path):
     path = tmp_path / "a.sqlite"
     with ExportWriter(path, "3.25.0", session=DemoSession(command=("/opt/app/solver", "-n", "5"))) as export:
@@ -370,6 +387,7 @@ def test_what_nsys_says_it_may_have_lost_is_one_sentence(tmp_path):
     )
 
 
+@pytest.mark.campaign
 def test_what_cuda_graphs_hide_is_not_said_to_be_missing(tmp_path):
     found = triaged(whole_graph_export(tmp_path / "a.sqlite"), rules=("exposed_communication", "exposed_memory"))
     assert {one.why.partition(": ")[2] for one in found.not_checked} == {
@@ -377,6 +395,7 @@ def test_what_cuda_graphs_hide_is_not_said_to_be_missing(tmp_path):
     }
 
 
+@pytest.mark.campaign
 def test_a_tail_that_is_the_profilers_is_not_to_be_shortened(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for _ in gpu.rounds(4, 10 * MS, 10 * MS):
@@ -387,6 +406,7 @@ def test_a_tail_that_is_the_profilers_is_not_to_be_shortened(tmp_path):
     told(tail, "38 ms the profiler's own work", advises=("a run without nsys",), never=("shorten", "pays"))
 
 
+@pytest.mark.campaign
 def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alone_on_its_gpu(tmp_path):
     """A rank of eight that does nothing but an AllGather."""
     session = DemoSession(environment={"RANK": "0", "SLURM_NTASKS": "8"})

@@ -117,6 +117,7 @@ def test_bins_add_up_to_the_totals_and_never_exceed_one(drawn, bins):
         assert shares.sum() * width == pytest.approx(getattr(lanes.totals, name))
 
 
+@pytest.mark.campaign
 def test_kernels_side_by_side_count_once_and_a_graph_launch_counts_as_busy(opened, tmp_path):
     spent = only(opened(one_device(tmp_path / "a.sqlite", [("K", 0, 100)] * 5 + [("C", 50, 100)])), Window(0, 100))
     assert spent.percent(spent.busy) == spent.percent(spent.kernels) == spent.overlap_percent == 100
@@ -173,6 +174,7 @@ def test_an_export_without_gpu_work_says_so_and_has_no_rows(opened, tmp_path):
     assert len(utilisation_over_time(load(session), window, 10)) == 0
 
 
+@pytest.mark.campaign
 def test_tasks_devices_and_streams_narrow_but_a_name_filter_does_not(opened, tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         process = put(export, export.process(100), [("K", 0, 10)])
@@ -193,6 +195,7 @@ def test_tasks_devices_and_streams_narrow_but_a_name_filter_does_not(opened, tmp
     assert notes == ("the name filter does not apply here: how busy a GPU is depends on all of its work",)
 
 
+@pytest.mark.campaign
 def test_reports_lie_on_the_job_clock_and_are_missing_outside_their_session(opened, tmp_path):
     early = one_device(tmp_path / "rank0.sqlite", [("K", 0, 100)], duration=100)
     session = opened(early, one_device(tmp_path / "rank1.sqlite", [("K", 0, 50)], START + 200, duration=100))
@@ -224,6 +227,7 @@ def test_runs_that_share_no_clock_have_extents_of_their_own(opened, tmp_path):
     assert load(session, chosen).shares_clock
 
 
+@pytest.mark.campaign
 def test_extent_fits_the_events_unless_told_otherwise(opened, tmp_path):
     session = opened(one_device(tmp_path / "a.sqlite", [("K", 5000, 5100)], duration=10_000))
     assert extent(session, Selection()) == Window(5000, 5100)
@@ -247,6 +251,7 @@ def test_an_empty_window_has_no_percentages_and_a_new_report_makes_the_intervals
     assert not busy.is_current(session)
 
 
+@pytest.mark.campaign
 def test_the_table_names_device_and_gpu(opened, tmp_path):
     with ExportWriter(tmp_path / "a.sqlite") as export:
         process = export.process(1)

@@ -100,6 +100,7 @@ def test_an_export_that_changed_is_asked_again(ask, asked, tmp_path):
     assert len(asked) == 2
 
 
+@pytest.mark.campaign
 def test_few_rows_are_not_kept(ask, asked, tmp_path, monkeypatch):
     monkeypatch.undo()
     ask(lambda session: work_summary(session, EVERYTHING, API))

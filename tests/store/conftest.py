@@ -31,7 +31,7 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache")
 
 
-@pytest.fixture(params=["memory", "cache"])
+@pytest.fixture(params=["memory", pytest.param("cache", marks=pytest.mark.campaign)])
 def both(request: pytest.FixtureRequest, cache: Cache) -> Iterator[Callable[..., Session]]:
     """Opens exports in memory, or through a cache: what is told of one must hold for the other."""
     with ExitStack() as sessions:

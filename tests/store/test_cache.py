@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import campaign
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -61,6 +62,7 @@ def names(cache: Cache) -> list[str]:
     return [path.name for path in places(cache)]
 
 
+@pytest.mark.campaign
 class TestHitsAndMisses:
     def test_another_name_for_the_same_file_is_the_same(self, export, cache, packs, monkeypatch, tmp_path):
         (tmp_path / "link.sqlite").symlink_to(export)
@@ -91,14 +93,12 @@ class TestHitsAndMisses:
         kernels(cache, export)
         assert len(packs) == 2
 
-    @pytest.mark.campaign
     def test_names_of_places_are_plain(self, tmp_path, cache, original):
         for name in ("it's 100% [*?].sqlite", "größe.sqlite", os.fsdecode(b"latin-\xe9.sqlite"), "-"):
             kernels(cache, shutil.copyfile(original, tmp_path / name))
         assert len(names(cache)) == 4
         assert all(re.fullmatch("[a-zA-Z0-9-]+", name) for name in names(cache))
 
-    @pytest.mark.campaign
     def test_the_directory_may_be_called_anything(self, tmp_path, export, packs):
         for number, name in enumerate(["we[ir]d*?", "job=12", "report=7", "a b", "it's", "größe"], 1):
             cache = Cache(tmp_path / name / "cache")
@@ -106,6 +106,7 @@ class TestHitsAndMisses:
             assert len(packs) == number, name
 
 
+@pytest.mark.campaign
 class TestDamage:
     """A pack that is not whole counts as absent, and the next one takes its place."""
 
@@ -126,7 +127,6 @@ class TestDamage:
         "everything gone": lambda facts, columns: [file.unlink() for file in facts.parent.iterdir()],
     }
 
-    @pytest.mark.campaign
     def test_it_is_packed_again(self, export, cache, packs):
         kernels(cache, export)
         (directory,) = places(cache)
@@ -136,7 +136,6 @@ class TestDamage:
                 assert (kernels(cache, export), len(packs)) == (200, 1 + number), how
             assert places(cache) == [directory], how
 
-    @pytest.mark.campaign
     def test_a_part_of_a_table_that_is_missing_is_noticed(self, export, cache, packs, monkeypatch):
         monkeypatch.setattr("nsystui.store.packing.CHUNK_ROWS", 64)
         monkeypatch.setattr("nsystui.store.parquet_files.ROWS_PER_FILE", 64)
@@ -175,6 +174,7 @@ class TestTrimming:
             Cache(cache.directory, cap=cap).trim()
             assert names(cache) == left
 
+    @pytest.mark.campaign
     def test_opening_counts_as_use(self, export, cache, packs):
         kernels(cache, export)
         (mine,) = places(cache)
@@ -186,6 +186,7 @@ class TestTrimming:
         assert names(cache) == ["c", mine.name]
         assert len(packs) == 1
 
+    @pytest.mark.campaign
     def test_what_a_session_reads_from_stays_even_over_the_cap(self, tmp_path, original):
         cache = Cache(tmp_path / "cache", cap=1)
         paths = [shutil.copyfile(original, tmp_path / f"rank{number}.sqlite") for number in range(3)]
@@ -270,6 +271,7 @@ class TestTrimming:
             kernels(cache, *paths)
             assert len(looked) == expected
 
+    @pytest.mark.campaign
     def test_a_pack_that_another_process_removes_meanwhile_is_no_failure(self, export, cache, monkeypatch):
         self.make(cache, "a", "b")
         monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / "gone", path / "a"]))
@@ -350,6 +352,7 @@ os.utime = lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permissio
             mine.chmod(0o700)
         assert done.stdout.splitlines() == ["KERNELS 200"], done.stderr
 
+    @pytest.mark.campaign
     def test_facts_that_cannot_be_written(self, export, cache, monkeypatch):
         monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError(28, "No space left on device")))
         warnings: list[str] = []
@@ -362,7 +365,7 @@ class TestFullDisk:
     """A disk of its own that fills up: a warning and memory, and nothing half-written."""
 
     @pytest.mark.parametrize("options", ["size=8k", "nr_inodes=4"])
-    @pytest.mark.parametrize("whole", [True, False])
+    @pytest.mark.parametrize("whole", campaign.first(1, [False, True]))
     def test_the_columns_are_kept_in_memory(self, export, tmp_path, options, whole):
         warnings: list[str] = []
         with small_disk(tmp_path, options) as disk:
@@ -376,6 +379,7 @@ class TestFullDisk:
         for said in ("cannot be written (", "No space left on device", "keeping columns in memory"):
             assert said in warning
 
+    @pytest.mark.campaign
     def test_arrays_are_not_kept(self, export, tmp_path):
         with small_disk(tmp_path) as disk, closing(Session(Cache(disk / "cache"), warn=pytest.fail)) as session:
             results = session.results(session.add(export))
@@ -396,6 +400,7 @@ class TestFullDisk:
             assert half_written(disk) == []
 
 
+@pytest.mark.campaign
 class TestSideBySide:
     def test_two_sessions_pack_the_same_export_at_once(self, export, cache):
         """Both pack, one wins, both work, one pack remains."""
@@ -423,6 +428,7 @@ class TestPlace:
         for environ in ({}, {"NSYSTUI_CACHE_DIR": ""}):
             assert cache_module.default_directory(environ).name == "nsystui"
 
+    @pytest.mark.campaign
     def test_only_the_user_may_look_into_a_new_cache(self, export, cache):
         kernels(cache, export)
         assert [path.stat().st_mode & 0o077 for path in (cache.directory, places(cache)[0])] == [0, 0]

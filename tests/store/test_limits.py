@@ -13,6 +13,7 @@ from itertools import accumulate, product
 from pathlib import Path
 from unittest.mock import Mock
 
+import campaign
 import duckdb
 import pytest
 import sqlalchemy as sa
@@ -77,6 +78,7 @@ class TestShares:
             limits = Limits(threads)
             assert (limits.packs, limits.chunks) == (threads, threads)
 
+    @pytest.mark.campaign
     def test_the_session_has_the_rest_while_something_is_packed_and_all_of_it_otherwise(
         self, export, cache, on_packing
     ):
@@ -90,6 +92,7 @@ class TestShares:
         assert before == after == limits.database == 300 * MB
         assert seen == [(150 * MB, 150 * MB)]
 
+    @pytest.mark.campaign
     def test_where_the_session_cannot_spare_the_memory_packing_takes_place_in_its_own(
         self, export, cache, on_packing, monkeypatch
     ):
@@ -102,6 +105,7 @@ class TestShares:
             assert len(session.rows(NAMES)) == 200
             assert seen == [memory_of(session.database)] == [200 * MB]
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(("limits", "most"), [(Limits(1), 1), (Limits(2), 2), (Limits(4, SMALLEST_MEMORY), 1)])
     def test_no_more_exports_are_packed_at_once_than_there_are_threads_and_memory_for(
         self, tmp_path, original, cache, monkeypatch, limits, most
@@ -157,7 +161,7 @@ class TestTooLittleMemory:
         assert "--memory-limit 80MiB" in error.value.advice
         return error.value
 
-    @pytest.mark.parametrize("is_kept", [True, False])
+    @pytest.mark.parametrize("is_kept", campaign.first(1, [False, True]))
     def test_for_packing(self, larger_export, cache, is_kept):
         with closing(Session(cache if is_kept else None, self.FEW, pytest.fail)) as session:
             error = self.expect(larger_export, lambda: session.add(larger_export))
@@ -185,6 +189,7 @@ class TestTooLittleMemory:
         assert error.value.path == str(export)
         assert list(cache.directory.iterdir()) == []
 
+    @pytest.mark.campaign
     def test_for_a_query(self, larger_export, cache, monkeypatch):
         monkeypatch.setattr(Cache, "spill", lambda cache: None)
         with closing(Session(cache)) as session:
@@ -196,6 +201,7 @@ class TestTooLittleMemory:
             for ask in (session.rows, session.frame, session.arrays, lambda query: list(session.batches(query, 10))):
                 self.expect(larger_export, lambda ask=ask: ask(pairs))
 
+    @pytest.mark.campaign
     def test_several_files_are_counted(self, tmp_path, original, cache):
         paths = [shutil.copyfile(original, tmp_path / f"rank{number}.sqlite") for number in range(3)]
         with closing(Session(cache)) as session:
@@ -235,6 +241,7 @@ class TestPriority:
             assert len(session.rows(NAMES)) == 200
         assert (set(seen), self.nice()) == ({max(before, NICE)}, before)
 
+    @pytest.mark.campaign
     def test_packing_into_the_cache_brings_no_threads_of_duckdbs(self, larger_export, cache):
         """They would have the priority of the user interface. One is there for input, and has nothing to do."""
         ticks: dict[int, int] = {}

@@ -53,9 +53,6 @@ NATIVE_ROWS = {
 }
 """Our tables, and the rows of NVIDIA's that are in them."""
 
-FEW = ("graph-events-2025.5", "schema2021-no-metadata", "unordered-rows-2025.6")
-"""Small real exports of different forms; the others are in the campaign."""
-
 
 def rows_of(session: Session, table: sa.Table) -> list[tuple[Any, ...]]:
     return sorted(session.rows(sa.select(table)), key=repr)
@@ -69,12 +66,10 @@ class TestCounts:
     def test_every_native_row_of_the_demo_arrives(self, demo_job, demo_session):
         self.compare(demo_session, demo_job)
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "path",
-        [
-            pytest.param(path, marks=[] if path.stem in FEW else [pytest.mark.campaign], id=path.stem)
-            for path in real_exports(of_every_kind=True)
-        ],
+        [pytest.param(path, id=path.stem) for path in campaign.some(5, real_exports(of_every_kind=True))],
     )
     def test_every_native_row_of_a_real_export_arrives(self, session, path):
         session.add(path)
@@ -141,6 +136,7 @@ class TestCounts:
             assert (all_tables.count(table), all_tables.has(table)) == (0, True)
             assert (nothing.count(table), nothing.has(table)) == (0, False)
 
+    @pytest.mark.campaign
     def test_rows_before_the_session_are_no_ranges(self, tmp_path, session):
         report = session.add(synthetic.delayed_capture_export(tmp_path / "late.sqlite"))
         assert report.packed.counts["nvtx_ranges"] == 1
@@ -240,7 +236,7 @@ class TestNvtx:
 
 
 class TestNccl:
-    @pytest.mark.parametrize("layout", NcclPayloads)
+    @pytest.mark.parametrize("layout", campaign.first(1, NcclPayloads))
     @pytest.mark.parametrize("schema", campaign.first(1, ["3.16.1", "3.25.0"]))
     def test_payloads_of_both_forms_and_layouts_say_the_same(self, tmp_path, session, layout, schema):
         table = tables.nccl_calls.c
@@ -342,6 +338,7 @@ class TestHostileNames:
         edit(tmp_path / "z.sqlite", "UPDATE NVTX_EVENTS SET text = CAST(x'610062' AS TEXT)")
         assert column(both(tmp_path / "z.sqlite"), tables.nvtx_ranges.c.name) == ["a\0b"]
 
+    @pytest.mark.campaign
     def test_ids_of_another_machine_are_negative_numbers(self, export, both):
         """The highest byte of NVIDIA's ids is a hardware id; SQLite's integers are signed."""
         places = {"CUPTI_ACTIVITY_KIND_KERNEL": "globalPid", "CUPTI_ACTIVITY_KIND_RUNTIME": "globalTid"}
@@ -364,6 +361,7 @@ class TestHostileNames:
 INTERNED = ("call_chains", "stack_frames", "stack_names")
 
 
+@pytest.mark.campaign
 class TestChunks:
     @pytest.fixture(scope="class")
     def exports(self, tmp_path_factory):
@@ -406,7 +404,6 @@ class TestChunks:
         ],
         ids=str,
     )
-    @pytest.mark.campaign
     def test_no_size_changes_anything(self, exports, whole, monkeypatch, settings):
         self.set_sizes(monkeypatch, **settings)
         assert self.everything(exports) == whole
@@ -416,7 +413,6 @@ class TestChunks:
         for name, value in settings.items():
             monkeypatch.setattr(modules[name], name, value)
 
-    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "settings",
         [{"CHUNK_ROWS": 16, "_BATCH_ROWS": 3}, {"CHUNK_ROWS": 1 << 18}],
@@ -507,7 +503,7 @@ class TestStopping:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("times", campaign.first(1, [1, 2]))
 def test_exports_packed_side_by_side_in_memory_do_not_mix(demo_job, demo_session, times):
     expected = {table.name: rows_of(demo_session, table) for table in (tables.kernels, tables.api_calls)}
     for _ in range(times):

@@ -70,12 +70,14 @@ class TestJoining:
         for name, excluded in (("a longer name of 3", 0), ("no such name", 2)):
             assert duckdb.connect().execute(query, [file, name]).fetchall() == [(2, excluded)]
 
+    @pytest.mark.campaign
     def test_a_file_has_about_a_million_rows_of_the_native_table(self, tmp_path, monkeypatch):
         monkeypatch.setattr("nsystui.store.parquet_files.ROWS_PER_FILE", 250)
         joined(tmp_path, range(0, 1000, 100))
         assert names(tmp_path) == [f"kernels-{number:06d}.parquet" for number in range(4)]
         assert read(tmp_path) == [(number,) for number in range(1000)]
 
+    @pytest.mark.campaign
     def test_columns_in_which_something_is_missing_are_of_another_type_and_in_another_file(self, tmp_path):
         files = PackFiles(tmp_path)
         for place in (0, 10, 20, 30):

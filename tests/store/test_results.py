@@ -258,7 +258,9 @@ class TestWhatIsMadeOfThem:
         kinds = {file.name.split("=")[1].partition("-")[0] for file in result_files(cache)}
         assert kinds == {"busy", "counts", "kernel", "nccl", "nvtx", "processes"}
 
-    @pytest.mark.parametrize("small", [1 << 16, pytest.param(0, marks=pytest.mark.campaign)])
+    @pytest.mark.parametrize(
+        "small", [pytest.param(1 << 16, marks=pytest.mark.campaign), pytest.param(0, marks=pytest.mark.campaign)]
+    )
     def test_nothing_is_computed_twice(self, exports, cache, whole, monkeypatch, small):
         monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)
         with opened(exports, cache) as job:
@@ -304,6 +306,7 @@ class TestWhatIsMadeOfThem:
             with opened(some, cache) as kept, opened(some, None) as plain:
                 assert everything(kept, Selection()) == everything(plain, Selection())
 
+    @pytest.mark.campaign
     def test_a_cache_that_cannot_be_written_serves(self, exports, cache, whole, monkeypatch):
         monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
         with opened(exports, cache) as job:

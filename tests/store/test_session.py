@@ -44,6 +44,7 @@ def offsets(session: Session) -> list[int]:
 
 
 class TestOrder:
+    @pytest.mark.campaign
     def test_reports_added_out_of_order_stand_in_order(self, tmp_path, session):
         paths = [export(tmp_path / f"{name}.sqlite", kernels=number + 1) for number, name in enumerate("abcd")]
         for number in (2, 0, 3, 1):
@@ -61,6 +62,7 @@ class TestOrder:
             session.add(tmp_path / "missing.sqlite")
         assert session.add(export(tmp_path / "a.sqlite")).index == 0
 
+    @pytest.mark.campaign
     def test_reports_added_by_threads_without_numbers_get_one_each(self, tmp_path, both):
         paths = [export(tmp_path / f"rank{number}.sqlite", kernels=number + 1) for number in range(6)]
         session, table = both(), tables.kernels.c
@@ -72,6 +74,7 @@ class TestOrder:
 
 
 class TestViews:
+    @pytest.mark.campaign
     def test_a_report_joins_what_was_asked_before(self, tmp_path, session):
         assert session.scalar(COUNT) == 0
         versions = [session.version]
@@ -81,6 +84,7 @@ class TestViews:
             versions.append(session.version)
         assert versions == sorted(set(versions))
 
+    @pytest.mark.campaign
     def test_every_table_can_be_asked_when_nothing_is_there(self, session, tmp_path):
         session.add(empty_export(tmp_path / "empty.sqlite"))
         for table in tables.METADATA.tables.values():
@@ -105,7 +109,9 @@ class TestViews:
         cte = sa.select(tables.devices.c.gpu).cte("used")
         assert sorted(session.rows(sa.select(cte.c.gpu))) == [(0,), (1,)]
 
-    @pytest.mark.parametrize("reports", [4, pytest.param(12, marks=pytest.mark.campaign)])
+    @pytest.mark.parametrize(
+        "reports", [pytest.param(4, marks=pytest.mark.campaign), pytest.param(12, marks=pytest.mark.campaign)]
+    )
     def test_many_threads_may_ask_while_reports_join(self, tmp_path, reports):
         paths = [export(tmp_path / f"{number}.sqlite") for number in range(reports)]
         done = threading.Event()
@@ -127,6 +133,7 @@ class TestViews:
 
 
 class TestClock:
+    @pytest.mark.campaign
     def test_reports_of_one_job_share_a_clock(self, tmp_path, session):
         for name, delay in (("a", 7), ("b", 0), ("c", 1_000_000_007)):
             session.add(export(tmp_path / f"{name}.sqlite", START + delay))
@@ -140,7 +147,9 @@ class TestClock:
         [
             ((0, 86_400 * SECOND), SECOND, [0, 0]),  # two jobs: each has its own clock
             ((0, 3_600 * SECOND), 2 * 3_600 * SECOND, [0, 3_600 * SECOND]),  # a long session may begin late
-            ((100, None, 0), SECOND, [100, 0, 0]),  # one does not say when it began
+            pytest.param(
+                (100, None, 0), SECOND, [100, 0, 0], marks=pytest.mark.campaign
+            ),  # one does not say when it began
         ],
     )
     def test_reports_of_different_jobs_keep_their_own_clocks(self, tmp_path, session, starts, length, expected):
@@ -149,6 +158,7 @@ class TestClock:
             session.add(export(tmp_path / f"{number}.sqlite", begin, length=length))
         assert offsets(session) == expected
 
+    @pytest.mark.campaign
     def test_an_earlier_report_moves_those_that_are_there(self, tmp_path, session):
         session.add(export(tmp_path / "a.sqlite", START + 500))
         assert offsets(session) == [0]
@@ -215,7 +225,9 @@ def test_every_query_finds_the_metadata_of_files_that_another_has_read(session):
 class TestPart:
     """Questions about some of many reports."""
 
-    @pytest.fixture(params=["in memory", "packed", "columns"])
+    @pytest.fixture(
+        params=[*(pytest.param(name, marks=pytest.mark.campaign) for name in ("in memory", "packed")), "columns"]
+    )
     def session(self, request, tmp_path, cache) -> Iterator[Session]:
         with closing(Session(cache=None if request.param == "in memory" else cache)) as session:
             for number in range(5):

@@ -106,6 +106,7 @@ async def test_events_show_smart_names_and_keep_full_ones(shared_export, cache):
         assert {"Name", "Smart Name"} <= set(columns)
 
 
+@pytest.mark.campaign
 async def test_the_details_of_a_name_begin_with_the_name_also_where_ranges_are_projected(job, cache):
     async with running(job, cache, NARROW, "5") as (app, pilot):
         for _ in range(2):

@@ -60,7 +60,7 @@ async def test_every_key_of_the_program_in_every_view(two_ranks, cache, tab, tmp
 
 @pytest.mark.campaign
 @pytest.mark.findings
-@pytest.mark.parametrize("number", range(cases(8)))
+@pytest.mark.parametrize("number", range(cases(4)))
 async def test_many_keys_at_once(two_ranks, cache, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     random = Random(f"{SEED} {number}")

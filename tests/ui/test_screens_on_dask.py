@@ -10,6 +10,7 @@ from nsystui.questions.job.on_dask import DaskWorkers
 from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import NsystuiApp
 
+pytestmark = pytest.mark.campaign
 pytest.importorskip("distributed", reason="Dask is not installed: pip install 'nsystui[dask]'")
 
 
@@ -45,14 +46,12 @@ async def shown(packed, dask):
         return screens
 
 
-@pytest.mark.campaign
 async def test_the_screens_of_a_cluster_are_the_screens_here(packed, dask_scheduler, asked):
     on_cluster = await shown(packed, dask_scheduler)
     assert asked and set(asked) <= {1, 2, 3, 4}
     assert on_cluster == await shown(packed, None)
 
 
-@pytest.mark.campaign
 async def test_no_scheduler_ends_the_program_with_the_reason(packed):
     app = NsystuiApp(JobSource((str(packed),), dask="nowhere"))
     async with app.run_test(size=NARROW):
