@@ -1,5 +1,7 @@
 """``nsystui timeline``: the lanes as text and as a table."""
 
+import pytest
+
 
 def test_a_row_for_each_lane_and_column_with_what_dominates_it(run, demo_job):
     rows = run("timeline", *demo_job[:2], "--width", "25", "--format", "json").json
