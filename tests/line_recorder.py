@@ -15,7 +15,7 @@ from typing import Any
 import coverage
 import pytest
 
-PART = Path(os.environ["NSYSTUI_LINES"]) / f"part-{os.getpid()}"
+PART = Path(os.environ["RECORDED_LINES"]) / f"part-{os.getpid()}"
 
 # Before anything of the program is imported.
 recorder = coverage.Coverage(data_file=str(PART), config_file=False, source=["nsystui"])

@@ -314,7 +314,7 @@ def measured(directories: list[Path], copy: Copy) -> Lines:
         (directory / "tree" / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / file, directory / "tree" / file)
     side_by_side = ["-n", "2", "--dist", "worksteal"] if len(tests) > 3 else []
-    code, output = copy.run("-p", "line_recorder", *side_by_side, *tests, NSYSTUI_LINES=str(directory))
+    code, output = copy.run("-p", "line_recorder", *side_by_side, *tests, RECORDED_LINES=str(directory))
     if code not in (0, 1, 5):
         sys.exit(output)
     print(output.strip().rpartition("\n")[2], flush=True)
