@@ -41,6 +41,8 @@ COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
 SIGNS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
 }  # fmt: skip
+KEYED = ("cast", ".once", ".in_background")
+"""Functions whose first argument is a type, or a key that nobody sees."""
 SKIPPED = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -122,8 +124,8 @@ def places(file: str, tree: ast.Module) -> Iterator[Place]:
                 isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and field_name == "body"
             )
             children = value if isinstance(value, list) else [value]
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "cast":
-                children = children[1:] if field_name == "args" else []
+            if isinstance(node, ast.Call) and field_name == "args" and ast.unparse(node.func).endswith(KEYED):
+                children = children[1:]
             for child in children:
                 if isinstance(child, ast.AST):
                     yield from below(child, inside, names)

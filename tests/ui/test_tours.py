@@ -1,6 +1,6 @@
 """Tours through the program: its keys, and every screen on the way as it was accepted, with text and styles.
 
-A file in ``tours/`` has after each ``>>>`` the keys to press ("text" is typed, @80x24 resizes the terminal), and then
+A file in ``tours/`` has after each ``>>>`` the keys to press ("text" is pasted, @80x24 resizes the terminal), and then
 the lines of the screen that changed: the number and the text of each. Where a line has several styles, these follow
 after ``:``, a code for each style, explained at the end of the file, and how many columns it has.
 To add a screen, write a line with its keys, and accept what it shows: ``python -m pytest --snapshot-update
@@ -22,6 +22,7 @@ from jobs import WIDE, painted, resize, shown
 from synthetic.demo import ServingJob
 from synthetic.variants import empty_export
 from test_nccl_log_screen import log_text
+from textual.events import Paste
 
 from nsystui.base.selection import Selection
 from nsystui.questions.compare import ComparisonOptions
@@ -31,6 +32,7 @@ from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 from nsystui.ui.app import LogApp, Look, NsystuiApp
 from nsystui.ui.diff_app import DiffApp
+from nsystui.ui.screens import base
 
 TOURS = Path(__file__).parent / "tours"
 
@@ -56,8 +58,11 @@ async def walked(app, tour: list[str]) -> str:
             for word in shlex.split(stop, posix=False):
                 if word.startswith("@"):
                     await resize(pilot, *map(int, word[1:].split("x")))
+                elif word.startswith('"'):
+                    app.post_message(Paste(word[1:-1]))
+                    await pilot.pause()
                 else:
-                    await pilot.press(*(word[1:-1] if word.startswith('"') else [word]))
+                    await pilot.press(word)
             now = list(screen_lines(app, styles))
             lines += [f">>> {stop}".rstrip(), *(line for line in now if line not in before)]
             before = set(now)
@@ -122,6 +127,7 @@ NAMES = sorted(path.stem for path in TOURS.glob("*.txt"))
 )
 async def test_a_tour_shows_what_was_accepted(program, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(base, "DETAIL_DELAY", 0.2)  # the details say what a table has no room for: it must be painted
     path = TOURS / f"{request.node.callspec.id}.txt"
     tour = [line[4:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith(">>>")]
     seen = await walked(program, tour)
