@@ -220,7 +220,9 @@ class Lines:
         """Return the tests to run for a place, the cheapest first, within a limit of CPU seconds."""
         if place.in_function:
             lines = self.tests_by_line(place.file)
-            return self.spread(set().union(*(lines[line] for line in range(place.line, place.end + 1))), limit)
+            return self.spread(
+                set().union(*(lines[line] for line in range(place.line, place.end + 1))), limit, place.file
+            )
         word = re.compile(rf"\b({'|'.join(place.names)})\b" if place.names else r"(?!)")
         named: set[str] = set()
         for file in self.files():
@@ -238,20 +240,29 @@ class Lines:
             for file in self.files():
                 if importing.search((ROOT / file).read_text()):
                     module |= set().union(*(self.tests_by_line(file)[line] for line in function_lines(file)))
-        first = self.spread(named, limit / 2)
-        return first + [test for test in self.spread(module, limit / 2) if test not in first]
+        first = self.spread(named, limit / 2, place.file)
+        return first + [test for test in self.spread(module, limit / 2, place.file) if test not in first]
 
-    def spread(self, tests: Iterable[str], limit: float) -> list[str]:
-        """Return tests of as many files as possible: the cheapest of each file, then the second of each …"""
-        files: dict[str, list[str]] = defaultdict(list)
-        for test in sorted(tests, key=lambda test: (self.costs[test], test)):
-            files[test.partition("::")[0]].append(test)
-        chosen: list[str] = []
-        for _, test in sorted((place, test) for several in files.values() for place, test in enumerate(several)):
-            limit -= self.costs[test]
-            if limit > 0 or not chosen:
-                chosen.append(test)
-        return sorted(chosen, key=lambda test: (self.costs[test], test))
+    def spread(self, tests: Iterable[str], limit: float, file: str) -> list[str]:
+        """Return the cheapest test of each file, then its second …, and the tests that execute most lines of ``file``.
+
+        Each half takes half of the limit, and one test at least.
+        """
+        by_cost = sorted(tests, key=lambda test: (self.costs[test], test))
+        seen: Counter[str] = Counter()
+        turns = {}
+        for test in by_cost:
+            turns[test] = seen[test.partition("::")[0]]
+            seen[test.partition("::")[0]] += 1
+        lines = Counter(test for several in self.tests_by_line(file).values() for test in several)
+        chosen: set[str] = set()
+        for order in (sorted(by_cost, key=turns.__getitem__), sorted(by_cost, key=lambda test: -lines[test])):
+            left = limit / 2
+            for number, test in enumerate(order):
+                left -= 0 if test in chosen else self.costs[test]
+                if left > 0 or number == 0:
+                    chosen.add(test)
+        return [test for test in by_cost if test in chosen]
 
 
 def exists(test: str) -> bool:
