@@ -261,7 +261,9 @@ class TestWords:
         [
             *((word, "did you mean `nsystui kernels`?") for word in ("kernals", "Kernel")),
             ("ncll", "did you mean `nsystui nccl`?"),
+            *((word, "did you mean `nsystui triage`?") for word in ("findings", "analyze")),
             ("summary", "did you mean `nsystui overview`?"),
+            ("compare", "did you mean `nsystui diff`?"),
             *((word, "`nsystui --help` lists the commands") for word in ("rank0", "größe")),
         ],
     )
@@ -273,7 +275,7 @@ class TestWords:
     @pytest.mark.parametrize(
         ("option", "meant"),
         [
-            ("--json", "did you mean --format json?"),
+            *((f"--{form}", f"did you mean --format {form}?") for form in ("json", "csv", "md", "svg")),
             ("--name", "did you mean --filter TEXT?"),
             ("--theme", "that is an option of the screens: nsystui FILE…"),
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, name_of_screen, press, rested, running, screen_text
+from jobs import WIDE, name_of_screen, press, rested, running, screen_text
 from support import native
 
 from nsystui.base.answer import Unit
@@ -104,11 +104,3 @@ async def test_events_show_smart_names_and_keep_full_ones(shared_export, cache):
         assert smart[:20] in row and "void " not in row
         columns = [column.header for column in app.screen.answer_to_export().columns]
         assert {"Name", "Smart Name"} <= set(columns)
-
-
-@pytest.mark.campaign
-async def test_the_details_of_a_name_begin_with_the_name_also_where_ranges_are_projected(job, cache):
-    async with running(job, cache, NARROW, "5") as (app, pilot):
-        for _ in range(2):
-            await press(pilot, "v")
-            assert details(await rested(pilot)).splitlines()[0].strip() == app.screen.values()["name"]

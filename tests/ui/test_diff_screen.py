@@ -50,18 +50,6 @@ def keys_of(text: str) -> list[str]:
 
 
 @pytest.mark.campaign
-async def test_two_ranks_that_are_marked_are_compared(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, NARROW, "x") as (app, pilot):
-        line_with(app, "A = rank 0: x on another rank compares")
-        line_with(await press(pilot, "x"), "mark cleared: rank 0")
-        assert name_of_screen(await press(pilot, "x", "down", "down", "x")) == "DiffScreen"
-        assert line_with(app, "[A] rank 0   [B] rank 2") and line_with(app, "[summary]")
-        assert name_of_screen(await press(pilot, "escape")) == "OverviewScreen"
-        ranks = cells(await press(pilot, "7"), "rank")
-        assert line_with(await press(pilot, "x", "down", "x"), f"[A] rank {ranks[0]}   [B] rank {ranks[1]}")
-
-
-@pytest.mark.campaign
 async def test_groups_of_ranks_are_typed(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         for text, complaint in (
@@ -79,23 +67,6 @@ async def test_groups_of_ranks_are_typed(demo_job, cache_directory):
         for key in "17":
             await pilot.press(key, "X", "end", *["backspace"] * 5, *keys_of("0,1 -- 2-3"), "enter")
             assert name_of_screen(app) == "DiffScreen" and line_with(app, "[A] ranks 0-1   [B] ranks 2-3")
-
-
-@pytest.mark.campaign
-async def test_enter_goes_from_the_summary_to_a_table_and_to_the_name_on_its_screen(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "x", "down", "x") as (app, pilot):
-        place = [text.strip() for text in cells(app, "what")].index("kernels")
-        assert (await press(pilot, *["down"] * place, "enter")).screen.name_of_table == "kernels"
-        full = next(name for name in cells(app, "name") if name.startswith("void "))
-        smart = app.screen.table.names[full]
-        assert line_with(app, smart[:30]) and not any(full[:20] in line for line in screen_text(app)[:-7])
-        assert any(full in row for row in app.screen.answer_to_export().rows), "files have full names"
-        assert line_with(await press(pilot, "a"), full[:20]) and app.screen.table.names == {}
-        name = cells(app, "name")[0]
-        assert line_with(await press(pilot, "enter"), "in A or B? B")
-        assert name_of_screen(await press(pilot, "backspace", "a", "enter")) == "KernelsScreen"
-        assert cells(app, "name") == [name]
-        assert [item.rank for item in app.job.ranks if item.task in app.selection.tasks] == [0]
 
 
 @pytest.mark.campaign

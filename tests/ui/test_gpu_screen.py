@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -54,17 +53,6 @@ def labels(app: NsystuiApp) -> list[str]:
 def stacked(app: NsystuiApp, lane: int = 0) -> list[str]:
     """What a lane is stacked of."""
     return [category for category, _ in gpu(app).chart.lanes[lane].stack]
-
-
-@pytest.mark.campaign
-async def test_one_gpu_is_a_stack_with_a_lane_for_each_metric(one_rank, cache_directory):
-    async with running(one_rank, cache_directory, NARROW, "4") as (app, pilot):
-        assert labels(app)[0] == "rank 0"
-        assert stacked(app) == ["compute", "memory"]  # no NCCL in a job of one
-        assert {"SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX"} <= set(labels(app))
-        assert stacked(app, 1) == ["metric"]
-        assert labels(await press(pilot, "M")) == ["rank 0"] and gpu(app).chart.lanes[0].height >= 4
-        assert "SM active" in labels(await press(pilot, "M"))
 
 
 @pytest.mark.campaign
@@ -143,21 +131,6 @@ async def test_plus_zooms_around_the_cursor_and_0_shows_all_again(demo_job, cach
 
 
 @pytest.mark.campaign
-async def test_a_marked_span_or_the_column_becomes_the_selection_of_every_screen(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, NARROW, "4") as (app, pilot):
-        for key in ("enter", "t"):
-            await pilot.press("greater_than_sign", "m", "greater_than_sign", "m")
-            low, high = gpu(app).chart.span_times
-            assert line_with(app, "marked ")
-            assert (await press(pilot, key)).selection.window == Window(low, high)
-            assert gpu(app).picture.window == Window(low, high)
-            await pilot.press("escape")
-        times = gpu(app).chart.cursor_times
-        assert (await press(pilot, "enter")).selection.window == Window(*times)
-        assert " + " in screen_text(await press(pilot, "2"))[1]
-
-
-@pytest.mark.campaign
 async def test_esc_and_o_keep_the_view_and_the_time_where_the_eye_was(demo_job, cache_directory):
     async with running(demo_job, cache_directory) as (app, pilot):
         await pilot.press("4", "down", "down", "greater_than_sign", "greater_than_sign", "+", "+")
@@ -225,14 +198,6 @@ async def test_real_metrics_are_lanes_and_any_can_be_chosen_and_exported_with_it
         clocks = [row[-3:] for row in gpu(app).answer_to_export().rows if row[2] == "GPC Clock Frequency"]
         assert {(share, unit) for share, _, unit in clocks} == {(None, "Hz")}
         assert 1.3e9 < max(value for _, value, _ in clocks if value is not None) < 1.42e9
-
-
-@pytest.mark.campaign
-async def test_a_clock_in_mhz_is_worded_in_ghz(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "4", "M", "M", "M") as (app, _):
-        clocks = [lane.value for lane in gpu(app).chart.lanes if lane.label.strip().startswith("GPC Clock")]
-        assert clocks and all(re.fullmatch(r"1\.[0-9]+GHz", value) for value in clocks)
-        assert re.search(r"GPC Clock Frequency 1\.[0-9]+ GHz", line_with(app, "GPC Clock Frequency 1"))
 
 
 @pytest.mark.campaign

@@ -12,7 +12,6 @@ from jobs import (
     WIDE,
     answer,
     cells,
-    line_with,
     name_of_screen,
     press,
     resize,
@@ -62,39 +61,6 @@ async def test_the_host_has_a_tab_whose_views_are_those_of_the_commands(job, cac
 
 
 @pytest.mark.campaign
-async def test_a_thread_opens_its_functions_and_a_function_its_callers(job, cache):
-    async with running(job, cache, WIDE, "8") as (app, pilot):
-        thread = app.screen.values()
-        assert name_of_screen(await press(pilot, "enter")) == "ThreadFunctionsScreen"
-        assert str(thread["tid"]) in view_bar(app)
-        function = app.screen.values()
-        assert sum(cells(app, "own")) == thread["samples"]
-        assert name_of_screen(await press(pilot, "enter")) == "PartialCallTreeScreen" and "[callers]" in view_bar(app)
-        first = app.screen.values()
-        assert (first["call"].strip(), first["total"]) == (function["function"], function["total"])
-        assert "[callees]" in view_bar(await press(pilot, "b"))
-        assert (await press(pilot, "escape")).screen.values()["full_name"] == function["full_name"]
-        assert (await press(pilot, "escape")).screen.values()["tid"] == thread["tid"]
-        assert "by [all] rank  thread" in view_bar(await press(pilot, "v"))
-        assert set(cells(await press(pilot, "b"), "rank")) == {0, 1}
-        assert cells(await press(pilot, "b"), "thread")
-
-
-@pytest.mark.campaign
-async def test_the_functions_and_the_call_tree_of_a_thread_are_views_of_it(job, cache):
-    async with running(job, cache, WIDE, "8") as (app, pilot):
-        thread = app.screen.values()
-        assert "view [functions] call tree" in view_bar(await press(pilot, "enter"))
-        assert "[call tree]" in view_bar(await press(pilot, "v")) and str(thread["tid"]) in view_bar(app)
-        assert name_of_screen(await press(pilot, "v")) == "ThreadFunctionsScreen"
-        function = (await press(pilot, "v")).screen.node()
-        await pilot.press("P")
-        assert "[callers]" in view_bar(app) and app.screen.values()["full_name"] and function is not None
-        assert "[call tree]" in view_bar(await press(pilot, "escape"))
-        assert (await press(pilot, "escape")).screen.values()["tid"] == thread["tid"]
-
-
-@pytest.mark.campaign
 async def test_the_call_tree_has_its_hot_path_opened_and_opens_and_closes_as_ranges_do(job, cache, capsys, tmp_path):
     target = tmp_path / "tree.csv"
     async with running(job, cache, WIDE, "8", "v", "v") as (app, pilot):
@@ -132,24 +98,6 @@ async def test_the_time_of_the_thread_under_the_cursor_is_drawn_where_the_table_
 
 
 @pytest.mark.campaign
-async def test_a_cause_opens_the_gaps_and_a_gap_is_shown_on_the_timeline(job, cache):
-    async with running(job, cache, WIDE, "8", "v", "v", "v") as (app, pilot):
-        assert "by [cause]" in view_bar(app)
-        line_with(app, "NVTX ranges: ")
-        gap = (await press(pilot, "enter")).screen.values()
-        assert "[gap]" in view_bar(app) and gap["duration"] >= 1_000_000
-        assert (await press(pilot, "enter")).current_mode == "timeline"
-        view = app.screen.picture.window
-        assert view.start <= gap["start"] and gap["start"] + gap["duration"] <= view.end
-        assert app.screen.lane.rank == gap["rank"]
-        assert (await press(pilot, "escape")).screen.values()["start"] == gap["start"]
-        assert "by [cause]" in view_bar(await press(pilot, "escape"))
-        app.screen.choose("by", 2)
-        assert sum(cells(await rested(pilot), "percent")) == pytest.approx(100)
-        line_with(app, "causes: ")
-
-
-@pytest.mark.campaign
 async def test_the_details_of_memory_have_its_curve_and_a_row_opens_what_was_in_use_at_its_own_peak(job, cache, capsys):
     rows = printed(capsys, "gpu-memory", "--allocations", "at-peak", *job)
     async with running(job, cache, WIDE, "4", "V") as (app, pilot):
@@ -163,15 +111,6 @@ async def test_the_details_of_memory_have_its_curve_and_a_row_opens_what_was_in_
             assert cells(app, "bytes") == own and own
             assert {(row[0], row[2]) for row in app.screen.table.answer.rows} == {(place["rank"], place["memory"])}
             await pilot.press("escape", "down")
-
-
-@pytest.mark.campaign
-async def test_what_the_application_printed_stands_beside_the_steps(job, cache):
-    async with running(job, cache, WIDE, "1", "p") as (app, pilot):
-        assert "what the application printed" in view_bar(app)
-        assert [step for step in cells(app, "step") if step is not None]
-        assert all("training" in text or "step" in text for text in cells(app, "text"))
-        assert (await press(pilot, "G", "enter")).current_mode == "timeline"
 
 
 async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import campaign
 import pytest
-from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, running, screen_text, view_bar
+from jobs import NARROW, WIDE, answer, line_with, name_of_screen, press, running, screen_text, view_bar
 
 from nsystui.ui.screens.dialogs import HelpScreen
 
@@ -77,42 +77,6 @@ async def test_esc_undoes_one_jump_after_the_other(job, cache):
         assert (await press(pilot, "c")).screen.values()["kind"] == "api"
         assert ((await press(pilot, "escape")).screen.values()["row"], app.screen.values()["start"]) == first
         assert (await press(pilot, "escape", "down", "enter")).screen.values()["start"] != first[1]
-
-
-@pytest.mark.findings
-@pytest.mark.campaign
-async def test_from_what_a_finding_shows_esc_leads_back_to_the_finding(job, cache):
-    async with running(job, cache, NARROW, "enter") as (app, pilot):
-        assert name_of_screen(app) == "FindingScreen"
-        assert name_of_screen(await press(pilot, "enter")) != "FindingScreen"
-        assert name_of_screen(await press(pilot, "escape")) == "FindingScreen" and app.selection.is_everything
-        assert name_of_screen(await press(pilot, "escape")) == "OverviewScreen"
-
-
-@pytest.mark.campaign
-async def test_views_and_groupings_are_named_and_keys_go_through_them(job, cache):
-    async with running(job, cache, WIDE, "2") as (app, pilot):
-        assert view_bar(app).startswith("view [kernels]")
-        seen = [(await press(pilot, key)).screen.view.name for key in "vvvVVV"]
-        assert seen[:2] == ["memory", "memory sizes"] and seen[-1] == "kernels"
-        assert "[rank]" in view_bar(await press(pilot, "b"))
-        assert "by [name]" in view_bar(await press(pilot, "B"))
-
-        assert "[family]" in view_bar(await press(pilot, "b", "b", "b", "b", "b", "end"))
-        families = cells(app, "family")
-        assert "[name]" in view_bar(await press(pilot, "home", "enter")) and set(cells(app, "family")) == {families[0]}
-        assert screen_text(app)[1].endswith(f"names of {families[0]}")
-        assert cells(await press(pilot, "escape"), "family") == families
-        assert len(set(cells(await press(pilot, "B", "B", "B", "B", "B"), "family"))) > 2
-
-        for key, first, other in (("3", "kernels", "sizes"), ("4", "lanes", "efficiency"), ("5", "tree", "by name")):
-            await pilot.press(key)
-            for _ in range(6):
-                if f"[{other}]" in view_bar(app):
-                    break
-                await pilot.press("v")
-            assert f"│{key} " in screen_text(app)[0] and f"[{other}]" in view_bar(app)
-            assert f"[{first}]" in view_bar(await press(pilot, key)) and len(app.screen_stack) == 1
 
 
 @pytest.mark.campaign

@@ -63,47 +63,6 @@ def has(app, words: str) -> bool:
 
 
 class TestTables:
-    @pytest.mark.campaign
-    async def test_it_opens_with_the_ops_and_b_goes_through_the_tables_and_back(self, log):
-        async with open_logs(log) as (app, pilot):
-            assert screen_text(app)[0].startswith("nsystui") and "nccl.0.log · " in screen_text(app)[1]
-            assert screen_text(app)[2].startswith("by [ops] sizes  calls  communicators  ranks  gpus  tuning  lines")
-            assert line_with(app, "no steps in it") and "AllReduce" in line_with(app, " 24")
-            assert "7 calls in 10 lines; 0 more could not be read" in line_with(app, "calls in")
-            assert app.screen.name_of_table == "ops"
-            seen = [(await press(pilot, "b")).screen.name_of_table for _ in range(8)]
-            assert seen == ["sizes", "calls", "communicators", "ranks", "gpus", "tuning", "lines", "ops"]
-            line_with(await press(pilot, "B"), "[lines]")
-            assert (await press(pilot, "tab")).screen.table.sorted_by == ("total_bytes", True)
-            assert jobs.cells(await press(pilot, "s", "s"), "op") == ["AllReduce", "Reduce"]
-            line_with(await press(pilot, "tab"), "[sizes]")
-            assert app.screen.table.sorted_by is None, "each table has its own order"
-
-    @pytest.mark.campaign
-    async def test_enter_opens_what_a_row_is_made_of(self, log):
-        async with open_logs(log) as (app, pilot):
-            assert app.screen.values()["op"] == "Reduce"
-            line_with(await press(pilot, "enter"), "Reduce calls")
-            assert set(jobs.cells(app, "op")) == {"Reduce"}, "not those whose names it is a part of"
-            await pilot.press("escape")
-            for table, way, crumb, rows in (
-                ("ops", ("down",), "AllReduce calls", 1),
-                ("sizes", ("home",), "Reduce 1MiB–16MiB calls", 1),
-                ("communicators", (), "0xfe ranks", 2),
-                ("gpus", (), "n0 pid 1 device 0 ranks", 1),
-            ):
-                while app.screen.name_of_table != table:
-                    await pilot.press("b")
-                row = (await press(pilot, *way)).screen.table.cursor_row
-                line_with(await press(pilot, "enter"), crumb)
-                assert len(app.screen.table.answer) == rows
-                line_with(await press(pilot, "b"), "cannot be grouped otherwise")
-                await pilot.press("escape")
-                assert len(app.screen_stack) == 1 and app.screen.table.cursor_row == row, table
-            while app.screen.name_of_table != "calls":
-                await pilot.press("b")
-            line_with(await press(pilot, "enter"), "a log has no times of single calls")
-
     async def test_steps_choose_what_is_counted_or_are_told_with_those_that_are_there(self, tmp_path):
         path, text = tmp_path / "train.log", [INIT.format(rank=0, pid=1)]
         for number in (4, 5, 6):

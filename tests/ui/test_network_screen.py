@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from jobs import NARROW, WIDE, line_with, press, resize, rested, running, screen_text, shows
+from jobs import WIDE, line_with, press, rested, running, screen_text, shows
 from support import edit, native
 from synthetic import training_job
-
-
-@pytest.mark.campaign
-async def test_adapters_and_collectives_are_views_beside_the_lanes(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "4") as (app, pilot):
-        line_with(app, "network")
-        app.screen.show_view("network")
-        assert "mlx5_0" in line_with(await rested(pilot), "gpu-a02")
-        line_with(app, "2 of 2 rows")
-        shows(await press(pilot, "b"), "AllReduce", "a sample is the mean of")
-        await pilot.press("B")
-        await resize(pilot, *NARROW)
-        assert all(word in line_with(app, "peak sent") for word in ("sent", "received"))
 
 
 @pytest.mark.campaign

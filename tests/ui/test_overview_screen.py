@@ -34,7 +34,6 @@ from nsystui.store.session import Session
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.pictures import overview_lines
 from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked, time_lines
-from nsystui.ui.screens.capture import ContentsScreen, DiagnosticsScreen, FilesScreen
 from nsystui.ui.screens.overview import OverviewScreen
 
 HEAVY = ("pandas", "numpy", "sqlalchemy", "duckdb", "adbc_driver_sqlite")
@@ -148,23 +147,6 @@ async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_d
         await resize(pilot, 110, 36)
         assert len(screen.picture.strips[0]) == before - 10, "the strip is binned anew"
         assert screen.ranks.sorted_by == ("nccl_percent", True) and screen.ranks.current_values["rank"] == first
-
-
-@pytest.mark.campaign
-async def test_diagnostics_contents_and_files_are_a_key_away(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        for key, kind in (("W", DiagnosticsScreen), ("i", ContentsScreen), ("F", FilesScreen)):
-            assert isinstance((await press(pilot, key)).screen, kind) and app.screen.table.row_count >= 3
-            await pilot.press("down", "enter", "escape")
-            while app.screen.is_drilled:
-                await pilot.press("escape")
-            await pilot.press("1")
-        await pilot.press("i")  # the screen that shows a content, or what to record
-        tables = jobs.cells(app, app.screen.table.answer.columns[0].key)
-        app.screen.table.move_to(tables.index("mpi_calls"))
-        assert "nsys profile -t mpi" in jobs.last_line(await press(pilot, "enter"))
-        app.screen.table.move_to(tables.index("os_calls"))
-        assert name_of_screen(await press(pilot, "enter")) == "KernelsScreen" and "[OS runtime]" in screen_text(app)[2]
 
 
 @pytest.mark.campaign

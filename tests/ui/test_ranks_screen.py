@@ -9,37 +9,11 @@ import pytest
 from jobs import NARROW, WIDE, becomes_text, kept_at_work, line_with, press, resize, running, screen_text, shows, tap
 from synthetic.demo import TrainingJob
 
-from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Computation
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.loading import Computing
 from nsystui.ui.screens.ranks import RanksScreen
-
-
-@pytest.mark.campaign
-async def test_rows_open_what_they_are_of(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "7") as (app, pilot):
-        shows(app, "4 of 4 ranks", "clock: UTC, refined by")
-        line_with(await press(pilot, "down", "enter"), "4 GPU")
-        assert app.selection.tasks == frozenset({app.job.ranks[1].task})
-        assert (await press(pilot, "escape")).selection.tasks is None
-
-        values = (await press(pilot, "down")).screen.values()  # the figures in which a rank is odd are coloured
-        assert values["odd"].startswith("late ▲, wait caused ▲")
-        assert {"rank", "odd", "late", "wait_caused"} <= set(app.screen.table.cell_styles(values))
-        _, median = sorted(zip(jobs.cells(app, "compute_percent"), range(4), strict=True))[1]
-        assert [lane.label for lane in app.screen.lanes.lanes] == ["rank 2", f"rank {median}, median"]
-        line_with(app, f"rank {median}, median")
-        assert not (await press(pilot, "down")).screen.table.cell_styles(app.screen.values())
-
-        for crumb in ("kinds", "collectives"):
-            line_with(await press(pilot, "v"), f"[{crumb}]")
-            assert not app.screen.lanes.display
-        line_with(await press(pilot, "v"), "4 of 4 ranks")
-        line_with(await press(pilot, "v", "enter"), "[collectives]")
-        line_with(await press(pilot, "enter"), "│6 Events│")
-        assert app.selection.window is not None
 
 
 @pytest.mark.campaign
@@ -50,28 +24,6 @@ async def test_lanes_take_the_lines_that_the_table_leaves(demo_job, cache_direct
             heights.append(app.screen.lanes.lanes[0].height)
             assert screen_text(app)[app.screen.lanes.region.bottom - 1].strip().startswith("step")
     assert 3 <= heights[0] < heights[1]
-
-
-@pytest.mark.campaign
-async def test_the_clock_of_several_reports_can_be_changed(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "7") as (app, pilot):
-        for words, mode in (("clock: UTC of the hosts", ClockMode.UTC), ("clock: not aligned", ClockMode.OWN)):
-            line_with(await press(pilot, "C"), words)
-            assert app.job.alignment.mode is mode
-    async with running(demo_job[:1], cache_directory, NARROW, "x") as (app, pilot):
-        line_with(app, "there is one rank only")
-        line_with(await press(pilot, "7", "C"), "one report has one clock")
-
-
-@pytest.mark.campaign
-async def test_the_map_goes_through_figures_and_steps(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "4", "v") as (app, pilot):
-        line_with(app, "exposed NCCL % · ")
-        line_with(await press(pilot, "b"), "memory % · ")
-        shows(await press(pilot, "v"), "median step · ", "│1")
-        assert (await press(pilot, "right", "t")).selection.window is not None
-        assert (await press(pilot, "escape")).selection.window is None
-        line_with(app, "[map of steps]")
 
 
 @pytest.mark.campaign

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import WIDE, line_with, name_of_screen, press, rested, running, screen_text, shows
+from jobs import WIDE, line_with, name_of_screen, press, rested, running, shows
 from synthetic.demo import TrainingJob
 
 from nsystui.questions.recipes import all_recipes, recipe_named
@@ -81,43 +81,3 @@ async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_scr
         assert line_with(app, "one").split() == ["▸", "2", "one"]
         shows(await press(pilot, "v"), "[second", "1 of 1 words")
         assert line_with(app, "two").split() == ["▸", "2", "two"]
-
-
-async def test_a_recipe_is_a_table_to_filter_sort_and_export(job, cache_directory, tmp_path):
-    async with running(job, cache_directory) as (app, pilot):
-        assert name_of_screen(await open_recipe(app, pilot, "cuda_gpu_kern_sum")) == "RecipeScreen"
-        shows(app, "recipe › cuda_gpu_kern_sum", "NVIDIA computes statistics over ranks")
-        every = len(app.screen.table.answer)
-        assert 0 < len((await press(pilot, "slash", *"nccl", "enter")).screen.table.answer) < every
-        await pilot.press("b")
-        assert {row[0] for row in app.screen.table.answer.page(0, 99)} == {0, 1}
-        line_with(app, "[rank]")
-        await pilot.press("s", "s")
-        target = tmp_path / "recipe.csv"
-        line_with(await press(pilot, "e", "ctrl+u", *str(target), "enter"), "wrote ")
-        assert target.read_text(encoding="utf-8").startswith("Rank,")
-        assert name_of_screen(await press(pilot, "enter")) == "KernelInstancesScreen"
-        await pilot.press("escape")
-        line_with(await press(pilot, "escape"), "recipe › cuda_gpu_kern_sum")
-
-
-async def test_a_map_is_drawn_figure_by_figure_and_is_a_table_too(job, cache_directory):
-    async with running(job, cache_directory) as (app, pilot):
-        assert name_of_screen(await open_recipe(app, pilot, "nccl_gpu_time_util_map")) == "RecipeMapScreen"
-        line_with(app, "All Kernels (%) · 1 of 3 metrics")
-        assert sum("rank " in line and "%" in line for line in screen_text(app)) == 2
-        line_with(await press(pilot, "b"), "NCCL (%) · 2 of 3")
-        assert len(app.screen.answer_to_export()) == 2 * app.screen.chart.chart_width
-        assert name_of_screen(await press(pilot, "v")) == "RecipeScreen"
-        assert (await press(pilot, "down", "t")).selection.window is not None
-        await pilot.press("escape", "escape")
-        assert (await press(pilot, "right", "t")).selection.window is not None
-
-
-async def test_keys_that_cannot_act_say_why_and_what_is_missing_is_said(job, cache_directory):
-    async with running(job, cache_directory) as (app, pilot):
-        line_with(await open_recipe(app, pilot, "ucx_gpu_time_util_map"), "record with `nsys profile -t ucx`")
-        await open_recipe(app, pilot, "cuda_api_sync", "escape")
-        line_with(await press(pilot, "b"), "cannot be grouped otherwise")
-        line_with(await press(pilot, "a"), "no kernel names here")
-        line_with(await open_recipe(app, pilot, "diff", "escape"), "compare with a path")

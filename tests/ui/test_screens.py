@@ -10,7 +10,7 @@ import threading
 import campaign
 import jobs
 import pytest
-from jobs import WIDE, answer, cells, last_line, name_of_screen, press, resize, rested, running, screen_text, shown, tap
+from jobs import WIDE, answer, cells, last_line, press, resize, rested, running, screen_text, shown, tap
 from support import real_exports
 from synthetic import ExportWriter, node_graph_export, training_job
 
@@ -26,7 +26,6 @@ from nsystui.ui.screens.nccl import NcclScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen
 from nsystui.ui.screens.nvtx import NvtxScreen
 from nsystui.ui.screens.timeline import TimelineScreen
-from nsystui.ui.widgets.panels import SidePanel
 from nsystui.ui.widgets.window_table import WindowTable
 
 REAL, FEW = real_exports(of_every_kind=True), ("schema2021-no-metadata",)
@@ -38,30 +37,6 @@ def records(text: str) -> list[dict[str, str]]:
 
 def of_selection(app: NsystuiApp) -> str:
     return screen_text(app)[1]
-
-
-@pytest.mark.campaign
-async def test_enter_leads_from_a_kernel_to_its_launches_to_the_event_and_c_to_the_call(job, cache):
-    async with running(job, cache, WIDE, "2", "y") as (app, pilot):
-        assert str(app.screen.values()["name"]) in app.clipboard
-        assert name_of_screen(await press(pilot, "enter")) == "KernelInstancesScreen"
-        kernel, launch = app.screen.kernel, app.screen.values()
-        panel = app.screen.query_one(SidePanel)
-        assert panel.region.x > 0 and panel.region.right <= 120 and any("median" in line for line in panel.lines)
-        lines = app.screen.pane.lines
-        assert "launched by cu" in lines[1] and "NVTX " in lines[2] and "stream" in lines[3] and "⏎ event" in lines[4]
-        assert name_of_screen(await press(pilot, "enter")) == "EventsScreen"
-        event = app.screen.values()
-        assert {key: event[key] for key in ("start", "duration", "row")}.items() <= launch.items()
-        assert "NVTX " in app.screen.pane.lines[2] and not any("is driver" in line for line in app.screen.pane.lines)
-        call = (await press(pilot, "c")).screen.values()
-        assert call["kind"] == "api" and call["correlation_id"] == launch["correlation_id"]
-        assert (await press(pilot, "c")).screen.values()["row"] == launch["row"]
-        assert (await press(pilot, "escape", "escape")).screen.values()["name"] == kernel
-        window = (await press(pilot, "2", "enter", "t")).selection.window  # the window of a row, for every screen
-        await pilot.press("6")
-        starts = [(row[0], row[3]) for row in app.screen.table.answer.page(0, 500)]
-        assert starts and all(start < window.end and start + length >= window.start for start, length in starts)
 
 
 @pytest.mark.campaign
@@ -143,28 +118,6 @@ async def test_events_are_searched_in_both_directions(job, cache):
         assert app.screen.table.cursor_row > first
         assert (await answer(app, pilot, "400ms", "colon")).screen.values()["start"] >= 400_000_000
         jobs.line_with(await answer(app, pilot, "qqqq", "slash"), 'no event has "qqqq" in its name')
-
-
-@pytest.mark.campaign
-async def test_nccl_drills_to_calls_and_c_goes_to_the_kernel(job, cache):
-    async with running(job, cache, WIDE, "3") as (app, pilot):
-        assert set(cells(app, "bucket")) == {"<64KiB", "64KiB–1MiB", "1MiB–16MiB", ">16MiB"}
-        (await press(pilot, "v")).screen.table.move_to(cells(app, "collective").index("AllReduce"))
-        partner = (await press(pilot, "enter")).screen.values()["partner_row"]
-        assert name_of_screen(await press(pilot, "c")) == "EventsScreen"
-        assert (app.screen.values()["kind"], app.screen.values()["row"]) == ("nccl", partner)
-
-
-@pytest.mark.campaign
-async def test_nvtx_opens_folded_steps_down_to_single_ranges_and_their_gpu_work(job, cache):
-    async with running(job, cache, WIDE, "5", "slash") as (app, pilot):
-        await answer(app, pilot, "forward")
-        assert (await press(pilot, "n")).screen.node().name == "forward"
-        while app.screen.node().index is None:
-            await pilot.press("right", "end" if app.screen.node().child_count > 400 else "down")
-        assert (await press(pilot, "c")).screen.values()["kind"] == "kernel"
-        assert not (await answer(app, pilot, "qqqq", "escape", "slash")).screen.pane.render_line(0).text.strip()
-        assert last_line(await press(pilot, "n")) == 'no range matches "qqqq"'
 
 
 @pytest.mark.campaign

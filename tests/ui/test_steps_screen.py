@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from jobs import NARROW, WIDE, cells, line_with, press, running, screen_text, shows, view_bar
+from jobs import NARROW, WIDE, cells, line_with, press, running, shows, view_bar
 from server_program import Server
 from synthetic import training_job
 
 import nsystui
 from nsystui.questions.blocking.parts import PARTS
-from nsystui.ui.app import Look
-
-
-@pytest.mark.campaign
-async def test_the_views_are_of_steps_and_the_line_above_says_what_these_are(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "9") as (app, pilot):
-        assert view_bar(app).startswith("view [steps] by rank  across  budget  path  operations  kernels  phases")
-        count = len(demo_job) * len(set(cells(app, "step")))
-        shows(app, f"{count} steps of 4 ranks · NVTX ranges `step *` · median ")
-        for label in ("by rank", "across", "budget", "path", "operations", "kernels", "phases", "steps"):
-            line_with(await press(pilot, "v"), f"[{label}]")
-            assert app.screen.table.row_count
-            assert app.screen.chart.display == (label in ("by rank", "across", "phases", "steps"))
-    async with running(demo_job[:1], cache_directory, NARROW, "9") as (app, _):
-        shows(app, "│9 Stp│", "steps · median ")
-        assert not app.screen.chart.display
 
 
 @pytest.mark.campaign
@@ -63,15 +47,6 @@ async def test_more_steps_than_columns_are_means_with_the_longest_marked(tmp_pat
 
 
 @pytest.mark.campaign
-async def test_without_colours_the_parts_have_shades_of_their_own(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "9", look=Look(ascii_only=True)) as (app, _):
-        legend = ("compute ", "blocked by NCCL", "launch-starved", "stalled, other", "blocked by memory")
-        above = screen_text(app)[: app.screen.table.region.y]
-        lines = [line for words in legend for line in above if f" {words}" in line]
-        assert len(lines) == len({line.split()[0] for line in lines}) == len(legend)
-
-
-@pytest.mark.campaign
 async def test_enter_on_a_step_selects_it_for_every_screen_and_path_and_budget_are_its_own(demo_job, cache_directory):
     async with running(demo_job, cache_directory, WIDE, "9", "down", "enter") as (app, pilot):
         window = app.selection.window
@@ -90,16 +65,6 @@ async def test_enter_on_a_step_selects_it_for_every_screen_and_path_and_budget_a
                 break
         assert app.selection.is_everything and app.current_mode == "steps"
         assert (await press(pilot, "3", "9")).screen.values()["step"] == 1
-
-
-@pytest.mark.campaign
-async def test_t_selects_the_time_of_a_step_across_ranks_and_a_rank_leads_to_its_steps(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "9", "v", "v", "t") as (app, pilot):
-        values = app.screen.values()
-        assert app.selection.window.end - app.selection.window.start == values["max"]
-        assert app.selection.tasks is None
-        await press(pilot, "escape", "V", "down", "down", "enter")
-        assert app.selection.window is None and app.selection.tasks == frozenset({app.job.ranks[1].task})
 
 
 @pytest.mark.campaign
@@ -122,21 +87,6 @@ async def test_rows_of_the_path_open_their_events_and_the_timeline(demo_job, cac
         assert app.current_mode == "events" and app.screen.values()["kind"] == "nccl"
         await press(pilot, "escape", "home", *["down"] * kinds.index(None), "enter")
         line_with(app, "this is time of the CPU")
-
-
-@pytest.mark.campaign
-async def test_the_details_say_what_a_step_and_a_part_are_made_of(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "9") as (app, pilot):
-        shows(app, "step 0 of rank 0: ")
-        assert line_with(app, "compute ").strip()
-        await press(pilot, "v", "v", "v")
-        await press(pilot, *["down"] * cells(app, "part").index("launch-starved"))
-        shows(app, "the GPU waited for the CPU", "minimum ")
-        line_with(await press(pilot, "b"), "by  part [GPU]")
-        line_with(await press(pilot, "b", "enter"), "[path]")
-        assert (await press(pilot, "v", "enter")).current_mode == "nvtx"
-        assert (await press(pilot, "escape", "v", "enter")).current_mode == "kernels"
-        line_with(app, " names of ")
 
 
 @pytest.mark.campaign

@@ -16,7 +16,7 @@ from nsystui.questions.blocking.path import critical_path
 from nsystui.questions.events.listing import key_of
 from nsystui.questions.ranks.steps import step_times
 from nsystui.questions.timeline.events import thread_spans
-from nsystui.ui.app import Look, NsystuiApp
+from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens.timeline import TimelineScreen
 from nsystui.ui.widgets.lane_chart import LaneChart, LaneLine
 
@@ -66,27 +66,6 @@ async def test_l_opens_it_everywhere_on_the_selection_and_esc_goes_back(demo_job
         await pilot.press("escape")  # what was selected here is undone first
         assert app.selection == chosen and name_of_screen(app) == "TimelineScreen"
         assert (await press(pilot, "escape")).current_mode == "kernels" and app.selection == chosen
-
-
-@pytest.mark.campaign
-async def test_ranks_open_and_close_and_one_is_selected(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "L") as (app, pilot):
-        own = labels(app)[: labels(app).index("▸ rank 1 GPU")]
-        assert own[:2] == ["▾ rank 0 GPU", "NVTX python"] and {"API", "OS", "stream 7"} <= set(own)
-        assert label_here(app) == "▾ rank 0 GPU"
-        assert labels(await press(pilot, "space")) == ["▸ rank 0 GPU", "▸ rank 1 GPU", "▸ rank 2 GPU", "▸ rank 3 GPU"]
-        await pilot.press("down", "space")
-        assert ranks(app) == ["▸ rank 0 GPU", "▾ rank 1 GPU", "▸ rank 2 GPU", "▸ rank 3 GPU"]
-        assert line_with(app, "step 1")
-        assert label_here(await press(pilot, "down", "space")) == "▸ rank 1 GPU"
-        assert "stream 7" in labels(await press(pilot, "enter"))
-        await pilot.press("tab")  # the next rank in place of this one
-        assert ranks(app) == ["▸ rank 0 GPU", "▸ rank 1 GPU", "▾ rank 2 GPU", "▸ rank 3 GPU"]
-        assert label_here(app) == "▾ rank 2 GPU"
-        assert "first rank" in last_line(await press(pilot, *["shift+tab"] * 3)) and ranks(app)[0] == "▾ rank 0 GPU"
-        await pilot.press("tab", "tab", "o")
-        assert screen_text(app)[1].startswith("rank 2  ") and "▾ rank 2 GPU" in labels(app)
-        assert "the only one" in last_line(await press(pilot, "o"))
 
 
 @pytest.mark.campaign
@@ -200,17 +179,6 @@ async def test_l_on_an_event_centres_on_it_in_its_lane(demo_job, cache_directory
 
 
 @pytest.mark.campaign
-async def test_the_mark_measures_to_the_cursor_and_t_takes_what_lies_between(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, NARROW, "L", "plus", "m") as (app, pilot):
-        mark = timeline(app).time
-        time = timeline(await press(pilot, "shift+right")).time
-        assert line_with(app, "from the mark").startswith("◆") and "◆" in screen_text(app)[2]
-        assert (await press(pilot, "t")).selection.window == Window(mark, time) == view(app)
-        assert " + " in screen_text(await press(pilot, "2"))[1]
-        assert timeline(await press(pilot, "L", "m", "m")).position.mark is None
-
-
-@pytest.mark.campaign
 async def test_searched_names_are_marked_and_counted_and_n_goes_from_one_to_the_next(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW, "L", "space") as (app, pilot):
         before = [timeline(app).chart.line(lane).letters for lane in range(4)]
@@ -276,13 +244,6 @@ async def test_without_lanes_it_says_what_to_record_and_keys_say_so(make, tmp_pa
             assert line_with(app, "nsys profile -t cuda")
         await pilot.press("plus", "n", "N", "c", "tab", "right_square_bracket", "space", "enter", "m", "t", "e", "y")
         assert (await press(pilot, "o", "left", "down", "g", "escape", "slash")).is_running
-
-
-@pytest.mark.campaign
-async def test_without_colours_letters_say_what_a_column_holds(demo_job, cache_directory):
-    look = Look(no_color=True)
-    async with running(demo_job, cache_directory, NARROW, "L", "space", look=look) as (app, _):
-        assert "kKKK" in line_with(app, "rank 1 GPU") and "MM" in line_with(app, "rank 0 GPU")
 
 
 @pytest.mark.campaign

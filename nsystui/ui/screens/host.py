@@ -45,7 +45,6 @@ from nsystui.questions.host.gaps import parts_of_row
 from nsystui.questions.host.threads import COLUMNS as THREAD_COLUMNS
 from nsystui.questions.host.threads import thread_over_time
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.question import QuestionView
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.outline import Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import GroupedViewsScreen, TableScreen
@@ -153,17 +152,17 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
     PLACES = ("host", "table", "everywhere")
     BY = _BY
 
-    def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
+    def ask(self, job: OpenJob, selection: Selection) -> Any:
         """Answer the view's question, and count the samples where rows are of them."""
-        self.samples = samples_of_job(job, selection) if self.view.question.row in _SAMPLED else None
-        return super().ask(job, selection)
+        samples = samples_of_job(job, selection) if self.view.question.row in _SAMPLED else None
+        return super().ask(job, selection), samples
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the view in its colours."""
-        view, answer = result
+        (view, answer), self.samples = result
         self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
         self.table.cell_styles = _cells if view.question.row == "thread" else None
-        super().show(result, same_place)
+        super().show((view, answer), same_place)
         self.chart.display &= view.question.row == "thread" and len(answer) > 0
         if len(answer):
             self.notes.show_notes(self.shown_notes(answer.notes))

@@ -1,0 +1,136 @@
+"""Tours through the program: its keys, and every screen on the way as it was accepted, with text and styles.
+
+A file in ``tours/`` has after each ``>>>`` the keys to press ("text" is pasted, @80x24 resizes the terminal), and then
+the lines of the screen that changed: the number and the text of each. Where a line has several styles, these follow
+after ``:``, a code for each style, explained at the end of the file, and how many columns it has.
+To add a screen, write a line with its keys, and accept what it shows: ``python -m pytest --snapshot-update
+tests/ui/test_tours.py``; look at the changes with ``git diff``.
+"""
+
+from __future__ import annotations
+
+import shlex
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+from jobs import WIDE, painted, resize, shown
+from synthetic.demo import ServingJob
+from synthetic.variants import empty_export
+from test_nccl_log_screen import log_text
+from textual.events import Paste
+
+from nsystui.base.selection import Selection
+from nsystui.questions.compare import ComparisonOptions
+from nsystui.questions.compare.side import Side
+from nsystui.questions.job.opening import JobSource
+from nsystui.store.cache import Cache
+from nsystui.store.session import Session
+from nsystui.ui.app import LogApp, Look, NsystuiApp
+from nsystui.ui.diff_app import DiffApp
+from nsystui.ui.screens import base
+
+TOURS = Path(__file__).parent / "tours"
+
+
+def screen_lines(app, styles: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of the screen with their styles; ``styles`` gets the meaning of each code."""
+    for number, strip in enumerate(painted(app), 1):
+        runs = []
+        for style, segments in groupby(strip, lambda segment: str(segment.style or "")):
+            code = "".join(chr(97 + zlib.crc32(style.encode()) // 26**place % 26) for place in range(3))
+            styles[code] = style
+            runs.append(f"{code}{sum(len(segment.text) for segment in segments)}")
+        yield f"{number:2}|{strip.text.rstrip()}" + f"\n  :{' '.join(runs)}" * (len(runs) > 1)
+
+
+async def walked(app, tour: list[str]) -> str:
+    """Return the tour as the program shows it now."""
+    styles: dict[str, str] = {}
+    lines, before = [], set()
+    async with shown(app, WIDE) as (_, pilot):
+        await pilot.pause()
+        for stop in tour:
+            for word in shlex.split(stop, posix=False):
+                if word.startswith("@"):
+                    await resize(pilot, *map(int, word[1:].split("x")))
+                elif word.startswith('"'):
+                    app.post_message(Paste(word[1:-1]))
+                    await pilot.pause()
+                else:
+                    await pilot.press(word)
+            now = list(screen_lines(app, styles))
+            lines += [f">>> {stop}".rstrip(), *(line for line in now if line not in before)]
+            before = set(now)
+    return "\n".join([*lines, *(f"{code} = {style}" for code, style in sorted(styles.items()))]) + "\n"
+
+
+def log_of(directory: Path) -> Path:
+    path = directory / "nccl.0.log"
+    path.write_text(log_text())
+    return path
+
+
+def halves(jobs) -> tuple[Side, Side]:
+    return Side(jobs[0], Selection(), "before"), Side(jobs[-1], Selection(), "after")
+
+
+@pytest.fixture(scope="session")
+def columns(written_once, demo_job, run_directory) -> Path:
+    """A cache with the demo job's columns, and without any result: what is known already is on some screens."""
+
+    def write(directory: Path) -> None:
+        with closing(Session(cache=Cache(directory / "cache"))) as session:
+            for path in demo_job:
+                session.add(path)
+
+    written_once("tours", write)
+    return run_directory / "tours/cache"
+
+
+@pytest.fixture
+def program(request, demo_job, written_once, columns, tmp_path):
+    """The program of a tour."""
+    copytree(columns, tmp_path / "cache")
+
+    def files(*paths: Path) -> JobSource:
+        return JobSource(tuple(map(str, paths)), tmp_path / "cache")
+
+    match request.param:
+        case "without colours":
+            return NsystuiApp(files(*demo_job), Look(no_color=True, ascii_only=True))
+        case "light":
+            return NsystuiApp(files(*demo_job[:1]), Look(light=True, few_colors=True))
+        case "server":
+            return NsystuiApp(files(*written_once("server", ServingJob(ranks=1, steps=24, layers=2).write)))
+        case "empty":
+            return NsystuiApp(files(empty_export(tmp_path / "empty.sqlite")))
+        case "comparison":
+            return DiffApp([files(*demo_job[:2]), files(*demo_job[2:])], halves, ComparisonOptions(), Look())
+        case "NCCL log":
+            return LogApp(JobSource((), logs=(str(log_of(tmp_path)),)))
+    return NsystuiApp(files(*demo_job))
+
+
+WITH_FINDINGS = {"overview", "empty"}
+NAMES = sorted(path.stem for path in TOURS.glob("*.txt"))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(name, id=name, marks=[pytest.mark.findings] * (name in WITH_FINDINGS)) for name in NAMES],
+    indirect=True,
+)
+async def test_a_tour_shows_what_was_accepted(program, request, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(base, "DETAIL_DELAY", 0.2)  # the details say what a table has no room for: it must be painted
+    path = TOURS / f"{request.node.callspec.id}.txt"
+    tour = [line[4:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith(">>>")]
+    seen = await walked(program, tour)
+    if request.config.getoption("update_snapshots"):
+        path.write_text(seen, encoding="utf-8")
+    assert seen == path.read_text(encoding="utf-8"), "look at the screens, and accept them with --snapshot-update"
