@@ -296,11 +296,11 @@ class Copy:
         paths = os.pathsep.join(map(str, (self.root, self.root / "tests")))
         # Changed code has no bytecode of its own, so that none can be taken for that of the next mutant.
         environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"} | environment
-        arguments = self.root.parent / "arguments"  # hundreds of names are too long for a command line
+        arguments = self.root.parent / "arguments"  # names of tests may be too long for a command line
         arguments.write_text("\n".join((f"--basetemp={self.root.parent / 'tmp'}", *words)), encoding="utf-8")
         with tempfile.TemporaryFile() as output:
             program = subprocess.Popen(
-                [*PYTEST, f"--basetemp={self.root.parent / 'tmp'}", *words], cwd=self.root, env=environment,
+                [*PYTEST, f"@{arguments}"], cwd=self.root, env=environment,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             try:
