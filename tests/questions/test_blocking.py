@@ -678,56 +678,6 @@ class TestCommands:
         return ask
 
     @pytest.mark.campaign
-    def test_the_budget_by_step_has_a_row_for_each_part(self, asked: Any, tmp_path: Path):
-        rows, notes = asked("budget", "--by", "step", stepping(tmp_path / "a.sqlite"))
-        figures = {row.pop("Part"): row for row in rows}
-        assert list(figures) == [
-            *("iteration", "GPU busy", "GPU idle", "without compute", "compute", "launch-starved"),
-            *("blocked by copies to the GPU", "stalled"),
-        ]
-        assert figures["blocked by copies to the GPU"] == {
-            "Share (%)": "23.73", "Median (ns)": "25", "Min (ns)": "20", "Max (ns)": "25",
-            "Most at Rank": "", "Iterations": "3", "Total (ns)": "70", "Recoverable per Iteration (ns)": "23",
-            "Speed-up at Most": "1.3067", "Standing": "measured",
-        }  # fmt: skip
-        totals = {name: int(row["Total (ns)"]) for name, row in figures.items()}
-        whole = totals["iteration"]
-        assert totals["GPU busy"] + totals["GPU idle"] == whole == totals["compute"] + totals["without compute"]
-        assert whole == sum(list(totals.values())[4:])
-        assert "steps are the NVTX ranges `step *` (3)" in notes
-        assert "launch-starved time by cause: cudaLaunchKernel in `step *` 100.0 %" in notes
-
-    @pytest.mark.campaign
-    def test_steps_with_their_budget_have_a_row_for_each_step(self, asked: Any, tmp_path: Path):
-        rows, notes = asked("steps", "--budget", stepping(tmp_path / "a.sqlite"))
-        assert [(row["Rank"], row["Device"], row["Step"], row["Start (ns)"], row["Duration (ns)"]) for row in rows] == [
-            ("0", "0", "0", "1000", "100"), ("0", "0", "1", "1100", "100"), ("0", "0", "2", "1200", "95"),
-        ]  # fmt: skip
-        parts = [
-            *("Compute (ns)", "Launch-starved (ns)", "Blocked by NCCL (ns)", "Blocked by other communication (ns)"),
-            *("Blocked by copies to the GPU (ns)", "Blocked by copies to the host (ns)"),
-            *("Blocked by copies on the GPU (ns)", "Blocked by other copies (ns)", "Blocked by memsets (ns)"),
-            *("Stalled (ns)", "Unresolved (ns)", "Tail (ns)"),
-        ]
-        assert [*rows[0]][3:] == ["Phase", "Start (ns)", "Duration (ns)", "Slow", *parts]
-        assert [[int(row[part]) for part in parts] for row in rows] == [
-            [60, 10, 0, 0, 25, 0, 0, 0, 0, 5, 0, 0], [60, 10, 0, 0, 25, 0, 0, 0, 0, 5, 0, 0],
-            [60, 10, 0, 0, 20, 0, 0, 0, 0, 5, 0, 0],
-        ]  # fmt: skip
-        assert "steps are the NVTX ranges `step *` (3)" in notes
-
-    @pytest.mark.campaign
-    def test_ranks_are_held_against_each_other(self, asked: Any, tmp_path: Path):
-        paths = [stepping(tmp_path / f"rank{rank}.sqlite", late=late) for rank, late in ((0, 0), (1, 5))]
-        rows, _ = asked("budget", "--by", "step", *paths)
-        figures = {row["Part"]: row for row in rows}
-        assert [figures["launch-starved"][name] for name in ("Min (ns)", "Max (ns)", "Most at Rank", "Iterations")] == [
-            "10", "15", "1", "6",
-        ]  # fmt: skip
-        rows, _ = asked("steps", "--budget", "--ranks", "1", *paths)
-        assert [(row["Rank"], row["Launch-starved (ns)"]) for row in rows] == [("1", "15")] * 3
-
-    @pytest.mark.campaign
     def test_without_steps_all_of_the_time_is_one_iteration(self, asked: Any, tmp_path: Path):
         path = stepping(tmp_path / "a.sqlite", steps=False)
         rows, notes = asked("budget", "--by", "step", path)

@@ -14,30 +14,22 @@ from hypothesis import strategies as st
 from support import session_over, shared
 from synthetic import (
     ExportWriter,
-    cpu_only_export,
     nccl_without_nvtx_export,
-    old_schema_export,
     training_job,
-    whole_graph_export,
 )
 
 from nsystui.base.answer import NAME, TableAnswer, iter_rows
-from nsystui.base.kernel_families import family_of
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.compare import TABLES, ComparisonOptions, summary
 from nsystui.questions.compare.pairs import Compared, Measured, compared
 from nsystui.questions.compare.side import Basis, Side
-from nsystui.questions.compare.tables import kernels, memory, nccl, nvtx, steps
+from nsystui.questions.compare.tables import kernels, memory, nccl, nvtx
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MEMORY, work_summary
 from nsystui.questions.kernels.summary import Names, kernel_summary
-from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nvtx.listing import nvtx_summary
-from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store.session import Session
-
-STRAGGLER = 2
 
 
 def rows(answer: Any) -> list[dict[str, Any]]:
@@ -161,18 +153,6 @@ def test_jobs_do_not_differ_from_themselves_and_two_differ_alike_from_either_sid
         assert row["difference"] == pytest.approx(-other[tuple(row[key] for key in told)]["difference"], abs=1e-3)
 
 
-def test_families_add_up_the_kernels_of_both_sides(forth):
-    by_family, by_name = forth["families"], forth["kernels"]
-    assert set(by_family.cells("name")) >= {"GEMM", "attention", "normalisation", "NCCL"}
-    for key in ("total_a", "total_b", "count_a", "count_b", "difference"):
-        assert total(by_family, key) == total(by_name, key)
-    gemm = [row for row in rows(by_name) if family_of(row["name"]) == "GEMM"]
-    assert by(by_family)["GEMM"]["difference"] == sum(row["difference"] for row in gemm)
-    largest = by_family.sorted_by("difference", descending=True).cells("name")[0]
-    (note,) = [note for note in forth["summary"].notes if note.startswith("kernel families that changed most")]
-    assert note.split(": ")[1].startswith(f"{largest} ")
-
-
 @pytest.mark.campaign
 def test_totals_are_those_of_the_single_summaries(demo, faster):
     a, b = side(demo, 0, 1), side(faster, 2, 3)
@@ -191,69 +171,6 @@ def test_totals_are_those_of_the_single_summaries(demo, faster):
     single = by(kernel_summary(a.job.session, a.selection, Names.SHORT))
     for name, row in by(kernels(a, b, Names.SHORT)).items():
         assert row["median_a"] == single[name]["median"]
-
-
-def test_nccl_is_compared_by_collective_and_size(demo, forth):
-    expected = nccl_summary(demo.session, Selection(), demo.ranks, demo.pairing()).frame()
-    expected = expected[expected["what"] == "kernel"]
-    found = rows(forth["nccl"])
-    wanted = set(zip(expected["collective"], expected["bucket"], strict=True))
-    assert {(row["collective"], row["bucket"]) for row in found} == wanted
-    for key, column in {"total": "total", "count": "count", "exposed": "exposed", "size": "bytes"}.items():
-        assert sum(row[f"{key}_a"] for row in found) == expected[column].sum()
-    assert all(row["what"] == "kernel" and row["busbw_a"] > 0 for row in found)
-
-
-@pytest.mark.campaign
-def test_the_straggler_has_slower_kernels_and_waits_less_for_others_over_one_span(demo):
-    a, b = side(demo, 0), side(demo, STRAGGLER)
-    found = by(summary(a, b), "what")
-    alike = ("kernels launched", "from launch count", "of NCCL", "time span")
-    assert {found[what]["difference"] for what in alike} == {0}
-    assert found["compute"]["difference"] > 0 > found["exposed NCCL"]["difference"]
-    kernel_times = kernels(a, b, Names.SHORT)
-    assert found["kernels"]["difference"] == total(kernel_times, "difference")
-    assert found["from duration"]["difference"] == pytest.approx(total(kernel_times, "by_duration"))
-    both = Selection(tasks=a.selection.tasks | b.selection.tasks)
-    expected = {row["rank"]: row for row in rows(task_table(demo.session, both, demo.ranks, demo.busy(both)))}
-    for letter, rank in {"a": 0, "b": STRAGGLER}.items():
-        assert found["GPU busy"][letter] == pytest.approx(expected[rank]["busy_percent"], abs=1e-3)
-
-
-@pytest.mark.campaign
-def test_sides_of_different_sizes_are_compared_per_rank(demo):
-    a, b = side(demo, 0), side(demo, 1, 3)
-    answer = kernels(a, b)
-    summed = {name: row["total"] for name, row in by(kernel_summary(demo.session, b.selection)).items()}
-    for row in rows(answer):
-        assert row["total_b"] == pytest.approx(summed[row["name"]] / 2)
-        assert row["sum_b"] == summed[row["name"]]
-        assert row["count_a"] == row["count_b"]
-    assert "per Rank" in {column.key: column.header for column in answer.columns}["total_b"]
-    assert any("per rank: A has 1 ranks with a GPU, B 2" in note for note in answer.notes)
-    assert by(summary(a, b), "what")["kernels launched per rank"]["difference"] == 0
-    assert not any("per rank" in note for note in kernels(side(demo, 0), b=side(demo, 1)).notes)
-
-
-def test_two_steps_of_a_job_compare_by_their_windows(demo):
-    own = step_times(demo.steps())[next(item.task for item in demo.ranks if item.rank == 0)]
-    windows = [own.window(place) for place in (0, 2)]
-    a, b = (side(demo, 0, window=window) for window in windows)
-    found = by(steps(a, b))["step"]
-    assert (found["count_a"], found["count_b"]) == (1, 1)
-    lengths = tuple(window.end - window.start for window in windows)
-    assert (found["median_a"], found["median_b"]) == lengths
-    spans = by(summary(a, b), "what")["time span"]
-    assert (spans["a"], spans["b"]) == lengths
-
-
-def test_numbered_ranges_of_both_sides_are_one_row(demo, faster):
-    folded, single = (by(nvtx(side(demo), side(faster), fold)) for fold in (True, False))
-    assert not any(name.endswith("step 0") for name in folded)
-    (steps_row,) = [row for name, row in folded.items() if name.endswith("step *")]
-    assert steps_row["count_a"] == 1
-    assert len([name for name in single if "step " in name]) == 3
-    assert steps_row["gpu_difference"] == steps_row["gpu_b"] - steps_row["gpu_a"] != 0
 
 
 @pytest.mark.campaign
@@ -325,23 +242,6 @@ def test_nvtx_ranges_of_ranks_without_whole_steps_are_not_per_step(demo):
 
 
 @pytest.mark.campaign
-def test_a_side_without_gpu_work_is_missing_not_zero(demo, tmp_path):
-    with closing(job_of(cpu_only_export(tmp_path / "cpu.sqlite"))) as other:
-        answer = kernels(side(demo), side(other))
-        assert len(answer)
-        assert {row["total_b"] for row in rows(answer)} == {row["status"] for row in rows(answer)} == {None}
-        assert any(note.startswith("B: no GPU kernels in this export: record") for note in answer.notes)
-        found = by(summary(side(demo), side(other)), "what")
-        assert found["GPU busy"]["b"] is None and found["kernels launched"]["b"] is None
-        assert found["GPU operation time"]["difference"] is None
-        # What neither side has gives no rows and says why.
-        for name in ("kernels", "nccl", "memory"):
-            answer = TABLES[name].make(side(other), side(other), ComparisonOptions())
-            assert not len(answer) and answer.notes, name
-        assert not any(note.startswith(("A: ", "B: ")) for note in kernels(side(other), side(other)).notes)
-
-
-@pytest.mark.campaign
 def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
     with closing(job_of(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))) as other:
         answer = nvtx(side(demo), side(other))
@@ -350,25 +250,6 @@ def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
     assert any(note.startswith("B: no NVTX ranges") for note in answer.notes)
     assert "bucket" not in by(found, "collective")["AllReduce"]
     assert any("only one side has message sizes" in note for note in found.notes)
-
-
-@pytest.mark.campaign
-def test_whole_graphs_are_in_the_gpu_time(tmp_path):
-    paths = whole_graph_export(tmp_path / "g.sqlite"), old_schema_export(tmp_path / "o.sqlite")
-    with closing(job_of(paths[0])) as graphs, closing(job_of(paths[1])) as plain:
-        found = by(summary(side(graphs), side(plain)), "what")
-    assert found["whole CUDA graphs"]["a"] > 0 == found["whole CUDA graphs"]["b"]
-    parts = ("whole CUDA graphs", "memory operations", "kernels")
-    assert found["GPU operation time"]["a"] == sum(found[part]["a"] for part in parts)
-
-
-@pytest.mark.campaign
-def test_less_work_is_told_from_faster_kernels(demo, tmp_path):
-    with closing(job_of(training_job(tmp_path, 4, 2, layers=2)[0])) as shorter:
-        notes = summary(side(demo, 0), side(shorter)).notes
-    assert any("B launched 33.3 % fewer kernels" in note for note in notes)
-    assert any(note.startswith("kernels that changed most: ") for note in notes)
-    assert not any("launched" in note for note in summary(side(demo, 0), side(demo, 1)).notes)
 
 
 # Real exports

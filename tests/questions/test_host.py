@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections import Counter, defaultdict
@@ -24,7 +23,6 @@ from synthetic.writing.target import Thread
 
 from nsystui.base.answer import Row, TableAnswer
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.cli import main
 from nsystui.questions.host import causes, gaps, kept_causes, naming, stacks
 from nsystui.questions.host.attribution import attribute
 from nsystui.questions.host.calltree import call_tree_table, tree_of
@@ -97,17 +95,6 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
     """The job of ``written``, open."""
     with job_of(written(tmp_path_factory.mktemp("host") / "a.sqlite")) as job:
         yield job
-
-
-@pytest.mark.campaign
-def test_functions_have_the_samples_at_their_end_and_anywhere(host: OpenJob):
-    found = {row["function"]: row for row in functions_table(host, Selection()).records()}
-    assert {name: (row["own"], row["total"], row["module"], row["mode"]) for name, row in found.items()} == {
-        "Grid::leaf": (6, 10, "main", ""), "memcpy": (4, 6, "libc.so.6", ""), "app::work": (0, 8, "main", ""),
-        "main": (0, 10, "main", ""), "[libcuda.so.1]": (2, 2, "libcuda.so.1", ""),
-        "do_syscall_64": (2, 2, "[kernel.kallsyms]", "kernel"),
-    }  # fmt: skip
-    assert sum(row["own_percent"] for row in found.values()) == pytest.approx(100)
 
 
 @pytest.mark.campaign
@@ -268,22 +255,6 @@ def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path):
     with job_of(path) as job:
         row = threads_table(job, Selection(Window(0, 14 * MS))).records()[0]
     assert row["cpu"] == 12 * MS and sum(row[part] or 0 for part in PARTS) == 14 * MS
-
-
-def test_stacks_are_written_for_flame_graphs_and_for_speedscope(tmp_path: Path, capsys):
-    path = written(tmp_path / "a.sqlite")
-    assert main(["export", "--stacks", str(tmp_path / "a.folded"), str(path)]) == 0
-    lines = (tmp_path / "a.folded").read_text().splitlines()
-    assert "rank 0 train (main) 4711;main;app::work;Grid::leaf 6" in lines
-    assert sum(int(line.rpartition(" ")[2]) for line in lines) == 14
-    assert main(["export", "--stacks", str(tmp_path / "a.json"), str(path), "--time", "0ms:6ms"]) == 0
-    found = json.loads((tmp_path / "a.json").read_text())
-    profile, _ = found["profiles"]
-    names = [found["shared"]["frames"][number]["name"] for number in profile["samples"][0]]
-    assert names == ["main", "app::work", "Grid::leaf"] and len(profile["samples"]) == len(profile["weights"]) == 6
-    assert main(["export", "--stacks", str(tmp_path / "a.csv"), str(path)]) == 2
-    assert main(["export", "--stacks", str(tmp_path / "a.json"), str(path)]) != 0
-    assert "exists already" in capsys.readouterr().err
 
 
 def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path):
@@ -479,18 +450,6 @@ def test_of_ranges_that_begin_at_once_the_shortest_is_the_innermost(tmp_path: Pa
 
 
 @pytest.mark.campaign
-def test_the_starved_gpu_of_a_real_tutorial_waits_for_the_thread_that_pins_memory():
-    with job_of(*shared("dataloader-bound-a100")) as job:
-        answer = gaps_table(job, Selection())
-    named = [row for row in answer.records() if row["what"]]
-    assert "direct_copy_kernel" in named[0]["what"] and named[0]["thread"] == "python 114211"
-    assert answer.rows[0][2] == causes.OFF_CPU
-    (note,) = [note for note in answer.notes if "CPU samples in gaps" in note]
-    assert "7,888 of the 7,925 CPU samples" in note and "are from thread python 114211" in note
-    assert "direct_copy_kernel" in note
-
-
-@pytest.mark.campaign
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_rank(tmp_path: Path, ranks: int):
     with ExportWriter(tmp_path / "a.sqlite", "3.13.2") as export:
@@ -524,20 +483,6 @@ def test_a_rank_that_waits_has_the_worker_process_that_ran_where_it_is_the_only_
         assert "4 of the 7 CPU samples" in note and "are from worker process worker 5001" in note
     else:
         assert not any(thread for _, _, thread, _ in found)
-
-
-@pytest.mark.campaign
-def test_the_starved_gpu_of_another_real_tutorial_waits_for_the_worker_of_its_data_loader():
-    (path,) = shared("ai-training-before")
-    worker = "(globalTid >> 24) & 0xFFFFFF = 751197"
-    with job_of(path) as job:
-        answer = gaps_table(job, Selection())
-    waiting = [row for row in answer.records() if "worker process python3 751197" in (row["thread"] or "")]
-    samples = native_count(path, "COMPOSITE_EVENTS", worker)
-    assert sum(row["time"] for row in waiting) > 0.55 * sum(answer.cells("time"))
-    (note,) = [note for note in answer.notes if "CPU samples in gaps" in note]
-    counted = re.search(r"([0-9,]+) of the ([0-9,]+) CPU samples .* are from worker process python3 751197", note)
-    assert counted is not None and int(counted[1].replace(",", "")) <= samples
 
 
 @pytest.mark.campaign

@@ -20,7 +20,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.kernel_families import COPY, NCCL, OTHER, family_of, precision_of
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.kernels.activities import MEMORY, MPI, WORKS, memory_sizes, work_instances, work_summary
+from nsystui.questions.kernels.activities import MEMORY, MPI, memory_sizes, work_instances, work_summary
 from nsystui.questions.kernels.summary import GroupBy, Names, durations, group_by_of, kernel_instances, kernel_summary
 from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.questions.steps.kernels_in_steps import kernels_in_steps
@@ -212,12 +212,6 @@ class TestSummary:
         assert [(row[1], row[2], row[-1]) for row in found] == rows
         assert found[0][1] or found == [(0.0, 0, 1, 0.0, 0.0, 0, 0, 0.0, "a")]
 
-    def test_without_tasks_grouping_by_rank_is_an_empty_table(self, tmp_path, session):
-        session.add(synthetic.empty_export(tmp_path / "empty.sqlite"))
-        answer = kernel_summary(session, EVERYTHING, Names.FULL, (GroupBy.RANK,), ranked_tasks(session))
-        assert len(answer) == 0
-        assert "record with" in answer.notes[0]
-
     def test_a_process_that_is_no_task_has_no_rank_which_comes_last_either_way(self, chance):
         answer = kernel_summary(chance, EVERYTHING, Names.SHORT, (GroupBy.RANK,), ranked_tasks(chance)[:1])
         for descending in (True, False):
@@ -315,20 +309,6 @@ class TestInstances:
         inside = frame[(frame.start < window.end) & ((frame.start >= window.start) | (frame.end > window.start))]
         assert (len(answer), answer.total) == (len(inside), len(frame))
 
-    def test_starts_are_in_job_time(self, demo_session):
-        offsets = [report.clock_offset for report in demo_session.reports]
-        assert len(set(offsets)) == 4
-        name = kernel_summary(demo_session, EVERYTHING, Names.SHORT).rows[0][-1]
-        found = records(kernel_instances(demo_session, EVERYTHING, name, Names.SHORT))
-        starts = [record["start"] for record in found]
-        assert starts == sorted(starts)
-        first = native(
-            demo_session.reports[3].path,
-            "SELECT min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName WHERE value = ?",
-            (name,),
-        )
-        assert min(record["start"] for record in found if record["report"] == 3) == first[0][0] + offsets[3]
-
     def test_durations_are_those_of_the_instances_and_a_name_that_is_not_there_has_none(self, chance):
         found = durations(chance, Selection(devices=frozenset({1})), "kernel_3", Names.SHORT)
         frame = frame_of(chance)
@@ -348,18 +328,6 @@ class TestOtherWork:
         assert_summary(times, frame, {"name": "operation"})
         moved = {record["name"]: record["total"] for record in records(sizes)}
         assert moved == frame.groupby("operation")["bytes"].sum().to_dict()
-
-    def test_instances_are_the_rows_of_that_name(self, demo_session, tmp_path, session):
-        session.add(synthetic.cpu_only_export(tmp_path / "cpu.sqlite"))
-        for work in WORKS.values():
-            source = session if work is MPI else demo_session
-            for record in records(work_summary(source, EVERYTHING, work))[:4]:
-                answer = work_instances(source, EVERYTHING, work, record["name"], ranked_tasks(source))
-                found = records(answer)
-                assert len(found) == len(answer) == record["count"], record["name"]
-                assert sum(one["duration"] for one in found) == record["total"], record["name"]
-                starts = [one["start"] for one in found]
-                assert starts == sorted(starts), record["name"]
 
     def test_calls_that_never_returned_count_but_have_no_time(self, tmp_path, session):
         with ExportWriter(tmp_path / "mpi.sqlite") as export:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from support import SHARED
 
@@ -73,27 +72,11 @@ def says(summary: LogSummary, text: str) -> bool:
 
 
 class TestCalls:
-    def test_ops_have_exact_sizes_and_calls_per_gpu(self):
-        texts = call(count=2**31 + 1), call(count=1), call(pid=2, count=3), call("AllGather", datatype=0, pid=2)
-        total = 4 * (2**31 + 1 + 1 + 3)
-        keys = ("op", "calls", "calls_per_gpu", "min_bytes", "avg_bytes", "max_bytes", "total_bytes")
-        assert cells("ops", summary_of(*texts), *keys) == [
-            ("AllReduce", 3, 1.5, 4, total / 3, 2**33 + 4, total),
-            ("AllGather", 1, 0.5, 10, 10.0, 10, 10),
-        ]
-
     def test_buckets_begin_at_their_lower_edge_and_tell_the_spread(self):
         sizes = [2**16 - 1, 2**16, 2**20 - 1, 2**20, 2**24 - 1, 2**24, 8 * GB]
         summary = summary_of(*(call(count=size, datatype=0) for size in sizes), call(count=1, datatype=0, pid=2))
         assert cells("sizes", summary, "bucket", "calls", "least_per_gpu", "most_per_gpu") == [
             ("<64KiB", 2, 1, 1), ("64KiB–1MiB", 2, 0, 2), ("1MiB–16MiB", 2, 0, 2), (">16MiB", 2, 0, 2),
-        ]  # fmt: skip
-
-    def test_kinds_of_calls_are_counted_by_op_count_and_datatype(self):
-        summary = summary_of(call(), call(), call(datatype=9), call(count=20), call("Send"))
-        assert cells("calls", summary, "calls", "op", "count", "datatype", "bytes") == [
-            (1, "AllReduce", 20, "fp32", 80), (2, "AllReduce", 10, "fp32", 40), (1, "AllReduce", 10, "bf16", 20),
-            (1, "Send", 10, "fp32", 40),
         ]  # fmt: skip
 
     def test_a_datatype_of_unknown_size_is_a_call_and_no_bytes(self):
@@ -119,16 +102,6 @@ class TestRanks:
         init(1, rank=0), init(2, rank=1, device=1), init(1, "0xc2", rank=0, ranks=8, name="0xaa"),
         call(pid=1, op_count=1), call(pid=1, op_count=10), call(pid=2, op_count=9),
     )  # fmt: skip
-
-    def test_communicators_tell_which_ranks_called_how_often(self):
-        keys = ("communicator", "ranks", "in_log", "calls", "least_per_rank", "most_per_rank", "total_bytes")
-        named, unused = cells("communicators", summary_of(*self.LINES), *keys)
-        assert named == ("0xfe", 2, "0-1", 3, 1, 2, 120)
-        assert unused[:4] == ("0xaa", 8, "0", 0)
-
-    def test_ranks_tell_their_gpu_and_last_op_count_as_the_log_writes_it(self):
-        found = cells("ranks", summary_of(*self.LINES), "rank", "pid", "device", "last_op_count")
-        assert found == [(0, 1, 0, "a"), (1, 2, 1, "9"), (0, 1, 0, None)]
 
     def test_one_process_with_two_gpus_is_two_gpus_whatever_stands_before_its_calls(self):
         begins = init(comm="0xc1", rank=0, device=0), init(comm="0xc2", rank=1, device=1)
@@ -174,13 +147,6 @@ class TestSteps:
         assert row["avg_step"] == pytest.approx((6.08 + 6.1 + 7) / 3 * 1e9)
         assert (row["avg_tflops"], row["min_tflops"], row["max_tflops"]) == (1250, 1249, 1251)  # 47 tells none
         assert rows("steps", summary_of(call())) == []
-
-    def test_iterations_are_there_one_by_one_and_each_once(self):
-        text = "steps: {} loss: {} iter time (s): {} samples/sec: {}"
-        lines = text.format(10, 2.5, "0.500", 16.0), text.format(20, 2.25, "0.250", 32.0)
-        summary = summary_of("[Rank 0] step=10, skipped=0, lr=[0.001]", *lines)
-        found = cells("iterations", summary, "epoch", "iteration", "step_time", "tflops", "loss", "lines")
-        assert found == [(None, 10, 0.5e9, None, 2.5, 2), (None, 20, 0.25e9, None, 2.25, 1)]
 
     def test_more_iterations_than_a_table_holds_are_told(self, monkeypatch):
         monkeypatch.setattr("nsystui.questions.nccl_log.summary._MOST_ITERATIONS", 3)
@@ -239,11 +205,6 @@ class TestSequences:
     def test_a_pointer_used_again_begins_another_sequence(self):
         found = call_sequences(LogReader().read(stream(USED_AGAIN)))
         assert [(each.member.communicator, len(each)) for each in found] == [("0x1", 1), ("0x2", 2)]
-
-    def test_arrays_can_be_looked_at_as_numpys(self):
-        (found,) = call_sequences(LogReader().read(stream(tuple(call(op_count=n) for n in range(5)))))
-        assert np.frombuffer(found.op_counts, np.uint64).tolist() == [0, 1, 2, 3, 4]
-        assert np.frombuffer(found.kinds, np.uint32).tolist() == [0] * 5
 
 
 # What the lines of the initialisation tell: rings, trees, transports
@@ -387,22 +348,6 @@ class TestOthers:
         summary = summary_of(*began(0, 1, "12 coll channels, 16 p2p channels, 2 p2p channels per peer"))
         keys = ("collective", "collnet", "nvls", "p2p", "per_peer")
         assert cells("channels", summary, *keys) == [(12, None, None, 16, 2)]
-
-    def test_phases_of_the_initialisation_name_the_slowest_rank(self):
-        times = "Init timings - ncclCommInitRank: rank {} nranks 2 total {} (kernels 0.10, bootstrap {})"
-        spent = [said(0, times.format(0, "0.50", "0.40")), said(1, times.format(1, "1.50", "0.2"))]
-        found = {row["phase"]: row for row in rows("init", summary_of(*initialised(0, 1), *spent))}
-        assert list(found) == ["total", "kernels", "bootstrap"]
-        assert (found["total"]["avg"], found["total"]["max"], found["total"]["slowest"]) == (1e9, 1.5e9, 1)
-        assert (found["bootstrap"]["min"], found["bootstrap"]["slowest"]) == (0.2e9, 0)
-
-    def test_versions_and_environment_are_counted_by_process_and_mixed_versions_are_a_problem(self):
-        lines = [said(rank, "NCCL version 2.27.7+cuda13.0") for rank in (0, 1, 2)]
-        lines += [said(0, "NCCL_IB_HCA set by environment to mlx5_0.")]
-        found = cells("settings", summary_of(*lines), "name", "value", "processes", "hosts")
-        assert found == [("NCCL version", "2.27.7+cuda13.0", 3, 2), ("NCCL_IB_HCA", "mlx5_0", 1, 1)]
-        assert problems(*lines) == []
-        assert problems(*lines, "1: NCCL version 2.19.3+cuda12.3") == ["several versions of NCCL"]
 
     def test_network_devices_have_their_speed_in_bytes(self):
         lines = [

@@ -32,7 +32,6 @@ from nsystui.base.answer import TableAnswer
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty, by_of, is_of, powers_of_two
 from nsystui.questions.nccl.listing import nccl_listing
 from nsystui.questions.nccl.names import BUCKETS
@@ -100,12 +99,6 @@ def mixed(open_, tmp_path_factory) -> Opened:
 @pytest.fixture(scope="module")
 def payload(open_, tmp_path_factory) -> Opened:
     return open_(payload_export(tmp_path_factory.mktemp("payload") / "payload.sqlite"))
-
-
-@pytest.fixture(scope="module")
-def plain(open_, tmp_path_factory) -> Opened:
-    """The same without payloads."""
-    return open_(payload_export(tmp_path_factory.mktemp("plain") / "plain.sqlite", json=False))
 
 
 @pytest.fixture(scope="module")
@@ -222,16 +215,6 @@ class TestSummary:
         assert told["AllGather"] == ["<64KiB", 65_535, None]
         assert told["ncclGroupEnd"] == told["ncclCommInitRankConfig"] == [None, None, None]
 
-    @pytest.mark.campaign
-    def test_the_share_is_of_all_kernels(self, job):
-        kernels = kernel_summary(job.session, EVERYTHING, Names.SHORT)
-        of_nccl = sum(share for name, share in values(kernels, "name", "share") if name.startswith("nccl"))
-        told = [share for what, share in values(job.summary(), "what", "share") if what == KERNEL]
-        assert sum(told) == pytest.approx(of_nccl)
-        # A name filter leaves rows out and changes no share.
-        one = values(job.summary(EVERYTHING.with_name("allgather")), "what", "share")[0]
-        assert one in values(job.summary(), "what", "share")
-
     @pytest.mark.parametrize(
         ("durations", "row"),
         [
@@ -291,16 +274,6 @@ class TestSelection:
         assert set(job.summary(Selection(streams=frozenset({999}))).cells("what")) == {CALL}
         assert set(job.summary(Selection(devices=frozenset({0}))).cells("what")) == {KERNEL, CALL}
 
-    def test_names_are_those_of_kernels_calls_and_collectives(self, payload):
-        def found(text: str) -> set[tuple[Any, ...]]:
-            return set(values(payload.summary(EVERYTHING.with_name(text)), "what", "collective"))
-
-        assert found("allreduce") == {(KERNEL, "AllReduce"), (CALL, "AllReduce")}
-        assert found("ncclDev") == {(KERNEL, name) for what, name in found("!zzz") if what == KERNEL}
-        assert found("/^ncclGroup/") == {(CALL, "ncclGroupStart"), (CALL, "ncclGroupEnd")}
-        assert (KERNEL, "SendRecv") not in found("!sendrecv")
-        assert (CALL, "Send") in found("!sendrecv")
-
 
 class TestListing:
     def test_a_kernel_and_its_call_lead_to_each_other(self, job):
@@ -356,13 +329,6 @@ class TestListing:
 
 
 class TestNotes:
-    def test_sizes_that_are_not_in_the_export(self, plain):
-        assert EXPORT_COMMAND == "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
-        assert plain.summary().notes == (
-            f"no message sizes: they are not in the export, but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)",
-            "paired 6 of 6 NCCL kernels with their calls",
-        )
-
     @pytest.mark.campaign
     def test_notes_name_the_ranks_they_are_about(self, open_, tmp_path):
         paths = (

@@ -16,7 +16,7 @@ from synthetic.writing.writer import PUSH_POP, START_END
 from nsystui.base.answer import record
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.questions.nvtx.chains import UNKNOWN
-from nsystui.questions.nvtx.listing import kernels_of, nvtx_summary, nvtx_tree_table
+from nsystui.questions.nvtx.listing import kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import NodeKind, TreeGrouping, template
 from nsystui.questions.nvtx.ranges import NvtxRanges
 from nsystui.questions.nvtx.tree import Node, NodeMaker, NvtxTree, Order
@@ -228,13 +228,6 @@ def test_without_cuda_the_gpu_columns_are_unknown_not_zero_and_a_moment_selects_
     )
 
 
-def test_without_ranges_there_is_a_note_and_no_node(session_of):
-    tree = tree_of(session_of(program(launches=[((1, 2), (3, 4))])))
-    assert tree.roots() == list(tree.search(NameFilter("x"))) == []
-    table = nvtx_tree_table(tree)
-    assert len(table) == 0 and any("-t nvtx" in note for note in table.notes)
-
-
 @pytest.mark.campaign
 def test_a_whole_cuda_graph_is_projected(session_of):
     def fill(export: Export) -> None:
@@ -440,19 +433,6 @@ def ranks(export: Export) -> None:
     export.launch((3, 4), (50, 70), thread=worker)
 
 
-@pytest.mark.campaign
-def test_threads_or_everything_can_be_merged(session_of):
-    session = session_of(ranks, ranks)
-    by_rank = tree_of(session, by="rank")
-    assert [(node.rank, node.total) for node in by_rank.roots()] == [(0, 30), (1, 30)]
-    (work,) = by_rank.children(by_rank.roots()[0])
-    assert (work.count, work.rank, work.thread) == (2, 0, None)
-    (everything,) = tree_of(session, by=TreeGrouping.ALL).roots()
-    assert (everything.count, everything.total, everything.rank, everything.thread) == (4, 60, None, None)
-    with pytest.raises(ValueError, match="galaxy"):
-        tree_of(session, by="galaxy")
-
-
 def test_a_process_that_is_no_task_is_named_by_its_pid(session_of):
     def fill(export: Export) -> None:
         training(export)
@@ -500,30 +480,6 @@ def test_ids_are_stable_and_lead_back(session_of):
     assert (tree.ancestors(single), tree.path(single)) == ((step.id, singles.id), ("step *", single.name))
     with pytest.raises(IndexError):
         tree.node(10_000)
-
-
-@pytest.mark.campaign
-def test_ranks_and_threads_stand_above_the_paths(session_of):
-    tree = tree_of(session_of(ranks, training))
-    first, second = tree.roots()
-    assert [(node.label, node.kind, node.rank, node.thread) for node in (first, second)] == [
-        (f"rank {number}", NodeKind.RANK, number, None) for number in (0, 1)
-    ]
-    assert (first.count, first.total, first.self_total, first.gpu_total, first.gpu_ops) == (2, 30, None, 30, 2)
-    threads = tree.children(first)
-    names = [f"thread {PID + 1} worker", f"thread {PID} main"]
-    assert [(node.label, node.kind) for node in threads] == [(name, NodeKind.THREAD) for name in names]
-    (work,) = tree.children(threads[0])
-    assert (work.total, work.depth, work.rank, work.thread) == (20, 2, 0, threads[0].thread)
-    assert labels(tree.children(second)) == ["step * (3)"]  # its only thread has no level of its own
-    assert tree.parent(work) == threads[0]
-    # A search walks from top to bottom.
-    paths = [("rank 0", names[0]), ("rank 0", names[0], "work"), ("rank 0", names[1], "work")]
-    paths.append(("rank 1", "step *", "forward"))
-    assert [tree.path(tree.node(number)) for number in tree.search(NameFilter("w"))] == paths
-    assert tree.path(work) == paths[1]
-    (inside,) = tree.search(NameFilter("step 2"))
-    assert tree.node(inside).name == "step *"
 
 
 def test_nodes_are_found_again_by_their_names(session_of):
@@ -590,53 +546,6 @@ def test_the_gpu_work_of_a_range_says_what_launched_it(session_of):
     assert [tuple(row[key] for key in keys) for row in rows] == [(150, 100, *same), (260, 11, *same)]
     assert work.sorted_by("duration", False).page(0, 1)[0][1] == 11
     assert len(kernels_of(ranges, 1)) == 0
-
-
-def test_the_summary_has_the_words_of_nsys(session_of):
-    def fill(export: Export) -> None:
-        export.range(0, 10, "a")
-        export.range(20, 40, "a")
-        export.range(50, None, "open", style=START_END)
-        export.writer.nvtx_mark(export.main, 150, "the last time of the table")
-        export.launch((160, 170), (200, 900))
-
-    answer = nvtx_summary(session_of(fill), Selection())
-    assert [column.header for column in answer.columns] == [
-        "Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)",
-        "Style", "Range",
-    ]  # fmt: skip
-    open_row, closed_row = answer.rows
-    assert open_row[1:] == (100, 1, 100.0, 100.0, 100, 100, 0.0, "StartEnd", "open")
-    assert closed_row[1:7] == (30, 2, 15.0, 15.0, 10, 20)
-    assert open_row[0] == pytest.approx(100 * 100 / 130)
-
-
-@pytest.mark.campaign
-def test_the_summary_takes_selection_and_folding(session_of):
-    calls = [(number * 10, number * 10 + 5, f"aten::mm, op_id = {number}") for number in range(4)]
-    session = session_of(program(*calls, (100, 120, "step")), training)
-    answer = nvtx_summary(session, Selection(tasks=frozenset({Task(0, PID << 24 | 1 << 48)})), fold_suffixes=True)
-    assert [(row[-1], row[2]) for row in answer.rows] == [("aten::mm", 4), ("step", 1)]
-    assert answer.total == 7  # step 0 to 2, data and forward are of the other report
-    filtered = nvtx_summary(session, Selection(window=Window(0, 20)).with_name("aten"))
-    assert [row[-1] for row in filtered.rows] == ["aten::mm, op_id = 0", "aten::mm, op_id = 1"]
-
-
-@pytest.mark.campaign
-def test_the_table_is_the_tree_in_order(session_of):
-    tree = tree_of(session_of(ranks, training))
-    table = nvtx_tree_table(tree)
-    assert (table.name, len(table), table.total) == ("nvtx", 5, 5)
-    keys = ("path", "level", "rank", "thread", "gpu_total", "gpu_ops")
-    assert [tuple(row[key] for key in keys) for row in table.records()] == [
-        ("work", 0, 0, PID + 1, 20, 1),
-        ("work", 0, 0, PID, 10, 1),
-        ("step * (3)", 0, 1, PID, 363, 6),
-        ("step * (3) › forward", 1, 1, PID, 363, 6),
-        ("step * (3) › data", 1, 1, PID, None, 0),
-    ]
-    assert len(nvtx_tree_table(tree, depth=1)) == 3
-    assert nvtx_tree_table(tree_of(session_of(ranks, ranks), by="all")).rows[0][-2:] == (None, None)
 
 
 def test_sums_beyond_double_precision_stay_exact(session_of):

@@ -12,7 +12,7 @@ import pytest
 from support import native_count, session_over, shared
 from synthetic import ExportWriter
 from synthetic.demo import CaptureSession as Capture
-from synthetic.demo import Process, TrainingJob
+from synthetic.demo import Process
 from synthetic.writing.writer import ERROR, INFO, WARNING
 
 from nsystui.base.answer import TableAnswer
@@ -45,21 +45,6 @@ def gpu_process(export: ExportWriter, pid: int, *spans: tuple[int, int]) -> Proc
     for number, (start, end) in enumerate(spans, 1):
         export.kernel(process, 0, 7, start, end, name="saxpy(float *)", correlation_id=number)
     return process
-
-
-@pytest.mark.campaign
-def test_the_demo_job_is_described(opened: Opener, tmp_path: Path):
-    session = opened(*TrainingJob(ranks=2, steps=1, layers=1, stall_ms=1).write(tmp_path / "llama-70b"))
-    facts = facts_of(session)
-    assert (facts.title, facts.commands, facts.gpu_models) == ("llama-70b", ("python",), ("NVIDIA H100 80GB HBM3",))
-    assert (facts.reports, facts.ranks, len(facts.hosts), facts.gpus) == (2, 2, 2, 2)
-    assert (facts.nsys_versions, facts.schema_versions) == (("2026.2.1.210",), ("3.25.0",))
-    assert (facts.driver_versions, facts.cuda_versions) == (("580.95.05",), ("13.0",))
-    assert facts.clocks_aligned and facts.rank_source in ("NCCL communicator", "captured environment")
-    starts = [report.metadata.session_start_utc or 0 for report in session.reports]
-    assert (facts.session_start, facts.start_spread) == (min(starts), max(starts) - min(starts))
-    assert facts.duration is not None
-    assert facts.duration >= facts.events.end - facts.events.start > 0
 
 
 def test_no_report_is_no_job(opened: Opener):
@@ -190,32 +175,6 @@ def contents(session: Session, table: str) -> tuple[object, ...]:
     return tuple(found[key] for key in ("rows", "reports", "first", "last", "record"))
 
 
-def test_contents_list_every_event_table(complaining: Session):
-    assert "processes" not in contents_table(complaining).cells("table")
-    assert contents(complaining, "kernels") == (3, 3, 0, 100, None)
-    metrics = (0, 0, None, None, "record with `nsys profile --gpu-metrics-devices=all`")
-    assert contents(complaining, "gpu_metrics") == metrics
-    *said, record = contents(complaining, "diagnostics")
-    assert said == [7, 2, 5, 90]
-    assert record is not None, "one of the three has none"
-
-
-def test_contents_of_a_range_that_was_never_closed(opened: Opener, tmp_path: Path):
-    with ExportWriter(tmp_path / "a.sqlite") as export:
-        thread = export.thread(export.process(1), 1, "main")
-        export.nvtx_range(thread, 10, 20, "closed")
-        export.nvtx_range(thread, 70, None, "open")
-    assert contents(opened(export.path), "nvtx_ranges")[2:4] == (10, 70)
-
-
-def test_two_real_ranks_on_two_nodes(opened: Opener):
-    session = opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"))
-    facts = facts_of(session)
-    assert (facts.title, facts.ranks, len(facts.hosts), facts.gpus) == ("alcf-allgather", 2, 2, 2)
-    assert (facts.clocks_aligned, facts.start_spread) == (True, 151276815)
-    assert (facts.rank_source, tasks_of(session).cells("rank")) == ("captured environment", [0, 4])
-
-
 @pytest.mark.parametrize(
     ("name", "gpu", "model"),
     [
@@ -235,22 +194,3 @@ def test_a_real_export_in_which_cuda_was_traced_and_nothing_ran(opened: Opener):
     assert (row["busy_percent"], row["kernels"], row["api_calls"]) == (None, None, None)
     table = diagnostics_table(session, Selection())
     assert sum(table.cells("count")) == native_count(*shared("no-gpu-work-2025.6"), "DIAGNOSTIC_EVENT") == 25
-
-
-@pytest.mark.campaign
-def test_a_real_export_without_kernels(opened: Opener):
-    session = opened(*shared("no-kernel-table"))
-    assert (facts_of(session).gpus, facts_of(session).gpu_models) == (0, ())
-    (row,) = tasks_of(session).records()
-    assert (row["busy_percent"], row["kernels"], row["api_calls"]) == (None, None, 2)
-    table = diagnostics_table(session, Selection())
-    assert sum(table.cells("count")) == 235
-    assert "Not all CUDA events might have been collected." in table.notes[0]
-
-
-def test_two_real_ranks_in_one_report(opened: Opener):
-    session = opened(*shared("h100-2rank-moe-before"))
-    table = tasks_of(session)
-    assert table.cells("kernels") == [1993, 2017]
-    assert [round(share, 1) for share in table.cells("busy_percent")] == [91.3, 89.1]
-    assert facts_of(session).gpus == 2

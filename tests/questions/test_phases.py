@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import random
 from collections.abc import Sequence
 from contextlib import closing
@@ -94,15 +92,6 @@ class TestNames:
     def test_a_name_tells_a_phase(self, name, phase):
         code = phase_named(name)
         assert (PHASES[code] if code >= 0 else None) == phase
-
-    @pytest.mark.campaign
-    def test_names_are_kept_with_the_steps(self, forward, tmp_path, capsys):
-        forward.export.close()
-        told = ["prefill" if one == PREFILL else "decode" if one == DECODE else "mixed" for one in ORDER]
-        for _ in range(2):  # computed, and found in the cache
-            assert main(["steps", str(forward.export.path), "--every", "--format", "csv"]) == 0
-            found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-            assert [row["Phase"] for row in found] == told
 
     def test_slow_steps_are_so_among_those_of_their_phase(self, server):
         server.forward_all()
@@ -201,14 +190,6 @@ class TestKernels:
         assert found[Task(0, server.process.global_id)] == [0, 1] * 3
         assert all(set(phases) == {-1} for task, phases in found.items() if task.process != server.process.global_id)
 
-    @pytest.mark.campaign
-    def test_they_are_found_again_in_the_cache(self, server, capsys):
-        self.steps(server, {"eager": [(FLASH, MS)]}, {"replayed": [(FLASH, MS)]}).export.close()
-        for choice in ([], [], ["--step-range", r"^step (\d)"], ["--steps-by", "nvtx"]):
-            assert main(["steps", str(server.export.path), "--budget", "--format", "csv", *choice]) == 0
-            found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-            assert [row["Phase"] for row in found] == ["prefill", "decode"] * 3
-
 
 class TestTable:
     @pytest.mark.campaign
@@ -273,37 +254,6 @@ class TestTable:
 
 
 class TestGraphs:
-    @pytest.fixture
-    def export(self, server: Server) -> Path:
-        for number in range(4):
-            server.step(f"step {number}", [(FLASH, MS), (GEMM, 2 * MS)], [(GEMM, MS)] * 5 if number % 2 else ())
-        server.export.close()
-        return server.export.path
-
-    def table(self, export: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, str]]:
-        assert main(["kernels", str(export), "--names", "full", *options, "--format", "csv"]) == 0
-        return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-
-    def test_kernels_are_replayed_or_launched_one_by_one(self, export, capsys):
-        found = self.table(export, capsys, "--by", "graph")
-        keys = ("CUDA Graph", "Instances", "Instances (%)", "Total Time (ns)", "Time (%)")
-        assert [[row[key] for key in keys] for row in found] == [
-            ["eager", "8", "44.4", str(12 * MS), "54.5"],
-            ["replayed", "10", "55.6", str(10 * MS), "45.5"],
-        ]
-
-    def test_shares_are_of_the_kernels_of_a_step(self, export, capsys):
-        found = self.table(export, capsys, "--by", "step,graph")
-        keys = ("Step", "CUDA Graph", "Instances", "Instances (%)")
-        assert sorted([row[key] for key in keys] for row in found) == [
-            ["0", "eager", "2", "100.0"],
-            ["1", "eager", "2", "28.6"],
-            ["1", "replayed", "5", "71.4"],
-            ["2", "eager", "2", "100.0"],
-            ["3", "eager", "2", "28.6"],
-            ["3", "replayed", "5", "71.4"],
-        ]
-
     def test_graphs_that_were_traced_as_a_whole_are_told(self, server, capsys):
         server.step("step 0", eager=[(GEMM, MS)])
         server.graph((server.now, server.now + US), (server.now + 2 * US, server.now + MS))

@@ -23,7 +23,6 @@ from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.collectives.waiting import collective_kinds, collective_operations
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.ranks.heat import PARTS, Merge, RankMap, scaled, time_map
-from nsystui.questions.ranks.overview import task_table
 from nsystui.questions.ranks.steps import (
     NO_GAP,
     StepTimes,
@@ -125,9 +124,9 @@ class TestStepTimes:
 
 
 @pytest.fixture(scope="module")
-def eight(tmp_path_factory):
-    """Eight ranks with a straggler."""
-    job = OpenJob(session_over(*TrainingJob(ranks=8, steps=6, layers=2).write(tmp_path_factory.mktemp("eight"))))
+def job(tmp_path_factory):
+    """Five ranks with a straggler."""
+    job = OpenJob(session_over(*TrainingJob(ranks=5, steps=3, layers=1).write(tmp_path_factory.mktemp("five"))))
     job.align(ClockMode.COLLECTIVES)
     yield job
     job.close()
@@ -139,27 +138,21 @@ class TestTable:
         return rows_of(rank_table(job.session, selection, job.ranks, job.rank_facts(selection)))
 
     @pytest.mark.campaign
-    def test_the_straggler_is_the_odd_one_and_says_why(self, eight):
-        rows = self.rows(eight)
+    def test_the_straggler_is_the_odd_one_and_says_why(self, job):
+        rows = self.rows(job)
         worst = max(rows, key=lambda row: row["wait_caused"])
         assert "late ▲" in worst["odd"] and "wait caused ▲" in worst["odd"]
         assert [row["rank"] for row in rows if row["odd"] and "late" in row["odd"]] == [worst["rank"]]
         assert worst["wait_suffered"] < min(row["wait_suffered"] for row in rows if row is not worst)
 
-    @pytest.mark.campaign
-    def test_the_shares_are_those_of_the_overview(self, eight):
-        overview = rows_of(task_table(eight.session, EVERYTHING, eight.ranks, eight.busy(EVERYTHING)))
-        for key in ("rank", "busy_percent", "exposed_nccl_percent", "idle_percent", "kernels"):
-            assert [row[key] for row in self.rows(eight)] == [row[key] for row in overview]
-
-    def test_only_selected_ranks_have_rows_but_lateness_is_among_all(self, eight):
-        late = {row["rank"]: row["late"] for row in self.rows(eight)}
-        (row,) = self.rows(eight, Selection(tasks=frozenset({eight.ranks[2].task})))
+    def test_only_selected_ranks_have_rows_but_lateness_is_among_all(self, job):
+        late = {row["rank"]: row["late"] for row in self.rows(job)}
+        (row,) = self.rows(job, Selection(tasks=frozenset({job.ranks[2].task})))
         assert row["late"] == late[2] and row["odd"] is None
 
     @pytest.mark.campaign
-    def test_ranks_with_the_same_kernels_are_of_one_model_part(self, eight, tmp_path):
-        assert {row["part"] for row in self.rows(eight)} == {None}
+    def test_ranks_with_the_same_kernels_are_of_one_model_part(self, job, tmp_path):
+        assert {row["part"] for row in self.rows(job)} == {None}
         with closing(OpenJob(session_over(*pipeline_stages(tmp_path).paths))) as job:
             rows = self.rows(job)
             notes = rank_table(job.session, EVERYTHING, job.ranks, job.rank_facts(EVERYTHING)).notes
@@ -194,29 +187,29 @@ class TestCollectiveTables:
     def operations(job: OpenJob, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
         return rows_of(collective_operations(selection, job.ranks, job.collectives()))
 
-    def test_transfer_and_waiting_of_a_kind_are_those_of_its_operations(self, eight):
-        for kind in rows_of(collective_kinds(EVERYTHING, eight.ranks, eight.collectives())):
-            own = [row for row in self.operations(eight) if row["collective"] == kind["collective"]]
+    def test_transfer_and_waiting_of_a_kind_are_those_of_its_operations(self, job):
+        for kind in rows_of(collective_kinds(EVERYTHING, job.ranks, job.collectives())):
+            own = [row for row in self.operations(job) if row["collective"] == kind["collective"]]
             assert kind["operations"] == len(own)
             assert kind["transfer"] == sum(row["transfer"] for row in own)
             assert kind["waiting"] * kind["ranks"] == pytest.approx(sum(row["waiting"] for row in own))
 
-    def test_both_ways_to_tell_who_is_late_agree(self, eight):
-        late = [row for row in self.operations(eight) if row["late_rank"] is not None]
+    def test_both_ways_to_tell_who_is_late_agree(self, job):
+        late = [row for row in self.operations(job) if row["late_rank"] is not None]
         assert late and all(abs(row["late_by"] - row["start_spread"]) < 10_000 for row in late)
 
-    def test_a_filter_and_a_window_choose(self, eight):
-        starts = [row["start"] for row in self.operations(eight)]
-        some = self.operations(eight, Selection(window=Window(starts[3], starts[5])))
+    def test_a_filter_and_a_window_choose(self, job):
+        starts = [row["start"] for row in self.operations(job)]
+        some = self.operations(job, Selection(window=Window(starts[3], starts[5])))
         assert [row["start"] for row in some] == starts[3:5]
-        named = collective_operations(EVERYTHING.with_name("gather"), eight.ranks, eight.collectives())
+        named = collective_operations(EVERYTHING.with_name("gather"), job.ranks, job.collectives())
         assert {row["collective"] for row in rows_of(named)} == {"AllGather"} and named.total == len(starts)
 
 
 class TestStepTables:
-    def test_across_ranks_names_the_slowest(self, eight):
-        every = rows_of(every_step(eight.ranks, eight.steps()))
-        for row in rows_of(steps_across_ranks(eight.ranks, eight.steps())):
+    def test_across_ranks_names_the_slowest(self, job):
+        every = rows_of(every_step(job.ranks, job.steps()))
+        for row in rows_of(steps_across_ranks(job.ranks, job.steps())):
             own = {one["rank"]: one["duration"] for one in every if one["step"] == row["step"]}
             assert row["max"] == max(own.values()) == own[row["slowest"]] and row["spread"] == row["max"] - row["min"]
 
@@ -251,10 +244,10 @@ def test_two_runs_on_one_machine_are_told_apart_by_their_times(tmp_path, opened)
 
 
 class TestMap:
-    def test_over_time_it_is_what_the_gpu_screen_draws(self, eight):
-        busy, window = eight.busy(Selection()), eight.extent()
+    def test_over_time_it_is_what_the_gpu_screen_draws(self, job):
+        busy, window = job.busy(Selection()), job.extent()
         for figure, lane in PARTS.items():
-            shown = time_map(eight.session, Selection(), eight.ranks, busy, window, 20, figure)
+            shown = time_map(job.session, Selection(), job.ranks, busy, window, 20, figure)
             for values, device in zip(shown.values, busy.lanes(window, 20), strict=True):
                 np.testing.assert_array_equal(values, getattr(device, lane))
 

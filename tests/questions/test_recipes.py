@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -19,13 +18,13 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import native, shared
-from synthetic import ExportWriter, illnesses, old_schema_export, simulation_export
+from synthetic import ExportWriter, illnesses, old_schema_export
 from synthetic.writing.writer import BACKTRACE_CALL, DEVICE, PAGEABLE, PINNED
 from triaging import finding, triaged
 
 from nsystui.base.answer import Answer, Unit, iter_rows
 from nsystui.base.errors import UsageError
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection
 from nsystui.questions.algebra.groups import Groups
 from nsystui.questions.answers.answering import ask, draw_map
 from nsystui.questions.counters.network import mean_rate
@@ -33,18 +32,11 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MPI, work_instances
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.queries import statistics
-from nsystui.questions.queries.question import COMPARISON
 from nsystui.questions.recipes import all_recipes, recipe_named, sums
 from nsystui.questions.recipes.kernels import EDGES
 from nsystui.questions.recipes.recipe import RecipeOptions
 from nsystui.store.session import Session
 
-WANTED = """cuda_api_sum, cuda_api_sync, cuda_gpu_kern_sum, cuda_gpu_kern_pace, cuda_gpu_kern_hist,
-cuda_gpu_mem_size_sum, cuda_gpu_mem_time_sum, cuda_gpu_time_util_map, cuda_memcpy_async, cuda_memcpy_sync,
-cuda_memset_sync, diff, gpu_gaps, gpu_metric_util_map, gpu_time_util, mpi_sum, mpi_gpu_time_util_map, nccl_sum,
-nccl_gpu_proj_sum, nccl_gpu_overlap_trace, nccl_gpu_time_util_map, network_traffic_map, nvtx_sum, nvtx_pace,
-nvtx_gpu_proj_sum, nvtx_gpu_proj_trace, nvtx_gpu_proj_pace, osrt_sum, ucx_gpu_time_util_map"""
-COMPUTED = [recipe.name for recipe in all_recipes() if recipe.home != COMPARISON]
 BY_RANK = [recipe.name for recipe in all_recipes() if "by-rank" in recipe.takes and "mpi" not in recipe.name]
 MILLISECOND = 1_000_000
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
@@ -98,42 +90,6 @@ def on_gpu(export: ExportWriter, pid: int) -> Any:
 def job_of(opened, tmp_path) -> Callable[..., OpenJob]:
     """Opens an export that a test fills."""
     return lambda fill: OpenJob(opened(written(tmp_path / "filled.sqlite", fill)))
-
-
-class TestTheListOfThem:
-    def test_it_has_every_recipe_that_was_asked_for_in_alphabetical_order_with_a_line_for_each(self):
-        assert [recipe.name for recipe in all_recipes()] == sorted(
-            WANTED.replace("\n", " ").replace(" ", "").split(",")
-        )
-        assert all(recipe.help and "\n" not in recipe.help for recipe in all_recipes())
-
-    def test_a_name_that_none_has_names_the_one_that_may_be_meant(self):
-        with pytest.raises(UsageError, match="did you mean gpu_gaps"):
-            recipe_named("gpu_gap")
-
-    @pytest.mark.parametrize("names", [COMPUTED[::3], pytest.param(COMPUTED, marks=pytest.mark.campaign)])
-    def test_a_selection_narrows_each(self, job, names):
-        first = job.ranks[1]
-        chosen = EVERYTHING.with_tasks(frozenset({first.task})).with_window(Window(0, 10**12))
-        for name in names:
-            found = table(job, name, chosen)
-            assert {row["rank"] for row in found if "rank" in row} <= {first.rank}, name
-            assert not [row for row in found if row.get("max_rank") not in (None, first.rank)], name
-            nothing = table(job, name, EVERYTHING.with_window(Window(10**13, 10**13 + 1)))
-            measured = [row for row in nothing if any(isinstance(value, float) and value for value in row.values())]
-            assert measured == [], name
-
-    def test_what_mistakes_of_nvidias_are_left_out_is_said(self):
-        said = {recipe.name: " ".join(recipe.differs) for recipe in all_recipes()}
-        assert "swaps received and sent" in said["network_traffic_map"]
-        assert "median of medians" in said["cuda_gpu_kern_sum"]
-        assert "mean of the standard deviations" in said["nvtx_sum"]
-        assert "ncclGroupEnd" in said["nccl_gpu_proj_sum"]
-        assert "more than 100 %" in said["gpu_time_util"]
-        assert all(
-            "correlation id alone" in said[f"cuda_{name}"] for name in ("memcpy_sync", "memcpy_async", "memset_sync")
-        )
-        assert all("missing" in said[name] for name in said if name.endswith("_pace"))
 
 
 def type_two(values: Sequence[int], share: float) -> float:
@@ -480,28 +436,6 @@ class TestPaces:
             assert row["delta_avg"] == (pytest.approx(np.mean(deltas)) if deltas else None)
         assert across[0]["delta_median"] is None
 
-    def test_numbered_ranges_pace_together_and_may_be_named(self, job):
-        default = table(job, "nvtx_pace")
-        assert "step *" in notes(job, "nvtx_pace")
-        assert table(job, "nvtx_pace", name="step *") == default
-        assert len(table(job, "nvtx_pace", name="step 1")) == 1
-        assert len(table(job, "nvtx_gpu_proj_pace", name="step *")) == len(default)
-        filtered = ask(recipe_named("cuda_gpu_kern_pace"), job, EVERYTHING.with_name("flash_fwd"))
-        assert "flash_fwd" in filtered.notes[0], "the filter chooses what paces"
-
-    def test_a_name_that_nothing_has_is_refused_and_one_that_is_close_is_named(self, job):
-        for name, word, meant in (
-            ("cuda_gpu_kern_pace", "no such thing", ""),
-            ("nvtx_pace", "no such thing", ""),
-            ("nvtx_gpu_proj_pace", "no such thing", ""),
-            ("cuda_gpu_kern_hist", "no such thing", ""),
-            ("cuda_gpu_kern_pace", "Flash_fwd_kernl", ": did you mean flash_fwd_kernel?"),
-            ("cuda_gpu_kern_hist", "Flash_fwd_kernl", ": did you mean flash_fwd_kernel?"),
-            ("nvtx_pace", "forwrd", ": did you mean forward?"),
-        ):
-            with pytest.raises(UsageError, match=re.escape(f"is called '{word}'{meant}")):
-                table(job, name, name=word)
-
     @pytest.mark.campaign
     def test_a_kernel_is_found_by_any_of_its_names(self, job, demo_job):
         sql = (
@@ -525,12 +459,6 @@ class TestPaces:
         paths = [written(tmp_path / f"rank{number}.sqlite", fill(name)) for number, name in enumerate(("a()", "b()"))]
         found = table(OpenJob(opened(*paths)), "cuda_gpu_kern_hist", name="b()", by_rank=True)
         assert [(row["rank"], row["name"], row["count"]) for row in found] == [(1, "b()", 1)]
-
-    def test_a_range_is_found_without_its_domain(self, job):
-        (full,) = {label for label in job.nvtx_ranges(EVERYTHING).names if label.endswith(":ncclGroupEnd")}
-        for name in ("nvtx_pace", "nvtx_gpu_proj_pace"):
-            assert table(job, name, name="ncclGroupEnd") == table(job, name, name=full) != []
-            assert notes(job, name, name="ncclGroupEnd").startswith(f"shows {full}")
 
     def test_a_text_of_several_domains_needs_its_domain(self, job_of):
         def fill(export, _, thread):
@@ -627,16 +555,6 @@ class TestMaps:
             assert [drawn.lines[0].mean(number) for number in (0, 1)] == pytest.approx([8e3, 2e5]), bins
             assert [figure.column.unit for figure in drawn.figures] == [Unit.RATE, Unit.RATE, Unit.TICK_RATE]
             assert np.nanmax(drawn.shares(1)) == 1.0, bins
-
-    def test_all_kernels_are_at_least_nccl_and_at_most_both(self, job):
-        for row in table(job, "nccl_gpu_time_util_map"):
-            nccl, compute, both = row["nccl_percent"], row["compute_percent"], row["all_percent"]
-            assert max(nccl, compute) - 1e-6 <= both <= min(100.0, nccl + compute) + 1e-6
-
-    @pytest.mark.campaign
-    def test_a_switch_is_an_adapter_of_its_own(self, opened, tmp_path):
-        job = OpenJob(opened(simulation_export(tmp_path / "switch.sqlite")))
-        assert {row["adapter"] for row in table(job, "network_traffic_map")} == {"mlx5_0", "switch"}
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -14,16 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import session_over
-from synthetic import ExportWriter, empty_export, old_schema_export
+from synthetic import ExportWriter, old_schema_export
 from synthetic.demo import CaptureSession as Capture
 from synthetic.demo import Process, Thread
 from synthetic.writing.writer import BACKTRACE_CALL, PAGEABLE
 
-from nsystui.base.answer import Column, row_batches
-from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.base.selection import Selection, Window
 from nsystui.output.formats import write
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.kernels.summary import kernel_summary
 from nsystui.questions.stats import all_reports, report_of
 from nsystui.questions.stats.cuda_sums import innermost
 
@@ -155,16 +153,6 @@ EXPECTED = {
 
 
 @pytest.mark.campaign
-def test_a_change_of_the_kernel_screen_does_not_reach_the_reports(ranged, monkeypatch):
-    reports = ("cuda_gpu_kern_sum", "cuda_gpu_kern_gb_sum")
-    expected = [[column.header for column in ask(ranged, report).columns] for report in reports]
-    monkeypatch.setattr("nsystui.questions.kernels.summary.NAME", Column("name", header="Kernel", label="kernel"))
-    assert kernel_summary(ranged, EVERYTHING).columns[-1].header == "Kernel"
-    assert [[column.header for column in ask(ranged, report).columns] for report in reports] == expected
-    assert {headers[-1] for headers in expected} == {"Name"}
-
-
-@pytest.mark.campaign
 def test_kernels_stand_behind_the_innermost_range_of_their_call(ranged):
     full = {f"{text}void ns::{name}<int>(float *)" for name, text in EXPECTED.items()}
     base = {f"{text}{name}" for name, text in EXPECTED.items()}
@@ -207,41 +195,6 @@ def test_without_ranges_the_numbers_are_those_of_the_plain_report(made):
     assert "NVTX" in " ".join(ask(session, "cuda_gpu_kern_sum:nvtx-name").notes)
 
 
-@pytest.mark.campaign
-def test_traces_and_sums_of_a_job_agree_on_names(demo_session):
-    summed = {
-        row["Name"]: (int(row["Instances"]), int(row["Total Time (ns)"]))
-        for row in records(demo_session, "cuda_gpu_kern_sum:nvtx-name")
-    }
-    traced: dict[str, list[int]] = defaultdict(list)
-    for row in records(demo_session, "cuda_gpu_trace:nvtx-name"):
-        if row["GrdX"]:
-            traced[row["Name"]].append(int(row["Duration (ns)"]))
-    assert summed == {name: (len(times), sum(times)) for name, times in traced.items()}
-    assert any("/" in name for name in summed)
-    grouped: Counter[str] = Counter()
-    for row in records(demo_session, "cuda_kern_exec_sum:nvtx-name"):
-        grouped[row["Kernel Name"]] += int(row["Count"])
-    assert Counter(names(demo_session, "cuda_kern_exec_trace:nvtx-name")) == grouped
-
-
-def test_a_named_trace_pages_streams_and_sorts_as_one(ranged):
-    answer = ask(ranged, "cuda_gpu_trace:nvtx-name:base")
-    rows = [row for batch in row_batches(answer, 3) for row in batch]
-    assert rows == [row for offset in range(0, len(answer), 3) for row in answer.page(offset, 3)]
-    assert len(rows) == len(answer) == 8
-    name = [column.key for column in answer.columns].index("name")
-    ordered = answer.sorted_by("name", True)
-    assert [row[name] for row in ordered.page(0, 9)] == sorted((row[name] for row in rows), reverse=True)
-    assert list(answer.sorted_by("start", True).page(0, 9)) == rows[::-1]
-
-
-def test_the_name_filter_looks_at_the_kernels_own_name(ranged):
-    for report in ("cuda_gpu_kern_sum:nvtx-name:base", "cuda_gpu_trace:nvtx-name:base"):
-        assert names(ranged, report, Selection(name=NameFilter("step"))) == []
-        assert names(ranged, report, Selection(name=NameFilter("outer"))) == ["step/outer"]
-
-
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """Two reports with the same pids, row numbers and correlation ids; the second is 1 ms later."""
@@ -276,18 +229,6 @@ def test_correlation_ids_of_different_reports_never_meet_and_traces_are_in_job_t
         ("1002001", "21", "second thread"),
     ]
     assert [row["Start (ns)"] for row in records(two, "cuda_gpu_trace")] == ["1050", "2050", "1001051", "1002051"]
-
-
-def test_sums_are_over_all_reports_but_a_kernel_stands_behind_a_range_of_its_own(two):
-    found = {(row["Name"], row["Total Time (ns)"]) for row in records(two, "cuda_gpu_kern_sum:nvtx-name")}
-    assert found == {("first/k", "300"), ("second/k", "302")}
-    assert names(two, "cuda_gpu_trace:nvtx-name") == ["first/k", "first/k", "second/k", "second/k"]
-    assert lines(two, "cuda_gpu_sum") == ["100.0,602,4,150.5,150.5,100,201,57.7,CUDA_KERNEL,k"]
-    called = records(two, "cuda_api_gpu_sum")
-    assert [(row["Category"], row["Operation"], row["Instances"]) for row in called] == [
-        ("CUDA_KERNEL", "k", "4"),
-        ("CUDA_API", "cudaLaunchKernel", "4"),
-    ]
 
 
 def test_correlation_ids_of_different_processes_never_meet(tmp_path, opened):
@@ -373,29 +314,6 @@ def test_memory_operations_alone_are_gpu_work(made):
     assert any("no GPU kernels" in note for note in ask(session, "cuda_gpu_sum").notes)
 
 
-@pytest.mark.campaign
-def test_an_export_without_anything_gives_no_rows(opened, tmp_path):
-    empty = opened(empty_export(tmp_path / "empty.sqlite"))
-    for report in [*CUDA, *(f"{name}:nvtx-name" for name in WITH_RANGES)]:
-        assert (lines(empty, report), len(ask(empty, report))) == ([], 0), report
-    answers = [ask(empty, name).name for name in CUDA]
-    assert len(set(answers)) == len(answers), "no answer is named like another"
-
-
-def test_a_call_has_its_result_and_its_thread(made):
-    filling, open_ = made
-    with filling() as (export, process, _):
-        named = export.thread(process, 5_003, "worker", priority=5)
-        export.api(Thread(process, 5_002, "", process.global_id | 5_002), 200, 230, "cudaGraphLaunch_v10000", 7)
-        export.api(named, 100, 150, "cudaMalloc_v3020", 6, return_value=2)
-        # ThreadNames may name a thread twice (it was renamed); a call stays one row.
-        export.thread(process, 5_003, "worker", priority=5)
-    assert lines(open_(), "cuda_api_trace") == [
-        "100,50,cudaMalloc,2,6,5000,5003,5,worker",
-        "200,30,cudaGraphLaunch_v10000,0,7,5000,5002,,",
-    ]
-
-
 def test_the_second_row_of_a_call_without_a_version_has_its_name(made):
     filling, open_ = made
     with filling() as (export, _, main):
@@ -436,17 +354,6 @@ def test_calls_that_were_recorded_twice_count_as_nsys_counts_them(tmp_path, open
     ranged = records(session, "cuda_gpu_kern_sum:nvtx-name")
     assert sum(int(row["Instances"]) for row in ranged) == 40
     assert {row["Name"].partition("/")[0] for row in ranged} == {f"step {number}" for number in range(4)}
-
-
-def test_a_share_is_one_of_the_time_of_all_categories(demo_session):
-    rows = records(demo_session, "cuda_api_gpu_sum")
-    whole = sum(int(row["Total Time (ns)"]) for row in rows)
-    totals = [int(row["Total Time (ns)"]) for row in rows]
-    assert totals == sorted(totals, reverse=True)
-    for row in rows:
-        assert float(row["Time (%)"]) == pytest.approx(100 * int(row["Total Time (ns)"]) / whole, abs=0.0501)
-    alone = {row["Operation"]: row["Total Time (ns)"] for row in records(demo_session, "cuda_gpu_sum")}
-    assert alone == {row["Operation"]: row["Total Time (ns)"] for row in rows if row["Category"] != "CUDA_API"}
 
 
 def test_reports_are_in_order_and_there_once():

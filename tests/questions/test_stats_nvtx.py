@@ -22,14 +22,10 @@ from synthetic.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, STA
 
 from nsystui.base.answer import Answer
 from nsystui.base.errors import ExportError
-from nsystui.base.kernel_families import family_of
-from nsystui.base.selection import NameFilter, Selection, Window
+from nsystui.base.selection import Selection, Window
 from nsystui.output.formats import write
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.kernels.summary import Names
-from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.questions.stats import report_of
-from nsystui.questions.stats.report import ReportOptions
 from nsystui.store.database import Limits
 from nsystui.store.session import Session
 
@@ -287,27 +283,6 @@ def test_sums_are_over_all_reports_by_name_but_their_threads_and_windows_stay_ap
 
 
 @pytest.mark.campaign
-def test_traces_list_all_reports_in_job_time(session_of):
-    # The second has a range before them, so that the rows are other ones.
-    session = session_of(step_with_kernel, program((-9, -8, "before"), *RANGES, launches=[(20, (30, 60))]))
-    later = 1_000_000
-    keys = ("start", "name", "level", "row", "parent_row", "stack")
-    assert cells(session, "nvtx_pushpop_trace", *keys, "self_time") == [
-        (0, "step", 0, 1, None, ":1", 60),
-        (10, "forward", 1, 2, 1, ":1:2", 40),
-        (later - 9, "before", 0, 1, None, ":1", 1),
-        (later, "step", 0, 2, None, ":2", 60),
-        (later + 10, "forward", 1, 3, 2, ":2:3", 40),
-    ]
-    assert cells(session, "nvtx_gpu_proj_trace", *keys, "gpu_start", "gpu_duration") == [
-        (0, "step", 0, 1, None, ":1", 30, 10),
-        (10, "forward", 1, 2, 1, ":1:2", 30, 10),
-        (later, "step", 0, 2, None, ":2", later + 30, 30),
-        (later + 10, "forward", 1, 3, 2, ":2:3", later + 30, 30),
-    ]
-
-
-@pytest.mark.campaign
 def test_every_report_has_its_own_row_of_what_no_range_launched(session_of):
     def fill(export: Export) -> None:
         export.range(0, 10, "step")
@@ -371,58 +346,6 @@ def test_a_call_counts_only_if_it_and_its_range_are_in_the_window(session_of):
 
 
 @pytest.mark.campaign
-def test_the_name_filter_comes_after_nesting(session_of):
-    session = session_of(step_with_kernel)
-    forward, others = Selection(name=NameFilter("forward")), Selection(name=NameFilter("!forward"))
-    for report, keys, selection, expected in (
-        ("nvtx_pushpop_trace", ("name", "level", "parent_row", "stack"), forward, ("forward", 1, 1, ":1:2")),
-        ("nvtx_gpu_proj_trace", ("name", "level", "stack"), forward, ("forward", 1, ":1:2")),
-        ("nvtx_gpu_proj_sum", ("name", "avg_level"), forward, ("forward", 1.0)),
-        ("nvtx_kern_sum", ("range",), forward, ("forward",)),
-        ("nvtx_pushpop_trace", ("name",), others, ("step",)),
-    ):
-        assert cells(session, report, *keys, selection=selection) == [expected], report
-    outside = session_of(program((0, 10, "step"), launches=[(20, (30, 40))]))
-
-    assert cells(outside, "nvtx_kern_sum", "range", selection=forward) == []
-    assert cells(outside, "nvtx_kern_sum", "range", selection=others) == [(None,)]
-
-
-@pytest.mark.campaign
-def test_tasks_and_devices_narrow_ranges_and_work(session_of):
-    def fill(export: Export) -> None:
-        export.range(0, 100, "step")
-        export.launch(10, (60, 70))
-        export.launch(20, (80, 95), device=1)
-
-    session = session_of(fill, fill)
-    first = Selection(tasks=frozenset({ranked_tasks(session)[0].task}))
-    assert cells(session, "nvtx_gpu_proj_sum", "count", "total", selection=first) == [(1, 35)]
-    assert cells(session, "nvtx_kern_sum", "total", selection=first) == [(25,)]
-    assert cells(session, "nvtx_pushpop_trace", "start", selection=first) == [(0,)]
-    second = Selection(devices=frozenset({1}))
-    assert cells(session, "nvtx_gpu_proj_sum", "count", "total", selection=second) == [(2, 30)]
-    assert cells(session, "nvtx_kern_sum", "total", selection=second) == [(15,), (15,)]
-
-
-@pytest.mark.campaign
-def test_an_open_range_ends_at_the_last_time_of_the_nvtx_table_of_its_report(session_of):
-    def fill(export: Export) -> None:
-        export.range(10, None, "never closed")
-        export.range(20, 30, "inside")
-        export.writer.nvtx_mark(export.threads[1], 500, "the last word")
-        export.launch(400, (600, 900))
-        export.launch(497, (600, 950))  # begins before the last time, but ends after it
-
-    session = session_of(fill, program((0, 5_000, "another")))
-    rows = cells(session, "nvtx_pushpop_trace", "name", "end", "level", "self_time")
-    assert rows[:2] == [("never closed", 500, 0, 480), ("inside", 30, 1, 10)]
-    rows = cells(session, "nvtx_gpu_proj_trace", "name", "duration", "gpu_duration")
-    assert rows == [(None, None, 350), ("never closed", 490, 300)]
-    assert cells(session, "nvtx_sum", "name", "total")[1] == ("never closed", 490)
-
-
-@pytest.mark.campaign
 def test_a_range_that_ended_on_another_thread_contains_nothing(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "request", style=START_END, end_thread=export.threads[1])
@@ -436,69 +359,6 @@ def test_a_range_that_ended_on_another_thread_contains_nothing(session_of):
     shares = [("request", 100, pytest.approx(100 / 1.9)), ("same thread", 90, pytest.approx(90 / 1.9))]
     assert cells(session, "nvtx_startend_sum", "name", "total", "share") == shares
     assert cells(session, "nvtx_pushpop_trace", "name", "level") == [("forward", 0)]
-
-
-@pytest.mark.campaign
-def test_names_carry_their_domain_and_those_of_kernels_are_as_asked_for(session_of):
-    """Launches of whole graphs are not projected but told of."""
-
-    def fill(export: Export) -> None:
-        export.writer.nvtx_domain(export.threads[0], -5, 1, "NCCL")
-        export.range(0, 100, "ncclAllReduce", domain_id=1)
-        export.launch(20, (90, 100), name="void saxpy<(int)1>(float *)")
-        export.launch(40, (110, 130), name="void saxpy<(int)2>(float *)")
-        export.call(50, 60, 9)
-        export.writer.graph_launch(export.process, 0, 7, 70, 80, graph_id=1, graph_exec_id=1, correlation_id=9)
-
-    session = session_of(fill)
-    for report, key in (("nvtx_gpu_proj_sum", "name"), ("nvtx_pushpop_trace", "name"), ("nvtx_gpu_proj_trace", "name")):
-        assert cells(session, report, key) == [("NCCL:ncclAllReduce",)], report
-    keys = ("range", "kernel", "kernel_count")
-    assert cells(session, "nvtx_kern_sum", *keys) == [
-        ("NCCL:ncclAllReduce", f"void saxpy<(int){number}>(float *)", 1) for number in (2, 1)
-    ]
-    assert cells(session, "nvtx_kern_sum:base", *keys) == [("NCCL:ncclAllReduce", "saxpy", 2)]
-    assert report_of("nvtx_kern_sum:mangled")[1] == ReportOptions(names=Names.MANGLED)
-    assert cells(session, "nvtx_gpu_proj_trace", "op_count", "gpu_start") == [(2, 90)]
-    assert ask(session, "nvtx_gpu_proj_sum").notes == (
-        "1 whole CUDA graph launches are not projected, as in nsys stats",
-    )
-
-
-def test_name_trees_and_sorting(session_of):
-    session = session_of(program(*RANGES, (12, 15, "zero"), launches=[(20, (30, 40)), (200, (300, 400))]))
-    trace = ask(session, "nvtx_pushpop_trace")
-    assert [row[-1] for row in trace.page(0, 9)] == ["step", "--forward", "----zero"]
-    assert [row[-1] for row in trace.page(1, 1)] == ["--forward"]
-    assert [row[5] for row in trace.sorted_by("duration", False).page(0, 9)] == ["zero", "forward", "step"]
-    projected = ask(session, "nvtx_gpu_proj_trace")
-    assert [row[0] for row in projected.page(0, 9)] == [None, "step", "forward"]
-    assert [row[0] for row in projected.sorted_by("level", True).page(0, 9)] == ["forward", "step", None]
-    assert [row[0] for row in projected.sorted_by("gpu_duration", True).page(0, 1)] == [None]
-
-
-@pytest.mark.campaign
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("fill", [range_alone, kernel_alone, program()], ids=["range", "kernel", "threads alone"])
-def test_what_an_export_lacks_makes_no_rows(session_of, fill):
-    session = session_of(fill, fill)
-    of_ranges = ("nvtx_sum", "nvtx_pushpop_sum", "nvtx_startend_sum", "nvtx_pushpop_trace")
-    for report in (*of_ranges, "nvtx_gpu_proj_sum", "nvtx_gpu_proj_trace", "nvtx_kern_sum"):
-        answer, is_whole = ask(session, report), fill is range_alone and report in of_ranges
-        assert (len(answer) > 0) == (is_whole and report != "nvtx_startend_sum"), report
-        assert (len(answer.notes) > 0) != is_whole, report
-        assert answer.name == report.replace("_", "-")
-
-
-def test_kernels_of_a_range_add_up_by_family(demo_session):
-    summed: dict[tuple[Any, ...], tuple[int, int]] = {}
-    for row in records(demo_session, "nvtx_kern_sum"):
-        key = (row["range"], row["tid"], family_of(row["kernel"]))
-        count, time = summed.get(key, (0, 0))
-        summed[key] = count + row["kernel_count"], time + row["total"]
-    found = cells(demo_session, "nvtx_kern_sum:family", "range", "tid", "kernel", "kernel_count", "total")
-    assert {row[:3]: row[3:] for row in found} == summed
-    assert {row[2] for row in found} > {"GEMM", "attention", "optimizer"}
 
 
 @pytest.mark.parametrize(

@@ -194,26 +194,6 @@ def test_without_gpu_work_the_words_alone_tell(run):
     assert found.name == "step *"
 
 
-@pytest.mark.campaign
-def test_without_steps_a_note_says_how_to_name_them(run):
-    run.series("range", 3)
-    assert steps_of(run).notes == (
-        "no steps: no numbered NVTX ranges, such as `step 7`, launch half of the GPU's work (--step-range REGEX "
-        "selects the ranges that are steps); the GPU's work does not repeat regularly",
-    )
-
-
-@pytest.mark.campaign
-def test_forward_steps_of_an_inference_server(run):
-    for step, (prefill, decode) in enumerate([(4, 0), (1, 4), (0, 5), (0, 5)]):
-        run.range(
-            f"[Executor] _forward_step {step}: {prefill} ctx reqs, {decode} gen reqs", 100 * step, 100 * step + 90
-        )
-        run.launch(100 * step + 10, 100 * step + 20)
-    (found,) = steps_of(run).of_task.values()
-    assert found.numbers.tolist() == [0, 1, 2, 3]
-
-
 class TestNamed:
     @pytest.mark.campaign
     def test_the_user_may_name_the_ranges(self, run):
@@ -264,22 +244,6 @@ class TestPlaces:
 
 class TestJobs:
     @pytest.mark.campaign
-    def test_every_rank_of_a_job(self, tmp_path, opened):
-        """The kernels of collectives are launched by two threads, and every one lies in its step."""
-        job = OpenJob(opened(*training_job(tmp_path, ranks=2, steps=4, layers=2)))
-        steps = job.steps()
-        found = [(own.name, own.numbers.tolist()) for own in steps.of_task.values()]
-        assert found == [("step *", [0, 1, 2, 3])] * 2
-        assert steps.notes == (
-            "steps are the NVTX ranges `step *` (4 a rank): work belongs to the step that launched it",
-            "33.57 ms of GPU work, 25.0 % of all, was launched outside of steps",  # before the first one
-        )
-        pairing = in_steps(job.pairing(), steps)
-        counts = pairing.kernels.groupby(["rank", "step"], observed=True).size()
-        assert counts.nunique() == 1 and len(counts) == 8 and counts.sum() == len(pairing.kernels)
-        assert pairing.calls["step"].isna().sum() == 4  # two communicators are made in each rank before the first step
-
-    @pytest.mark.campaign
     def test_ranks_without_steps_are_named(self, tmp_path, opened):
         paths = training_job(tmp_path, ranks=2, steps=3, layers=1)
         other = Run(ExportWriter(tmp_path / "rank7.sqlite"))
@@ -302,9 +266,6 @@ class TestGolden:
         assert (found.starts[0], found.ends[0]) == (7_948_364, 35_096_540)
         assert (found.starts[58], found.ends[58]) == (1_785_094_512, 1_814_212_735)
         assert in_steps(job.pairing(), job.steps()).kernels["step"].value_counts().tolist() == [8] * 59
-
-    def test_a_capture_without_numbered_ranges_has_none(self, shared_export, opened):
-        assert not OpenJob(opened(shared_export("h100-2rank-moe-before"))).steps().of_task
 
 
 @pytest.mark.campaign
@@ -357,11 +318,3 @@ def test_operations_of_a_step_are_the_ranges_that_begin_in_one(demo_session):
     job_steps = step_times(job.steps())
     mean = sum(int(one.duration.sum()) for one in job_steps.values()) / steps
     assert rows["forward"]["share"] == pytest.approx(100 * rows["forward"]["gpu"] / mean)
-
-
-def test_operations_of_a_selected_step_are_its_own(demo_session):
-    job = OpenJob(demo_session)
-    task, times = next(iter(step_times(job.steps()).items()))
-    chosen = Selection(window=times.window(1), tasks=frozenset({task}))
-    (one,) = [row for row in operations_of_steps(job, chosen).records() if row["name"] == "step *"]
-    assert (one["count"], one["cpu"]) == (1, int(times.cpu_duration[1]))

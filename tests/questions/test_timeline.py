@@ -11,7 +11,7 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
-from support import edit, native, shared
+from support import edit, native
 from synthetic import ExportWriter
 from synthetic.writing.writer import START_END
 
@@ -20,10 +20,9 @@ from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.events.kinds import EventKind
-from nsystui.questions.events.listing import EVENT_COLUMNS, key_of
+from nsystui.questions.events.listing import EVENT_COLUMNS
 from nsystui.questions.gpu.device_time import BusyParts
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.nccl.names import COLLECTIVES
 from nsystui.questions.nvtx.around import path_at
 from nsystui.questions.timeline.events import (
     EventSpan,
@@ -46,11 +45,9 @@ from nsystui.questions.timeline.lanes import (
     Timeline,
     columns,
 )
-from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_pictures, lane_text
-from nsystui.store import tables
+from nsystui.questions.timeline.picture import LanePicture, lane_pictures, lane_text
 from nsystui.store.session import Session
 
-ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 RANGES = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60)), max_size=8)
 
 
@@ -174,40 +171,6 @@ def covered(ranges: list[tuple[int, int]], low: float, high: float) -> float:
     return total
 
 
-def test_a_closed_rank_is_a_lane_for_each_of_its_gpus(timeline):
-    lanes, is_whole = timeline.lanes(frozenset())
-    assert [lane_label(lane) for lane in lanes] == [f"rank {rank} GPU" for rank in range(4)]
-    assert is_whole and [lane.rank for lane in lanes] == [0, 1, 2, 3]
-
-
-@pytest.mark.campaign
-def test_an_opened_rank_has_its_main_thread_below_its_gpu_and_then_its_streams_by_work(job, timeline, opened_lanes):
-    own = [lane for lane in opened_lanes if lane.rank == 0]
-    first = next(number for number, lane in enumerate(own) if lane.stream is not None)
-    assert lane_label(own[0], True) == "▾ rank 0 GPU"
-    main = own[1:first]
-    assert main and {lane.thread & 0xFFFFFF for lane in main} == {timeline.ranks[0].pid}
-    assert main[-1].is_cpu
-    ranges = [lane.level for lane in main if lane.calls is None and not lane.is_cpu]
-    assert ranges == [*range(len(ranges) - 1), None]  # start/end ranges lie below
-    assert [lane.calls for lane in main if lane.calls is not None] == [EventKind.API, EventKind.OS]
-    streams = stream_lanes(own)
-    spent = [covered([(a, b) for a, b, *_ in operations(job, lane)], -1, 10**18) for lane in streams]
-    assert len(streams) > 1 and spent == sorted(spent, reverse=True)
-    assert [timeline.work(lane).length for lane in streams] == spent
-
-
-@pytest.mark.campaign
-def test_an_opened_rank_shows_mpi_openacc_and_openmp_on_its_threads(tmp_path, opened):
-    session = opened(synthetic.simulation_export(tmp_path / "rank0.sqlite"))
-    timeline, lanes = first_rank(session)
-    lanes = [lane for lane in lanes if lane.calls is not None]
-    assert [lane_label(lane).strip() for lane in lanes] == ["MPI simulation", "OpenACC", "OpenMP"]
-    counts = {EventKind.MPI: session.reports[0].count(tables.mpi_calls), EventKind.OPENACC: 4, EventKind.OPENMP: 4}
-    assert {lane.calls: len(timeline.events(lane).start) for lane in lanes} == counts
-    assert timeline.work(lanes[-1]).length == 2_000_000  # the implicit task lies inside a region
-
-
 @pytest.mark.campaign
 def test_calls_of_no_known_thread_have_no_lane(tmp_path, opened):
     path = synthetic.simulation_export(tmp_path / "rank0.sqlite")
@@ -252,14 +215,6 @@ def test_next_and_previous_visit_every_operation_of_a_lane(job, timeline, opened
         assert seen[len(starts) :] == starts[-2::-1]
         for start in starts[:: max(len(starts) // 7, 1)]:
             assert Neighbours(timeline).find(lane, start, True) == neighbours.find(lane, start, True)
-
-
-def test_a_neighbour_is_a_row_of_the_event_list(timeline, opened_lanes):
-    lane = stream_lanes(opened_lanes)[0]
-    row = Neighbours(timeline).find(lane, 0, True)
-    values = by_key(row)
-    assert (values["rank"], values["device"], values["stream"]) == (0, lane.device, lane.stream)
-    assert key_of(row).kind in (EventKind.KERNEL, EventKind.MEMORY, EventKind.NCCL)
 
 
 def test_the_longest_of_a_span_and_how_many_there_are(job, timeline, opened_lanes):
@@ -343,28 +298,6 @@ def test_matches_are_visited_in_order_of_time_and_lane_and_counted(job, timeline
     assert matches.next_to(*seen[0][:1], opened_lanes[seen[0][1]], forward=False) is None
 
 
-@pytest.mark.campaign
-def test_ranges_of_a_lane_are_named_and_visited_in_order(job, timeline, opened_lanes):
-    lane = opened_lanes[1]
-    level = timeline.events(lane)
-    whole = job.extent()
-    spans = thread_spans(timeline, lane, whole, 10_000_000)
-    assert [span.start for span in spans] == level.start.tolist()
-    assert {"step 0", "step 1", "step 2"} <= {span.name for span in spans}
-    coarse = thread_spans(timeline, lane, whole, 7)
-    width = (whole.end - whole.start) / 7
-    assert [(span.start, span.end) for span in coarse] == [
-        (a, b) for a, b in zip(level.start.tolist(), level.end.tolist(), strict=True) if b - a >= width
-    ]
-    time, seen = whole.start - 1, []
-    while (row := range_next_to(timeline, lane, time, True)) is not None:
-        time = int(row[0])
-        seen.append(time)
-    assert seen == level.start.tolist()
-    assert range_next_to(timeline, lane, seen[1], False)[0] == seen[0]
-    assert range_next_to(timeline, lane, seen[0], False) is None
-
-
 def test_the_path_to_a_moment_is_what_is_open_then(timeline, opened_lanes):
     outer, inner = opened_lanes[1], opened_lanes[2]
     level = timeline.events(inner)
@@ -398,12 +331,6 @@ def test_ranges_that_overlap_are_all_there_and_threads_that_share_a_name_have_th
     overlapping = [lane for lane in lanes if lane.thread & 0xFFFFFF == 4712]
     spans = [span for lane in overlapping for span in thread_spans(timeline, lane, Window(0, 1000), 10)]
     assert {(span.name, span.end) for span in spans} == {("range 0", 1000), ("range 1", 1100)}
-
-
-def test_collectives_are_named_as_such(job, timeline, opened_lanes):
-    spans = long_events(timeline, stream_lanes(opened_lanes), job.extent(), 0).values()
-    names = {span.name for own in spans for span in own if span.category == "nccl"}
-    assert "AllReduce" in names and names <= set(COLLECTIVES)
 
 
 def drawn(count: int, category: list[int], busy: list[float], spans: tuple[EventSpan, ...] = ()) -> str:
@@ -442,15 +369,3 @@ def test_the_table_has_the_operations_of_the_lanes_in_the_window(job, timeline, 
     expected = [(a, b - a) for a, b, *_ in own if a < window.end and b > window.start]
     assert sorted((row[0], row[3]) for row in answer.page(0, 10_000)) == sorted(expected)
     assert answer.name == "timeline"
-
-
-@pytest.mark.campaign
-def test_real_lanes_of_a_job_with_data_loader_threads(opened):
-    (path,) = shared("ddp-a100-rank0of4")
-    timeline, lanes = first_rank(opened(path))
-    labels = [lane_label(lane).strip() for lane in lanes if not lane.is_host]
-    assert labels == ["rank 0 GPU", "stream 7", "stream 16", "stream 20", "stream 17"]
-    assert lanes[1].is_host and lanes[1].thread & 0xFFFFFF == timeline.ranks[0].pid
-    query = "SELECT globalTid, count(DISTINCT start || ' ' || rowid) FROM CUPTI_ACTIVITY_KIND_RUNTIME GROUP BY 1"
-    api = {lane.thread: len(timeline.events(lane).start) for lane in lanes if lane.calls is EventKind.API}
-    assert api == dict(native(path, query))

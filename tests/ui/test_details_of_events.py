@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import WIDE, name_of_screen, press, rested, running, screen_text
+from jobs import WIDE, name_of_screen, press, rested, running
 from support import native
 
 from nsystui.base.answer import Unit
@@ -24,10 +24,6 @@ def step_of(path, correlation_id: int) -> int:
     )
     (name,) = [name for (name,) in found if name.startswith("step ")]
     return int(name.removeprefix("step "))
-
-
-def kernel(path, row: int) -> tuple[int, int]:
-    return native(path, "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid = ?", (row,))[0]
 
 
 @pytest.mark.campaign
@@ -64,19 +60,6 @@ async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache
 
 
 @pytest.mark.campaign
-async def test_a_launch_says_its_step_and_a_kernel_its_full_name(job, cache):
-    async with running(job, cache, WIDE, "2") as (app, pilot):
-        table = app.screen.table
-        rows = table.answer.records()
-        here = next(number for number, row in enumerate(rows) if row["smart"] != row["name"])
-        table.move_to(here)
-        await pilot.pause()
-        assert "".join(rows[here]["name"].split()) in "".join(details(app).split())
-        values = (await press(pilot, "home", "enter", "enter")).screen.values()
-        assert f"step {step_of(job[int(values['rank'])], int(values['correlation_id']))} " in details(app)
-
-
-@pytest.mark.campaign
 async def test_of_one_rank_alone_nobody_came_last(job, cache):
     async with running(job[:1], cache, WIDE, "3", "enter") as (app, _):
         assert "comm " in details(app) and "transfer" not in details(app) and "last" not in details(app)
@@ -90,17 +73,3 @@ async def test_who_came_last_is_said_also_where_the_communicator_is_not_known(sh
         assert {row["rank"] for row in rows} == {0, 1}
         for key in ("home", "down"):
             assert f"rank {last} came last of the open ranks" in details(await press(pilot, key))
-
-
-@pytest.mark.campaign
-async def test_events_show_smart_names_and_keep_full_ones(shared_export, cache):
-    async with running([shared_export("ddp-a100-rank0of4")], cache, WIDE, "2") as (app, pilot):
-        full = str(app.screen.values()["name"])
-        smart = app.job.smart_names()[full]
-        assert smart != full
-        assert any(smart in line for line in screen_text(await press(pilot, "enter"))[:4])  # the way here
-        assert (await press(pilot, "enter")).screen.values()["name"] == full
-        row = next(line for line in screen_text(app) if line.startswith("▸"))
-        assert smart[:20] in row and "void " not in row
-        columns = [column.header for column in app.screen.answer_to_export().columns]
-        assert {"Name", "Smart Name"} <= set(columns)

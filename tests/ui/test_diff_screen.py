@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, rested, running, screen_text, shown
+from jobs import NARROW, WIDE, answer, cells, line_with, name_of_screen, press, rested, running, shown
 from synthetic.demo import TrainingJob
 
 from nsystui.base.answer import NAME, Column, TableAnswer, Unit
@@ -50,112 +49,11 @@ def keys_of(text: str) -> list[str]:
 
 
 @pytest.mark.campaign
-async def test_groups_of_ranks_are_typed(demo_job, cache_directory):
-    async with running(demo_job, cache_directory) as (app, pilot):
-        for text, complaint in (
-            ("0 -- 9", "rank 9 is not open"),
-            ("0-3", "these are all ranks"),
-            ("1 -- 1", "the same ranks twice"),
-            ("a", "write numbers and spans"),
-        ):
-            await pilot.press("X", "end", *["backspace"] * 5, *keys_of(text), "enter")
-            assert name_of_screen(app) == "OverviewScreen", text
-            assert line_with(app, complaint)
-            await pilot.press("escape")
-        await pilot.press("X", "enter")  # a group without another is compared with all others
-        assert line_with(app, "[A] rank 0   [B] ranks 1-3")
-        for key in "17":
-            await pilot.press(key, "X", "end", *["backspace"] * 5, *keys_of("0,1 -- 2-3"), "enter")
-            assert name_of_screen(app) == "DiffScreen" and line_with(app, "[A] ranks 0-1   [B] ranks 2-3")
-
-
-@pytest.mark.campaign
 async def test_enter_on_a_numbered_range_selects_every_number(demo_job, cache_directory):
     async with running(demo_job, cache_directory, NARROW, "x", "down", "x", "v", "v", "v") as (app, pilot):
         place = next(n for n, name in enumerate(cells(app, "name")) if name.endswith("step *"))
         assert (await press(pilot, *["down"] * place, "enter", "enter")).current_mode == "nvtx"
         assert app.selection.name.matches("step 17") and not app.selection.name.matches("data step 17")
-
-
-@pytest.mark.campaign
-async def test_the_tables_of_two_jobs(demo_job, other_job, cache_directory, tmp_path):
-    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        line_with(app, "ctrl+p all commands")
-        assert screen_text(app)[3].startswith("B is ") and sum("B is " in line for line in screen_text(app)) == 1
-        assert "GPU operation time per rank" in cells(app, "what"), "the sides have other numbers of ranks"
-        assert app.screen.row_details()[0] == [cells(app, "what")[0].strip()]
-        target = tmp_path / "out.json"
-        await answer(app, pilot, str(target), "e")
-        found = {row["what"].strip(): row for row in json.loads(target.read_text())}
-        assert found["GPU busy"]["unit"] == "%" and isinstance(found["GPU busy"]["a"], float)
-
-        for name in (
-            "kernels",
-            "families",
-            "nvtx",
-            "nccl",
-            "memory",
-            "api",
-            "functions",
-            "calltree",
-            "steps",
-            "summary",
-        ):
-            assert line_with(await press(pilot, "v"), f"[{name}]") and len(app.screen.table.answer)
-            assert any("B is " in line for line in screen_text(app)) == (name == "summary"), name
-            if name == "nccl":
-                assert app.screen.row_details()[0] == [app.screen.values()["collective"]]
-        assert (await press(pilot, "V")).screen.name_of_table == "steps"
-        assert (await press(pilot, "number_sign")).screen.name_of_table == "nvtx"
-        assert "step 0" in " ".join(cells(app, "name"))
-        assert "step *" in " ".join(cells(await press(pilot, "number_sign"), "name"))
-
-        assert (await press(pilot, "V", "V")).screen.name_of_table == "kernels" and line_with(app, "A/rank")
-        assert not any("█" in fact or "more ▲" in fact for facts in app.screen.row_details() for fact in facts)
-        count = len(app.screen.table.answer)
-        assert 0 < len((await press(pilot, "/", *"nccl", "enter")).screen.table.answer) < count
-        assert line_with(app, 'filter "nccl"') and all("nccl" in name for name in cells(app, "name"))
-        assert len((await press(pilot, "escape")).screen.table.answer) == count
-
-        before = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
-        assert line_with(await press(pilot, "x"), "[A] after   [B] before")
-        after = dict(zip(cells(app, "name"), cells(app, "difference"), strict=True))
-        assert after == pytest.approx({name: -change for name, change in before.items()})
-
-        text = "\n".join(screen_text(await press(pilot, "ctrl+p")))
-        assert "swap A and B" in text and "– view" not in text
-        await pilot.press(*"swap")
-        assert name_of_screen(await press(pilot, "enter")) == "DiffScreen" and app.screen.sides[0].label == "before"
-
-
-@pytest.mark.campaign
-async def test_a_row_opens_in_either_job_and_esc_goes_back_to_the_comparison(
-    demo_job, other_job, cache_directory, tmp_path
-):
-    async with comparing([demo_job, other_job], cache_directory) as (app, pilot):
-        line_with(await press(pilot, "r"), "A and B cannot be changed here")
-        name = cells(await press(pilot, "v"), "name")[0]
-        totals = {side: cells(app, f"sum_{side}")[0] for side in "ab"}
-        for side in ("b", "a", "b"):
-            await pilot.press("enter", "backspace", side, "enter")
-            assert name_of_screen(app) == "KernelsScreen" and cells(app, "name") == [name]
-            assert cells(app, "total") == [totals[side]]
-            assert f"{side.upper()}: {'after' if side == 'b' else 'before'}" in screen_text(app)[0]
-            assert name_of_screen(await press(pilot, "escape")) == "DiffScreen"
-
-        assert line_with(await press(pilot, *["tab"] * 6), "[functions]")
-        sizes = [abs(change) for change in cells(app, "difference")]
-        assert sizes == sorted(sizes, reverse=True) and sizes[0]
-        name, samples = cells(app, "full_name")[0], cells(app, "own_samples_b")[0]
-        await pilot.press("enter", "backspace", "b", "enter")
-        assert name_of_screen(app) == "HostScreen" and cells(app, "full_name") == [name]
-        assert cells(app, "own")[0] >= samples  # in the table, those between the first step and the last
-        assert line_with(await press(pilot, "escape", "tab"), "[calltree]") and cells(app, "parent")[0] == 0
-        target = tmp_path / "tree.csv"
-        await answer(app, pilot, str(target), "e")
-        assert "Total Difference per Step (ns)" in target.read_text().splitlines()[0]
-
-        assert name_of_screen(await press(pilot, "1")) == "OverviewScreen" and app.job is app.sides[0].job
 
 
 def test_bars_go_to_both_sides_and_are_as_long_as_the_difference():

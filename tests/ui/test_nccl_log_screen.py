@@ -85,18 +85,6 @@ class TestTables:
             line_with(await press(pilot, "b", "b", "b", "enter"), "2 without a name ranks")
             assert len(app.screen.table.answer) == 2
 
-    async def test_a_filter_is_for_all_tables_and_esc_takes_it_away(self, log):
-        async with open_logs(log) as (app, pilot):
-            assert (await answer(app, pilot, "/(/", "slash")).screen.prompt.is_open and app.screen.words is None
-            line_with(await answer(app, pilot, "allr"), "1 of 2 rows")
-            assert 'filter "allr"' in screen_text(app)[1]
-            line_with(await press(pilot, "b"), "1 of 2 rows")
-            line_with(await press(pilot, "escape"), "2 of 2 rows")
-            assert "filter" not in screen_text(app)[1]
-            line_with(await press(pilot, "escape"), "nothing to go back to")
-            await answer(app, pilot, "/^AllG/", "f")
-            line_with(app, 'none of the 2 rows has the words "/^AllG/": Esc takes the filter away')
-
     async def test_keys_while_the_log_is_read_anew_wait_for_it(self, log):
         async with open_logs(log) as (app, pilot):
             await answer(app, pilot, "Reduce", "slash")
@@ -128,17 +116,6 @@ class TestKeys:
             line_with(app, "not read: ")
             assert "gone.log: no such file" in " ".join(screen_text(app)) and app.nccl_log.calls == 14
             assert (await press(pilot, "e")).screen.prompt.value == "nccl-log-ops.csv"
-
-    async def test_keys_that_cannot_act_say_so_and_are_not_in_the_help(self, log):
-        async with open_logs(log, size=WIDE) as (app, pilot):
-            for key in "trDT":
-                app.screen.say("")
-                line_with(await press(pilot, key), "the selection is of exports")
-            line_with(await press(pilot, "2"), "--nccl-log")
-            assert name_of_screen(app) == "NcclLogScreen"
-            line_with(await press(pilot, "question_mark"), "next and previous grouping")
-            for absent in ("NVTX tree", "select ranks", "time window"):
-                assert not has(app, absent)
 
 
 class TestReading:

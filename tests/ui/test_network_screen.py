@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from jobs import WIDE, line_with, press, rested, running, screen_text, shows
+from jobs import WIDE, line_with, press, running, screen_text, shows
 from support import edit, native
 from synthetic import training_job
 
@@ -37,22 +37,6 @@ async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_vie
         assert max(np.nanmax(one.bins) for one in host.metrics if one.unit == "B/s") == 1
         line_with(await press(pilot, *["down"] * 9), "network adapters")
         assert "of a host" in screen_text(await press(pilot, "o"))[-1]
-
-
-async def test_send_waits_stand_below_the_slow_collectives_of_their_host(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "4") as (app, pilot):
-        app.screen.choose("Metrics", 4)
-        hosts = [gpu for gpu in (await rested(pilot)).screen.picture.gpus if gpu.is_host]
-        assert len(hosts) == len({one.metadata.host for one in app.job.session.reports})
-        line_with(app, "slow NCCL")
-        assert all(host.metrics[-1].label == "wait mlx5_0" for host in hosts)
-        kernels = app.job.pairing().kernels
-        longest = kernels.loc[(kernels["end"] - kernels["start"]).idxmax()]
-        (name,) = (one.metadata.host for one in app.job.session.reports if one.index == longest["report"])
-        slow = next(host.metrics[0] for host in hosts if host.title == name)
-        window, middle = app.screen.picture.window, (longest["start"] + longest["end"]) // 2
-        assert slow.label == "slow NCCL" and 0 < slow.mean < 100
-        assert slow.bins[int((middle - window.start) * len(slow.bins) // (window.end - window.start))] > 0
 
 
 @pytest.mark.campaign

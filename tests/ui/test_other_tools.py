@@ -11,22 +11,6 @@ from jobs import NARROW, answer, becomes_text, kept_at_work, last_line, name_of_
 from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import NsystuiApp
 from nsystui.ui.screens.kernels import KernelsScreen
-from nsystui.ui.screens.other_tools import ncu_lines
-
-
-async def test_u_shows_the_command_of_a_kernel_and_copies_it(demo_job, cache_directory):
-    async with running(demo_job[:1], cache_directory, NARROW, "2", "u") as (app, pilot):
-        assert name_of_screen(app) == "NcuScreen"
-        shown = app.screen.commands[0]
-        assert ncu_lines([shown])[-1].startswith("copied the command, if")
-        assert ncu_lines([shown] * 2)[-1].startswith("copied the 2 commands, if")
-        assert shown.count is None and app.clipboard == f"{shown.command}\n"
-        await pilot.press("escape", "enter")
-        starts = [int(row[0]) for row in app.screen.table.answer.sorted_by("start", False).page(0, 100)]
-        await pilot.press("down", "u")
-        place = starts.index(app.screen_stack[-2].values()["start"])
-        assert name_of_screen(app) == "NcuScreen" and place
-        assert "--launch-count 1" in app.clipboard and f"--launch-skip {place} " in app.clipboard
 
 
 @pytest.mark.campaign

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
-import statistics
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import jobs
 import pytest
@@ -21,19 +18,17 @@ from jobs import (
     line_with,
     name_of_screen,
     press,
-    resize,
     running,
     screen_text,
 )
-from synthetic import HOSTILE_NAMES, cpu_only_export, hostile_names_export, whole_graph_export
-from synthetic.demo import TrainingJob
+from synthetic import HOSTILE_NAMES, hostile_names_export, whole_graph_export
 
 from nsystui.cli import main
 from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Session
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.pictures import overview_lines
-from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked, time_lines
+from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked
 from nsystui.ui.screens.overview import OverviewScreen
 
 HEAVY = ("pandas", "numpy", "sqlalchemy", "duckdb", "adbc_driver_sqlite")
@@ -49,40 +44,6 @@ def test_nothing_heavy_is_imported_before_the_first_window():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
     assert "nsystui.ui.screens.overview" in imported and imported.isdisjoint(HEAVY)
-
-
-@pytest.mark.campaign
-async def test_it_tells_what_ran_where_the_time_went_and_which_kernels(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, NARROW) as (app, pilot):
-        facts = line_with(app, "4 ranks")
-        assert "2 hosts" in facts and "4× H100 80GB HBM3" in facts and "nsys 2026.2.1" in facts
-        assert all(glyph in line_with(app, "GPU time") for glyph in "█▒▄░")
-        parts = line_with(app, "■ compute")
-        assert all(word in parts for word in ("▒ exposed NCCL", "▄ memory", "░ idle"))
-        assert "2 Krn" in screen_text(app)[0]  # the other screens and their keys
-        assert line_with(app, "! ranks 1, 3") and "d shows" in line_with(app, "1 more remark")
-        assert overview(app).ranks.row_count == 4 and line_with(app, "Ranks  3 of 4")
-        assert line_with(app, "nccl")
-        picture, shown = overview(app).picture, float(line_with(app, "over time").split()[-2])
-        place = [column.key for column in picture.tasks.columns].index("busy_percent")
-        assert shown == pytest.approx(sum(row[place] for row in picture.tasks.rows) / 4, abs=0.06)
-        assert picture.spent.time == 4 * (picture.facts.events.end - picture.facts.events.start)
-
-        copied = replace(picture.spent, memory=picture.spent.memory_only + picture.spent.time // 10)
-        lines = time_lines(replace(picture, spent=copied), None, None, 120, 1, True)
-        assert any("memory" in text and "(hidden 10.0 %)" in text for line in lines for text, _ in line)
-
-        spent, line = overview(await resize(pilot, *WIDE)).picture.spent, line_with(app, "GPU time")
-        width = sum(line.count(glyph) for glyph in "█▒▄▆░")
-        parts = (spent.kernels, spent.exposed_nccl, spent.memory_only, spent.idle)
-        for part, glyph in zip(parts, "█▒▄░", strict=True):
-            assert line.count(glyph) == pytest.approx(width * part / spent.time, abs=1)
-
-        await resize(pilot, 190, 36)
-        shares = [float(one) for one in re.findall(r"([0-9.]+) %", line_with(app, "idle      "))]
-        assert sum(shares) == pytest.approx(float(line_with(app, "░ idle").split("░ idle")[1].split()[0]), abs=0.2)
-        title = screen_text(app)[0]
-        assert "4 ranks" in title and "nsys 2026.2.1" in title and "6 Events" in title
 
 
 def test_a_stack_is_as_high_as_the_sum_of_its_parts():
@@ -108,61 +69,6 @@ async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, ca
                 continue
             assert screen.ranks.size.height + screen.kernels.size.height + len(screen.head.texts) + 4 == size[1]
             assert any(line.startswith("▸") and " 15 " in line for line in screen_text(app))
-
-
-@pytest.mark.campaign
-async def test_enter_opens_a_rank_for_every_screen_or_a_kernel(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "S") as (app, pilot):  # start-up is left out and comes back
-        assert app.selection.window is not None and "start-up" not in line_with(app, "idle   ")
-        assert "no start-up in the selected time" in jobs.last_line(await press(pilot, "S"))
-        assert (await press(pilot, "escape")).selection.is_everything
-
-        assert name_of_screen(await press(pilot, "down", "down", "enter")) == "KernelsScreen"
-        assert screen_text(app)[1].startswith("rank 2 ")
-        assert overview(await press(pilot, "1")).ranks.row_count == 1
-        assert name_of_screen(await press(pilot, "escape")) == "KernelsScreen"
-        assert (await press(pilot, "escape")).selection.is_everything and overview(app).ranks.row_count == 4
-
-        name = overview(await press(pilot, "tab", "down")).kernels.current_values["name"]
-        assert name_of_screen(await press(pilot, "enter")) == "KernelInstancesScreen" and app.screen.kernel == name
-        assert overview(await press(pilot, "escape", "tab")).table is overview(app).ranks
-
-
-@pytest.mark.campaign
-async def test_the_table_with_the_focus_is_exported_and_sorted(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, pilot):
-        screen = overview(app)
-        assert screen.answer_to_export().name == "overview"
-        await pilot.press("s", "s")
-        assert screen.ranks.sorted_by == ("rank", True)
-        await pilot.press("tab", "s", "s")
-        assert screen.answer_to_export().name == "kernels"
-        assert screen.row_to_copy() == (screen.kernels.answer.columns, screen.kernels.current_row)
-        assert screen.kernels.sorted_by is not None and screen.ranks.sorted_by == ("rank", True)
-
-        before = len(screen.picture.strips[0])
-        screen.ranks.sort_by("nccl_percent")
-        await pilot.pause()
-        first = screen.ranks.current_values["rank"]
-        await resize(pilot, 110, 36)
-        assert len(screen.picture.strips[0]) == before - 10, "the strip is binned anew"
-        assert screen.ranks.sorted_by == ("nccl_percent", True) and screen.ranks.current_values["rank"] == first
-
-
-@pytest.mark.campaign
-async def test_without_gpu_work_it_says_so_and_leads_to_what_there_is(tmp_path):
-    async with running([cpu_only_export(tmp_path / "cpu.sqlite")], tmp_path / "cache") as (app, pilot):
-        assert "nsys profile -t cuda" in line_with(app, "no GPU work in this export")
-        assert line_with(app, "No GPU work was recorded; there is:")
-        row = line_with(app, "▸     3  node001")
-        assert "–" in row and "0.0 %" not in row and [row[2] for row in overview(app).kernels.answer.page(0, 20)]
-        assert name_of_screen(await press(pilot, "tab", "enter")) != "OverviewScreen"
-
-        line_with(await press(pilot, "4"), "nsys profile -t cuda")
-        assert (await press(pilot, "+", "m", "space", "enter", "o", "e", "y", "left")).is_running
-        await pilot.press("escape", "1")
-        for keys in ("4v", "4vvv"):  # the map of ranks, efficiency
-            line_with(await press(pilot, "4", *keys), "no GPU work in this export")
 
 
 @pytest.mark.campaign
@@ -285,52 +191,9 @@ async def test_while_reports_join_what_is_there_is_said_to_be_so_far(demo_job, t
 
 
 @pytest.mark.campaign
-async def test_two_tasks_in_one_report_are_two_ranks(shared_export, cache_directory):
-    async with running([shared_export("h100-2rank-moe-before")], cache_directory) as (app, _):
-        assert "2 ranks · 1 file" in line_with(app, "2 ranks")
-        assert "91.3" in line_with(app, "▸     0") and "89.1" in line_with(app, "      1  modal")
-
-
-@pytest.mark.campaign
 async def test_runs_without_a_common_clock_are_measured_each_over_its_own_events(shared_export, cache_directory):
     paths = [shared_export(f"h100-2rank-moe-{when}") for when in ("before", "after")]
     async with running(paths, cache_directory) as (app, pilot):
         assert line_with(app, "clocks not aligned") and line_with(app, "share no clock")
         assert not any("over time" in line for line in screen_text(app))
         line_with(await press(pilot, "4", "v", "v", "v"), "share no clock")
-
-
-@pytest.mark.campaign
-async def test_real_runs_say_that_there_is_no_kernel_table_or_that_graphs_take_nearly_all_of_the_time(
-    shared_export, cache_directory
-):
-    async with running([shared_export("no-kernel-table")], cache_directory) as (app, pilot):
-        assert "CUDA was traced" in line_with(app, "no GPU work") and "37,392" in line_with(app, "OS runtime")
-        assert "[OS runtime]" in screen_text(await press(pilot, "tab", "enter"))[2]
-    async with running([shared_export("cuda-graphs")], cache_directory) as (app, _):
-        spent = overview(app).picture.spent
-        assert spent.graph / spent.busy > 0.99 and spent.percent(spent.busy) > 99
-
-
-@pytest.mark.findings
-@pytest.mark.campaign
-async def test_ranks_show_their_steps_and_how_often_they_were_late(written_once, cache_directory):
-    async with running(written_once("paces", TrainingJob(layers=8).write), cache_directory) as (app, pilot):
-        expected = app.job.rank_facts(app.selection)
-        for size in ((80, 24), (120, 36), (200, 60)):
-            heading = line_with(await resize(pilot, *size), "busy %")
-            assert all(word in heading for word in ("compute", "exposed", "idle", "step", "late")), size
-        values = app.screen.ranks.answer.records()
-        for row in values:
-            (item,) = (item for item in app.job.ranks if item.rank == row["rank"])
-            assert row["late"] == expected.lateness[item.task].late
-            assert row["step"] == pytest.approx(statistics.median(expected.steps[item.task].duration.tolist()))
-        assert max(values, key=lambda row: row["late"])["rank"] == 2
-
-
-@pytest.mark.findings
-@pytest.mark.campaign
-async def test_few_ranks_stand_above_the_kernels_which_have_the_whole_width(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE) as (app, _):
-        ranks, kernels = app.screen.ranks.region, app.screen.kernels.region
-        assert ranks.bottom <= kernels.y and kernels.width == ranks.width == 120

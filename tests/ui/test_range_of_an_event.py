@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from jobs import NARROW, WIDE, line_with, name_of_screen, press, running, screen_text
-from support import edit, native
-from synthetic import training_job
+from support import native
 
 from nsystui.ui.screens import nvtx as nvtx_screen
 
@@ -50,6 +49,7 @@ async def test_from_a_kernel_its_call_a_launch_and_the_timeline_to_the_same_rang
         assert shown_range(await press(pilot, "w"))[0]
 
 
+@pytest.mark.campaign
 async def test_a_range_of_a_list_is_shown_itself_also_beyond_the_first_page_of_its_siblings(job, cache, monkeypatch):
     monkeypatch.setattr(nvtx_screen, "PAGE", 3)
     async with running(job, cache, NARROW, "5", "v", "enter", "down") as (app, pilot):
@@ -70,13 +70,3 @@ async def test_a_range_of_a_list_is_shown_itself_also_beyond_the_first_page_of_i
             if line.node.id in outline.opened:
                 inside = [one for one in outline.lines if line.node.id in outline.tree.ancestors(one.node)[-1:]]
                 assert len(inside) == line.node.child_count
-
-
-@pytest.mark.campaign
-async def test_rows_that_are_sums_and_events_in_no_range_say_so(written_once, tmp_path):
-    (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
-    edit(path, "UPDATE NVTX_EVENTS SET end = start WHERE end IS NOT NULL")
-    async with running([path], None, NARROW, "2", "w") as (app, pilot):
-        line_with(app, "w goes from an event to the NVTX range around it")
-        line_with(await press(pilot, "enter", "enter", "w"), "no NVTX range is around this event")
-        assert name_of_screen(app) == "EventsScreen"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jobs import WIDE, line_with, name_of_screen, press, rested, running, shows
+from jobs import WIDE, line_with, name_of_screen, press, running, shows
 from synthetic.demo import TrainingJob
 
-from nsystui.questions.recipes import all_recipes, recipe_named
+from nsystui.questions.recipes import recipe_named
 from nsystui.ui.palette import words_of
 
 pytestmark = pytest.mark.campaign
@@ -23,26 +22,6 @@ def job(written_once: Callable[..., list[Path]]) -> list[Path]:
 
 def offered(app) -> list[str]:
     return [option.hit.text for option in app.screen.query_one("CommandList").options if option.hit]
-
-
-async def open_recipe(app, pilot, name: str, *keys: str) -> Any:
-    """The action of the palette for a recipe, after these keys."""
-    (await press(pilot, *keys)).screen.open_question(recipe_named(name))
-    return await rested(pilot)
-
-
-async def test_the_palette_offers_every_recipe_with_what_it_answers(job, cache_directory):
-    async with running(job, cache_directory, WIDE, "ctrl+p") as (app, pilot):
-        assert name_of_screen(app) == "Palette"
-        recipes = [words_of(one) for one in all_recipes()]
-        assert [one for one in offered(app) if one in recipes] == recipes
-        assert name_of_screen(await press(pilot, "ctrl+p")) != "Palette"
-        await pilot.press("ctrl+p", *"gaps")
-        assert words_of(recipe_named("gpu_gaps")) in offered(app)
-        line_with(await open_recipe(app, pilot, "gpu_gaps", "escape"), "recipe › gpu_gaps")
-        line_with(app, "none here: when a GPU was idle for long")
-        await pilot.resize_terminal(5, 2)
-        assert name_of_screen(await press(pilot, "ctrl+p", "pagedown", "pageup", "pagedown", "escape")) != "Palette"
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,6 @@ def records(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def of_selection(app: NsystuiApp) -> str:
-    return screen_text(app)[1]
-
-
 @pytest.mark.campaign
 async def test_a_graph_launch_offers_the_list_of_what_it_launched(tmp_path):
     async with running([node_graph_export(tmp_path / "graph.sqlite")], None, WIDE, "6", "slash") as (app, pilot):
@@ -47,23 +43,6 @@ async def test_a_graph_launch_offers_the_list_of_what_it_launched(tmp_path):
             await pilot.press("n")
         assert (await press(pilot, "c")).screen.query_one(WindowTable).row_count == 10
         assert (await press(pilot, "down", "enter")).screen.values()["kind"] == "kernel"
-
-
-@pytest.mark.campaign
-async def test_filter_and_ranks_are_one_for_all_screens_and_esc_takes_them_back(job, cache):
-    async with running(job, cache, WIDE, "2", "slash") as (app, pilot):
-        await answer(app, pilot, "/(/")  # a bad one is told in the prompt and changes nothing
-        assert app.screen.prompt.is_open
-        assert (await press(pilot, "escape")).selection.is_everything
-        await answer(app, pilot, "nccl", "slash")
-        assert 'filter "nccl"' in of_selection(app) and " of " in of_selection(app)
-        assert all("nccl" in name.lower() for name in cells(app, "name"))
-        assert 'filter "nccl"' in of_selection(await press(pilot, "6"))
-        assert "nccl" in str(app.screen.values()["name"]).lower()
-        assert of_selection(await press(pilot, "escape", "escape")).startswith("all ranks · all time")
-        assert "rank 1" in of_selection(await answer(app, pilot, "1", "2", "r"))
-        assert set(cells(await press(pilot, "b"), "rank")) == {1}
-        assert (await answer(app, pilot, "7", "r")).screen.prompt.is_open
 
 
 @pytest.mark.campaign
@@ -99,25 +78,6 @@ async def test_the_cursor_stays_on_its_row_when_rows_are_sorted_or_computed_anew
         assert app.selection.tasks is not None
         opened = (await press(pilot, "5", "down", "right", "down")).screen.node()
         assert (await press(pilot, "s", "s")).screen.node() == opened
-
-
-@pytest.mark.campaign
-async def test_events_are_searched_in_both_directions(job, cache):
-    async with running(job, cache, WIDE, "6", "slash") as (app, pilot):
-        await answer(app, pilot, "step 0")
-        assert "no correlation id" in last_line(await press(pilot, "c"))
-        first = (await answer(app, pilot, "cudaMalloc", "home", "slash")).screen.table.cursor_row
-        assert app.screen.values()["name"] == "cudaMalloc"
-        assert (await press(pilot, "n", "N")).screen.table.cursor_row == first
-        assert (await press(pilot, "slash")).screen.prompt.value == ""
-        last = (await press(pilot, "escape", "home", "N")).screen.table.cursor_row  # on from the other end
-        assert app.screen.values()["name"] == "cudaMalloc" and last > first
-        assert (await press(pilot, "n")).screen.table.cursor_row == first
-        kind = app.screen.values()["kind"]
-        assert (await press(pilot, "right_square_bracket")).screen.values()["kind"] == kind
-        assert app.screen.table.cursor_row > first
-        assert (await answer(app, pilot, "400ms", "colon")).screen.values()["start"] >= 400_000_000
-        jobs.line_with(await answer(app, pilot, "qqqq", "slash"), 'no event has "qqqq" in its name')
 
 
 @pytest.mark.campaign
@@ -312,20 +272,6 @@ async def test_a_jump_that_another_key_overtakes_goes_where_that_key_says(job, c
         monkeypatch.setattr(app, "switch_mode", overtaken)
         for key in ("L", "w"):
             assert (await press(pilot, key)).current_mode == "gpu" and app.return_code is None
-
-
-@pytest.mark.campaign
-async def test_every_table_has_the_details_of_its_row(job, cache):
-    async with running(job, cache) as (app, pilot):
-        for keys in (("2",), ("enter",), ("3",), ("5", "down"), ("6",), ("7",)):
-            await pilot.press(*keys)
-            for size in ((200, 60), (120, 36), (80, 24)):
-                pane, table = (await resize(pilot, *size)).screen.pane, app.screen.table
-                name = getattr(app.screen, "kernel", table.current_values[table.name_key])
-                assert (name[:20] if name else "rank 0") in pane.lines[0], (keys, size)
-                assert pane.region.right <= size[0] and pane.region.bottom < size[1]
-                beside, below = pane.region.x >= table.region.right, pane.region.y >= table.region.bottom
-                assert beside if size[0] >= 150 else below, (keys, size)
 
 
 @pytest.mark.campaign
