@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 
-import jobs
 import pytest
-from jobs import NARROW, WIDE, becomes_text, kept_at_work, line_with, press, resize, running, screen_text, shows, tap
-from synthetic.demo import TrainingJob
+from jobs import WIDE, becomes_text, kept_at_work, line_with, press, resize, running, screen_text, shows, tap
 
 from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Computation
@@ -40,13 +38,6 @@ async def test_the_map_of_many_ranks_has_half_a_row_for_each_or_a_line_for_two(m
 
 
 @pytest.mark.campaign
-async def test_the_map_marks_the_rank_that_is_unlike_the_others(tmp_path):
-    job = TrainingJob(ranks=6, steps=6, layers=8, gpu_metrics=False).write(tmp_path)
-    async with running(job, None, WIDE, "4", "v") as (app, _):
-        assert [number for number, lane in enumerate(app.screen.chart.lanes) if "◂" in lane.value] == [2]
-
-
-@pytest.mark.campaign
 async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, cache_directory, monkeypatch):
     may_answer, ask = threading.Event(), RanksScreen.ask
     monkeypatch.setattr(RanksScreen, "ask", lambda *args: may_answer.wait(60) and ask(*args))
@@ -62,9 +53,3 @@ async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, c
         await rest()
         assert not any("computing" in line for line in screen_text(app))
         line_with(app, "4 of 4 ranks")
-
-
-async def test_one_rank_is_written_as_one_row(job, cache, tmp_path):
-    async with running(job[:1], cache, NARROW, "7") as (app, pilot):
-        await jobs.answer(app, pilot, str(tmp_path / "ranks.csv"), "e")
-        assert "wrote 1 row to ranks.csv" in jobs.last_line(app)

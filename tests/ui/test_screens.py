@@ -28,7 +28,7 @@ from nsystui.ui.screens.nvtx import NvtxScreen
 from nsystui.ui.screens.timeline import TimelineScreen
 from nsystui.ui.widgets.window_table import WindowTable
 
-REAL, FEW = real_exports(of_every_kind=True), ("schema2021-no-metadata",)
+REAL = real_exports(of_every_kind=True)
 
 
 def records(text: str) -> list[dict[str, str]]:
@@ -111,6 +111,7 @@ async def test_a_bar_of_many_ranges_is_the_mean_of_neighbours(tmp_path):
         assert lane.notes[-1][1] == f"a bar: mean of {together}" and min(bins) >= 0.75
 
 
+@pytest.mark.campaign
 async def test_e_writes_what_the_command_prints_byte_for_byte(job, cache, tmp_path, capsys):
     cases = (
         ("1", "csv", ("overview",)),
@@ -186,10 +187,7 @@ async def test_a_broken_file_leaves_the_others_open_and_alone_ends_the_program(j
 @pytest.mark.skipif(not REAL, reason="the real exports are not on this machine")
 @pytest.mark.parametrize(
     ("number", "path"),
-    [
-        pytest.param(number, path, id=path.stem, marks=() if path.stem in FEW else pytest.mark.campaign)
-        for number, path in enumerate(REAL)
-    ],
+    [pytest.param(number, path, id=path.stem, marks=pytest.mark.campaign) for number, path in enumerate(REAL)],
 )
 async def test_every_screen_opens_on_real_exports_and_answers_keys(number, path, cache_directory):
     async with running([path], cache_directory, ((120, 36), (80, 24))[number % 2]) as (app, pilot):
