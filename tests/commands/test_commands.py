@@ -115,11 +115,6 @@ class TestFiles:
         said = refused("kernels", tmp_path / "notes.sqlite", tmp_path / "missing.sqlite")
         assert said.splitlines()[-1] == "nsystui: no export could be opened"
 
-    def test_what_the_exports_lack_is_status_3_with_what_to_record(self, run, tmp_path):
-        done = run("kernels", synthetic.cpu_only_export(tmp_path / "cpu.sqlite"), "--format", "csv")
-        assert (done.status, done.out.count("\n")) == (3, 1)
-        assert done.err == "nsystui: note: no GPU kernels in this export: record with `nsys profile -t cuda`\n"
-
     def test_a_report_is_answered_with_the_command_that_exports_it(self, refused, tmp_path):
         (tmp_path / "rank0.nsys-rep").write_bytes(b"QUADD")
         command = "nsys export -t sqlite --include-json=true --include-blobs=true -o rank0.sqlite"
@@ -302,11 +297,6 @@ class TestWords:
     def test_a_value_before_two_hyphens_is_no_job(self, refused, demo_job):
         """As everywhere, ``--`` ends the options where no file stands before it."""
         assert "terminal" in refused("--theme", "dark", "--", demo_job[0])
-
-    @pytest.mark.campaign
-    def test_two_jobs_on_one_line_are_compared(self, run, demo_job):
-        two = (demo_job[0], "--", demo_job[1])
-        assert run(*two).out == run("diff", *two).out != ""
 
     def test_a_window_without_events_says_when_there_are_some(self, run, demo_job):
         first = min(row["start_ns"] for row in run("events", demo_job[0], "--format", "json").json)

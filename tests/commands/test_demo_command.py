@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from disks import small_disk
 from support import native
-from triaging import ids, triaged
 from update_demo import JOBS
 
 WORDS = ("demo", "--write-only", "--directory")
@@ -47,12 +46,6 @@ def test_the_exports_have_the_rows_that_their_writer_writes(run, tmp_path, name)
     assert [Path(path).name for path in unpacked] == [path.name for path in written]
     for ours, theirs in zip(unpacked, written, strict=True):
         assert dump(Path(ours)) == dump(theirs), "run python tests/update_demo.py"
-
-
-@pytest.mark.campaign
-def test_triage_warns_of_the_stall_the_step_that_it_slows_and_the_straggler(run, tmp_path):
-    paths = list(map(Path, run(*WORDS, tmp_path / "job").out.splitlines()))
-    assert ids(triaged(*paths)) == {"idle-gaps", "slow-steps", "straggler"}
 
 
 def test_it_never_writes_over_what_is_there_nor_where_it_cannot(refused, tmp_path):

@@ -9,8 +9,6 @@ from statistics import median
 
 import pytest
 from support import native, native_count
-from synthetic.demo.kineto import ENDING, write_trace
-from triaging import finding, ids, told, triaged
 from update_demo import JOBS
 
 from nsystui.questions.steps.phases import DECODE, MIXED, PREFILL
@@ -89,14 +87,6 @@ def test_each_phase_has_its_steps_and_the_host_bounds_decoding_alone(table, demo
     assert float(decode["Exposed of Idle (%)"]) > 75
 
 
-@pytest.mark.campaign
-def test_one_prefill_is_slow_on_every_rank(table, demo_server):
-    found = {row["Phase"]: int(row["Slow Steps"]) for row in table("steps", *demo_server, "--phases")}
-    assert found == {"all": JOB.ranks, PREFILL: JOB.ranks, DECODE: 0, MIXED: 0}
-    slow = [row["Step"] for row in table("steps", *demo_server, "--every") if row["Slow"]]
-    assert slow == [str(JOB.slow_step)] * JOB.ranks
-
-
 def test_decode_steps_replay_their_graph_with_one_launch_each_and_the_others_launch_all(table, demo_server):
     found = {row["CUDA Graph"]: int(row["Instances"]) for row in table("kernels", *demo_server, "--by", "graph")}
     launches = JOB.ranks * len(FAMILIES[DECODE])
@@ -123,28 +113,6 @@ def test_decode_steps_replay_their_graph_with_one_launch_each_and_the_others_lau
 
 
 @pytest.mark.campaign
-def test_small_all_reduces_are_of_another_library_than_large_ones(table, demo_server):
-    found = [row for row in table("nccl", *demo_server, "--by", "backend") if row["What"] == "kernel"]
-    decodes = JOB.ranks * len(FAMILIES[DECODE])
-    eager = JOB.ranks * (JOB.steps - len(FAMILIES[DECODE]))
-    assert {(row["Backend"], row["Collective"]): int(row["Count"]) for row in found} == {
-        ("custom all-reduce", "AllReduce"): decodes * 2 * JOB.layers,
-        ("NCCL", "several"): decodes + eager * 2 * JOB.layers,
-    }
-    assert {row["Overlapped (%)"] for row in found} == {"0.0"}
-
-
-@pytest.mark.campaign
-def test_streams_are_of_graphs_and_kernels_of_nccl_and_of_copies(table, demo_server):
-    found = {(row["Rank"], row["Kind"]): int(row["Operations"]) for row in table("streams", *demo_server)}
-    eager = JOB.steps - len(FAMILIES[DECODE])
-    for rank in map(str, range(JOB.ranks)):
-        assert found[rank, "communication"] == eager * 2 * JOB.layers
-        assert found[rank, "copies"] == JOB.steps
-        assert found[rank, "mixed"] > len(FAMILIES[DECODE]) * len(JOB.graph)
-
-
-@pytest.mark.campaign
 def test_late_launches_block_compute_more_than_communication_does(table, demo_server):
     parts = {row["Part"]: row for row in table("budget", *demo_server, "--by", "step")}
     assert int(parts["iteration"]["Iterations"]) == JOB.ranks * JOB.steps
@@ -155,43 +123,3 @@ def test_late_launches_block_compute_more_than_communication_does(table, demo_se
     assert int(parts["GPU idle"]["Total (ns)"]) == idle
     inside = sum(map(time_without_compute_in_graphs, demo_server))  # what runs next there, no launch tells
     assert int(parts["unresolved"]["Total (ns)"]) == pytest.approx(inside, rel=0.01)
-
-
-@pytest.mark.campaign
-def test_triage_names_the_host_the_slow_prefill_and_the_exposed_all_reduces_and_nothing_else(table, demo_server):
-    found = triaged(*demo_server)
-    assert found.summary.partition("blocked most by ")[2].startswith("late launches")
-    assert ids(found) == {"host-bound", "slow-steps", "exposed-communication"}
-    bound = finding(found, "host-bound")
-    told(bound, "The host bounds decode: ", f"of {JOB.ranks * len(FAMILIES[DECODE])} decode steps")
-    starved = [
-        int(row["Launch-starved (ns)"]) for row in table("steps", *demo_server, "--budget") if row["Phase"] == DECODE
-    ]
-    assert bound.cost == round(sum(starved) / JOB.ranks)
-    idle = sum(steps[number][1] for steps in map(idle_of_each_step, demo_server) for number in FAMILIES[DECODE])
-    assert 0.7 < bound.cost * JOB.ranks / idle < 1  # the rest of the idle time lies between the kernels of graphs
-    told(finding(found, "slow-steps"), f"(number {JOB.slow_step})", "median step of the same phase")
-    told(
-        finding(found, "exposed-communication"), "100 % of all communication time", f"{2 * JOB.layers} AllReduce a step"
-    )
-
-
-def test_nvlink_is_measured_by_the_responses_user_data_and_no_network_adapter_is(table, demo_server):
-    found = {row["Metric"]: float(row["Mean"]) for row in table("metrics", demo_server[0])}
-    links = {name: mean for name, mean in found.items() if name.startswith("NVLink")}
-    assert set(links) == {f"NVLink {way} Responses User Data [Throughput %]" for way in ("TX", "RX")}
-    assert all(mean > 0 for mean in links.values())
-    assert not native_count(demo_server[0], "NET_NIC_METRIC")
-
-
-@pytest.mark.campaign
-def test_its_traces_of_the_pytorch_profiler_have_the_same_phases_and_graphs(table, demo_server, tmp_path):
-    traces = [tmp_path / f"{path.stem}{ENDING}" for path in demo_server]
-    for export, trace in zip(demo_server, traces, strict=True):
-        write_trace(export, trace)
-    found = {row["Phase"]: int(row["Steps"]) for row in table("steps", *traces, "--phases")}
-    assert {phase: found[phase] for phase in FAMILIES} == {
-        phase: JOB.ranks * len(numbers) for phase, numbers in FAMILIES.items()
-    }
-    graphs = {row["CUDA Graph"]: int(row["Instances"]) for row in table("kernels", *traces, "--by", "graph")}
-    assert graphs["replayed"] == JOB.ranks * len(FAMILIES[DECODE]) * len(JOB.graph)

@@ -1,7 +1,6 @@
 """``nsystui diff``: how the sides are named, which tables are given, and what is refused."""
 
 import fcntl
-import json
 import os
 import pty
 import struct
@@ -9,10 +8,8 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support import shared
 from synthetic.demo import TrainingJob
 
 from nsystui.commands.diff import prepared
@@ -23,10 +20,6 @@ TABLES = ["summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "fu
 @pytest.fixture(scope="session")
 def other_job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return TrainingJob(ranks=2, steps=3, layers=2, straggler=None).write(tmp_path_factory.mktemp("other"))
-
-
-def blocks(text: str) -> dict[str, list[dict[str, Any]]]:
-    return {block["table"]: block["rows"] for block in json.loads(text)}
 
 
 @pytest.fixture
@@ -62,16 +55,6 @@ def test_a_text_that_is_read_on_a_terminal_through_a_pipe_has_its_width(demo_job
 
 
 @pytest.mark.campaign
-def test_chosen_tables_come_sorted_and_cut(demo_job, other_job, diff):
-    words = (*demo_job, "--", *other_job, "--tables", "memory,kernels", "--names", "short", "--format", "json")
-    _, out, _ = diff(*words, "--sort", "by_duration_ns", "--top", "3")
-    found = blocks(out)
-    assert list(found) == ["kernels", "memory"] and len(found["kernels"]) == 3
-    sizes = [abs(row["by_duration_ns"]) for row in found["kernels"]]
-    assert sizes == sorted(sizes, reverse=True)
-
-
-@pytest.mark.campaign
 def test_each_table_gets_a_file(demo_job, other_job, tmp_path, diff):
     target = tmp_path / "out.csv"
     status, _, _ = diff(demo_job[0], "--", other_job[0], "-o", target)
@@ -79,14 +62,6 @@ def test_each_table_gets_a_file(demo_job, other_job, tmp_path, diff):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"out_{name}.csv" for name in TABLES)
     status, _, _ = diff(demo_job[0], "--", other_job[0], "--tables", "summary", "-o", target)
     assert status == 0 and target.exists()
-
-
-@pytest.mark.campaign
-def test_the_jobs_are_called_by_their_folders_where_their_files_are_alike(demo_job, other_job, diff):
-    _, out, _ = diff(demo_job[0], "--", other_job[0], "--tables", "summary")
-    assert f"A is {demo_job[0]}, B is {other_job[0]}" in next(
-        line for line in out.splitlines() if line.startswith("# ")
-    )
 
 
 @pytest.mark.campaign
@@ -109,13 +84,3 @@ def test_what_makes_no_sense_is_one_line(demo_job, diff, words, reason):
     status, out, err = diff(*demo_job[:2], *words)
     assert status == 2 and not out
     assert reason in err and "Traceback" not in err
-
-
-@pytest.mark.campaign
-def test_before_and_after_of_a_real_job(diff):
-    before, after = shared("h100-2rank-moe-before", "h100-2rank-moe-after")
-    status, out, err = diff(before, "--", after, "--names", "short", "--top", "2")
-    assert status == 0
-    assert "A is h100-2rank-moe-before, B is h100-2rank-moe-after" in out
-    assert "flash_fwd_kernel" in out and "AlltoAll" in out
-    assert "B launched 10.5 % fewer kernels in about the same time" in err

@@ -5,10 +5,6 @@ from pathlib import Path
 import pytest
 from nccl_program import Program
 from synthetic import payload_export
-from synthetic.demo import TrainingJob
-
-SMALL_JOB = TrainingJob(ranks=4, steps=3, layers=2)  # that of the fixture demo_job
-
 
 # A send and a receive share a kernel.
 
@@ -19,16 +15,6 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestGroups:
-    @pytest.mark.campaign
-    def test_the_user_says_what_a_step_is(self, run, demo_job):
-        done = run("nccl", demo_job[0], "--by", "step", "--step-range", "^backward$", "--format", "csv")
-        told = {row["Step"]: row["Count"] for row in done.table if row["What"] == "kernel"}
-        in_backward = 3  # one bucket of two layers, that of the norms, the ReduceScatter
-        outside = (len(SMALL_JOB.step_collectives) - in_backward) * SMALL_JOB.steps
-        assert told == {"": str(outside), **{str(step): str(in_backward) for step in range(SMALL_JOB.steps)}}
-        done = run("nccl", demo_job[0], "--by", "step", "--step-range", "nowhere")
-        assert "no steps: no NVTX range is called `nowhere`" in done.err
-
     @pytest.mark.parametrize(
         ("words", "told"),
         [

@@ -39,24 +39,11 @@ def found(records, log):
 
 
 class TestTables:
-    def test_markdown_has_a_heading_for_each_table(self, run, log):
-        lines = run("nccl-log", log, "--tables", "ops,gpus", "--format", "md").out.splitlines()
-        headings = ["## Calls and message sizes by op", "## Calls of each GPU"]
-        assert [line for line in lines if line.startswith("##")] == headings
-
     def test_several_tables_go_to_a_file_each(self, run, log, tmp_path):
         assert run("nccl-log", log, "--tables", "ops,sizes", "-o", tmp_path / "out.parquet").status == 0
         assert {path.name for path in tmp_path.glob("out*")} == {"out_ops.parquet", "out_sizes.parquet"}
         assert run("nccl-log", log, "--tables", "ops", "-o", tmp_path / "one.csv").status == 0
         assert (tmp_path / "one.csv").read_text().startswith("Op,Calls,")
-
-    def test_tables_are_sorted_by_a_column_that_all_of_them_have(self, run, refused, log):
-        done = run("nccl-log", log, "--tables", "calls", "--sort", "count", "--top", "1", "--format", "csv")
-        assert [row["Count"] for row in done.table] == [str(2**31)]
-        assert "--tables calls" in refused("nccl-log", log, "--sort", "count")
-
-    def test_a_table_asked_for_by_name_that_has_no_rows_is_told(self, refused, log):
-        assert "tuning: no rows" in refused("nccl-log", log, "--tables", "tuning", status=3)
 
     @pytest.mark.parametrize(
         "words",
@@ -64,25 +51,6 @@ class TestTables:
     )
     def test_words_that_make_no_sense_are_one_line(self, refused, log, words):
         refused("nccl-log", log, *words, lines=1)
-
-
-class TestSteps:
-    def test_they_cut_calls_and_means(self, run, log):
-        done = run("nccl-log", log, "--steps", "45:46", "--format", "json")
-        tables = {block["table"]: block["rows"] for block in done.json}
-        assert tables["ops"][0]["calls"] == 4
-        assert tables["steps"][0]["avg_step_ns"] == pytest.approx(4.55e9)
-        assert tables["steps"][0]["avg_tflops"] == 1250
-        assert "--steps chose 2 training lines, 2 calls left out" in done.err
-
-    def test_iterations_that_are_not_there_are_told_with_those_that_are(self, refused, log):
-        assert "they have 44 to 46" in refused("nccl-log", log, "--steps", "90:99", status=3)
-
-    def test_a_log_without_training_lines_is_named(self, run, log, tmp_path):
-        other = tmp_path / "other.log"
-        other.write_text(CALL.format(pid=1, n=1, count=1))
-        assert f"{other}: no training lines" in run("nccl-log", log, other, "--steps", "45").err
-        assert run("nccl-log", other, "--steps", "45").status == 3
 
 
 class TestFiles:
@@ -121,11 +89,6 @@ class TestFiles:
         for told in ("it is empty", "nsystui nccl ", "zstd -dc", "no such file", "a directory"):
             assert told in done.err
         assert "no log could be opened" in refused("nccl-log", *(tmp_path / name for name in bad))
-
-    def test_a_log_without_nccl_says_what_to_record(self, refused, tmp_path):
-        (tmp_path / "x.log").write_text("hello\n" * 3)
-        said = refused("nccl-log", tmp_path / "x.log", status=3)
-        assert "no calls of NCCL in 3 lines: record with NCCL_DEBUG=INFO" in said
 
     def test_an_unreadable_file_is_one_line(self, log, unprivileged):
         log.chmod(0)

@@ -129,6 +129,7 @@ def test_reports_of_several_per_task_and_medians_of_different_values(run, dask_s
         assert (on_cluster.status, on_cluster.out) == (0, here.out)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", ["gaps --list", "kernels --instances x", "nccl --calls", "stats -r cuda_gpu_trace"])
 def test_what_a_cluster_has_no_part_in_is_refused_in_a_line(refused, packed, words):
     name, *flags = words.split()

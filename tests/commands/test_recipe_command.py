@@ -24,27 +24,10 @@ def test_the_help_of_a_recipe_names_what_nvidias_gets_wrong(run, recipe):
     assert max(map(len, done.out.splitlines())) <= 90
 
 
-def test_a_map_is_a_table_where_a_format_or_an_order_is_asked_for(run, demo_job, tmp_path):
-    words = ["recipe", "cuda_gpu_time_util_map", *demo_job]
-    table = run(*words, "--bins", "5", "--format", "csv").table
-    assert len(table) == 4 * 5
-    assert list(table[0])[:4] == ["Rank", "Device", "Start (ns)", "End (ns)"]
-    assert len(run(*words, "--sort", "busy_percent", "--top", "3", "--format", "json").json) == 3
-    assert "wrote 120 rows" in run(*words, "-o", tmp_path / "map.parquet").err
-
-
 def test_a_drawing_is_ascii_where_nothing_else_can_be_shown(run, demo_job, monkeypatch):
     monkeypatch.setattr("nsystui.output.files.wants_ascii", lambda *_: True)
     out = run("recipe", "nccl_gpu_time_util_map", demo_job[0]).out
     assert out.isascii() and "#" in out
-
-
-def test_ranks_apart_go_to_a_file_with_their_column(run, demo_job, tmp_path):
-    target = tmp_path / "kernels.csv"
-    done = run("recipe", "cuda_gpu_kern_sum", *demo_job[:2], "--by-rank", "--names", "short", "-o", target)
-    assert done.status == 0
-    lines = target.read_text(encoding="utf-8").splitlines()
-    assert lines[0].startswith("Rank,Time (%),") and {line.split(",")[0] for line in lines[1:]} == {"0", "1"}
 
 
 @pytest.mark.parametrize(
@@ -64,9 +47,3 @@ def test_ranks_apart_go_to_a_file_with_their_column(run, demo_job, tmp_path):
 )
 def test_what_makes_no_sense_is_one_line(refused, demo_job, words, said):
     assert said in refused("recipe", *words, demo_job[0], lines=1)
-
-
-def test_diff_is_the_command_diff(run, demo_job):
-    sides = [demo_job[0], "--", demo_job[1], "--tables", "kernels", "--format", "csv"]
-    assert run("recipe", "diff", *sides).out == run("diff", *sides).out != ""
-    assert "name two jobs" in run("recipe", "diff", demo_job[0]).err

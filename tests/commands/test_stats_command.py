@@ -5,7 +5,7 @@ import io
 
 import duckdb
 import pytest
-from synthetic import ExportWriter, cpu_only_export
+from synthetic import ExportWriter
 
 SUM, SIZES = "cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum"
 
@@ -38,14 +38,6 @@ class TestReports:
 
 
 class TestMissing:
-    def test_what_the_exports_lack_is_said_and_the_others_come(self, run, tmp_path):
-        path = cpu_only_export(tmp_path / "cpu.sqlite")
-        done = run("stats", "-r", f"{SUM},osrt_sum,um_total_sum", path, "--format", "csv")
-        assert done.status == 0
-        assert [list(table[0])[2] for table in tables(done.out)] == ["Num Calls"]
-        assert "cuda_gpu_kern_sum: no GPU kernels in this export: record with `nsys profile -t cuda`" in done.err
-        assert "um_total_sum: no " in done.err
-
     def test_a_filter_that_leaves_nothing_prints_nothing_as_nsys_does(self, run, demo_job):
         done = run("stats", "-r", SUM, demo_job[0], "--filter-time", "1000s/1001s", "--format", "csv")
         assert (done.status, done.out) == (0, "")
@@ -137,15 +129,6 @@ class TestTimeUnit:
 
 
 class TestBlocks:
-    @pytest.mark.campaign
-    def test_over_several_exports_the_statistics_are_of_all_rows(self, run, demo_job):
-        together = {row["Name"]: row for row in run("stats", "-r", SUM, *demo_job, "--format", "csv").table}
-        each = tables(run("stats", "-r", SUM, *demo_job, "--by-rank", "--format", "csv").out)
-        for name, row in together.items():
-            parts = [part for table in each for part in table if part["Name"] == name]
-            assert int(row["Total Time (ns)"]) == sum(int(part["Total Time (ns)"]) for part in parts)
-            assert int(row["Max (ns)"]) == max(int(part["Max (ns)"]) for part in parts)
-
     def test_files_get_the_names_of_their_reports(self, run, demo_job, tmp_path):
         target = tmp_path / "out.csv"
         done = run("stats", "-r", f"{SUM}:base,{SIZES}", demo_job[0], "-o", target)

@@ -3,7 +3,6 @@
 import shlex
 
 import pytest
-from synthetic import illnesses as ill
 from synthetic import training_job, whole_graph_export
 from synthetic.demo import TrainingJob
 
@@ -14,12 +13,6 @@ def stalled(tmp_path_factory):
     return TrainingJob(ranks=1, steps=10, layers=4, stall_ms=200).write(tmp_path_factory.mktemp("stalled"))
 
 
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory):
-    job = TrainingJob(ranks=1, steps=10, layers=16, straggler=None, stall_ms=0)
-    return job.write(tmp_path_factory.mktemp("healthy"))
-
-
 def test_the_command_that_shows_more_can_be_pasted(run, stalled):
     """It names the files of the job, and a window in milliseconds: the table has the gap that the finding is about."""
     lines = run("triage", *stalled).out.splitlines()
@@ -27,16 +20,6 @@ def test_the_command_that_shows_more_can_be_pasted(run, stalled):
     again = run(*shlex.split(command))
     assert again.status == 0, again.err
     assert "ms:" in command and all(str(path) in command for path in stalled)
-
-
-@pytest.mark.campaign
-def test_json_names_the_cause_of_a_symptom_that_stands_below_it(run, tmp_path):
-    export = ill.first_use(tmp_path / "ill.sqlite").paths[0]
-    rows = run("triage", export, "--set", "gap_percent=1", "--set", "first_launch_percent=1", "--format", "json").json
-    places = {row["id"]: place for place, row in enumerate(rows)}
-    symptoms = {row["id"]: row["symptom_of"] for row in rows if row["symptom_of"]}
-    assert symptoms["idle-gaps"] == "first-launches"
-    assert all(places[cause] < places[symptom] for symptom, cause in symptoms.items())
 
 
 def test_the_report_has_the_evidence_as_tables(run, refused, stalled, tmp_path):
@@ -58,39 +41,6 @@ def test_a_file_for_people_has_the_notes_that_go_to_standard_error(run, tmp_path
         target = tmp_path / name
         run("triage", path, "-o", target)
         assert f"\n{start}{note}" in target.read_text()
-
-
-def test_a_threshold_is_changed(run, refused, stalled):
-    done = run("triage", *stalled, "--set", "gap_ms=500", "--format", "csv")
-    assert "idle-gaps" not in {row["Id"] for row in done.table if row["Severity"] != "not checked"}
-    refused("triage", *stalled, "--set", "gap=5", lines=1)
-
-
-@pytest.mark.campaign
-class TestBaseline:
-    """The healthy job, and the same with a stall."""
-
-    @pytest.fixture(scope="class")
-    def ill(self, tmp_path_factory):
-        job = TrainingJob(ranks=1, steps=10, layers=16, straggler=None, stall_ms=200)
-        return job.write(tmp_path_factory.mktemp("ill"))
-
-    def test_what_is_new_is_told_with_what_changed_most_and_alone_fails(self, run, ill, healthy):
-        done = run("triage", *ill, "--baseline", *healthy, "--fail-on", "warning")
-        assert done.status == 1
-        assert done.out.startswith("1.30 × slower: a step takes ")
-        assert any(line.startswith("Against ") for line in done.out.splitlines())
-        assert any(line.startswith("NEW     W  idle-gaps  ") for line in done.out.splitlines())
-        assert "step time, p95" in done.out
-        lines = [line for line in done.out.splitlines() if "nsystui " not in line and str(healthy[0]) not in line]
-        assert all(len(line) < 80 for line in lines)
-        assert run("triage", *ill, "--baseline", *ill, "--fail-on", "warning").status == 0
-
-    def test_what_is_gone_is_told_and_fails_nothing(self, run, ill, healthy):
-        done = run("triage", *healthy, "--baseline", *ill, "--fail-on", "warning")
-        assert done.status == 0
-        assert done.out.startswith("1.30 × faster: a step takes ")
-        assert "\nNothing got worse." in done.out and "GONE    W  idle-gaps (was " in done.out
 
 
 @pytest.fixture(scope="module")

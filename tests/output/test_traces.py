@@ -24,7 +24,7 @@ from synthetic.writing.target import DEFAULT_STREAM
 from synthetic.writing.writer import CONTEXT_SYNC
 from trace_readers import ChromeTrace, ParaverTrace, read_chrome, read_paraver
 
-from nsystui.base.errors import MissingDataError, UsageError
+from nsystui.base.errors import MissingDataError
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.output.chrome_trace import microseconds, write_chrome_trace
 from nsystui.output.files import VIEWS, TargetExistsError, save_trace
@@ -119,12 +119,6 @@ class TestChrome:
         assert sorted((one.start, one.end - one.start) for one in found) == listed
         assert "shift" not in chrome.other
 
-    def test_processes_are_ranks_and_tracks_streams_and_threads(self, chrome):
-        assert chrome.processes[1].startswith("rank 0: python pid") and chrome.processes[2].startswith("rank 1: python")
-        of_first = [label for (pid, _), label in chrome.tracks.items() if pid == 1]
-        assert "device 0 stream 7" in of_first
-        assert {label.partition(": ")[2] for label in of_first} >= {"CUDA API", "NVTX", "NCCL"}
-
     def test_an_arrow_leads_from_each_call_to_its_work(self, job, chrome):
         session = job.session
         assert len(chrome.arrows) == session.count(tables.kernels) + session.count(tables.memory_ops)
@@ -132,10 +126,6 @@ class TestChrome:
             assert call.event["cat"] == "api" and work.event["cat"] in ("kernel", "nccl", "memory")
             assert call.event["args"]["correlation"] == work.event["args"]["correlation"]
             assert call.event["pid"] == work.event["pid"]
-
-    def test_bytes_are_of_copies_and_of_nccl_calls(self, chrome):
-        sized = Counter(one.event["cat"] for one in chrome.all_slices() if one.event["args"].get("bytes"))
-        assert sized["memory"] and sized["nccl"] and set(sized) == {"memory", "nccl"}
 
     def test_names_hold_what_they_hold_and_no_secret(self, tmp_path, directory, chrome):
         assert PLANTED_SECRET.encode() not in b"".join(path.read_bytes() for path in directory.glob("job.[!j]*"))
@@ -251,14 +241,6 @@ class TestNumbersOfNsys2prv:
         ours = {9005, 9310, 9311, 9312, 9313, 9501}
         assert (paraver.types.keys() | simulated.types.keys()) <= known | ours
 
-    def test_mpi_calls_have_its_types_values_and_sizes(self, simulated):
-        found = [(number, value) for _, _, number, value in simulated.events if number in range(50000001, 50000006)]
-        calls = Counter((number, value) for number, value in found if value)
-        p2p, collective, other = 50000001, 50000002, 50000003
-        assert calls == {(p2p, 1): 2, (p2p, 6): 2, (collective, 10): 2, (collective, 7): 1, (other, 31): 1}
-        sent = [value for _, _, number, value in simulated.events if number == 50100001 and value]
-        assert sorted(sent) == [8, 8, 4_000_000]
-
     def test_an_mpi_call_is_of_its_kind(self, one_thread):
         calls = {
             "MPI_Iallreduce": (50000002, 155), "MPI_Ireduce_scatter": (50000002, 166),
@@ -272,16 +254,6 @@ class TestNumbersOfNsys2prv:
         begun = [(kind, value) for _, _, kind, value in found.events if value and kind in range(50000001, 50000006)]
         assert begun == list(calls.values())
         assert [found.values[kind][value] for kind, value in begun] == list(calls)
-
-    def test_openacc_events_have_construct_line_function_and_bytes(self, simulated):
-        at = {time for _, time, number, value in simulated.events if number == 66000001 and value}
-        told = {number: value for _, time, number, value in simulated.events if time in at and value}
-        assert (told[66000001], told[66300001]) == (6, 65_536)  # CUPTI's number of the construct and one
-        assert simulated.values[66100001][told[66100001]] == "Enqueue Upload@src/solve.f90:41"
-        assert simulated.values[66200001][told[66200001]] == "solve"
-        launches = [value for _, _, number, value in simulated.events if number == 66000002 and value]
-        waits = [value for _, _, number, value in simulated.events if number == 66000000 and value]
-        assert (launches, waits) == ([5, 5], [8])
 
     def test_openmp_and_ucx_are_events_of_our_own(self, one_thread, simulated):
         # The first region is told again where one task ends and the next begins in it.
@@ -313,13 +285,6 @@ class TestNumbersOfNsys2prv:
         assert Counter((number, value) for _, _, number, value in metrics) == expected and len(expected) > 10
         assert {number: paraver.types[number] for number in names} == names
         assert {paraver.name(place) for place, *_ in metrics} == {"rank 0 GPU 0 metrics", "rank 1 GPU 1 metrics"}
-
-    @pytest.mark.campaign
-    def test_of_a_real_export_too(self, shared_export, tmp_path):
-        path = shared_export("gpu-metrics")
-        expected = Counter(native(path, "SELECT 9400 + metricId, max(value, 0) FROM GPU_METRICS"))
-        events = traces_of(path, tmp_path)[1].events
-        assert Counter((number, value) for _, _, number, value in events if number in range(9400, 9500)) == expected
 
     def test_domains_are_a_hundred_apart_from_9700(self, tmp_path):
         with ExportWriter(tmp_path / "domains.sqlite") as export:
@@ -403,14 +368,6 @@ class TestSelections:
             assert "nccl" in one.event["name"].lower() and one.start < window.end and one.end > window.start
         events = EventList.build(job.session, selection, job.ranks)
         assert len(found.all_slices()) + len(found.pairs) + len(found.marks) == len(events)
-
-    def test_only_the_kinds_that_were_asked_for_are_in_it(self, job, tmp_path):
-        save_trace(Trace.of(job, Selection(), Contents.of("memory,metrics")), tmp_path / "some.json")
-        found = read_chrome(tmp_path / "some.json")
-        assert {one.event["cat"] for one in found.all_slices()} == {"memory"}
-        assert found.counters and not found.arrows
-        with pytest.raises(UsageError):
-            Contents.of("kernels")
 
     def test_synchronisations_stand_with_the_thread_of_their_call(self, tmp_path):
         with ExportWriter(tmp_path / "sync.sqlite") as export:
@@ -553,6 +510,3 @@ def test_events_before_the_session_are_moved_to_where_a_viewer_shows_them(tmp_pa
     (early,) = chrome.all_slices()
     assert (early.start, early.end) == (0, 5_508) and "75508 ns" in chrome.other["shift"]
     assert paraver.duration == 5_508
-
-
-SELDOM = ("mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-before", "no-kernel-table")
