@@ -31,21 +31,6 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return SMALL.write(tmp_path_factory.mktemp("job"))
 
 
-def nccl_kernels(path: Path) -> Rows:
-    """(start, end, name, correlation id) of NCCL kernels, times in UTC."""
-    return query(
-        path,
-        "SELECT start + utcEpochNs, end + utcEpochNs, value, correlationId "
-        "FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName, TARGET_INFO_SESSION_START_TIME "
-        "WHERE value LIKE 'nccl%' ORDER BY start",
-    )
-
-
-def compute_time(path: Path) -> int:
-    """ns of kernels on the compute stream."""
-    return int(query(path, "SELECT sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE streamId = 7")[0][0])
-
-
 def schema_of(path: Path) -> str:
     table = "META_DATA_EXPORT" if "META_DATA_EXPORT" in table_names(path) else "EXPORT_META_DATA"
     [(schema,)] = query(path, f"SELECT value FROM {table} WHERE name = 'EXPORT_SCHEMA_VERSION'")
@@ -131,11 +116,6 @@ class TestTrainingJob:
         assert [path.read_bytes() for path in again] == [path.read_bytes() for path in job]
         assert other[0].read_bytes() != job[0].read_bytes()
 
-    def test_number_of_kernels_is_the_announced_one(self, job):
-        kernels = SMALL.steps * (SMALL.compute_kernels_per_step + len(SMALL.step_collectives))
-        assert [count(path, "CUPTI_ACTIVITY_KIND_KERNEL") for path in job] == [kernels] * 4
-        assert [len(nccl_kernels(path)) for path in job] == [3 * len(SMALL.step_collectives)] * 4
-
     def test_every_gpu_operation_has_one_api_call_that_began_before_it(self, job):
         for path, table in product(job, ("KERNEL", "MEMCPY", "MEMSET")):
             unmatched = query(
@@ -163,28 +143,6 @@ class TestTrainingJob:
             )
             assert outside == []
 
-    def test_collectives_end_together_in_utc(self, job):
-        world = [[row for row in nccl_kernels(path) if "SendRecv" not in row[2]] for path in job]
-        for ranks in zip(*world, strict=True):
-            assert len({name for _start, _end, name, _id in ranks}) == 1
-            ends = [end for _start, end, _name, _id in ranks]
-            assert max(ends) - min(ends) < 100_000, "clock skew of the second host and jitter"
-
-    def test_straggler_computes_slower_and_waits_least_and_without_one_ranks_are_even(self, job, tmp_path):
-        waiting = [sum(end - start for start, end, _name, _id in nccl_kernels(path)) for path in job]
-        assert min(range(4), key=waiting.__getitem__) == 2
-        assert min(waiting[:2] + waiting[3:]) > 1.5 * waiting[2]
-        compute = [compute_time(path) for path in job]
-        assert compute[2] / compute[0] == pytest.approx(1.15, rel=0.01)
-        assert compute[3] / compute[0] == pytest.approx(1.0, rel=0.01)
-        even = [compute_time(path) for path in training_job(tmp_path, ranks=3, steps=1, layers=4, straggler=None)]
-        assert even[2] / even[0] == pytest.approx(1.0, rel=0.01)
-
-    def test_message_sizes_reach_every_size_bucket(self):
-        sizes = [size for operation, size in TrainingJob().step_collectives if operation == "AllReduce"]
-        edges = [0, 64 * 1024, 1024**2, 16 * 1024**2, 1 << 62]
-        assert all(any(low <= size < high for size in sizes) for low, high in pairwise(edges))
-
     def test_nvtx_ranges_of_a_thread_nest(self, job):
         ranges = query(
             job[0],
@@ -197,51 +155,6 @@ class TestTrainingJob:
             assert not open_ends or end <= open_ends[-1][1]
             open_ends.append((thread, end))
 
-    def test_steps_are_labelled_and_one_stalls(self, job):
-        for path in job:
-            steps = query(path, "SELECT text, end - start FROM NVTX_EVENTS WHERE text LIKE 'step %' ORDER BY start")
-            assert [text for text, _duration in steps] == ["step 0", "step 1", "step 2"]
-            assert steps[1][1] - steps[2][1] == pytest.approx(120e6, rel=0.1)
-            stalls = query(
-                path,
-                "SELECT end - start FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId "
-                "WHERE value = 'cudaMalloc_v3020' AND end - start > 50000000",
-            )
-            assert stalls == [(120_000_000,)]
-
-    def test_ranks_hosts_and_devices_are_told(self, job):
-        variable = "SELECT value FROM META_DATA_CAPTURE WHERE name = 'PROCESS_0:ENVIRONMENT_VARIABLE'"
-        for rank, path in enumerate(job):
-            variables = dict(value.split("=", 1) for (value,) in query(path, variable))
-            wanted = {"RANK": rank, "WORLD_SIZE": 4, "AWS_SECRET_ACCESS_KEY": demo.PLANTED_SECRET}
-            assert {name: variables[name] for name in wanted} == {name: f'"{value}"' for name, value in wanted.items()}
-            host = query(path, "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")
-            assert host == [(f"gpu-a0{rank // 2 + 1}",)]
-            device = query(path, "SELECT gpuId, cudaId, d.uuid = g.uuid FROM TARGET_INFO_CUDA_DEVICE d "
-                                 "JOIN TARGET_INFO_GPU g ON g.id = d.gpuId")  # fmt: skip
-            assert device == [(rank % 2, 0, 1)]
-
-    def test_gpu_metrics_agree_with_what_ran(self, job):
-        [(start, end)] = query(job[0], "SELECT start, end FROM NVTX_EVENTS WHERE text = 'step 1'")
-        samples = query(
-            job[0],
-            "SELECT timestamp, value FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId) "
-            "WHERE metricName LIKE 'SMs Active%' ORDER BY timestamp",
-        )
-        assert all(after[0] - before[0] == 5_000_000 for before, after in pairwise(samples))
-        stalled = [value for time, value in samples if start + 10e6 < time < start + 115e6]
-        working = [value for time, value in samples if start + 130e6 < time < end - 5e6]
-        assert max(stalled) == 0
-        assert min(working) > 50
-
-    def test_communicator_tells_ranks(self, job):
-        said = "SELECT jsonText FROM NVTX_EVENTS WHERE jsonText LIKE '%No. of ranks%'"
-        told = [[json.loads(text) for (text,) in query(path, said)] for path in job]
-        ranks = [[(one["Rank"], one["No. of ranks"]) for one in rank] for rank in told]
-        assert ranks == [[(0, 4), (0, 2)], [(1, 4), (1, 2)], [(2, 4), (0, 2)], [(3, 4), (1, 2)]]
-        for number, communicators in enumerate((1, 2)):
-            assert len({rank[number]["NCCL communicator ID"] for rank in told}) == communicators
-
     def test_hosts_of_a_job_of_any_size_have_at_most_eight_ranks(self):
         for ranks, hosts in ((1, 1), (4, 2), (16, 2), (17, 3), (64, 8), (1024, 128)):
             layout = TrainingJob.of_any_size(ranks, steps=12).layout
@@ -249,9 +162,6 @@ class TestTrainingJob:
             assert len(set(names)) == hosts, ranks
             assert max(map(names.count, names)) <= 8, ranks
             assert names == sorted(names), ranks
-
-
-GB = 1024**3
 
 
 class TestHostOfTheJob:
@@ -267,44 +177,6 @@ class TestHostOfTheJob:
             samples = query(path, "SELECT globalTid, cpu, start FROM COMPOSITE_EVENTS")
             assert len(samples) > 100
             assert all(any(a[:2] == s[:2] and a[2] <= s[2] <= b[2] for a, b in runs) for s in samples)
-
-    def test_loader_pins_memory_while_the_main_thread_waits_in_cuda_malloc(self, job):
-        for path in job:
-            [(begin, end)] = query(
-                path,
-                "SELECT start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId "
-                "WHERE value = 'cudaMalloc_v3020' AND end - start > 100000000",
-            )
-            during = query(
-                path,
-                "SELECT n.value, f.value, count(*) FROM COMPOSITE_EVENTS c JOIN SAMPLING_CALLCHAINS s USING (id) "
-                "JOIN ThreadNames t USING (globalTid) JOIN StringIds n ON n.id = nameId "
-                "JOIN StringIds f ON f.id = symbol "
-                f"WHERE stackDepth = 0 AND start BETWEEN {begin} AND {end} GROUP BY 1, 2",
-            )
-            [(thread, function, samples)] = [row for row in during if row[2] > 1]
-            assert (thread, samples) == ("pt_data_worker", 119)
-            assert "direct_copy_kernel" in function
-            stack = query(
-                path,
-                "SELECT f.value FROM OSRT_API JOIN StringIds n ON n.id = nameId JOIN OSRT_CALLCHAINS o "
-                "ON o.id = callchainId JOIN StringIds f ON f.id = symbol "
-                f"WHERE n.value = 'ioctl' AND start > {begin} ORDER BY stackDepth",
-            )
-            assert ("cudaMalloc",) in stack
-
-    def test_memory_grows_to_a_few_tens_of_gigabytes(self, job):
-        used = "sum(iif(memoryOperationType, -bytes, bytes))"
-        table = "CUDA_GPU_MEMORY_USAGE_EVENTS"
-        for path in job:
-            kinds = dict(query(path, f"SELECT memKind, {used} FROM {table} GROUP BY 1"))
-            assert kinds == {1: 512 * 1024, 2: 34 * GB + 192 * 1024**2}
-            called = query(
-                path,
-                f"SELECT u.bytes FROM {table} u JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId) "
-                "JOIN StringIds ON id = nameId WHERE value LIKE 'cudaMalloc%' AND u.start BETWEEN r.start AND r.end",
-            )
-            assert sorted(size for (size,) in called) == [2 * GB, 2 * GB, 4 * GB, 4 * GB, 4 * GB, 6 * GB, 12 * GB]
 
 
 class TestHostEvents:

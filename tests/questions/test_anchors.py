@@ -142,11 +142,6 @@ class TestNone:
 
 
 class TestSeveralAnchors:
-    @pytest.mark.campaign
-    def test_a_second_one_that_agrees_is_named(self, job):
-        notes = job([*layers(4, ALL_REDUCE), ADAM, TO_HOST] * 8).steps().notes
-        assert any(note.startswith("the same step time is found by") for note in notes)
-
     def test_one_that_disagrees_is_named_with_its_flag(self, job):
         part = [TO_DEVICE, *(f"part{part}(int)" for part in range(30)), "loss_fwd(int)", TO_HOST]
         run = job([*part * 3, ADAM] * 8)
@@ -222,12 +217,3 @@ class TestGolden:
         steps = OpenJob(opened(shared_export(name))).steps()
         assert not steps.of_task
         assert "157 operations come back" in steps.why_none[0]
-
-    @pytest.mark.parametrize(
-        "name",
-        campaign.first(
-            3, ["gpu-metrics", "alcf-allgather-rank0", "schema2021-no-metadata", "vadd-launch-bound", "gemm-pinned"]
-        ),
-    )
-    def test_exports_without_repetition_have_none(self, shared_export, opened, name):
-        assert OpenJob(opened(shared_export(name))).steps().why_none[0].endswith("does not repeat regularly")

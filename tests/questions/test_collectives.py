@@ -180,11 +180,6 @@ class TestWaiting:
             assert found[Task(rank, 1)].suffered + found[Task(rank, 1)].transfer == own.sum()
         assert sum(one.late for one in found.values()) <= len(durations)
 
-    def test_the_straggler_of_the_demo_is_found(self, demo_session):
-        found = lateness([Arrivals.of(group) for group in match(sequences(demo_session, demo_session.reports)).groups])
-        worst = max(found, key=lambda task: found[task].caused)
-        assert found[worst].late > max(5, 10 * sum(one.late for task, one in found.items() if task != worst))
-
 
 def test_a_job_without_nccl_has_nothing_to_match(tmp_path, opened):
     session = opened(cpu_only_export(tmp_path / "cpu.sqlite"))

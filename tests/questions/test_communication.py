@@ -106,28 +106,6 @@ def test_a_rule_of_the_user_counts_although_the_cache_knows_better(nccl, renamed
         assert totals(job)["nccl"] > 0
 
 
-@pytest.mark.campaign
-def test_the_nccl_table_tells_backends_apart(renamed):
-    with renamed("nvshmem_") as job:
-        found = nccl_summary(
-            job.session, Selection(), job.ranks, job.pairing(), (NcclProperty.BACKEND,), KERNEL
-        ).records()
-        (count,) = job.session.rows(_count())[0]
-    assert [(row["backend"], row["count"]) for row in found] == [("NVSHMEM", count)]
-
-
-@pytest.mark.campaign
-def test_communicators_of_the_demo_have_the_members_and_roles_that_it_gave_them(demo_session):
-    by = (NcclProperty.COMMUNICATOR,)
-    job = OpenJob(demo_session)
-    rows = nccl_summary(job.session, Selection(), job.ranks, job.pairing(), by, KERNEL).records()
-    assert sorted((row["members"], row["role"]) for row in rows) == [
-        ("0-1", "PP: sends and receives alone"),
-        ("0-3", "TP or DP: reduces over all ranks"),
-        ("2-3", "PP: sends and receives alone"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("rows", "role"),
     [
@@ -179,14 +157,6 @@ def test_of_two_groups_that_reduce_the_one_of_neighbours_with_many_times_the_ker
     frame = pd.DataFrame(rows, columns=["communicator", "collective", "rank", "start", "end"])
     roles = {name: (role or "").partition(":")[0] for name, (_, role) in communicator_roles(frame).items()}
     assert roles == ({"t0": "TP", "t1": "TP", "d0": "DP", "d1": "DP"} if is_told else dict.fromkeys(groups, ""))
-
-
-def _count():
-    import sqlalchemy as sa
-
-    from nsystui.store import tables
-
-    return sa.select(sa.func.count()).where(tables.kernels.c.name.like("nvshmem_%"))
 
 
 def test_nccl_kernels_are_told_apart_by_the_range_that_launched_them(nccl):

@@ -270,21 +270,3 @@ def test_nvtx_ranges_of_a_real_job_are_per_step():
     assert found["optimizer"]["difference"] == pytest.approx(-0.819e6, abs=0.001e6)
     assert found["forward"]["status"] == "both" and found["forward"]["ratio"] == pytest.approx(1, abs=0.01)
     assert any(note.startswith("NVTX ranges that changed most per step: ") for note in notes)
-
-
-@pytest.mark.campaign
-def test_before_and_after_of_a_real_job():
-    paths = shared("h100-2rank-moe-before", "h100-2rank-moe-after")
-    with closing(job_of(paths[0])) as before, closing(job_of(paths[1])) as after:
-        a, b = side(before, label="before"), side(after, label="after")
-        answer = summary(a, b)
-        whole, short = (rows(kernels(a, b, *names)) for names in ((), (Names.SHORT,)))
-    found = by(answer, "what")
-    assert (found["kernels launched"]["a"], found["kernels launched"]["b"]) == (4010, 3587)
-    assert found["GPU busy"]["difference"] == pytest.approx(-7.6, abs=0.1)
-    assert found["from launch count"]["difference"] < 0 < found["from duration"]["difference"]
-    assert any("B launched 10.5 % fewer kernels in about the same time" in note for note in answer.notes)
-    assert any("families that changed most: attention -31.56 ms from 272.3 ms" in note for note in answer.notes)
-    assert "; kernels launched 4,010 → 3,587" in answer.headline or "kernels launched 4,010 → 3,587" in answer.headline
-    assert [short[0][key] for key in ("name", "count_a", "count_b")] == ["flash_fwd_kernel", 68, 60]
-    assert sum(row["difference"] for row in short) == sum(row["difference"] for row in whole)

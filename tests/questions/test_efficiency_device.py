@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import shared
-from synthetic import ExportWriter, two_process_export, whole_graph_export
+from synthetic import ExportWriter
 from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.errors import UsageError
@@ -223,23 +223,6 @@ class TestJobs:
         apart = opened(before, written(tmp_path / "later.sqlite", events, late=5000))
         with pytest.raises(UsageError, match="never all recorded at once"):
             of(apart)
-
-    @pytest.mark.campaign
-    def test_whole_graphs_are_useful_and_a_note_says_so(self, opened: Opener, tmp_path: Path):
-        found = of(opened(whole_graph_export(tmp_path / "graphs.sqlite")))
-        (spent,) = found.spent
-        assert spent.graph_only and Useful.POP.time(spent) >= spent.graph_only
-        assert any("whole CUDA graphs count as useful" in note for note in found.device_notes)
-
-    @pytest.mark.campaign
-    def test_an_empty_window_has_no_percentages(self, opened: Opener, tmp_path: Path):
-        found = of(opened(two_process_export(tmp_path / "two.sqlite")), Selection(Window(5, 5)))
-        assert found.device.parallel == 0 and breakdown_table(found).records()[0]["idle_percent"] is None
-
-    def test_one_gpu_says_that_its_load_balance_means_nothing(self, opened: Opener, tmp_path: Path):
-        found = of(opened(written(tmp_path / "a.sqlite", [("C", 0, 100)])))
-        assert any(note.startswith("the job has one GPU") for note in found.device_notes)
-        assert any(note.startswith("nothing useful ran") for note in found.device_notes)
 
 
 REAL = {

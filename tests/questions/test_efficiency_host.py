@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import native, shared
 from synthetic import ExportWriter
-from synthetic.demo import Process, TrainingJob
+from synthetic.demo import Process
 
 from nsystui.base.answer import record
-from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.efficiency.device import Useful
 from nsystui.questions.efficiency.host import HostEfficiency, HostTime
@@ -182,11 +181,6 @@ class TestMfu:
         assert record(MFU_COLUMNS, mfu_table(found).rows[0])["ceiling_percent"] == pytest.approx(100 * found.ceiling)
         assert any("none ran in 68.8 % of the steps" in note for note in found.notes)
 
-    def test_the_user_may_give_peak_and_gpus(self, opened: Opener, tmp_path: Path):
-        found = mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20])), MfuRequest(5e9, peak_tflops=1000, gpus=4))
-        assert found.value == pytest.approx(5e9 / 10e-6 / 4 / 1e15)
-        assert any("--peak-tflops" in note for note in found.notes)
-
     def test_a_window_chooses_steps(self, opened: Opener, tmp_path: Path):
         session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 30, 60]))
         found = mfu_in(session, MfuRequest(5e9), Selection(Window(25_000, 70_000)))
@@ -194,16 +188,6 @@ class TestMfu:
         alone = mfu_in(session, MfuRequest(5e9), Selection(Window(55_000, 70_000)))
         assert alone.value is None
         assert any("no step in this time" in note for note in alone.notes)
-
-    @pytest.mark.campaign
-    def test_without_steps_or_a_model_it_says_why_there_is_none(self, opened: Opener, tmp_path: Path):
-        found = mfu_in(opened(traced(tmp_path / "none.sqlite", {100: [("cuda", 0, 10)]})), MfuRequest(1e15))
-        assert (found.value, found.achieved, found.step_time) == (None, None, None)
-        notes = " ".join(found.notes)
-        assert "no MFU without steps" in notes and "does not name the GPU, give --peak-tflops" in notes
-        assert mfu_table(found).rows[0][:2] == (None, None)
-        with pytest.raises(UsageError):  # a wrong range of steps
-            mfu_in(opened(numbered(tmp_path / "a.sqlite", [0, 10, 20])), MfuRequest(1e15, step_range="("))
 
     def test_of_a_region_it_is_by_the_gpu_time_of_its_ranges(self, opened: Opener, tmp_path: Path):
         session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 20, 31, 60]))
@@ -238,16 +222,6 @@ class TestMfu:
         found = mfu_in(opened(tmp_path / "b.sqlite"), MfuRequest(5e6, region="step"))
         assert found.intensity == pytest.approx(5e6 / (0.35 * 3_352_320_000_000 * 4e-6))
         assert record(mfu_table(found).columns, mfu_table(found).rows[0])["intensity"] == found.intensity
-
-    @pytest.mark.campaign
-    def test_gpus_of_ranks_that_are_not_open_share_the_step(self, opened: Opener, tmp_path: Path):
-        first, *_ = TrainingJob(ranks=4, steps=3, layers=1, gpu_metrics=False).write(tmp_path)
-        session = opened(first)
-        found = mfu_in(session, MfuRequest(1e15))
-        assert found.gpus == 4
-        assert any("share a step: 4, as the captured environment says; 1 of them here" in n for n in found.notes)
-        device = of(session, Selection()).device_notes
-        assert any("1 of the 4 processes of the job are open" in note for note in device)
 
     def test_ddp(self, opened: Opener):
         found = mfu_in(opened(*shared("ddp-a100-rank0of4")), MfuRequest(3e13))

@@ -19,7 +19,6 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_allocations import allocation_table
 from nsystui.questions.memory.gpu_memory import device_peaks, memory_over_time, memory_table, pool_table
 
-MS = 1_000_000
 DEVICE, PINNED = 2, 1
 
 
@@ -222,14 +221,6 @@ class TestTable:
         only = Selection(tasks=frozenset({job.ranks[1].task}))
         assert [row["rank"] for row in memory_table(job, only).records()] == [1]
 
-    @pytest.mark.campaign
-    def test_every_schema_can_tell(self, job_with):
-        managed = {"address": 64, "memory": 4}
-        for schema in ("2.9.1", "3.0.0", "3.28.1"):
-            job = job_with(lambda export, process: export.gpu_memory(process, 0, 5, 64, **managed), schema)
-            [row] = memory_table(job, Selection()).records()
-            assert (row["memory"], row["peak"], row["peak_percent"]) == ("Managed", 64, None), schema
-
 
 class TestOverTime:
     @pytest.mark.campaign
@@ -243,30 +234,8 @@ class TestOverTime:
                 expected = [(ledger.peak(Window(a, max(a, b))), ledger.at(b)) for a, b in pairwise(edges)]
                 assert [(row["peak"], row["at_end"]) for row in rows] == expected, (seed, window)
 
-    def test_its_highest_span_has_the_peak_of_the_table(self, demo_session):
-        job = OpenJob(demo_session)
-        rows = memory_over_time(job, Selection(), 50).records()
-        for row in memory_table(job, Selection()).records():
-            mine = [one["peak"] for one in rows if (one["rank"], one["memory"]) == (row["rank"], row["memory"])]
-            assert max(one for one in mine if one is not None) == row["peak"]
-
 
 class TestAllocations:
-    @pytest.mark.campaign
-    def test_largest_first_with_call_and_ranges(self, demo_session, demo_job):
-        job = OpenJob(demo_session)
-        answer = allocation_table(job, Selection())
-        rows = answer.records()
-        assert "--cudabacktrace=memory" in answer.notes[-1]
-        query = "SELECT bytes FROM CUDA_GPU_MEMORY_USAGE_EVENTS WHERE memoryOperationType = 0"
-        sizes = [size for path in demo_job for (size,) in native(path, query)]
-        assert [row["bytes"] for row in rows] == sorted(sizes, reverse=True)
-        for row in rows[:4]:
-            assert (row["bytes"], row["call"], row["nvtx"]) == (12 * 1024**3, "cudaMalloc", "step 1 › data loading")
-            assert (row["duration"], row["lifetime"], row["at_peak"]) == (120 * MS, None, 1)
-        for name, count in {"data loading": 4, "no such range": 0}.items():  # which the filter looks at
-            assert len(allocation_table(job, Selection().with_name(name)).rows) == count
-
     @pytest.mark.campaign
     def test_those_at_the_peak_add_up_to_it_and_those_never_freed_are_those_of_the_table(self, random_jobs):
         for seed, (_, job) in enumerate(random_jobs[:3]):

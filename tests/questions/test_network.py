@@ -116,18 +116,6 @@ def test_a_switch_counts_once_and_has_no_host(opened, tmp_path):
     assert len(found) == 2
 
 
-@pytest.mark.campaign
-def test_the_map_has_an_adapter_once_by_host_and_guid_with_the_rates_of_the_table(job):
-    window = Selection(window=Window(0, 4 * MS))
-    drawn = draw_map(recipe_named("network_traffic_map"), job, window, RecipeOptions(bins=4))
-    assert [line.place[:2] for line in drawn.lines] == [("a", "mlx5_0"), ("b", "mlx5_0")]
-    assert [line.label for line in drawn.lines] == ["a mlx5_0", "b mlx5_0"]
-    sent = [figure.column.key for figure in drawn.figures].index("sent")
-    assert drawn.lines[0].values[sent].tolist() == pytest.approx([1e9, 2e9, 3e9, 3e9])
-    table = rows(network_table(job, window))
-    assert [np.mean(line.values[sent]) for line in drawn.lines] == pytest.approx([one["sent"] for one in table])
-
-
 EFA_TYPE = 1 << 48 | 5 << 32 | 3
 
 

@@ -259,30 +259,6 @@ def test_what_one_report_launched_is_not_in_the_ranges_of_another(session_of):
 
 
 @pytest.mark.campaign
-def test_sums_are_over_all_reports_by_name_but_their_threads_and_windows_stay_apart(session_of):
-    session = session_of(step_with_kernel, step_with_longer_kernel)
-    keys = ("name", "count", "total", "range_total", "op_count", "avg_op_count", "avg_level", "avg_child_count")
-    assert cells(session, "nvtx_gpu_proj_sum", *keys) == [
-        ("forward", 2, 40, 80, 2, 1.0, 1.0, 0.0),
-        ("step", 2, 40, 200, 2, 1.0, 0.0, 1.0),
-    ]
-    assert cells(session, "nvtx_pushpop_sum", "name", "count", "total", "share") == [
-        ("step", 2, 200, pytest.approx(500 / 7)),
-        ("forward", 2, 80, pytest.approx(200 / 7)),
-    ]
-    assert cells(session, "nvtx_kern_sum", "range", "tid", "range_count", "kernel_count", "total") == [
-        ("forward", PID, 1, 1, 10),
-        ("forward", PID, 1, 1, 30),
-        ("step", PID, 1, 1, 10),
-        ("step", PID, 1, 1, 30),
-    ]
-    second = Selection(windows=((1, Window(1_000_000, 1_000_090)),))
-    assert cells(session, "nvtx_gpu_proj_sum", "name", "total", selection=second) == [("forward", 30), ("step", 30)]
-    assert cells(session, "nvtx_kern_sum", "range", "total", selection=second) == [("forward", 30), ("step", 30)]
-    assert cells(session, "nvtx_pushpop_trace", "start", selection=second) == [(1_000_000,), (1_000_010,)]
-
-
-@pytest.mark.campaign
 def test_every_report_has_its_own_row_of_what_no_range_launched(session_of):
     def fill(export: Export) -> None:
         export.range(0, 10, "step")

@@ -251,22 +251,6 @@ def test_an_empty_window_has_no_percentages_and_a_new_report_makes_the_intervals
     assert not busy.is_current(session)
 
 
-@pytest.mark.campaign
-def test_the_table_names_device_and_gpu(opened, tmp_path):
-    with ExportWriter(tmp_path / "a.sqlite") as export:
-        process = export.process(1)
-        export.gpu(3)
-        export.cuda_device(process, cuda_id=0, gpu_id=3)
-        put(export, process, [("K", 0, 25), ("C", 20, 50), ("M", 90, 100)])
-    table = utilisation_table(load(opened(export.path)), Window(0, 100))
-    row = dict(zip([column.header for column in table.columns], table.rows[0], strict=True))
-    assert list(row)[:7] == ["Rank", "Device", "GPU", "GPU Model", "Busy (%)", "Compute (%)", "NCCL (%)"]
-    assert (row["Rank"], row["Device"], row["GPU"], row["GPU Model"]) == (0, 0, 3, "NVIDIA H100 80GB HBM3")
-    assert (row["Busy (%)"], row["Busy (ns)"], row["Idle (ns)"]) == (60, 60, 40)
-    assert (row["Exposed NCCL (%)"], row["NCCL over Compute (ns)"], row["Memory (ns)"]) == (25, 5, 10)
-    assert (row["Recorded (ns)"], row["Window (ns)"]) == (100, 100)
-
-
 METRICS = (
     "GPC Clock Frequency [MHz]",
     "SMs Active [Throughput %]",
@@ -348,36 +332,3 @@ def test_real_exports_have_the_known_totals(opened, name):
         covered = lane.busy.sum() * (window.end - window.start) / 120
         assert covered == pytest.approx(lane.totals.busy)
         assert lane.busy.max() <= 1
-
-
-def test_two_ranks_of_one_job_keep_their_totals_side_by_side(opened):
-    session = opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"))
-    lanes = load(session).lanes(extent(session, Selection(), fit=False), 50)
-    assert [lane.device.task.rank for lane in lanes] == [0, 4]
-    assert [lane.totals.nccl for lane in lanes] == [185997784, 19113166]
-    assert np.isnan(lanes[1].busy[0]), "rank 4 was not recording yet"
-
-
-def test_shares_of_real_sessions(opened):
-    session = opened(*shared("cuda-graphs"))
-    (report,) = session.reports
-    spent = only(session, Window(0, report.metadata.duration))
-    assert spent.percent(spent.graph) == pytest.approx(99.34, abs=0.01)
-    assert spent.percent(spent.kernels) == pytest.approx(0.001, abs=0.0001)
-    # A trimmed session is fitted to its events.
-    session = opened(*shared("h100-2rank-moe-before"))
-    fitted, whole = extent(session, Selection()), extent(session, Selection(), fit=False)
-    assert fitted.end - fitted.start < 0.4e9 and whole == Window(0, 119443348968)
-    spent = load(session).breakdown(extents(session, Selection()))
-    assert [round(item.percent(item.busy) or 0, 1) for item in spent.values()] == [91.3, 89.1]
-
-
-def test_real_metric_samples_stay_percentages(opened):
-    lanes = metric_lanes(opened(*shared("gpu-metrics")), Selection(), Window(-1_000_000, 600_000_000), 300)
-    assert [lane.source.family for lane in lanes] == [
-        "GR active", "SM active", "SM issue", "tensor active", "DRAM read", "DRAM write", "PCIe TX", "PCIe RX",
-    ]  # fmt: skip
-    for lane in lanes:
-        known = lane.values[~np.isnan(lane.values)]
-        assert ((known >= 0) & (known <= 100)).all()
-        assert lane.mean is not None

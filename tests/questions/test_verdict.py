@@ -164,6 +164,7 @@ def test_the_first_sentence_names_the_counts_that_changed_most(tmp_path):
     assert "→" not in found.words
 
 
+@pytest.mark.campaign
 def test_without_steps_the_sums_are_named(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 10, 20, 10, memory=PINNED)
     _, notes = judged(a, kernels(tmp_path / "b.sqlite", 20, 20, 10))
@@ -210,15 +211,6 @@ def test_a_family_of_other_kernels_changed_by_what_its_total_did(tmp_path):
     assert parts["from launch count"] == -60 * MS
     assert (parts["from new and gone kernels"], parts["from duration"]) == (2 * MS, 0)
     assert not any("in duration" in one for one in found.notes)
-
-
-@pytest.mark.campaign
-def test_pageable_and_pinned_memory_are_a_fact(tmp_path):
-    a = side(kernels(tmp_path / "a.sqlite", 5, 20, 10, memory=PAGEABLE))
-    b = side(kernels(tmp_path / "b.sqlite", 5, 20, 10, memory=PINNED))
-    with closing(a.job), closing(b.job):
-        facts = {str(row["what"]).strip(): (row["a"], row["b"]) for row in summary(a, b).records()}
-    assert facts["pageable, of bytes copied"] == (100.0, 0.0)
 
 
 @pytest.mark.campaign
