@@ -37,6 +37,7 @@ def instances(rows) -> int:
 
 
 class TestFlags:
+    @pytest.mark.campaign
     def test_several_files_are_one_job_of_which_ranks_are_chosen(self, table, refused, demo_job):
         found = table("kernels", *demo_job, "--by", "rank")
         by_rank = [instances(row for row in found if row["Rank"] == str(rank)) for rank in range(4)]

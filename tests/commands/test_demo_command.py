@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import sqlite3
 import sys
-from contextlib import closing
 from pathlib import Path
 
-import pytest
 from disks import small_disk
 from support import native
-from update_demo import JOBS
 
 WORDS = ("demo", "--write-only", "--directory")
 NAMES = [f"rank{rank}.sqlite" for rank in range(4)]
-
-
-def dump(path: Path) -> list[str]:
-    """Every row of an export, as SQL."""
-    with closing(sqlite3.connect(path)) as connection:
-        return list(connection.iterdump())
 
 
 def test_it_writes_four_ranks_on_two_hosts_and_prints_their_paths(run, tmp_path):
@@ -36,16 +26,6 @@ def test_it_writes_four_ranks_on_two_hosts_and_prints_their_paths(run, tmp_path)
 def test_without_a_directory_the_files_go_into_one_with_a_name_of_its_own(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("demo", "--write-only").out.splitlines() == [f"nsystui-demo/{name}" for name in NAMES]
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("name", JOBS)
-def test_the_exports_have_the_rows_that_their_writer_writes(run, tmp_path, name):
-    unpacked = run(*WORDS, tmp_path / name, *(["--server"] * (name == "server"))).out.splitlines()
-    written = JOBS[name].write(tmp_path / "written")
-    assert [Path(path).name for path in unpacked] == [path.name for path in written]
-    for ours, theirs in zip(unpacked, written, strict=True):
-        assert dump(Path(ours)) == dump(theirs), "run python tests/update_demo.py"
 
 
 def test_it_never_writes_over_what_is_there_nor_where_it_cannot(refused, tmp_path):

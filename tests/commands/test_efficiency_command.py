@@ -3,11 +3,6 @@
 import pytest
 
 
-def test_files_get_a_name_each(run, demo_job, tmp_path):
-    run("efficiency", *demo_job, "-o", tmp_path / "job.csv", "--tables", "breakdown,processes")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["job_breakdown.csv", "job_processes.csv"]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

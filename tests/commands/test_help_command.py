@@ -67,7 +67,10 @@ def test_on_a_terminal_a_topic_goes_through_the_pager(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "environment", [{"PAGER": ""}, {"PAGER": "no-such-pager"}, {"TERM": "dumb"}, {"PAGER": None, "PATH": "/nowhere"}]
+    "environment",
+    campaign.first(
+        1, [{"PAGER": "no-such-pager"}, {"PAGER": ""}, {"TERM": "dumb"}, {"PAGER": None, "PATH": "/nowhere"}]
+    ),
 )
 def test_without_a_pager_a_topic_is_printed(environment):
     with Terminal([*WORDS, "glossary"], KEYS | environment) as terminal:

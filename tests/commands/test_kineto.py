@@ -129,6 +129,7 @@ def test_ranks_come_from_the_process_group_on_one_clock(table, exports, traces, 
     assert of_traces == of_export
 
 
+@pytest.mark.campaign
 def test_traces_and_exports_make_one_job(table, exports, traces):
     assert table("kernels", exports[0], *traces[1:], "--by", "rank") == table("kernels", *exports, "--by", "rank")
 
@@ -238,6 +239,7 @@ COLLECTIVES = {
 }
 
 
+@pytest.mark.campaign
 def test_the_message_size_is_that_of_nccls_own_call(table, tmp_path):
     events = []
     for number, spelled in enumerate(COLLECTIVES):
@@ -396,6 +398,7 @@ def test_advice_to_record_with_nsys_says_that_this_profiler_has_none(run, traces
     assert "nsys 2024.4 and later" not in said
 
 
+@pytest.mark.campaign
 def test_a_trace_without_gpu_activities_is_told_the_option_of_its_own_profiler(run, traces, tmp_path):
     on_gpu = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_runtime", "cuda_driver")
     with gzip.open(traces[0], "rt") as file:

@@ -79,6 +79,7 @@ class TestGivenAgain:
         run("triage", demo_job[0], "--set", "gap_ms=500")
         assert opened == ["opened"] * 2
 
+    @pytest.mark.campaign
     def test_sorted_and_cut_as_the_first_time(self, run, export, opened):
         for key in ("share", "min", "name", "stddev"):
             words = ("kernels", "--sort", key, "--top", "2", "--format", "csv", export)

@@ -48,6 +48,7 @@ def test_what_is_no_question_is_said(refused):
     assert "moon" in refused("schema", "moon")
 
 
+@pytest.mark.campaign
 def test_json_parquet_and_frames_have_the_same_keys(run, job_files, tmp_path):
     required = run("schema", "kernels").json["items"]["required"]
     target = tmp_path / "kernels.parquet"

@@ -13,6 +13,7 @@ def stalled(tmp_path_factory):
     return TrainingJob(ranks=1, steps=10, layers=4, stall_ms=200).write(tmp_path_factory.mktemp("stalled"))
 
 
+@pytest.mark.campaign
 def test_the_command_that_shows_more_can_be_pasted(run, stalled):
     """It names the files of the job, and a window in milliseconds: the table has the gap that the finding is about."""
     lines = run("triage", *stalled).out.splitlines()
@@ -33,6 +34,7 @@ def test_the_report_has_the_evidence_as_tables(run, refused, stalled, tmp_path):
     assert target.read_text() == text
 
 
+@pytest.mark.campaign
 def test_a_file_for_people_has_the_notes_that_go_to_standard_error(run, tmp_path):
     path = whole_graph_export(tmp_path / "a.sqlite")
     note = "10 whole CUDA graph launches count as busy"

@@ -110,6 +110,7 @@ class TestFileFormat:
 
 
 class TestTrainingJob:
+    @pytest.mark.campaign
     def test_job_is_the_same_for_the_same_seed_only(self, job, tmp_path):
         again = SMALL.write(tmp_path / "again")
         other = training_job(tmp_path / "other", ranks=4, steps=3, layers=4, seed=2)

@@ -51,12 +51,9 @@ def test_gpu_work_is_the_same_with_and_without_its_process(exports, asked, more)
         assert right and wrong == right, words
 
 
-WHOLE = (("overview",), ("ranks",), ("efficiency", "--tables", "device"))
-
-
-@pytest.mark.parametrize("asked", [WHOLE[:1], pytest.param(WHOLE[1:], marks=pytest.mark.campaign)], ids=["few", "more"])
-def test_the_overview_and_the_ranks_have_it(exports, asked):
-    for words in asked:
+@pytest.mark.campaign
+def test_the_overview_and_the_ranks_have_it(exports):
+    for words in (("overview",), ("ranks",), ("efficiency", "--tables", "device")):
         right, wrong = (rows(*words, path)[0] for path in exports)
         same = {name for name in right if name in ("Rank", "Kernels", "Memory Ops", "GPUs", "Compute (%)", "NCCL (%)")}
         assert {name: wrong[name] for name in same} == {name: right[name] for name in same}

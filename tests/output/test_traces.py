@@ -355,6 +355,7 @@ class TestViews:
 
 
 class TestSelections:
+    @pytest.mark.campaign
     def test_a_window_and_a_name_leave_out_the_rest(self, job, tmp_path):
         kernels = EventList.build(job.session, Selection(), job.ranks, (EventKind.NCCL,))
         (first, *_), (later, *_) = kernels.page(0, 1)[0], kernels.page(len(kernels) // 2, 1)[0]
@@ -429,6 +430,7 @@ def test_in_bands_of_time_it_is_the_same_trace(job, whole, directory, chrome, pa
 
 
 class TestOverlaps:
+    @pytest.mark.campaign
     def test_work_of_one_stream_at_once_goes_to_lanes(self, tmp_path):
         with ExportWriter(tmp_path / "branches.sqlite") as export:
             process, main = start_gpu_process(export)
@@ -494,6 +496,7 @@ def test_start_end_ranges_are_pairs(job, chrome):
     assert len(chrome.pairs) == len(job.session.rows(loose)) > 0
 
 
+@pytest.mark.campaign
 def test_a_range_without_an_end_lasts_as_long_as_the_report(tmp_path):
     path = synthetic.open_ranges_export(tmp_path / "open.sqlite")
     with closing(Session()) as session:

@@ -159,6 +159,7 @@ def test_of_two_groups_that_reduce_the_one_of_neighbours_with_many_times_the_ker
     assert roles == ({"t0": "TP", "t1": "TP", "d0": "DP", "d1": "DP"} if is_told else dict.fromkeys(groups, ""))
 
 
+@pytest.mark.campaign
 def test_nccl_kernels_are_told_apart_by_the_range_that_launched_them(nccl):
     """Naively: the innermost range, but NCCL's and PyTorch's labels, around the launch on its thread."""
     launches = native(

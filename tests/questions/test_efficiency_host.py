@@ -181,6 +181,7 @@ class TestMfu:
         assert record(MFU_COLUMNS, mfu_table(found).rows[0])["ceiling_percent"] == pytest.approx(100 * found.ceiling)
         assert any("none ran in 68.8 % of the steps" in note for note in found.notes)
 
+    @pytest.mark.campaign
     def test_a_window_chooses_steps(self, opened: Opener, tmp_path: Path):
         session = opened(numbered(tmp_path / "a.sqlite", [0, 10, 30, 60]))
         found = mfu_in(session, MfuRequest(5e9), Selection(Window(25_000, 70_000)))

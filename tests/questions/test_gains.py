@@ -107,6 +107,7 @@ def test_gains_of_other_times_are_not_included(tmp_path: Path):
     assert "slow-steps" not in gains["idle-gaps"].includes and "idle-gaps" not in gains["slow-steps"].includes
 
 
+@pytest.mark.campaign
 def test_each_part_that_blocks_says_what_it_could_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     rows, _ = answer(capsys, stepping(tmp_path / "a.sqlite", [(5 * MS, 4 * MS)] * STEPS))
     whole, starved, stalled = (rows[part] for part in ("iteration", "launch-starved", "stalled"))

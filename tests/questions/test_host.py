@@ -257,6 +257,7 @@ def test_a_switch_that_was_lost_makes_no_time_out_of_nothing(tmp_path: Path):
     assert row["cpu"] == 12 * MS and sum(row[part] or 0 for part in PARTS) == 14 * MS
 
 
+@pytest.mark.campaign
 def test_samples_are_alike_where_columns_are_read_on_demand(tmp_path: Path):
     path = written(tmp_path / "a.sqlite")
     with closing(Session()) as session:
@@ -438,6 +439,7 @@ def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread
         assert parts_of_row(job, GAPS, found["last"]) == f"causes: {causes.NOTHING} 85.7 %, cudaLaunchKernel 14.3 %"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("order", campaign.first(1, [1, -1]))
 def test_of_ranges_that_begin_at_once_the_shortest_is_the_innermost(tmp_path: Path, order: int):
     with training(tmp_path / "b.sqlite") as (export, main_thread, _):
@@ -508,6 +510,7 @@ def test_small_functions_of_a_thread_are_one_cause_and_so_are_the_threads_of_one
     assert "busy on loader (2 ranks) 47.6 %, many functions on loader (2 ranks) 47.6 %" in budget
 
 
+@pytest.mark.campaign
 def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path):
     call = Frame("cudaStreamSynchronize", "/usr/lib/libcudart.so.12")
     with training(tmp_path / "a.sqlite") as (export, main_thread, _):

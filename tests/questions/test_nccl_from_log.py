@@ -129,6 +129,7 @@ def test_what_the_export_tells_stays(program, text):
     assert rows(calls, "message_size", "size_source") == [(64, "payload"), (400, "log")]
 
 
+@pytest.mark.campaign
 def test_kernels_without_nvtx_calls_are_aligned_themselves(tmp_path, text):
     program = Program(tmp_path / "silent.sqlite", domain=False)
     for number in range(2):

@@ -80,6 +80,7 @@ class TestHistogram:
             ("2B", 1, 3),
         ]
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(("by", "bins"), campaign.first(1, [(NcclProperty.POW2, 0), (NcclProperty.SIZE, 4)]))
     def test_unknown_sizes_are_counted_apart(self, plain, by, bins):
         told = size_histogram(plain.pairing(), EVERYTHING, by)
@@ -225,6 +226,7 @@ class TestDurationsOfOneSize:
         with pytest.raises(UsageError, match=r"no AllReduce kernel of 5 B.*there are .*4 MiB"):
             durations_of_size(job.session, EVERYTHING, job.ranks, job.pairing(), "AllReduce", 5)
 
+    @pytest.mark.campaign
     def test_what_nccl_tests_reported_stands_beside_the_kernels_of_its_size(self, tmp_path):
         program = Program(tmp_path / "program.sqlite")
         for size in (1 << 20, 1 << 20, 2 << 20):

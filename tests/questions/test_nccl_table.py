@@ -139,6 +139,7 @@ class TestGroups:
             assert not parts.duplicated(["what", *(COLUMNS[one].key for one in by)]).any(), by
             pd.testing.assert_frame_equal(parts.groupby("what")[self.SUMMED].sum(min_count=1).loc[whole.index], whole)
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize(("by", "selection"), campaign.first(1, [
         (USUAL, EVERYTHING.with_window(Window(400_000_000, 450_000_000))),
         (USUAL, EVERYTHING),
@@ -155,6 +156,7 @@ class TestGroups:
             assert listed.cells("start") == sorted(listed.cells("start")), row
             assert by != USUAL or set(listed.cells("bucket")) == {row[1]}
 
+    @pytest.mark.campaign
     def test_communicators_streams_and_sizes_of_one_process(self, tmp_path):
         program = Program(tmp_path / "program.sqlite")
         program.call("ncclCommInitRankConfig", comm=A, ranks=4)

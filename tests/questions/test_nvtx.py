@@ -282,6 +282,7 @@ def test_a_filter_keeps_what_is_around_its_ranges_and_that_on_names_what_is_insi
     assert names_of(load(session_of(program((0, 100, "outer"), *inside)), selection)) == expected
 
 
+@pytest.mark.campaign
 def test_tasks_and_devices_say_which_ranges_and_operations_there_are(session_of):
     def fill(export: Export) -> None:
         export.range(0, 100, "both")
@@ -433,6 +434,7 @@ def ranks(export: Export) -> None:
     export.launch((3, 4), (50, 70), thread=worker)
 
 
+@pytest.mark.campaign
 def test_a_process_that_is_no_task_is_named_by_its_pid(session_of):
     def fill(export: Export) -> None:
         training(export)
@@ -442,6 +444,7 @@ def test_a_process_that_is_no_task_is_named_by_its_pid(session_of):
     assert [(node.rank, node.label.partition(" of ")[0]) for node in roots] == [(0, "rank 0"), (None, "process 99")]
 
 
+@pytest.mark.campaign
 def test_single_ranges_come_in_pages_and_orders(session_of):
     lengths = list(range(1, 1201))
     random.Random(1).shuffle(lengths)
@@ -458,19 +461,6 @@ def test_single_ranges_come_in_pages_and_orders(session_of):
     assert tree.parent(by_time[0]) == work
 
 
-def test_every_order_shows_every_child_once(session_of):
-    tree = tree_of(session_of(training))
-    for order in Order:
-        (step,) = tree.roots(order)
-        shown = tree.children(step, order=order)
-        assert sorted(labels(shown)) == ["3 single ranges", "data", "forward"], order
-        singles = labels(tree.children(shown[-1], order=order))
-        assert sorted(singles) == ["step 0", "step 1", "step 2"], order
-        if order in (Order.GPU, Order.GPU_MEDIAN):
-            assert labels(shown)[:2] == ["forward", "data"]  # what launched nothing comes last
-            assert singles == ["step 2", "step 1", "step 0"]
-
-
 def test_ids_are_stable_and_lead_back(session_of):
     tree = tree_of(session_of(training))
     (step,) = tree.roots()
@@ -482,6 +472,7 @@ def test_ids_are_stable_and_lead_back(session_of):
         tree.node(10_000)
 
 
+@pytest.mark.campaign
 def test_nodes_are_found_again_by_their_names(session_of):
     session = session_of(ranks, training)
     before, after = tree_of(session), tree_of(session, fold="none")
@@ -491,6 +482,7 @@ def test_nodes_are_found_again_by_their_names(session_of):
     assert 0 < len(found) < len(after)
 
 
+@pytest.mark.campaign
 def test_single_ranges_and_the_rows_that_open_them_are_found_again(session_of):
     before, again = (tree_of(session_of(ranks, training)) for _ in range(2))
     pending, kinds = list(before.roots()), set()

@@ -60,6 +60,7 @@ class TestChosenSteps:
         assert {row["duration"] for row in found[:-1]} == {97_400 * US} and not any(row["slow"] for row in found)
         assert [row["duration"] for row in parts] == [row["duration"] for row in found]
 
+    @pytest.mark.campaign
     def test_ranges_of_other_names_between_them_end_none(self, server):
         for number in range(6):
             server.step(f"step {number}", eager=[(GEMM, MS)])

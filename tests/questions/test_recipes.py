@@ -143,6 +143,7 @@ class TestSums:
         if name != "osrt_sum":
             assert wrong == {"median", "q1", "stddev"}
 
+    @pytest.mark.campaign
     @pytest.mark.parametrize("names", [BY_RANK[::3], pytest.param(BY_RANK, marks=pytest.mark.campaign)])
     def test_each_rank_has_the_table_that_it_would_have_alone(self, job, names):
         last = job.ranks[-1]

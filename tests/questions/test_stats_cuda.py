@@ -182,6 +182,7 @@ def test_the_range_that_starts_last_counts_and_equal_names_are_one_row(made):
     ]
 
 
+@pytest.mark.campaign
 def test_without_ranges_the_numbers_are_those_of_the_plain_report(made):
     filling, open_ = made
     with filling() as (export, process, main):

@@ -66,6 +66,7 @@ def test_a_short_start_is_not_told(tmp_path):
     assert triaged(path, rules=("start_and_end",)).findings == ()
 
 
+@pytest.mark.campaign
 def test_a_gpu_that_waits_while_another_one_of_its_process_works_is_told_of(tmp_path):
     """GPU 1 begins after 900 ms, of which GPU 0 works for 600 ms, and the CPU waits for it."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
@@ -143,6 +144,7 @@ def test_compilers_in_gaps_are_their_cause(tmp_path, library, function, process,
         assert "compilation" in found.summary
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "compiler"),
     campaign.first(
@@ -254,6 +256,7 @@ def test_hidden_communication_is_a_remark_with_calls_per_step(tmp_path):
     assert found.summary.endswith("Compute hides 100 % of NCCL time.")
 
 
+@pytest.mark.campaign
 def test_calls_of_a_step_are_those_that_are_launched_in_steps_as_in_comparisons(tmp_path):
     path = reduced(tmp_path / "a.sqlite", calls=8, before=60)
     told(finding(triaged(path, rules=("exposed_communication",)), "communication"), ": 8 AllReduce a step")
@@ -279,6 +282,7 @@ def test_the_first_calls_of_mpi_are_told_apart(tmp_path):
     told(one, "of this in 2 first calls (MPI_Allreduce 10")
 
 
+@pytest.mark.campaign
 def test_every_leading_long_call_of_mpi_sets_a_connection_up_and_ranks_that_wait_alike_are_not_blamed(tmp_path):
     """Each of two ranks meets four peers, for 60 to 90 ms the first time and then for 0.2 ms, by turns or in a row."""
     paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(2)]

@@ -131,6 +131,7 @@ def test_it_is_left_alone_where(tmp_path, name):
     assert rule == "blocked_host" or found.not_checked == ()
 
 
+@pytest.mark.campaign
 def test_a_score_of_nothing_finds_outliers_of_a_kernel_that_always_varies(tmp_path):
     paths = ill.varying_kernel(tmp_path / "varying.sqlite").paths
     assert ids(triaged(*paths, settings=("outlier_score=0",), rules=("kernel_outliers",))) == {"kernel-outliers"}
@@ -177,6 +178,7 @@ def test_one_kernel_is_one_by_its_full_name_with_its_template(tmp_path, last, wo
     assert [one.sentence.partition(" of the kernel time")[0] for one in found.findings] == words
 
 
+@pytest.mark.campaign
 def test_reads_without_their_files_advise_to_record_them(tmp_path):
     written = ill.file_reads(tmp_path / "ill.sqlite")
     edit(*written.paths, "DROP TABLE OSRT_FILE_ACCESS_EVENTS", "DROP TABLE OSRT_FILE_ACCESS_DESCRIPTORS")
@@ -218,6 +220,7 @@ def test_slow_places_are_pci_addresses_where_no_numa_nodes_are_known(tmp_path):
     assert {one.cost for one in found} == {written.cost}
 
 
+@pytest.mark.campaign
 def test_tensor_activity_is_told_as_it_was_sampled(tmp_path):
     paths = ill.resting_tensor_cores(tmp_path / "resting.sqlite").paths
     one = finding(triaged(*paths, rules=("tensor_activity",)), "tensor-activity")
@@ -247,6 +250,7 @@ def test_fp32_costs_what_the_gpu_could_do_if_it_is_known(tmp_path, name, chip, f
         assert finding(found, "precision").cost == pytest.approx(200 * MS * (1 - 1 / factor), rel=0.01)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "advice"),
     campaign.first(
@@ -297,6 +301,7 @@ def test_the_limit_of_fusing_is_that_of_a_sweep_over_a_real_export(shared_export
     assert (one.cost, one.sentence.partition(" ")[0]) == (saved, f"{kernels:,}")
 
 
+@pytest.mark.campaign
 def test_the_context_and_the_pinned_memory_are_told_apart_from_first_launches(tmp_path):
     paths = ill.first_use(tmp_path / "ill.sqlite").paths
     found = triaged(*paths, rules=("first_use", "allocator_churn"), settings=("churn_calls=1",))
@@ -307,6 +312,7 @@ def test_the_context_and_the_pinned_memory_are_told_apart_from_first_launches(tm
     assert "allocator-churn" not in ids(found)
 
 
+@pytest.mark.campaign
 def test_gaps_of_first_launches_stand_under_these_and_are_no_case_for_a_graph(tmp_path):
     paths = ill.first_use(tmp_path / "ill.sqlite").paths
     found = triaged(*paths, settings=("gap_percent=1", "first_launch_percent=1"), rules=("first_use", "idle_gaps"))
@@ -325,6 +331,7 @@ def test_a_stretch_bound_by_launches_is_a_part_of_the_account_and_no_launch_over
     assert ids(triaged(*written.paths, rules=LAUNCHES, settings=("launch_percent=1",))) == {"launch-overhead"}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("gib", "severity"), campaign.first(1, [(73, Severity.INFO), (78, Severity.WARNING)]))
 def test_the_share_of_the_devices_memory_decides(tmp_path, gib, severity):
     (one,) = triaged(*ill.full_memory(tmp_path / "full.sqlite", gib).paths, rules=("device_memory",)).findings
@@ -334,6 +341,7 @@ def test_the_share_of_the_devices_memory_decides(tmp_path, gib, severity):
     assert [row[3] for row in one.evidence.rows] == [(gib - 10) << 30, 10 << 30]
 
 
+@pytest.mark.campaign
 def test_allocations_that_fail_make_full_memory_worse(tmp_path):
     written = ill.full_memory(tmp_path / "full.sqlite", 73, failures=3)
     one = finding(triaged(*written.paths, rules=("device_memory",)), "memory-full")

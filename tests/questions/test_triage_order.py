@@ -40,6 +40,7 @@ def starved(path: Path) -> Path:
     return path
 
 
+@pytest.mark.campaign
 def test_the_cause_comes_before_its_symptom_which_is_folded_and_the_summary_says_what_the_gpu_waits_for(tmp_path):
     found = triaged(starved(tmp_path / "a.sqlite"))
     assert [(one.id, one.under) for one in found.findings[:2]] == [("idle-gaps", ""), ("slow-steps", "idle-gaps")]

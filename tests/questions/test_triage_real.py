@@ -8,7 +8,7 @@ import pytest
 from support import SAME_KIND, native, real_exports, shared
 from triaging import finding, told, triaged
 
-FAST = ("ddp-a100-rank0of4", "gemm-pageable", "gemm-pinned", "no-gpu-work-2025.6", "vadd-launch-bound")
+FAST = ("gemm-pageable", "gemm-pinned", "no-gpu-work-2025.6")
 
 
 KNOWN: dict[str, dict[str, Sequence[str]]] = {
@@ -81,6 +81,7 @@ def test_no_rule_fails_and_what_is_known_is_told(path):
                 assert table not in tables or flag not in str(one.advice)
 
 
+@pytest.mark.campaign
 def test_the_late_rank_of_a_pair_is_told_among_those_that_are_open():
     pair = triaged(*shared("alcf-allgather-rank0", "alcf-allgather-rank4"), rules=("stragglers",))
     found = finding(pair, "straggler")

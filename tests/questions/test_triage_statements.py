@@ -56,6 +56,7 @@ def with_gaps(
     return path
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("recorded", "wanted"),
     campaign.first(
@@ -83,6 +84,7 @@ def test_gaps_without_a_range_count_against_the_most_frequent_one(tmp_path, rang
     told(finding(found, "idle-gaps"), words, never=("mostly in NVTX range",))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("environment", "mpi", "size"), [
     # An allocation of 8 tasks in which a batch script started one program.
     ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, False, None),
@@ -228,6 +230,7 @@ def test_kernels_of_no_known_process_are_gpu_work(tmp_path, schema, also_memory)
 LAUNCHES = ["cudaLaunchKernel_v7000"] * 3
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("calls", "words"), [
     (LAUNCHES, ("for rank 0. The CPU made 3 CUDA calls to launch, copy or set memory (3 cudaLaunchKernel).",
         "CUPTI_ERROR_NOT_INITIALIZED.")),
@@ -271,6 +274,7 @@ def test_page_faults_that_were_not_recorded_are_not_0(tmp_path):
     assert (row["gpu_faults"], row["cpu_faults"]) == (None, 5)
 
 
+@pytest.mark.campaign
 def test_warm_up_is_blamed_on_nothing_that_was_not_seen(tmp_path):
     """12 steps of 20 ms, the first of them 100 ms, of which 80 ms are a call of ``cudaHostAlloc``."""
     with one_gpu(tmp_path / "warm.sqlite") as gpu:
@@ -287,6 +291,7 @@ def test_warm_up_is_blamed_on_nothing_that_was_not_seen(tmp_path):
     told(found, "idle", "cudaHostAlloc", never=("compil", "autotuning", "connections"))
 
 
+@pytest.mark.campaign
 def test_memory_that_cannot_be_opened_is_missing_peer_access_and_no_probe(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.kernel(MS, 50 * MS, launched=MS - 10_000)
@@ -297,6 +302,7 @@ def test_memory_that_cannot_be_opened_is_missing_peer_access_and_no_probe(tmp_pa
     assert found.severity is Severity.WARNING
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("source", "stream", "says", "says_not"),
     campaign.first(
@@ -374,6 +380,7 @@ def test_more_steps_of_the_same_length_are_not_worse(tmp_path):
         assert "Nothing got worse" in head
 
 
+@pytest.mark.campaign
 def test_what_nsys_says_it_may_have_lost_is_one_sentence(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.kernel(MS, 2 * MS, launched=MS // 2)
@@ -418,6 +425,7 @@ def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alon
     told(alone, "in AllGather", advises=("no compute to hide",), never=("overlap communication",))
 
 
+@pytest.mark.campaign
 def test_communication_that_is_exposed_for_a_good_part_is_not_said_to_be_overlapped(tmp_path):
     """8 steps of 100 ms, with 24 ms of NCCL: 16 beside a kernel, 8 alone; and one more kernel alone."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
@@ -428,6 +436,7 @@ def test_communication_that_is_exposed_for_a_good_part_is_not_said_to_be_overlap
     told(one, "Compute hides 67 % of", advises=("overlap communication with compute",), never=("No action",))
 
 
+@pytest.mark.campaign
 def test_the_busiest_kernel_is_not_said_to_be_all_that_can_gain_in_a_job_that_waits_longer(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for _ in gpu.rounds(20, 10 * MS, 4 * MS):

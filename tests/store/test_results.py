@@ -313,6 +313,7 @@ class TestWhatIsMadeOfThem:
             assert everything(job, Selection()) == whole
         assert result_files(cache) == []
 
+    @pytest.mark.campaign
     def test_one_rank_keeps_only_its_own(self, exports, cache):
         with opened(exports, cache) as job:
             item: DeviceIntervals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from jobs import (
     NARROW,
     running,
@@ -12,6 +13,7 @@ from synthetic.writing.host import Frame
 from nsystui.ui.widgets.panels import DetailPane
 
 
+@pytest.mark.campaign
 async def test_the_details_of_an_allocation_have_its_call_stack(tmp_path):
     with ExportWriter(tmp_path / "x.sqlite") as export:
         process = export.process(70)

@@ -34,6 +34,7 @@ def check_help(screen: HelpScreen, size: tuple[int, int]) -> None:
     assert size != WIDE or not continued
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("columns", campaign.first(1, [1, 5, 8]))
 async def test_help_opens_on_a_terminal_of_any_width(demo_job, cache, columns):
     async with running(demo_job[:1], cache, (columns, 24), "question_mark", "down", "escape") as (app, _):

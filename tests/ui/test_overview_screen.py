@@ -39,6 +39,7 @@ def overview(app: NsystuiApp) -> OverviewScreen:
     return app.screen
 
 
+@pytest.mark.campaign
 def test_nothing_heavy_is_imported_before_the_first_window():
     code = "import sys, nsystui.ui.app, nsystui.ui.screens.overview; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
