@@ -65,7 +65,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def made(demo_job, tmp_path_factory) -> Path:
     target = tmp_path_factory.mktemp("report") / "report.html"
-    assert main(["report", *map(str, demo_job[:2]), "-o", str(target)]) == 0
+    assert main(["report", *map(str, demo_job), "-o", str(target)]) == 0
     return target
 
 
@@ -101,7 +101,7 @@ def test_a_page_of_64_ranks_is_small(report, tmp_path):
 
 @pytest.mark.campaign
 def test_the_same_exports_make_the_same_page(report, demo_job, made):
-    assert report(*demo_job[:2]).read_bytes() == made.read_bytes()
+    assert report(*demo_job).read_bytes() == made.read_bytes()
 
 
 @pytest.mark.campaign
@@ -236,7 +236,7 @@ def test_it_fits_a_phone_and_prints_with_everything_open(seen, made):
 @pytest.mark.campaign
 def test_markdown_has_its_drawings_beside_it_and_warns_of_what_is_left_out(report, demo_job, tmp_path, page):
     (tmp_path / "rank9.sqlite").write_bytes(demo_job[0].read_bytes()[:40_000])
-    text = report(*demo_job[:2], tmp_path / "rank9.sqlite", name="report.md").read_text(encoding="utf-8")
+    text = report(*demo_job, tmp_path / "rank9.sqlite", name="report.md").read_text(encoding="utf-8")
     assert "Warning" in text and "rank9.sqlite" in text
     links = re.findall(r"!\[[^\]]*\]\(<([^>]*)>\)", text)
     assert len(links) >= 4

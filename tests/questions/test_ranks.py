@@ -125,8 +125,8 @@ class TestStepTimes:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """Five ranks with a straggler."""
-    job = OpenJob(session_over(*TrainingJob(ranks=5, steps=3, layers=1).write(tmp_path_factory.mktemp("five"))))
+    """Eight ranks with a straggler."""
+    job = OpenJob(session_over(*TrainingJob(ranks=8, steps=6, layers=2).write(tmp_path_factory.mktemp("eight"))))
     job.align(ClockMode.COLLECTIVES)
     yield job
     job.close()
