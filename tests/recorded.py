@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import synthetic
-from synthetic import illnesses
+from synthetic import illnesses, rare_illnesses
 from synthetic.demo import ServingJob, TrainingJob
 
 from nsystui.base.answer import Answer, TableAnswer, iter_rows
@@ -68,10 +68,11 @@ JOBS: Final[dict[str, Callable[[Path], Any]]] = {
     "late": _one(synthetic.delayed_capture_export),
     **{
         f"ill-{name.replace('_', '-')}": write if "folder" in write.__annotations__ else _one(write)
-        for name, write in vars(illnesses).items()
+        for name, write in (vars(illnesses) | vars(rare_illnesses)).items()
         if getattr(write, "__annotations__", {}).get("return") == "Ill" and not name.startswith("_")
     },
     "ill-memory-failures": _one(illnesses.full_memory, failures=3),
+    **rare_illnesses.VARIANTS,
 }
 """The jobs that commands are asked about, by the name of their directory."""
 

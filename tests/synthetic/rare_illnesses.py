@@ -1,0 +1,148 @@
+"""Exports with illnesses that few jobs have, and variants of illnesses on the healthy side of a threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from synthetic import illnesses
+from synthetic.demo import TrainingJob
+from synthetic.demo.model import nccl_kernel
+from synthetic.illnesses import MS, Ill, one_gpu
+from synthetic.writing.host import Frame
+from synthetic.writing.target import CaptureSession
+from synthetic.writing.writer import DEVICE, PINNED
+
+
+def drifting(path: Path) -> Ill:
+    """Two steps of 20 ms, then 12 of 20 to 31 ms; the median of the first third is 21.5 ms."""
+    with one_gpu(path) as gpu:
+        gpu.steps([time * MS for time in (20, 20, *range(20, 32))], idle=10_000)
+    return Ill((path,), int(sum(max(time - 21.5, 0) for time in range(20, 32)) * MS))
+
+
+def warming_up(path: Path) -> Ill:
+    """Two steps of 60 and 40 ms, then 15 of 10 ms, of which one takes 14 and another 40."""
+    with one_gpu(path) as gpu:
+        gpu.steps([time * MS for time in (60, 40, *[10] * 6, 14, *[10] * 4, 40, *[10] * 3)], idle=10_000)
+    return Ill((path,), 80 * MS)
+
+
+def round_trips(path: Path, up: tuple[int, ...] = (4, 8), down: tuple[int, ...] = (4,)) -> Ill:
+    """20 iterations of a kernel of 10 ms; copies of so many MiB, 1 ms each, go up before it and down after it."""
+    with one_gpu(path) as gpu:
+        now = MS
+        for _ in range(20):
+            for size in up:
+                gpu.copy("cudaMemcpyAsync_v3020", now, now + MS, PINNED, size << 20)
+                now += MS
+            gpu.kernel(now, now + 10 * MS, launched=now - 5_000)
+            now += 10 * MS
+            for size in down:
+                correlation = gpu.call("cudaMemcpyAsync_v3020", now - 5_000, now - 1_000)
+                gpu.export.memcpy(
+                    gpu.process, 0, 7, now, now + MS, size=size << 20, kind="DtoH",
+                    correlation_id=correlation, source=DEVICE, destination=PINNED,
+                )  # fmt: skip
+                now += MS
+    return Ill((path,), 40 * MS)
+
+
+def synchronising_calls(path: Path) -> Ill:
+    """200 kernels of 0.8 ms, after each of which a ``cudaStreamSynchronize`` keeps the GPU idle for 0.2 ms."""
+    with one_gpu(path) as gpu:
+        for start in gpu.rounds(200, MS, 800_000):
+            gpu.call("cudaStreamSynchronize_v3020", start + 10_000, start + 810_000)
+    return Ill((path,), 199 * 200_000)
+
+
+def capture_errors(path: Path, *messages: str, severity: int = 3) -> Ill:
+    """A kernel of 200 ms, calls that return errors, and messages of nsys with a severity."""
+    with one_gpu(path) as gpu:
+        gpu.kernel(MS, 200 * MS, launched=900_000)
+        for number, code in enumerate((700, 2, 2, 801, 600)):
+            gpu.call("cudaEventQuery_v3020", (201 + number) * MS, (202 + number) * MS, return_value=code)
+        for text in messages or ("The agent has stopped.", "No symbols."):
+            gpu.export.diagnostic(5, text, severity=severity)
+    return Ill((path,), 0)
+
+
+def synchronous_copies(path: Path) -> Ill:
+    """50 kernels of 3 ms, each with a ``cudaMemcpy`` of which 0.9 ms lie beside no kernel."""
+    with one_gpu(path) as gpu:
+        for start in gpu.rounds(50, 4 * MS, 3 * MS):
+            gpu.copy("cudaMemcpy_v3020", start + 2 * MS + 500_000, start + 4 * MS - 100_000)
+    return Ill((path,), 50 * 900_000)
+
+
+def waiting_for_launches(path: Path) -> Ill:
+    """300 kernels of 5 µs, one every 20 µs, each launched 1 µs after the one before has ended."""
+    with one_gpu(path) as gpu:
+        for _ in gpu.rounds(300, 20_000, 5_000, early=6_000):
+            pass
+    return Ill((path,), 299 * 15_000)
+
+
+def different_runs(folder: Path) -> Ill:
+    """Two ranks of which the second ran a day after the first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = (folder / "rank0.sqlite", folder / "rank1.sqlite")
+    for rank, path in enumerate(paths):
+        epoch = CaptureSession().utc_epoch_ns + rank * 86_400 * 1_000 * MS
+        session = CaptureSession(environment={"RANK": str(rank), "WORLD_SIZE": "4"}, utc_epoch_ns=epoch)
+        with one_gpu(path, session=session, gpu=rank) as gpu:
+            for start in gpu.rounds(20, 10 * MS, 8 * MS):
+                gpu.kernel(start + 8 * MS, start + 9 * MS, start - 5_000, nccl_kernel("AllReduce").name)
+    return Ill(paths, 0)
+
+
+def different_work(folder: Path, launches: int = 140) -> Ill:
+    """Four ranks of 100 kernels of 1 ms each, of which the last has as many as ``launches``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = tuple(folder / f"rank{rank}.sqlite" for rank in range(4))
+    for rank, path in enumerate(paths):
+        with one_gpu(path, session=CaptureSession(environment={"RANK": str(rank)}), gpu=rank) as gpu:
+            for number in range(launches if rank == 3 else 100):
+                gpu.kernel(MS + number * MS, 2 * MS + number * MS - 1_000, launched=900_000 + 2_000 * number)
+    return Ill(paths, (launches - 100) * MS * 3 // 4)
+
+
+def compiling(path: Path) -> Ill:
+    """A kernel of 20 ms, 60 ms in which a compiler is sampled, another kernel, and at last a ``cudaFree`` of 30 ms."""
+    frames = [Frame("main", "/x/app"), Frame("llvm::PassManager::run(llvm::Module&)", "/usr/lib/libnvrtc.so.12")]
+    with one_gpu(path) as gpu:
+        gpu.call("cudaFree_v3020", 0, 40 * MS)
+        gpu.kernel(50 * MS, 70 * MS, launched=49 * MS)
+        gpu.export.on_cpu(gpu.main, 70 * MS, 129 * MS, frames)
+        gpu.kernel(130 * MS, 170 * MS, launched=129 * MS)
+        gpu.call("cudaFree_v3020", 170 * MS, 200 * MS)
+    return Ill((path,), 60 * MS)
+
+
+def _in(write: Callable[..., Ill], **how: object) -> Callable[[Path], Ill]:
+    return lambda folder: write(folder / "rank0.sqlite", **how)
+
+
+_QUICK: Final = TrainingJob(ranks=2, steps=4, layers=1, straggler=None, stall_ms=0, gpu_metrics=False, start_up=0.02)
+VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
+    "uneven": replace(_QUICK, ranks=3, steps=3, uneven_ms=20).write,
+    "small-messages": replace(_QUICK, small_messages=80).write,
+    "unsized": replace(_QUICK, small_messages=20, payload=None).write,
+    "lost": lambda folder: capture_errors(folder / "rank0.sqlite", "1234 CUDA events were dropped.", severity=2),
+    "alike": lambda folder: different_work(folder, 103),
+    "churn-drained": _in(illnesses.allocator_churn, drains_ns=MS),
+    "churn-stepless": _in(illnesses.allocator_churn, steps=False),
+    "launched-ahead": _in(illnesses.launch_bound, ahead=5_000),
+    "throttled-unsampled": _in(illnesses.throttled, clock=False),
+    "transposes": _in(illnesses.layout_changes, name="loop_transpose_fusion_3"),
+    "unfused-alike": _in(illnesses.unfused, kinds=2),
+    "starved-pins": _in(illnesses.starved, pin_ms=17),
+    "preempted-alone": _in(illnesses.preempted, others=False),
+    "pair-even": partial(illnesses.slow_pair, times=1),
+    "stages-even": partial(illnesses.pipeline_stages, slow=1.0, of_names=False),
+    "mpi-set-up": partial(illnesses.mpi_waits, set_up=100 * MS),
+}
+"""Jobs that differ from an ill one by what decides a rule, and ill training jobs; each writes into a directory."""
