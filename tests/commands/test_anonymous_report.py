@@ -8,6 +8,7 @@ from contextlib import closing
 from html import unescape
 from pathlib import Path
 
+import campaign
 import pytest
 from support import edit, native
 from synthetic import ExportWriter
@@ -98,8 +99,8 @@ def test_names_of_kernels_and_ranges_stay_readable(run, tmp_path):
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("ending", ["html", "md"])
-def test_no_form_is_left_in_any_text_of_an_export(run, tmp_path, ending):
+@pytest.mark.parametrize(("ending", "forms"), [("html", campaign.some(8, FORMS)), ("md", campaign.some(2, FORMS))])
+def test_no_form_is_left_in_any_text_of_an_export(run, tmp_path, ending, forms):
     """Each text of each table has a form behind it: everything that a report could show."""
     (original,) = TrainingJob(ranks=1, steps=4, layers=1).write(tmp_path / "home/carol")
     with closing(sqlite3.connect(original)) as connection:
@@ -111,7 +112,7 @@ def test_no_form_is_left_in_any_text_of_an_export(run, tmp_path, ending):
         if kind.startswith("TEXT") and not table.startswith("ENUM") and not table.startswith("META_DATA_EXPORT")
     ]
     data, leaking = original.read_bytes(), []
-    for number, form in enumerate(FORMS):
+    for number, form in enumerate(forms):
         original.write_bytes(data)
         text = form.replace("'", "''")
         for table, column in columns:

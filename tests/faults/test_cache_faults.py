@@ -199,7 +199,7 @@ class TestKilled:
         [
             (how, campaign.step(step), more)
             for how, step in (
-                ("kill", 90), ("fail", 90), ("size", 6000), ("OutOfMemoryException", 180), ("MemoryError", 180)
+                ("kill", 300), ("fail", 300), ("size", 20000), ("OutOfMemoryException", 500), ("MemoryError", 500)
             )
             for more in ((), ("--force",))
         ],

@@ -9,6 +9,7 @@ tests/ui/test_tours.py``; look at the changes with ``git diff``.
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import zlib
 from collections.abc import Iterator
@@ -133,4 +134,9 @@ async def test_a_tour_shows_what_was_accepted(program, request, tmp_path, monkey
     seen = await walked(program, tour)
     if request.config.getoption("update_snapshots"):
         path.write_text(seen, encoding="utf-8")
-    assert seen == path.read_text(encoding="utf-8"), "look at the screens, and accept them with --snapshot-update"
+    accepted = path.read_text(encoding="utf-8").splitlines()
+    different = list(difflib.unified_diff(accepted, seen.splitlines(), "accepted", "seen", n=1, lineterm=""))
+    if different:
+        pytest.fail(
+            "\n".join([*different[:60], "", "Look at the screens, and accept them with --snapshot-update."]), False
+        )

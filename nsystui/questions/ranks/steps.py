@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,7 +104,7 @@ class StepTimes:
         return Window(start, start + max(int(self.duration[place]), 1))
 
 
-def medians_of_phases(times: NDArray[Any], phases: NDArray[Any]) -> NDArray[np.float64]:
+def medians_of_phases(times: NDArray[np.int64], phases: NDArray[np.int64]) -> NDArray[np.float64]:
     """Compute for each of n steps ``(n,)`` the median time of those of the same phase."""
     found = np.zeros(len(times))
     for phase in np.unique(phases).tolist():
