@@ -402,6 +402,8 @@ def main() -> None:
                 executed = lines.tests_by_line(file)
                 candidates = places(file, ast.parse((ROOT / file).read_text()))
                 found += [place for place in candidates if executed.get(place.line) or not place.in_function]
+        if not found:
+            sys.exit("no executed lines in these rooms: measure again with --measure while no other tests run here")
         chance.shuffle(found)
         print(f"{len(found)} places in executed lines; {options.count} mutants from seed {options.seed}", flush=True)
 
