@@ -33,7 +33,6 @@ from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 from nsystui.ui.app import LogApp, Look, NsystuiApp
 from nsystui.ui.diff_app import DiffApp
-from nsystui.ui.screens import base
 
 TOURS = Path(__file__).parent / "tours"
 
@@ -128,7 +127,6 @@ NAMES = sorted(path.stem for path in TOURS.glob("*.txt"))
 )
 async def test_a_tour_shows_what_was_accepted(program, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(base, "DETAIL_DELAY", 0.2)  # the details say what a table has no room for: it must be painted
     path = TOURS / f"{request.node.callspec.id}.txt"
     tour = [line[4:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith(">>>")]
     seen = await walked(program, tour)

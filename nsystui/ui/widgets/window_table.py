@@ -505,7 +505,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         before, self._formatted = self._formatted, {}
         for index, row in present.items():
             self._formatted[index] = before.get(index) or self._table.format(row, self._prefix_of(index))
+        placed = {one.index for one in self._table.placed}
         self._table.place(self._row_width - len(MARKER), self.sorted_by[0] if self.sorted_by else None)
+        if placed != {one.index for one in self._table.placed}:
+            self.call_next(self._announce)  # the details of the row say what has no place
 
     @property
     def _row_width(self) -> int:
