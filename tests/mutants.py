@@ -291,16 +291,17 @@ class Copy:
             (directory / "shared").symlink_to((ROOT.parent / "shared").resolve())
         subprocess.run([sys.executable, "-m", "compileall", "-q", "nsystui", "tests"], cwd=self.root, check=False)
 
-    def run(self, *words: str, bound: float | None = None, **environment: str) -> tuple[int, str]:
+    def run(self, tests: list[str], *options: str, bound: float | None = None, **environment: str) -> tuple[int, str]:
         """Run the tests. Return pytest's exit code and its output, -1 where it hung."""
         paths = os.pathsep.join(map(str, (self.root, self.root / "tests")))
         # Changed code has no bytecode of its own, so that none can be taken for that of the next mutant.
         environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"} | environment
         arguments = self.root.parent / "arguments"  # names of tests may be too long for a command line
-        arguments.write_text("\n".join((f"--basetemp={self.root.parent / 'tmp'}", *words)), encoding="utf-8")
+        arguments.write_text("\n".join(tests), encoding="utf-8")
         with tempfile.TemporaryFile() as output:
             program = subprocess.Popen(
-                [*PYTEST, f"@{arguments}"], cwd=self.root, env=environment,
+                [*PYTEST, f"--basetemp={self.root.parent / 'tmp'}", *options, f"@{arguments}"],
+                cwd=self.root, env=environment,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             try:
@@ -329,7 +330,7 @@ def measured(directories: list[Path], copy: Copy) -> Lines:
         (directory / "tree" / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / file, directory / "tree" / file)
     side_by_side = ["-n", "2", "--dist", "worksteal"] if len(tests) > 3 else []
-    code, output = copy.run("-p", "line_recorder", *side_by_side, *tests, RECORDED_LINES=str(directory))
+    code, output = copy.run(tests, "-p", "line_recorder", *side_by_side, RECORDED_LINES=str(directory))
     if code not in (0, 1, 5):
         sys.exit(output)
     print(output.strip().rpartition("\n")[2], flush=True)
@@ -366,7 +367,7 @@ def tried(place: Place, change: tuple[str, str, str], tests: list[str], copy: Co
     path = copy.root / place.file
     path.write_text(text, encoding="utf-8")
     try:
-        code, output = copy.run("-x", *tests, bound=bound)
+        code, output = copy.run(tests, "-x", bound=bound)
     finally:
         shutil.copy2(ROOT / place.file, path)
     failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+::.*?)(?: - .*)?$", output, re.MULTILINE)
@@ -403,7 +404,7 @@ def main() -> None:
                 candidates = places(file, ast.parse((ROOT / file).read_text()))
                 found += [place for place in candidates if executed.get(place.line) or not place.in_function]
         if not found:
-            sys.exit("no executed lines in these rooms: measure again with --measure while no other tests run here")
+            sys.exit("no executed lines in these rooms: measure again with --measure")
         chance.shuffle(found)
         print(f"{len(found)} places in executed lines; {options.count} mutants from seed {options.seed}", flush=True)
 
