@@ -6,8 +6,9 @@ tells what they are:
 - ``$`` a command, without ``nsystui``; its files are `JOBS`, written into the current directory
 - ``|`` a line on standard output or in the file that the command writes, ``!`` a line on standard error
 - ``?`` the exit status unless it is 0
-- ``=`` the keys of a table in JSON, ``,`` its CSV, of which at most `ROWS` rows are recorded, and ``+`` the number of
-  rows that are left out, with the sum of each column of numbers and the count of different values of the others
+- ``=`` the keys of a table in JSON, ``~`` its headings on a narrow and on a wide screen
+- ``,`` its CSV, of which at most `ROWS` rows are recorded, and ``+`` the number of rows that are left out, with the sum
+  of each column of numbers and the count of different values of the others
 - ``#`` a comment
 """
 
@@ -25,7 +26,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ from nsystui.base.version import __version__
 from nsystui.cli import main
 from nsystui.commands import arguments
 from nsystui.output import formats
+from nsystui.ui.widgets.table_layout import TableLayout
 
 ANSWERS: Final = Path(__file__).parent / "answers"
 ROWS: Final = 5
@@ -197,6 +199,13 @@ def _rows_of(answer: Answer, said: Callable[[str], list[str]]) -> list[str]:
     formats.write(answer, "csv", written)
     header, *rows = csv.reader(io.StringIO(written.getvalue(), newline=""))
     lines = [f"= {answer.name} {','.join(column.file_key for column in answer.columns)}"]
+    layout, first = TableLayout(answer.columns), list(islice(iter_rows(answer), 50))
+    layout.word(first)
+    for values in first:
+        layout.format(values)
+    for width in (58, 118):
+        layout.place(width, None)
+        lines.append(f"~ {''.join(text for text, _ in layout.heading_pieces(width, None))}".rstrip())
     for row in (header, *rows[:ROWS]):
         text = io.StringIO()
         csv.writer(text, lineterminator="").writerow([value.replace("\n", "␊")[:90] for value in row])

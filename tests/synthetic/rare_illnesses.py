@@ -59,6 +59,15 @@ def synchronising_calls(path: Path) -> Ill:
     return Ill((path,), 199 * 200_000)
 
 
+def short_gaps(path: Path) -> Ill:
+    """2,000 kernels of 5 µs after gaps of 15 µs, launched long before; then one of 30 ms."""
+    with one_gpu(path) as gpu:
+        for _ in gpu.rounds(2_000, 20_000, 5_000, early=900_000):
+            pass
+        gpu.kernel(41 * MS, 71 * MS, launched=40 * MS)
+    return Ill((path,), 2_000 * 15_000)
+
+
 def capture_errors(path: Path, *messages: str, severity: int = 3) -> Ill:
     """A kernel of 200 ms, calls that return errors, and messages of nsys with a severity."""
     with one_gpu(path) as gpu:
