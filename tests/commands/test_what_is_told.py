@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from recorded import ask
 
 from nsystui.base.version import __version__
@@ -32,9 +31,7 @@ def pieces() -> Iterator[tuple[str, str]]:
 
 def told(schema: object, place: str = "") -> Iterator[tuple[str, object]]:
     """Yield the properties of a schema with where they are, and everything that is no property."""
-    if not isinstance(schema, dict):
-        yield place, schema
-    elif "description" in schema and "properties" not in schema:
+    if not isinstance(schema, dict) or ("description" in schema and "properties" not in schema):
         yield place, schema
     else:
         for key, value in schema.items():
