@@ -208,7 +208,7 @@ def _rows_of(answer: Answer, said: Callable[[str], list[str]]) -> list[str]:
         lines.append(f"~ {''.join(text for text, _ in layout.heading_pieces(width, None))}".rstrip())
     for row in (header, *rows[:ROWS]):
         text = io.StringIO()
-        csv.writer(text, lineterminator="").writerow([value.replace("\n", "␊")[:90] for value in row])
+        csv.writer(text, lineterminator="").writerow([value.replace("\n", "␊")[:300] for value in row])
         lines += [f", {one}" for one in said(text.getvalue() + "\n")]
     if len(rows) > ROWS:
         lines.append(f"+ {len(rows) - ROWS} rows: {', '.join(map(_sum_of, zip(*rows[ROWS:], strict=True)))}")
