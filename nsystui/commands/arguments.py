@@ -12,6 +12,7 @@ from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageEr
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
 from nsystui.commands.configuration import CLOCKS, add_limits
+from nsystui.commands.request import OutputName, filled
 from nsystui.questions.queries.question import STEPS, Question, Values
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def add_dask(parser: argparse.ArgumentParser) -> None:
     """``--dask``: the workers of a cluster compute what the answer is made of; after `add_files`."""
     parser.add_argument(
         "--dask",
+        type=filled,
         metavar="SCHEDULER",
         help="compute the results of single reports on a Dask cluster: the scheduler's address (tcp://host:8786) or "
         "its file; FILE is a packed job that the workers see under the same path; they need nsystui[dask]",
@@ -121,6 +123,7 @@ def add_format(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         dest="target",
+        type=OutputName,
         metavar="FILE",
         help="write to FILE (.csv .json .md .parquet .txt .svg); - is stdout",
     )

@@ -11,7 +11,7 @@ from typing import IO, cast
 
 from nsystui.base.errors import OutputError
 from nsystui.commands import arguments as shared
-from nsystui.commands.request import Opening, Request
+from nsystui.commands.request import Opening, OutputName, Request
 
 DESCRIPTION = """Writes the exports of a demo training job (four ranks on two hosts, NCCL with message sizes, NVTX, GPU
 metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and opens them. With --server the job is
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", action="store_true", help="an inference server instead of the training job")
     parser.add_argument(
         "--directory",
+        type=OutputName,
         metavar="DIR",
         help="where to write the exports (default: a temporary directory, removed at the end)",
     )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from nsystui.base.errors import UsageError
 from nsystui.base.text import shell_word
 from nsystui.commands import arguments as shared
-from nsystui.commands.request import Request
+from nsystui.commands.request import OutputName, Request
 
 DESCRIPTION = """All of a job on one page, to send or to keep: where the time went, the findings with their evidence,
 GPUs over time, ranks, steps, kernels, NCCL with its bandwidth, NVTX ranges, efficiency, why the GPUs were idle, and
@@ -41,7 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_selection(parser)
     output = parser.add_argument_group("output")
     output.add_argument(
-        "-o", "--output", dest="target", metavar="FILE", required=True, help="write to FILE (.html .md)"
+        "-o",
+        "--output",
+        dest="target",
+        type=OutputName,
+        metavar="FILE",
+        required=True,
+        help="write to FILE (.html .md)",
     )
     output.add_argument("--force", action="store_true", help="overwrite files")
     output.add_argument("--top", type=int, metavar="N", help="rows of long tables (default: 20)")

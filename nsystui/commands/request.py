@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from nsystui.base.errors import UsageError
 from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for
@@ -15,6 +16,22 @@ from nsystui.questions.queries.numbering import numbering
 if TYPE_CHECKING:
     from nsystui.store.cache import Cache
     from nsystui.store.database import Limits
+
+
+class OutputName(str):
+    """The name of a file or directory that a command writes, as a type of argparse: its option is not empty."""
+
+    __slots__ = ()
+
+    def __new__(cls, name: str) -> Self:
+        return super().__new__(cls, filled(name))
+
+
+def filled(value: str) -> str:
+    """Return the value of an option. Raises ArgumentTypeError for an empty one, as an unset variable gives."""
+    if not value:
+        raise argparse.ArgumentTypeError("its value is empty: is a variable of the script unset?")
+    return value
 
 
 @dataclass(frozen=True)
@@ -151,7 +168,8 @@ class Request:
 def parsed(parser: argparse.ArgumentParser, words: Sequence[str], environ: Mapping[str, str] = os.environ) -> Request:
     """Parse a command line, over what the config file says.
 
-    Raises UsageError for a file that makes no sense, or is named and is not there.
+    Raises UsageError for a file that makes no sense, or is named and is not there, and where an option names an input
+    as the file to write.
     """
     arguments = parser.parse_args(words)
     config = NO_CONFIG if arguments.no_config else config_for(arguments.config_file, environ)
@@ -159,4 +177,17 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str], environ: Mappi
         known = {action.dest for action in parser._actions}
         parser.set_defaults(**{dest: value for dest, value in config.options.items() if dest in known})
         arguments = parser.parse_args(words)
+    values = [
+        one for value in vars(arguments).values() for one in (value if isinstance(value, list | tuple) else [value])
+    ]
+    written: list[str] = [one for one in values if isinstance(one, OutputName) and one != "-"]
+    with suppress(OSError):
+        written += (
+            ["/dev/stdout"] if os.path.getsize("/dev/stdout") and os.path.isfile("/dev/stdout") else []
+        )  # >> FILE
+    if written:
+        from nsystui.output.files import refuse_inputs
+
+        read = [one for one in values if isinstance(one, str) and not isinstance(one, OutputName)]
+        refuse_inputs(written, [*read, config.path], default_cache(config).directory)
     return Request.of(arguments, config)

@@ -125,9 +125,14 @@ class ExportingScreen(AskingScreen):
 
     def write(self, path: Path, contents: str, writer: Writer, overwrite: bool = False) -> None:
         """Write a file in a thread. ``contents``: what it holds, in words, where that is no number of rows."""
-        from nsystui.output.files import TargetExistsError
+        from nsystui.output.files import TargetExistsError, refuse_inputs
 
         self.say(f"writing {contents} to {path}…")
+        read = [name for source in self.explorer.sources for name in (*source.files, *source.logs)]
+
+        def write() -> int | None:
+            refuse_inputs([path], read, self.explorer.source.cache_directory)
+            return writer(path, overwrite)
 
         def failed(error: Exception) -> None:
             if isinstance(error, TargetExistsError):
@@ -145,7 +150,7 @@ class ExportingScreen(AskingScreen):
             written = contents if rows is None else counted(rows, "row")
             self.say(f"wrote {written} to {path.name} in {path.absolute().parent}")
 
-        self.in_background("export", partial(writer, path, overwrite), finished, failed, is_exclusive=False)
+        self.in_background("export", write, finished, failed, is_exclusive=False)
 
 
 def _write_drawing(draw: Callable[[], Drawing | None], path: Path, overwrite: bool) -> None:
