@@ -12,6 +12,7 @@ from typing import IO, cast
 from nsystui.base.errors import OutputError
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Opening, OutputName, Request
+from nsystui.exports.partial_files import drop_abandoned, partial_name
 
 DESCRIPTION = """Writes the exports of a demo training job (four ranks on two hosts, NCCL with message sizes, NVTX, GPU
 metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and opens them. With --server the job is
@@ -58,9 +59,10 @@ def _unpack(directory: Path, request: Request) -> list[Path]:
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        drop_abandoned(directory)
         with (
             tarfile.open(_DATA / ("server.tar.xz" if request.own["server"] else "training.tar.xz"), "r:xz") as packed,
-            tempfile.TemporaryDirectory(prefix=".nsystui-demo-", dir=directory) as place,
+            tempfile.TemporaryDirectory(prefix=partial_name("-"), dir=directory) as place,
         ):
             paths = [directory / name for name in packed.getnames()]
             taken = next((path for path in paths if path.exists()), None)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
@@ -22,6 +22,7 @@ from nsystui.base.errors import MissingDataError, OutputError, UsageError
 from nsystui.base.terminal import complain, original_environ, size, text_width, wants_ascii
 from nsystui.base.text import ascii_glyphs, safe_text
 from nsystui.exports.discover import discover, is_packed_report, job_of
+from nsystui.exports.partial_files import drop_abandoned, partial_name
 from nsystui.output.formats import Progress, fitting, format_for_path, write
 from nsystui.output.pipe import quiet_pipe
 
@@ -132,12 +133,12 @@ def save(
     and ``UsageError`` for an ending that names no format.
     """
     chosen = file_format or format_for_path(os.path.expanduser(path))
-    return _saved(path, overwrite, lambda temporary: _write_file(answer, temporary, chosen, progress))
+    return save_together({Path(path): lambda temporary: _write_file(answer, temporary, chosen, progress)}, overwrite)[0]
 
 
 def save_text(text: str, path: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Saves ``text`` as ``path``, in the same way and with the same errors as `save`."""
-    _saved(path, overwrite, lambda temporary: _write_text(text, temporary))
+    save_together({Path(path): text}, overwrite)
 
 
 def save_stream(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[BinaryIO], int]) -> int:
@@ -145,8 +146,13 @@ def save_stream(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[B
 
     The bytes are compressed where the name ends in ``.gz``.
     """
+    return save_together({Path(path): streamed(path, fill)}, overwrite)[0]
+
+
+def streamed(path: str | os.PathLike[str], fill: Callable[[BinaryIO], int]) -> Contents:
+    """Return what `save_together` takes of a file that ``fill`` writes, compressed where its name ends in ``.gz``."""
     is_compressed = os.fspath(path).lower().endswith(".gz")
-    return _saved(path, overwrite, lambda temporary: _write_stream(fill, temporary, is_compressed))
+    return lambda temporary: _write_stream(fill, temporary, is_compressed)
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:
@@ -165,7 +171,10 @@ def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[str]
     """
     taken: list[tuple[Path, os.stat_result]] = []
     for name in written:
-        for file in (*trace_files(name), *Path(name).expanduser().with_suffix(".files").glob("*")):
+        files = [*trace_files(name)]
+        with suppress(OSError, ValueError):  # a name that is too long, or of the root
+            files += Path(os.path.expanduser(name)).with_suffix(".files").glob("*")
+        for file in files:
             if os.path.isfile(file) and os.path.getsize(file):  # what a shell's > has emptied is lost already
                 taken.append((file, os.stat(file)))
             if cache is not None and Path(os.path.realpath(cache)) in Path(os.path.realpath(file)).parents:
@@ -185,30 +194,65 @@ def _files_of(name: str) -> Iterator[Path]:
             yield from (job_of(path) if is_packed_report(path) else path).rglob("*")
 
 
-def _saved(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[Path], int]) -> int:
-    """The result of ``fill``, which writes to a temporary file that takes the name at the end."""
-    target = Path(os.path.expanduser(path))
-    shown_name = safe_text(str(target))
-    if os.path.isdir(target):
-        raise OutputError(f"{shown_name} is a directory")
-    if os.path.exists(target) and not os.path.isfile(target):  # renaming over /dev/null would be a disaster for root
-        raise OutputError(f"{shown_name} is not a regular file")
-    if not overwrite and os.path.lexists(target):  # asked again at the end; this saves the user the wait
-        raise TargetExistsError(shown_name)
-    if overwrite:
-        target = Path(os.path.realpath(target))
-    temporary = target.with_name(f".nsystui-{secrets.token_hex(6)}.tmp")
+Contents = str | Callable[[Path], int]
+"""A text, or what writes a new file and returns how many rows it has."""
+
+
+def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[int]:
+    """Save files, all or none, and return the rows of each; with the same errors as `save`.
+
+    All are written under temporary names first. Where one cannot take its name, the others give theirs back.
+    """
+    places: list[tuple[str, Path, Path]] = []
+    for path in contents:
+        target = Path(os.path.expanduser(path))
+        shown_name = safe_text(str(target))
+        if os.path.isdir(target):
+            raise OutputError(f"{shown_name} is a directory")
+        if os.path.exists(target) and not os.path.isfile(target):  # to rename over /dev/null is a disaster for root
+            raise OutputError(f"{shown_name} is not a regular file")
+        if not overwrite and os.path.lexists(target):  # asked again at the end; this saves the user the wait
+            raise TargetExistsError(shown_name)
+        target = Path(os.path.realpath(target)) if overwrite else target
+        drop_abandoned(target.parent)
+        places.append((shown_name, target, target.with_name(partial_name())))
+    rows, temporaries = list[int](), [temporary for _, _, temporary in places]
+    undo: list[Callable[[], object]] = []
     try:
-        rows = fill(temporary)
-        _take_name(temporary, target, overwrite)
-    except FileExistsError:
-        raise TargetExistsError(shown_name) from None
-    except OSError as error:
-        raise OutputError(f"cannot write {shown_name}: {_why(error, target.parent)}") from error
+        for content, (shown_name, target, temporary) in zip(contents.values(), places, strict=True):
+            with _explained(shown_name, target):
+                rows.append(_write_text(content, temporary) if isinstance(content, str) else content(temporary))
+        for shown_name, target, temporary in places:
+            with _explained(shown_name, target):
+                is_new, old = not os.path.exists(target), target.with_name(partial_name())
+                if not is_new and len(places) > 1:
+                    with suppress(OSError):  # some file systems have no hard links
+                        os.link(target, old)
+                        undo.append(partial(old.replace, target))
+                        temporaries.append(old)
+                _take_name(temporary, target, overwrite)
+                undo += [target.unlink] * is_new
+    except BaseException:
+        for step in undo:
+            with suppress(OSError):
+                step()
+        raise
     finally:
-        with suppress(OSError):  # it has its name, or was never there
-            temporary.unlink()
+        for temporary in temporaries:
+            with suppress(OSError):  # it has its name, or was never there
+                temporary.unlink()
     return rows
+
+
+@contextmanager
+def _explained(name: str, target: Path) -> Iterator[None]:
+    """Raise what hinders a file as an error with one line that says why."""
+    try:
+        yield
+    except FileExistsError:
+        raise TargetExistsError(name) from None
+    except OSError as error:
+        raise OutputError(f"cannot write {name}: {_why(error, target.parent)}") from error
 
 
 def _write_file(answer: Answer, path: Path, file_format: str, progress: Progress | None) -> int:
@@ -335,7 +379,7 @@ def check_ending(path: str | os.PathLike[str]) -> None:
 
 def trace_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Every file that the trace called ``path`` may have: Paraver's are ``.prv``, ``.pcf``, ``.row`` and the views."""
-    target = Path(path).expanduser()
+    target = Path(os.path.expanduser(path))
     if not target.name.lower().endswith(PARAVER):
         return (target,)
     stem = target.name[: target.name.lower().rindex(".prv")]
@@ -366,12 +410,9 @@ def save_trace(
     if not trace.layout.processes:
         raise MissingDataError("a Paraver trace needs calls, ranges or GPU work: select some")
     rows, types = ParaverRows(trace), EventTypes.of(trace)
-    written = save_stream(path, overwrite, lambda stream: write_records(trace, rows, types, stream, progress))
-    save_text(types.pcf(), files[1], overwrite)
-    save_text(rows.row_file(), files[2], overwrite)
-    for view, text in view_texts(types).items():
-        save_text(text, files[3 + VIEWS.index(view)], overwrite)
-    return written
+    records = streamed(path, lambda stream: write_records(trace, rows, types, stream, progress))
+    views = {files[3 + VIEWS.index(view)]: text for view, text in view_texts(types).items()}
+    return save_together({files[0]: records, files[1]: types.pcf(), files[2]: rows.row_file(), **views}, overwrite)[0]
 
 
 def refuse_empty(trace: Trace) -> None:

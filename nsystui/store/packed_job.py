@@ -213,6 +213,7 @@ class JobWriter:
             return
         except OSError as error:
             raise OutputError(f"-o {self.directory}: {error.strerror or error}") from None
+        drop_abandoned(self.directory)
         if any(name.endswith(EXPORT_ENDINGS + REPORT_ENDINGS) for name in names if not name.startswith(".")):
             raise UsageError(f"-o {self.directory}: exports are in it; name a directory for the packed job alone")
 
@@ -241,7 +242,6 @@ class JobWriter:
         """
         with self._write_errors():
             self.directory.mkdir(parents=True, exist_ok=True)
-            drop_abandoned(self.directory)
             target_directory = self.directory / partial_name()
             target_directory.mkdir()
         try:

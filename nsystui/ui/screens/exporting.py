@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -119,7 +120,7 @@ class ExportingScreen(AskingScreen):
 
         def named(text: str) -> Path:
             check(text)
-            return Path(text).expanduser()
+            return Path(os.path.expanduser(text))
 
         self.prompt.ask(label, proposed, named, then, replaced=True)
 

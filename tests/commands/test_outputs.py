@@ -1,4 +1,4 @@
-"""No command writes over a file that it reads, by whichever name: it says so before it writes anything."""
+"""No command writes over a file that it reads, by whichever name, and several files are written all or not at all."""
 
 from __future__ import annotations
 
@@ -147,3 +147,64 @@ def test_an_empty_name_is_refused(here, run, words):
     done = run(*words)
     assert done.status == 2 and "is empty" in done.err and done.out == ""
     assert sorted(here.iterdir()) == before
+
+
+@pytest.mark.parametrize("blocked", ["job.row", "job.pcf", "job.prv", "job.states.cfg"])
+def test_a_paraver_trace_is_written_whole_or_not_at_all(here, refused, run, blocked):
+    assert run("export", *EXPORT, "--trace", "job.prv").status == 0
+    before = {path.name: path.read_bytes() for path in sorted(here.glob("job.*"))}
+    Path(blocked).unlink()
+    Path(blocked).mkdir()
+    assert f"{blocked} is a directory" in refused(
+        "export", *EXPORT, "--trace", "job.prv", "--kinds", "kernel", "--force"
+    )
+    Path(blocked).rmdir()
+    del before[blocked]
+    assert {path.name: path.read_bytes() for path in sorted(here.glob("job.*"))} == before
+    assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("name", ["job.row", "job.pcf", "job.states.cfg"])
+def test_a_name_that_cannot_be_taken_leaves_the_other_files_as_they_were(here, run, monkeypatch, name, is_there):
+    if is_there:
+        run("export", *EXPORT, "--trace", "job.prv", "--kinds", "kernel")
+    before = {path.name: path.read_bytes() for path in here.glob("job.*")}
+    replace = Path.replace
+
+    def refusing(path: Path, target: Path) -> Path:
+        if Path(target).name == name:
+            raise PermissionError(1, "Operation not permitted")
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refusing)
+        assert run("export", *EXPORT, "--trace", "job.prv", "--force").status == 2
+    assert {path.name: path.read_bytes() for path in here.glob("job.*")} == before
+    assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
+
+
+def test_what_a_killed_program_left_goes_with_the_next_file_there_and_others_stay(here, run):
+    left = [here / ".partial-00000000-1-abcdef01", here / ".partial-mine", here / ".nsystui-notes.tmp"]
+    for path in left:
+        path.write_text("half")
+        os.utime(path, (0, 0))
+    assert run("kernels", *EXPORT, "-o", "kernels.csv").status == 0
+    assert [path.exists() for path in left] == [False, True, True]
+
+
+@pytest.mark.parametrize("words", [["kernels", "-o"], ["triage", "-o"], ["report", "-o"], ["export", "--trace"]])
+@pytest.mark.parametrize("ending", [".csv", ".md", ".html", ".prv", ".json.gz"])
+def test_a_name_that_is_too_long_is_refused(here, run, words, ending):
+    done = run(words[0], *EXPORT, words[1], "x" * 256 + ending)
+    assert done.status == 2 and done.err.count("\n") <= 3
+    assert not list(here.glob("x*"))
+
+
+def test_what_a_killed_pack_left_goes_where_nothing_is_left_to_pack(here, run):
+    assert run("pack", *EXPORT, "-o", "job").status == 0
+    left = here / "job/.partial-00000000-1-abcdef01"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    assert run("pack", *EXPORT, "-o", "job").status == 0
+    assert not left.exists()
