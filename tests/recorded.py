@@ -39,6 +39,7 @@ from nsystui.base.version import __version__
 from nsystui.cli import main
 from nsystui.commands import arguments
 from nsystui.output import formats
+from nsystui.questions.triage import run
 from nsystui.ui.widgets.table_layout import TableLayout
 
 ANSWERS: Final = Path(__file__).parent / "answers"
@@ -103,6 +104,8 @@ class Asked:
     out: str = ""
     err: str = ""
     answers: list[Answer] = field(default_factory=list)
+    evidence: list[Answer] = field(default_factory=list)
+    """The tables of the findings."""
     missorted: list[str] = field(default_factory=list)
     """Columns by which an answer was sorted wrongly."""
 
@@ -120,7 +123,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> Asked:
     """Run a command in this process; ``look`` returns the columns by which an answer is sorted wrongly."""
     asked = Asked(shlex.split(line))
-    deliver = arguments.deliver
+    deliver, triage = arguments.deliver, run.triage
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
 
     def noted(request: Any, answer: Answer, *notes: list[str]) -> int:
@@ -130,7 +133,20 @@ def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> A
         asked.missorted += look(answer)
         return deliver(request, answer, *notes)
 
-    with patched(arguments, "deliver", noted), patched(sys, "stdout", out), patched(sys, "stderr", err):
+    def noted_findings(*words: Any, **options: Any) -> Any:
+        found = triage(*words, **options)
+        asked.evidence += [one.evidence for one in found.findings if one.evidence is not None]
+        return found
+
+    places = (
+        (arguments, "deliver", noted),
+        (run, "triage", noted_findings),
+        (sys, "stdout", out),
+        (sys, "stderr", err),
+    )
+    with ExitStack() as patches:
+        for place in places:
+            patches.enter_context(patched(*place))
         try:
             asked.status = main(list(asked.words))
         except SystemExit as end:
@@ -188,7 +204,7 @@ def lines_of(line: str, asked: Asked) -> list[str]:
     lines = [f"$ {line}", *(f"| {one}".rstrip() for one in out), *(f"! {one}" for one in said(asked.err))]
     if asked.status:
         lines.append(f"? {asked.status}")
-    for answer in asked.answers:
+    for answer in (*asked.answers, *asked.evidence):
         if len(answer.columns):
             lines += _rows_of(answer, said)
     return lines

@@ -104,7 +104,7 @@ def test_answers_are_as_recorded(here, schemas, path, keep):
             assert asked.missorted == [], line
             assert decimal_names(asked.out + asked.err) == [] or line.startswith("stats"), line
             assert PLANTED_SECRET not in asked.out + asked.err and "--global-batch" not in asked.out, line
-            for answer in asked.answers:
+            for answer in (*asked.answers, *asked.evidence):
                 check_answer(Head(answer, MANY))
             check_schema(line, asked.answers, schemas)
             check_recalled(line, asked)
