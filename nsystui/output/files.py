@@ -177,7 +177,7 @@ def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[str]
         for file in files:
             if os.path.isfile(file) and os.path.getsize(file):  # what a shell's > has emptied is lost already
                 taken.append((file, os.stat(file)))
-            if cache is not None and Path(os.path.realpath(cache)) in Path(os.path.realpath(file)).parents:
+            if cache is not None and Path(os.path.realpath(cache)) in Path(os.path.realpath(file)).parents[1:]:
                 raise UsageError(f"{safe_text(str(file))} is in the cache, where only columns are: name another file")
     for name in read if taken else ():
         for path in filter(os.path.isfile, _files_of(name)):

@@ -117,7 +117,7 @@ def test_an_export_that_a_shell_appends_to_stays(here):
 
 def test_nothing_is_written_into_the_cache(here, refused, monkeypatch):
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(here / "cache"))
-    assert "is in the cache" in refused("kernels", *EXPORT, "-o", "cache/kernels.csv", "--force")
+    assert "is in the cache" in refused("kernels", *EXPORT, "-o", "cache/columns/kernels.csv", "--force")
 
 
 def test_other_files_are_written_over_by_force(here, run):

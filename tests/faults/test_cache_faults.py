@@ -146,7 +146,7 @@ class TestKilled:
     @pytest.mark.parametrize(
         ("command", "step"),
         [
-            (command, campaign.step(step)) for command, step in (("kernels", 3), ("overview", 40), ("events", 90))
+            (command, campaign.step(step)) for command, step in (("kernels", 3), ("overview", 60), ("events", 120))
         ],
     )  # fmt: skip
     def test_at_every_stage(self, export, tmp_path, command, step):
@@ -160,7 +160,7 @@ class TestKilled:
         ("words", "step"),
         [
             *((words, campaign.step(step)) for words, step in (
-                ("kernels --format csv", 3), ("overview --format csv", 40), ("nvtx --format csv", 40),
+                ("kernels --format csv", 3), ("overview --format csv", 60), ("nvtx --format csv", 60),
                 ("export --trace PLACE/t.json --force", 24),
             ))
         ],
@@ -199,7 +199,7 @@ class TestKilled:
         [
             (how, campaign.step(step), more)
             for how, step in (
-                ("kill", 300), ("fail", 300), ("size", 20000), ("OutOfMemoryException", 500), ("MemoryError", 500)
+                ("kill", 450), ("fail", 450), ("size", 30000), ("OutOfMemoryException", 700), ("MemoryError", 700)
             )
             for more in ((), ("--force",))
         ],

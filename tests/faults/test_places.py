@@ -186,7 +186,7 @@ class TestChanges:
             (tmp_path / "rank0.sqlite").write_bytes(content)
             answers.append(program.run("kernels", tmp_path / "rank0.sqlite", "--format", "csv").out)
         random = Random(SEED)
-        for number in range(cases(15)):
+        for number in range(cases(8)):
             export = tmp_path / f"{number}/rank0.sqlite"
             export.parent.mkdir()
             export.write_bytes(contents[0])
