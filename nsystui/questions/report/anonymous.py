@@ -36,14 +36,14 @@ _SECRET = re.compile(
     r"|(?=[A-Z]*\d)[A-Z\d]{16,}|(?=[^\W_]*[A-Z])(?=[^\W_]*[a-z])(?:[A-Za-z]+\d+){4}[^\W_]{4,}"
 )
 """An address of IPv4, mail, IPv6 or a network card; a path, a variable or a file by one letter; a hash or a token."""
-_CPP = (
-    r"\b(?:(?:un)?signed|void|bool|char|short|int|long|float|double|const|volatile|struct|class|instance|clone|\d+)\b"
-)
+_CPP = r"\b(?:(?:un)?signed|void|bool|char|short|int|long|float|double|const|volatile|struct|class|instance|clone)\b"
 _NO_FUNCTION = re.compile(
-    r"[^\w\s:<>,()&*~\[\]{}#|.…-]|(?<!:):(?!:)|^:|(?<![\s(<,])-(?!>)|-[^\d>]|[^\W\d_a-zA-Zλ]|(?:INTERNAL|GLOBAL__N)_"
+    r"[^\w\s:<>,()&*~\[\]{}#.-]|(?<!:):(?!:)|^:|(?<![\s(<,])-(?!>)|-[^\d>]|[^\W\d_a-zA-Z]|(?:INTERNAL|GLOBAL__N)_"
     rf"|\b(?!{_CPP})\w+\s+(?!{_CPP})\w"
 )
 """What no function has in its name; two words follow each other only if one is of C++."""
+_IN_BRACKETS = re.compile(r"<[^<>]*>|\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
+_NAME = re.compile(r"(?:[\w:*&]+\s+)*[\w:~*.]*\w[\w:~*.]*(?:\s*(?:const|&))*\s*")
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)+")
 _TOKEN = re.compile(r"(?<!\S)([`'\"(\[{<]*)(\S+?)([`'\"\])}>,;:.!?]*)(?!\S)")
 _WORD, _PIECE = re.compile(r"\w+"), re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+|\d+")
@@ -56,7 +56,7 @@ _FUNCTIONS = frozenset({"name", "smart", "kernel", "call", "caller", "what", "fu
 _RANGES = frozenset({"range", "path", "thread", "text", "anchor"})
 _OWN = frozenset({"key", "title", "method", "id", "severity", "kind", "under", "category", "version"})
 """The fields that hold words of this program, which may be names of a host or file, too."""
-_ADVICE = frozenset({"advice", "reason", "measured", "not_checked"})
+_ADVICE = frozenset({"advice", "reason", "measured"})
 """The fields of sentences of this program, in which a file called `before` is no file."""
 
 
@@ -66,6 +66,7 @@ def anonymous(report: JobPage, jobs: Sequence[OpenJob]) -> JobPage:
         _people(jobs, repr(report)), _files(jobs), {k: v for job in jobs for k, v in job.smart_names().items()}
     )
     _changed(report, words, words.text)  # numbers the names in tables, which come after the sentences
+    words.learn()
     return replace(_changed(report, words, words.text), title="job")
 
 
@@ -80,12 +81,16 @@ class _Words:
         self._kept = frozenset(smart[name] for name in kept)
         self._hidden = frozenset(smart.values()) - self._kept
         self._bare = frozenset(word for name in (*kept, *self._kept) for word in _WORD.findall(name))
-        self._texts = cache(lambda _: _any_of(name for _, name in self._labels if not self._is_plain(name, _ours())))
+        self._texts = _any_of(())
+
+    def learn(self) -> None:
+        """Take the labels of the tables for sentences, too."""
+        self._unsafe = {name.lower(): label for (_, name), label in self._labels.items()}
+        self._texts = _any_of(name for _, name in self._labels if not self._is_plain(name, _ours()))
 
     def text(self, text: str) -> str:
         """Return a sentence in which labels are instead of names, and ``(name)`` instead of unknown words."""
-        labels = {name.lower(): label for (_, name), label in self._labels.items()}
-        text = self._texts(len(labels)).sub(lambda match: labels[match[1].lower()], text)
+        text = self._texts.sub(lambda match: self._unsafe[match[1].lower()], text)
         return self.advice(self._names.sub(self._word, self._people.sub(self._word, text)))
 
     def advice(self, text: str) -> str:
@@ -120,7 +125,7 @@ class _Words:
         text = match[2]
         is_dotted = _DOTTED.search(text) and not self._is_plain(text, _plain())
         is_kept = text in self._kept or _OURS.fullmatch(text) or (self._is_plain(text, _ours()) and not is_dotted)
-        return match[0] if is_kept else f"{match[1]}(name){match[3]}"
+        return match[0] if is_kept else f"{match[1]}{'(path)' if '/' in text else '(name)'}{match[3]}"
 
     def _is_plain(self, text: str, words: frozenset[str]) -> bool:
         """Whether each word is a number, one of the ``words``, or a word of a function's name that stays."""
@@ -132,9 +137,13 @@ class _Words:
 
 def _is_function(name: str) -> bool:
     """Whether the name is an identifier of C++ or Python with its template arguments and parameters."""
-    text = name.replace("(anonymous namespace)", "").replace("<unnamed>", "")
+    text = re.sub(r"\(anonymous namespace\)|<unnamed>| λ\d*", "", name)
+    bare = text
+    while (shorter := _IN_BRACKETS.sub("", bare)) != bare:
+        bare = shorter
     dotted = (word for one in _DOTTED.findall(text) for word in _WORD.findall(one))
-    return not (_NO_FUNCTION.search(text) or _SECRET.search(text)) and all(_is_word(one, _plain()) for one in dotted)
+    is_name = _NAME.fullmatch(bare) and not _NO_FUNCTION.search(text) and not _SECRET.search(text)
+    return bool(is_name) and all(_is_word(one, _plain()) for one in dotted)
 
 
 def _is_word(word: str, words: frozenset[str]) -> bool:
