@@ -70,7 +70,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--time",
         metavar="A:B",
-        help="a window of job time, such as 1.2s:1.5s or 800ms: (ns without a unit); events that overlap it",
+        help="a window of job time, such as 1.2s:1.5s or 800ms: (with units); events that overlap it",
     )
     add_ranks(group)
     group.add_argument("--devices", metavar="LIST", help="CUDA device numbers, such as 0 or 0-3")

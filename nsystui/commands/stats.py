@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_dask(parser)
     group = parser.add_argument_group("as in nsys")
     group.add_argument(
-        "--filter-time", metavar="START/END", help="events that overlap this span of job time; ns without a unit"
+        "--filter-time", metavar="START/END", help="events that overlap this span of job time, such as 1.2s/1.5s"
     )
     group.add_argument(
         "--filter-nvtx",
