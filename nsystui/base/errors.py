@@ -32,6 +32,10 @@ class ExportError(NsystuiError):
         super().__init__(f"{path}: {cause}" + (f" ({advice})" if advice else ""))
 
 
+class MissingFileError(ExportError):
+    """A file is not there, or a directory has no export."""
+
+
 class DamagedError(ExportError):
     """A file cannot be read because of damage in it, in a native ``table``; empty where that is not known."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nsystui.base.errors import UsageError
+from nsystui.base.errors import MissingFileError, UsageError
 from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for
 from nsystui.questions.queries.numbering import numbering
 
@@ -28,6 +28,7 @@ class Opening:
     jobs: int | None = None
     memory_limit: int | None = None
     dask: str | None = None
+    allow_missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,8 @@ class Drawn:
     mouse: bool | None = None
 
 
+PARTIAL = 4
+"""The exit status of an answer without some of the files or tables that it is about."""
 _Part = TypeVar("_Part", Opening, Selecting, Output, Drawn)
 
 
@@ -126,6 +129,8 @@ class Request:
     screen: Drawn = Drawn()
     own: Mapping[str, Any] = field(default_factory=dict)
     config: Config = NO_CONFIG
+    unread: list[Exception | str] = field(default_factory=list)
+    """The files, tables and rules that the answer goes without, one line each; also of the requests made from this."""
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, config: Config = NO_CONFIG) -> Request:
@@ -136,6 +141,11 @@ class Request:
             return kind(**{one.name: own.pop(one.name) for one in fields(kind) if one.name in own})
 
         return cls(part(Opening), part(Selecting), part(Output), part(Drawn), own, config)
+
+    def status(self, status: int) -> int:
+        """Return ``status``, or `PARTIAL` in place of 0 and 1 if the answer goes without something."""
+        may_lack = MissingFileError if self.opening.allow_missing else ()
+        return PARTIAL if status in (0, 1) and any(not isinstance(one, may_lack) for one in self.unread) else status
 
     @property
     def limits(self) -> Limits:
