@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.version import __version__
 from nsystui.commands import commands, is_command, is_question, topic_of
 
@@ -308,10 +308,21 @@ def _run_command(name: str, words: list[str]) -> int:
     drop_left_in_cache(request.config)
     try:
         with nullcontext() if name == "open" else _interruptible():  # the screens have handlers of their own
-            return request.status(module.run(request))
+            return request.status(_answered(module, request))
     finally:
         for line in dict.fromkeys(map(str, request.unread)):
             _complain(line)
+
+
+def _answered(module: CommandModule, request: Request) -> int:
+    """Run a command, again without a file that turns out to be damaged if others are left."""
+    try:
+        return module.run(request)
+    except ExportError as error:
+        rest = request.without(error)
+        if rest is None:
+            raise
+    return _answered(module, rest)
 
 
 @contextmanager

@@ -51,7 +51,9 @@ def add_files(parser: argparse.ArgumentParser, least: str = "+", has_screens: bo
 def add_missing(group: argparse._ActionsContainer) -> None:
     """Add ``--allow-missing``, for commands that answer from the files that they can open."""
     group.add_argument(
-        "--allow-missing", action="store_true", help="exit with status 0, not 4, if only files that do not exist are left out"
+        "--allow-missing",
+        action="store_true",
+        help="exit with status 0, not 4, if only files that do not exist are left out",
     )
 
 
@@ -299,6 +301,7 @@ def deliver(request: Request, answer: Answer, notes: list[str] | None = None) ->
     from nsystui.output.files import print_answer
 
     has_rows = len(answer) > 0
+    request.delivered.append(answer.name)
     answer = arranged(request.output, answer)
     if request.output.is_file:
         _save(request.output, answer)

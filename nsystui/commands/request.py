@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nsystui.base.errors import MissingFileError, UsageError
+from nsystui.base.errors import ExportError, MissingFileError, UsageError
 from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for
 from nsystui.questions.queries.numbering import numbering
 
@@ -131,6 +131,8 @@ class Request:
     config: Config = NO_CONFIG
     unread: list[Exception | str] = field(default_factory=list)
     """The files, tables and rules that the answer goes without, one line each; also of the requests made from this."""
+    delivered: list[str] = field(default_factory=list)
+    """The names of the tables that were printed or written so far."""
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, config: Config = NO_CONFIG) -> Request:
@@ -141,6 +143,20 @@ class Request:
             return kind(**{one.name: own.pop(one.name) for one in fields(kind) if one.name in own})
 
         return cls(part(Opening), part(Selecting), part(Output), part(Drawn), own, config)
+
+    def without(self, error: ExportError) -> Request | None:
+        """Return the request without the file that cannot be read; ``None`` if an answer has begun, or no file is left.
+
+        A table may turn out to be damaged when the answer is computed, and then it is computed again.
+        """
+        from nsystui.exports.discover import discover
+
+        paths = list(map(str, discover(self.opening.files)))
+        rest = [path for path in paths if path != error.path]
+        if self.delivered or not 0 < len(rest) < len(paths):
+            return None
+        self.unread.append(error)
+        return replace(self, opening=replace(self.opening, files=rest))
 
     def status(self, status: int) -> int:
         """Return ``status``, or `PARTIAL` in place of 0 and 1 if the answer goes without something."""

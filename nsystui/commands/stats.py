@@ -99,7 +99,7 @@ def _asked(request: Request, named: Sequence[str], memory: Remembered | None) ->
         selections = list(_selections(request, job, _filtered(request, job)))
         is_alone = len(named) == 1 and not request.own["by_rank"]
         tables = _tables(request, job, wanted, selections, memory, quiet=not named, is_alone=is_alone)
-        _deliver(request, tables, is_alone)
+        _deliver(request, iter(list(tables)), is_alone)  # nothing is printed before all is read
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
     finally:
         job.close()
