@@ -123,7 +123,7 @@ class TestFiles:
         (tmp_path / "cut.sqlite").write_bytes(demo_job[0].read_bytes()[:-5_000])
         words = ["--by", "rank", "--format", "csv"]
         done = run("kernels", tmp_path, tmp_path / "missing.sqlite", *demo_job, *words)
-        assert (done.status, done.out) == (0, run("kernels", *demo_job, *words).out)
+        assert (done.status, done.out) == (4, run("kernels", *demo_job, *words).out)
         lines = done.err.splitlines()
         assert len(lines) == 3 and all(line.startswith("nsystui: ") for line in lines)
         for name in ("notes.sqlite: not a SQLite file", "cut.sqlite: cut short", "missing.sqlite: no such file"):
