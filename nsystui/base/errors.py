@@ -10,8 +10,6 @@ from enum import Enum
 from typing import TypeVar
 
 Member = TypeVar("Member", bound=Enum)
-_COMPARED = 5_000
-"""The most names that are compared letter by letter, which takes a second."""
 
 
 class NsystuiError(Exception):
@@ -77,7 +75,7 @@ def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
     from nsystui.base.text import shell_word
 
     known, folded, bearers = list(names), word.casefold(), dict[str, str]()
-    for name in known[:_COMPARED]:
+    for name in known[:5_000]:  # to compare them letter by letter takes a second
         for part in [name, *re.findall(r"\w+", name)]:
             bearers.setdefault(part.casefold(), name)
     inside = sorted((name for name in known if folded in name.casefold()), key=len)

@@ -26,13 +26,10 @@ def quiet_pipe() -> Iterator[TextIO]:
     try:
         yield stream
         stream.flush()
-    except BrokenPipeError:
-        from nsystui.base.terminal import discard_rest
-
-        discard_rest(stream)
-        raise SystemExit(SIGPIPE_STATUS) from None
     except OSError as error:
         from nsystui.base.terminal import discard_rest
 
         discard_rest(stream)
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(SIGPIPE_STATUS) from None
         raise OutputError(f"cannot write to standard output: {error.strerror or error}") from error
