@@ -165,9 +165,9 @@ def parse_window(text: str, whole: Window) -> Window:
     start, colon, end = text.partition(":")
     if not colon:
         raise UsageError(f"time {text!r}: write A:B, such as 1.2s:1.5s")
-    first = parse_duration(start) if start.strip() else whole.start
+    first = parse_duration(start, text) if start.strip() else whole.start
     # A window excludes its own end, but the last event of all may be a mark at that moment.
-    return Window(first, parse_duration(end) if end.strip() else max(whole.end + 1, first))
+    return Window(first, parse_duration(end, text) if end.strip() else max(whole.end + 1, first))
 
 
 def window_flag(window: Window) -> str:

@@ -31,8 +31,8 @@ _NARROWING = ("filter_time", "filter_nvtx", "instances", "bucket")
 _OF_ITS_OWN = (*_NARROWING, "by_rank", "ncu", "metrics", "nccl_log")
 
 
-def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
-    """The exports and how they are opened; ``least`` is ``*`` where none need be named."""
+def add_files(parser: argparse.ArgumentParser, least: str = "+", has_screens: bool = False) -> None:
+    """Add the exports and how they are opened; ``least`` is ``*`` if none need be named."""
     parser.add_argument(
         "files", nargs=least, metavar="FILE", help="an export (.sqlite), a directory of them, a packed job, or a glob"
     )
@@ -43,8 +43,19 @@ def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
         action="store_true",
         help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory",
     )
+    if not has_screens:
+        add_missing(group)
     add_clock(group)
     add_limits(group)
+
+
+def add_missing(group: argparse._ActionsContainer) -> None:
+    """Add ``--allow-missing``, for commands that answer from the files that they can open."""
+    group.add_argument(
+        "--allow-missing",
+        action="store_true",
+        help="exit with status 0, not 4, if only files that do not exist are left out",
+    )
 
 
 def add_dask(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +83,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--time",
         metavar="A:B",
-        help="a window of job time, such as 1.2s:1.5s or 800ms: (ns without a unit); events that overlap it",
+        help="a window of job time, such as 1.2s:1.5s or 800ms: (with units); events that overlap it",
     )
     add_ranks(group)
     group.add_argument("--devices", metavar="LIST", help="CUDA device numbers, such as 0 or 0-3")
@@ -169,7 +180,7 @@ def open_job(
     partly: bool = False,
     line: ProgressLine | None = None,
 ) -> OpenJob:
-    """Opens every file that can be opened, and reports the others on stderr, one line each.
+    """Open every file that can be opened; the others are added to ``request.unread``, and so are damaged tables.
 
     Unless ``whole``, only what is asked for is read of them, when it is asked for: ``expected`` says what that will be
     (`Session.expect`). With ``times`` the answer has moments of several reports in it, for which their clocks are made
@@ -187,7 +198,7 @@ def open_job(
     job, exports = opener.start()
     job.tell = say_note
     session = job.session
-    session.waiting = line.waiting
+    session.waiting, session.dropped = line.waiting, request.unread
     try:
         with line, line.waiting("the columns"):
             failures = opener.add(job, exports, whole)
@@ -197,8 +208,7 @@ def open_job(
         session.close()
         raise
     job.left_out = tuple(map(str, failures))
-    for failure in job.left_out:
-        complain(failure)
+    request.unread.extend(failures)
     if not session.reports:
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
@@ -294,6 +304,7 @@ def deliver(request: Request, answer: Answer, notes: list[str] | None = None) ->
     from nsystui.output.files import print_answer
 
     has_rows = len(answer) > 0
+    request.delivered.append(answer.name)
     answer = arranged(request.output, answer)
     if request.output.is_file:
         _save(request.output, answer)

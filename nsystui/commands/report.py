@@ -88,6 +88,7 @@ def run(request: Request) -> int:
                 asked, baseline,
                 lambda done, of, title: line.show_computing(Computation(f"report ({title})", done, of, "sections")),
             )  # fmt: skip
+        request.unread.extend(report.unread)
         if own["anonymous"]:
             report = anonymous(report, [job, *([baseline.job] if baseline is not None else [])])
         written = save_report(report, target, request.output.force)

@@ -6,10 +6,10 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from nsystui.base.errors import UsageError
+from nsystui.base.errors import ExportError, MissingFileError, UsageError
 from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for
 from nsystui.questions.queries.numbering import numbering
 
@@ -45,6 +45,7 @@ class Opening:
     jobs: int | None = None
     memory_limit: int | None = None
     dask: str | None = None
+    allow_missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ class Drawn:
     mouse: bool | None = None
 
 
+PARTIAL = 4
+"""The exit status of an answer without some of the files or tables that it is about."""
 _Part = TypeVar("_Part", Opening, Selecting, Output, Drawn)
 
 
@@ -143,6 +146,10 @@ class Request:
     screen: Drawn = Drawn()
     own: Mapping[str, Any] = field(default_factory=dict)
     config: Config = NO_CONFIG
+    unread: list[Exception | str] = field(default_factory=list)
+    """The files, tables and rules that the answer goes without, one line each; also of the requests made from this."""
+    delivered: list[str] = field(default_factory=list)
+    """The names of the tables that were printed or written so far."""
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, config: Config = NO_CONFIG) -> Request:
@@ -153,6 +160,25 @@ class Request:
             return kind(**{one.name: own.pop(one.name) for one in fields(kind) if one.name in own})
 
         return cls(part(Opening), part(Selecting), part(Output), part(Drawn), own, config)
+
+    def without(self, error: ExportError) -> Request | None:
+        """Return the request without the file that cannot be read; ``None`` if an answer has begun, or no file is left.
+
+        A table may turn out to be damaged when the answer is computed, and then it is computed again.
+        """
+        from nsystui.exports.discover import discover
+
+        paths = list(map(str, discover(self.opening.files)))
+        rest = [path for path in paths if path != error.path]
+        if self.delivered or not 0 < len(rest) < len(paths):
+            return None
+        self.unread.append(error)
+        return replace(self, opening=replace(self.opening, files=rest))
+
+    def status(self, status: int) -> int:
+        """Return ``status``, or `PARTIAL` in place of 0 and 1 if the answer goes without something."""
+        may_lack = MissingFileError if self.opening.allow_missing else ()
+        return PARTIAL if status in (0, 1) and any(not isinstance(one, may_lack) for one in self.unread) else status
 
     @property
     def limits(self) -> Limits:
