@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import IO, cast
 
 from nsystui.base.errors import OutputError
+from nsystui.base.partial_files import drop_abandoned, partial_name
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Opening, OutputName, Request
-from nsystui.exports.partial_files import drop_abandoned, partial_name
 
 DESCRIPTION = """Writes the exports of a demo training job (four ranks on two hosts, NCCL with message sizes, NVTX, GPU
 metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and opens them. With --server the job is

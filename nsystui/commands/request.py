@@ -212,8 +212,9 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str], environ: Mappi
             ["/dev/stdout"] if os.path.getsize("/dev/stdout") and os.path.isfile("/dev/stdout") else []
         )  # >> FILE
     if written:
+        from nsystui.exports.discover import files_of
         from nsystui.output.files import refuse_inputs
 
         read = [one for one in values if isinstance(one, str) and not isinstance(one, OutputName)]
-        refuse_inputs(written, [*read, config.path], default_cache(config).directory)
+        refuse_inputs(written, files_of([*read, config.path]), default_cache(config).directory)
     return Request.of(arguments, config)

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
 from nsystui.base.answer import FILES_ONLY, Answer, Head, TableAnswer
 from nsystui.base.errors import MissingDataError, OutputError, UsageError
+from nsystui.base.partial_files import drop_abandoned, partial_name
 from nsystui.base.terminal import complain, original_environ, size, text_width, wants_ascii
 from nsystui.base.text import ascii_glyphs, safe_text
-from nsystui.exports.discover import discover, is_packed_report, job_of
-from nsystui.exports.partial_files import drop_abandoned, partial_name
 from nsystui.output.formats import Progress, fitting, format_for_path, write
 from nsystui.output.pipe import quiet_pipe
 
@@ -162,12 +161,10 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
         raise TargetExistsError(safe_text(target))
 
 
-def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[str], cache: Path | None) -> None:
+def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[Path], cache: Path | None) -> None:
     """Raise UsageError where a file to write is one of those to read, or lies in the cache.
 
-    Files are compared by device and inode, so that links count. A name of ``read`` stands for the exports of a
-    directory, for those of a glob, or for the files of a packed job; one of ``written`` for all files of its trace or
-    report.
+    Files are compared by device and inode, so that links count, and so do all files of a trace or report.
     """
     taken: list[tuple[Path, os.stat_result]] = []
     for name in written:
@@ -179,19 +176,10 @@ def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[str]
                 taken.append((file, os.stat(file)))
             if cache is not None and Path(os.path.realpath(cache)) in Path(os.path.realpath(file)).parents[1:]:
                 raise UsageError(f"{safe_text(str(file))} is in the cache, where only columns are: name another file")
-    for name in read if taken else ():
-        for path in filter(os.path.isfile, _files_of(name)):
-            for file, state in taken:
-                if os.path.samestat(state, os.stat(path)):
-                    raise UsageError(f"{safe_text(str(file))} is an input ({safe_text(name)}): name another file")
-
-
-def _files_of(name: str) -> Iterator[Path]:
-    """The files that a name on a command line stands for; none of what is no name of a file."""
-    with suppress(OSError, ValueError, UsageError):
-        for path in discover([os.path.expanduser(name)]):
-            yield path
-            yield from (job_of(path) if is_packed_report(path) else path).rglob("*")
+    for path in filter(os.path.isfile, read if taken else ()):
+        for file, state in taken:
+            if os.path.samestat(state, os.stat(path)):
+                raise UsageError(f"{safe_text(str(file))} is an input ({safe_text(str(path))}): name another file")
 
 
 Contents = str | Callable[[Path], int]

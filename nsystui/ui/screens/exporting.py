@@ -126,13 +126,14 @@ class ExportingScreen(AskingScreen):
 
     def write(self, path: Path, contents: str, writer: Writer, overwrite: bool = False) -> None:
         """Write a file in a thread. ``contents``: what it holds, in words, where that is no number of rows."""
+        from nsystui.exports.discover import files_of
         from nsystui.output.files import TargetExistsError, refuse_inputs
 
         self.say(f"writing {contents} to {path}…")
         read = [name for source in self.explorer.sources for name in (*source.files, *source.logs)]
 
         def write() -> int | None:
-            refuse_inputs([path], read, self.explorer.source.cache_directory)
+            refuse_inputs([path], files_of(read), self.explorer.source.cache_directory)
             return writer(path, overwrite)
 
         def failed(error: Exception) -> None:
