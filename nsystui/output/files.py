@@ -191,28 +191,17 @@ def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[in
 
     All are written under temporary names first. Where one cannot take its name, the others give theirs back.
     """
-    places: list[tuple[str, Path, Path]] = []
-    for path in contents:
-        target = Path(os.path.expanduser(path))
-        shown_name = safe_text(str(target))
-        if os.path.isdir(target):
-            raise OutputError(f"{shown_name} is a directory")
-        if os.path.exists(target) and not os.path.isfile(target):  # to rename over /dev/null is a disaster for root
-            raise OutputError(f"{shown_name} is not a regular file")
-        if not overwrite and os.path.lexists(target):  # asked again at the end; this saves the user the wait
-            raise TargetExistsError(shown_name)
-        target = Path(os.path.realpath(target)) if overwrite else target
-        drop_abandoned(target.parent)
-        places.append((shown_name, target, target.with_name(partial_name())))
-    rows, temporaries = list[int](), [temporary for _, _, temporary in places]
-    undo: list[Callable[[], object]] = []
+    places = {_target(path, overwrite): content for path, content in contents.items()}
+    rows, temporaries, undo = list[int](), list[Path](), list[Callable[[], object]]()
     try:
-        for content, (shown_name, target, temporary) in zip(contents.values(), places, strict=True):
-            with _explained(shown_name, target):
-                rows.append(_write_text(content, temporary) if isinstance(content, str) else content(temporary))
-        for shown_name, target, temporary in places:
-            with _explained(shown_name, target):
-                is_new, old = not os.path.exists(target), target.with_name(partial_name())
+        for target, content in places.items():
+            temporaries.append(target.with_name(partial_name()))
+            with _explained(target):
+                write = partial(_write_text, content) if isinstance(content, str) else content
+                rows.append(write(temporaries[-1]))
+        for target, temporary in zip(places, temporaries.copy(), strict=True):
+            is_new, old = not os.path.exists(target), target.with_name(partial_name())
+            with _explained(target):
                 if not is_new and len(places) > 1:
                     with suppress(OSError):  # some file systems have no hard links
                         os.link(target, old)
@@ -232,15 +221,29 @@ def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[in
     return rows
 
 
+def _target(path: Path, overwrite: bool) -> Path:
+    """Return the file to write, over a link that to which it points; what killed programs left beside it goes."""
+    target = Path(os.path.expanduser(path))
+    shown_name = safe_text(str(target))
+    if os.path.isdir(target):
+        raise OutputError(f"{shown_name} is a directory")
+    if os.path.exists(target) and not os.path.isfile(target):  # renaming over /dev/null would be a disaster for root
+        raise OutputError(f"{shown_name} is not a regular file")
+    if not overwrite and os.path.lexists(target):  # asked again at the end; this saves the user the wait
+        raise TargetExistsError(shown_name)
+    drop_abandoned(target.parent)
+    return Path(os.path.realpath(target)) if overwrite else target
+
+
 @contextmanager
-def _explained(name: str, target: Path) -> Iterator[None]:
+def _explained(target: Path) -> Iterator[None]:
     """Raise what hinders a file as an error with one line that says why."""
     try:
         yield
     except FileExistsError:
-        raise TargetExistsError(name) from None
+        raise TargetExistsError(safe_text(str(target))) from None
     except OSError as error:
-        raise OutputError(f"cannot write {name}: {_why(error, target.parent)}") from error
+        raise OutputError(f"cannot write {safe_text(str(target))}: {_why(error, target.parent)}") from error
 
 
 def _write_file(answer: Answer, path: Path, file_format: str, progress: Progress | None) -> int:
