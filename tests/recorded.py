@@ -135,7 +135,8 @@ def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> A
 
     def noted_findings(*words: Any, **options: Any) -> Any:
         found = triage(*words, **options)
-        asked.evidence += [one.evidence for one in found.findings if one.evidence is not None]
+        if len(asked.words) == 2:  # with other options the findings may be recalled, and nothing is computed
+            asked.evidence += [one.evidence for one in found.findings if one.evidence is not None]
         return found
 
     places = (
