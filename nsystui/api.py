@@ -202,11 +202,13 @@ def frame_of(answer: Answer) -> pandas.DataFrame:
     """An answer as a frame: columns by their names in files, with types that know missing values."""
     import pandas
 
-    from nsystui.base.answer import Unit, iter_rows
+    from nsystui.base.answer import PLACES, UNKNOWN, Unit, iter_rows
 
     keys = [column.file_key for column in answer.columns]
     frame = pandas.DataFrame.from_records(list(iter_rows(answer)), columns=keys)
     for key, column in zip(keys, answer.columns, strict=True):
+        if column.unit in PLACES:
+            frame[key] = frame[key].mask(frame[key] == UNKNOWN)
         # By what the column is, not by the rows that happen to be there: frames of several jobs can be put together.
         kind = "string" if column.unit is Unit.TEXT else "Float64" if column.decimals is not None else "Int64"
         try:

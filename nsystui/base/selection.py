@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from nsystui.base.answer import UNKNOWN
 from nsystui.base.errors import UsageError
 from nsystui.base.text import whole_number
 from nsystui.base.units import parse_duration
@@ -144,9 +145,12 @@ _MOST_NUMBERS = 1_000_000
 
 
 def parse_numbers(text: str, what: str) -> frozenset[int]:
-    """``0,4-7`` as {0, 4, 5, 6, 7}; raises UsageError."""
+    """``0,4-7`` as {0, 4, 5, 6, 7}, ``unknown`` of devices and streams as `UNKNOWN`; raises UsageError."""
     found: set[int] = set()
     for part in text.split(","):
+        if part.strip() == "unknown" and what in ("devices", "streams"):
+            found.add(UNKNOWN)
+            continue
         first, dash, last = (word.strip() for word in part.partition("-"))
         low = whole_number(first)
         high = whole_number(last) if dash else low

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from enum import Enum
 
-from nsystui.base.answer import Answer, Changed, Column, Row, Unit, Value
+from nsystui.base.answer import UNKNOWN, Answer, Changed, Column, Row, Unit, Value
 from nsystui.base.errors import UsageError
 from nsystui.base.text import LARGEST_NUMBER, safe_text
 
@@ -70,6 +70,13 @@ def _plain(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
+def numbered(what: str, number: Value) -> str:
+    """Return ``device 3`` (``d3`` for ``d``), or ``unknown device`` for `UNKNOWN`."""
+    if number == UNKNOWN:
+        return f"unknown {'device' if what == 'd' else what}"
+    return f"{what}{number}" if what == "d" else f"{what} {number}"
+
+
 _WORDINGS: dict[Unit, Callable[[float], str]] = {
     Unit.TIME: _time,
     Unit.DURATION: lambda ns: _scaled(ns, _DURATIONS, 1000),
@@ -83,6 +90,8 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
     Unit.COUNT: _count,
     Unit.RATIO: _four_digits,
     Unit.NUMBER: _plain,
+    Unit.DEVICE: lambda number: "unknown device" if number == UNKNOWN else _plain(number),
+    Unit.STREAM: lambda number: "unknown stream" if number == UNKNOWN else _plain(number),
     Unit.TICK_RATE: _plain,
     Unit.MICROSECONDS: _plain,
     Unit.MILLISECONDS: _plain,

@@ -86,8 +86,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         help="a window of job time, such as 1.2s:1.5s or 800ms: (with units); events that overlap it",
     )
     add_ranks(group)
-    group.add_argument("--devices", metavar="LIST", help="CUDA device numbers, such as 0 or 0-3")
-    group.add_argument("--streams", metavar="LIST", help="CUDA stream numbers")
+    group.add_argument("--devices", metavar="LIST", help="CUDA device numbers, such as 0, 0-3 or unknown")
+    group.add_argument("--streams", metavar="LIST", help="CUDA stream numbers, or unknown")
     group.add_argument(
         "--filter", metavar="TEXT", help="names that contain TEXT; !TEXT that do not; /TEXT/ a regular expression"
     )
