@@ -134,11 +134,13 @@ def _complain(message: str) -> None:
 
 
 def _end_quietly() -> None:
-    """DuckDB's binding prints a screenful about objects that background threads still hold: nothing a user can mend.
+    """Send nowhere what comes after everything else: of DuckDB's binding, a screenful about objects that threads hold.
 
-    It does so after everything else, also after what is registered here first and so runs last.
+    And what a full disk did not take, which would fail again, and change the exit status.
     """
-    if "duckdb" in sys.modules and sys.__stderr__ is not None:
+    if sys.__stderr__ is not None:
+        with suppress(OSError):
+            sys.__stderr__.flush()
         with suppress(OSError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)
 
