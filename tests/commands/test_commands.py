@@ -236,7 +236,7 @@ class TestShell:
     def test_stdout_is_data_only(self, demo_job, tmp_path):
         (tmp_path / "broken.sqlite").write_text("x")
         done = shell(f"nsystui kernels {demo_job[0]} {tmp_path / 'broken.sqlite'} --format json 2>/dev/null")
-        assert done.returncode == 0
+        assert done.returncode == 4
         json.loads(done.stdout)
 
     def test_a_full_device_is_said(self, demo_job):
