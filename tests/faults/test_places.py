@@ -76,7 +76,7 @@ def of_bad_file(path: Path, good: Path) -> str:
     """The message about a file that is none, beside one that is answered as if it were alone."""
     alone, both = program.run("kernels", good, "--format", "csv"), program.run("kernels", path, good, "--format", "csv")
     assert not program.failures([alone, both])
-    assert (both.status, both.out) == (0, alone.out)
+    assert (both.status, both.out) == (4, alone.out)
     (line,) = [line for line in both.err.splitlines() if path.name in line]
     return line
 
