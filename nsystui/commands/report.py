@@ -33,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_files(parser)
     group = parser.add_argument_group("report")
     add_baseline(group)
-    group.add_argument(
-        "--anonymous",
-        action="store_true",
-        help="numbers instead of hosts, files, paths, commands, users and names that may be secret",
-    )
+    group.add_argument("--anonymous", action="store_true", help="numbers instead of all names that may be secret")
     add_thresholds(group)
     shared.add_steps(group)
     shared.add_selection(parser)
