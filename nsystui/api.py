@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from nsystui.base.errors import NsystuiError, UsageError, meant
+from nsystui.base.errors import MissingFileError, NsystuiError, UsageError, meant
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,8 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
 
     ``options`` are those under "opening" in ``nsystui kernels --help``, such as ``clock="utc"``, ``jobs=8`` or
     ``no_cache=True``, with ``step_range``, ``steps_by`` and, for who is which rank, ``ranks``. A file that cannot be
-    opened is warned of; where none can, that is an NsystuiError. Raises UsageError for options that make no sense.
+    opened is warned of, unless it does not exist and ``allow_missing=True``; if none can be opened, that is an
+    NsystuiError. Raises UsageError for options that make no sense.
     """
     from nsystui.commands import arguments as shared
     from nsystui.commands.configuration import add_config
@@ -56,7 +57,8 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
             opened.step_range = request.own["step_range"]
         failures = opener.add(opened, exports)
         for failure in failures if opened.session.reports else ():
-            warnings.warn(str(failure), stacklevel=2)
+            if not (request.opening.allow_missing and isinstance(failure, MissingFileError)):
+                warnings.warn(str(failure), stacklevel=2)
         if not opened.session.reports:
             raise failures[0] if failures else UsageError("no files")
         opener.align(opened)
@@ -200,11 +202,13 @@ def frame_of(answer: Answer) -> pandas.DataFrame:
     """An answer as a frame: columns by their names in files, with types that know missing values."""
     import pandas
 
-    from nsystui.base.answer import Unit, iter_rows
+    from nsystui.base.answer import PLACES, UNKNOWN, Unit, iter_rows
 
     keys = [column.file_key for column in answer.columns]
     frame = pandas.DataFrame.from_records(list(iter_rows(answer)), columns=keys)
     for key, column in zip(keys, answer.columns, strict=True):
+        if column.unit in PLACES:
+            frame[key] = frame[key].mask(frame[key] == UNKNOWN)
         # By what the column is, not by the rows that happen to be there: frames of several jobs can be put together.
         kind = "string" if column.unit is Unit.TEXT else "Float64" if column.decimals is not None else "Int64"
         try:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.version import __version__
 from nsystui.commands import commands, is_command, is_question, topic_of
 
@@ -75,6 +75,7 @@ exit status:
   1    triage --fail-on: there is such a finding
   2    wrong usage, no file could be opened, or no terminal
   3    the exports lack what was asked
+  4    answered in part: stderr names the FILE, table or rule that is left out (--allow-missing: 0 for a missing FILE)
   70   an error of nsystui itself: the line says where its details are
   129, 130, 143  interrupted by SIGHUP, SIGINT or SIGTERM
 """
@@ -107,13 +108,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except NsystuiError as error:
-        from nsystui.base.terminal import complain
-
-        complain(str(error))
+        _complain(str(error))
         return error.exit_code
     except KeyboardInterrupt as interrupt:  # a command may say how far it came
         said = [str(one) for one in interrupt.args if not isinstance(one, int)]
-        print(": ".join(["nsystui: interrupted", *said]), file=sys.stderr)
+        _complain(": ".join(["interrupted", *said]))
         return 128 + next((one for one in interrupt.args if isinstance(one, int)), signal.SIGINT)
     except Exception as error:
         from nsystui.base.resources import shortage
@@ -122,18 +121,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not lacking:
             from nsystui.base.errors import report_crash
 
-            print(f"nsystui: {report_crash(error)}", file=sys.stderr)
+            _complain(report_crash(error))
             return FAILED
-        print(f"nsystui: {lacking}", file=sys.stderr)
+        _complain(lacking)
         return NsystuiError.exit_code
 
 
-def _end_quietly() -> None:
-    """DuckDB's binding prints a screenful about objects that background threads still hold: nothing a user can mend.
+def _complain(message: str) -> None:
+    from nsystui.base.terminal import complain
 
-    It does so after everything else, also after what is registered here first and so runs last.
+    complain(message)
+
+
+def _end_quietly() -> None:
+    """Send nowhere what comes after everything else: of DuckDB's binding, a screenful about objects that threads hold.
+
+    And what a full disk did not take, which would fail again, and change the exit status.
     """
-    if "duckdb" in sys.modules and sys.__stderr__ is not None:
+    if sys.__stderr__ is not None:
+        with suppress(OSError):
+            sys.__stderr__.flush()
         with suppress(OSError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)
 
@@ -301,8 +308,23 @@ def _run_command(name: str, words: list[str]) -> int:
     prepare = getattr(module, "prepared", None)
     request = parsed(command_parser(name), words if prepare is None else prepare(words))
     drop_left_in_cache(request.config)
-    with nullcontext() if name == "open" else _interruptible():  # the screens have handlers of their own
+    try:
+        with nullcontext() if name == "open" else _interruptible():  # the screens have handlers of their own
+            return request.status(_answered(module, request))
+    finally:
+        for line in dict.fromkeys(map(str, request.unread)):
+            _complain(line)
+
+
+def _answered(module: CommandModule, request: Request) -> int:
+    """Run a command, again without a file that turns out to be damaged if others are left."""
+    try:
         return module.run(request)
+    except ExportError as error:
+        rest = request.without(error)
+        if rest is None:
+            raise
+    return _answered(module, rest)
 
 
 @contextmanager

@@ -6,8 +6,9 @@ tells what they are:
 - ``$`` a command, without ``nsystui``; its files are `JOBS`, written into the current directory
 - ``|`` a line on standard output or in the file that the command writes, ``!`` a line on standard error
 - ``?`` the exit status unless it is 0
-- ``=`` the keys of a table in JSON, ``,`` its CSV, of which at most `ROWS` rows are recorded, and ``+`` the number of
-  rows that are left out, with the sum of each column of numbers and the count of different values of the others
+- ``=`` the keys of a table in JSON, ``~`` its headings on a narrow and on a wide screen
+- ``,`` its CSV, of which at most `ROWS` rows are recorded, and ``+`` the number of rows that are left out, with the sum
+  of each column of numbers and the count of different values of the others
 - ``#`` a comment
 """
 
@@ -25,7 +26,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ from nsystui.base.version import __version__
 from nsystui.cli import main
 from nsystui.commands import arguments
 from nsystui.output import formats
+from nsystui.questions.triage import run
+from nsystui.ui.widgets.table_layout import TableLayout
 
 ANSWERS: Final = Path(__file__).parent / "answers"
 ROWS: Final = 5
@@ -101,6 +104,8 @@ class Asked:
     out: str = ""
     err: str = ""
     answers: list[Answer] = field(default_factory=list)
+    evidence: list[Answer] = field(default_factory=list)
+    """The tables of the findings."""
     missorted: list[str] = field(default_factory=list)
     """Columns by which an answer was sorted wrongly."""
 
@@ -118,7 +123,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> Asked:
     """Run a command in this process; ``look`` returns the columns by which an answer is sorted wrongly."""
     asked = Asked(shlex.split(line))
-    deliver = arguments.deliver
+    deliver, triage = arguments.deliver, run.triage
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
 
     def noted(request: Any, answer: Answer, *notes: list[str]) -> int:
@@ -128,7 +133,21 @@ def ask(line: str, look: Callable[[Answer], list[str]] = lambda answer: []) -> A
         asked.missorted += look(answer)
         return deliver(request, answer, *notes)
 
-    with patched(arguments, "deliver", noted), patched(sys, "stdout", out), patched(sys, "stderr", err):
+    def noted_findings(*words: Any, **options: Any) -> Any:
+        found = triage(*words, **options)
+        if len(asked.words) == 2:  # with other options the findings may be recalled, and nothing is computed
+            asked.evidence += [one.evidence for one in found.findings if one.evidence is not None]
+        return found
+
+    places = (
+        (arguments, "deliver", noted),
+        (run, "triage", noted_findings),
+        (sys, "stdout", out),
+        (sys, "stderr", err),
+    )
+    with ExitStack() as patches:
+        for place in places:
+            patches.enter_context(patched(*place))
         try:
             asked.status = main(list(asked.words))
         except SystemExit as end:
@@ -186,7 +205,7 @@ def lines_of(line: str, asked: Asked) -> list[str]:
     lines = [f"$ {line}", *(f"| {one}".rstrip() for one in out), *(f"! {one}" for one in said(asked.err))]
     if asked.status:
         lines.append(f"? {asked.status}")
-    for answer in asked.answers:
+    for answer in (*asked.answers, *asked.evidence):
         if len(answer.columns):
             lines += _rows_of(answer, said)
     return lines
@@ -197,9 +216,16 @@ def _rows_of(answer: Answer, said: Callable[[str], list[str]]) -> list[str]:
     formats.write(answer, "csv", written)
     header, *rows = csv.reader(io.StringIO(written.getvalue(), newline=""))
     lines = [f"= {answer.name} {','.join(column.file_key for column in answer.columns)}"]
+    layout, first = TableLayout(answer.columns), list(islice(iter_rows(answer), 50))
+    layout.word(first)
+    for values in first:
+        layout.format(values)
+    for width in (58, 118):
+        layout.place(width, None)
+        lines.append(f"~ {''.join(text for text, _ in layout.heading_pieces(width, None))}".rstrip())
     for row in (header, *rows[:ROWS]):
         text = io.StringIO()
-        csv.writer(text, lineterminator="").writerow([value.replace("\n", "␊")[:90] for value in row])
+        csv.writer(text, lineterminator="").writerow([value.replace("\n", "␊")[:300] for value in row])
         lines += [f", {one}" for one in said(text.getvalue() + "\n")]
     if len(rows) > ROWS:
         lines.append(f"+ {len(rows) - ROWS} rows: {', '.join(map(_sum_of, zip(*rows[ROWS:], strict=True)))}")

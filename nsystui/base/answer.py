@@ -23,6 +23,10 @@ FILES_ONLY = 9
 """The importance of a column that only files get: it identifies a row, and is not shown on a screen."""
 
 
+UNKNOWN = -1
+"""The device or stream of an event that does not name it: a number, so that it is grouped and sorted like others."""
+
+
 class Unit(Enum):
     """The quantity of a value: it decides the alignment and the words on a screen. Files always get the plain value."""
 
@@ -42,6 +46,8 @@ class Unit(Enum):
     RATE = "rate"  # bytes per second
     FREQUENCY = "frequency"  # Hz
     TICK_RATE = "tick rate"  # ticks per millisecond: how long a network adapter waits to send
+    DEVICE = "device"  # the number of a device; files get nothing for `UNKNOWN`
+    STREAM = "stream"
     TEXT = "text"
 
 
@@ -63,6 +69,8 @@ _SUFFIXES = {
 """The unit of the numbers in files, as a key ends in it; other quantities have none."""
 
 
+PLACES = (Unit.DEVICE, Unit.STREAM)
+"""The units of numbers of places, which may be `UNKNOWN`."""
 _STATISTICS = frozenset({"avg", "average", "mean", "median", "min", "max", "stddev", "p5", "p95", "q1", "q3"})
 
 
@@ -120,8 +128,8 @@ class Column:
 
 RANK = Column("rank", header="Rank", label="rank", unit=Unit.NUMBER)
 HOST = Column("host", header="Host", label="host")
-DEVICE = Column("device", header="Device", label="dev", unit=Unit.NUMBER)
-STREAM = Column("stream", header="Strm", label="strm", unit=Unit.NUMBER)
+DEVICE = Column("device", header="Device", label="dev", unit=Unit.DEVICE)
+STREAM = Column("stream", header="Strm", label="strm", unit=Unit.STREAM)
 STEP = Column("step", header="Step", label="step", unit=Unit.NUMBER)
 NAME = Column("name", header="Name", label="name")
 COLLECTIVE = Column("collective", header="Collective", label="collective")

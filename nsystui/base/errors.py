@@ -32,6 +32,10 @@ class ExportError(NsystuiError):
         super().__init__(f"{path}: {cause}" + (f" ({advice})" if advice else ""))
 
 
+class MissingFileError(ExportError):
+    """A file is not there, or a directory has no export."""
+
+
 class DamagedError(ExportError):
     """A file cannot be read because of damage in it, in a native ``table``; empty where that is not known."""
 
@@ -58,6 +62,26 @@ def meant(word: str, names: Iterable[str], otherwise: str) -> str:
     spelling = "-" if any("-" in name for name in known) else "_"
     close = difflib.get_close_matches(word.lower().replace("-", spelling).replace("_", spelling), known, n=1)
     return f"did you mean {close[0]}?" if close else otherwise
+
+
+def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
+    """Return the error for a name that nothing bears, with the nearest of ``names``: at most three, each quoted.
+
+    Near is a name that contains the word, or is like it, or has an identifier like it; the others keep their order.
+    """
+    import difflib
+    import re
+
+    from nsystui.base.text import shell_word
+
+    known, folded, bearers = list(names), word.casefold(), dict[str, str]()
+    for name in known[:5_000]:  # to compare them letter by letter takes a second
+        for part in [name, *re.findall(r"\w+", name)]:
+            bearers.setdefault(part.casefold(), name)
+    inside = sorted((name for name in known if folded in name.casefold()), key=len)
+    close = [bearers[part] for part in difflib.get_close_matches(folded, bearers, cutoff=0.5)]
+    near = map(shell_word, list(dict.fromkeys([*inside, *close, *known]))[:3])
+    return UsageError(f"{option} {shell_word(word)}: no such name; the nearest are {', '.join(near)}")
 
 
 def members_of(text: str, members: type[Member], noun: str) -> tuple[Member, ...]:

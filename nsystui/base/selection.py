@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from nsystui.base.answer import UNKNOWN
 from nsystui.base.errors import UsageError
 from nsystui.base.text import whole_number
 from nsystui.base.units import parse_duration
@@ -144,9 +145,12 @@ _MOST_NUMBERS = 1_000_000
 
 
 def parse_numbers(text: str, what: str) -> frozenset[int]:
-    """``0,4-7`` as {0, 4, 5, 6, 7}; raises UsageError."""
+    """``0,4-7`` as {0, 4, 5, 6, 7}, ``unknown`` of devices and streams as `UNKNOWN`; raises UsageError."""
     found: set[int] = set()
     for part in text.split(","):
+        if part.strip() == "unknown" and what in ("devices", "streams"):
+            found.add(UNKNOWN)
+            continue
         first, dash, last = (word.strip() for word in part.partition("-"))
         low = whole_number(first)
         high = whole_number(last) if dash else low
@@ -165,9 +169,9 @@ def parse_window(text: str, whole: Window) -> Window:
     start, colon, end = text.partition(":")
     if not colon:
         raise UsageError(f"time {text!r}: write A:B, such as 1.2s:1.5s")
-    first = parse_duration(start) if start.strip() else whole.start
+    first = parse_duration(start, text) if start.strip() else whole.start
     # A window excludes its own end, but the last event of all may be a mark at that moment.
-    return Window(first, parse_duration(end) if end.strip() else max(whole.end + 1, first))
+    return Window(first, parse_duration(end, text) if end.strip() else max(whole.end + 1, first))
 
 
 def window_flag(window: Window) -> str:

@@ -12,6 +12,7 @@ import stat
 import sys
 import textwrap
 from collections.abc import Mapping
+from typing import TextIO
 
 from nsystui.base.text import safe_text, whole_number
 
@@ -134,12 +135,26 @@ def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def complain(message: str) -> None:
-    """Print a line on stderr, made safe for a terminal, where it is broken between words."""
+    """Print a line on stderr, made safe for a terminal, where it is broken between words.
+
+    A stream that is closed or cannot be written, as on a full disk, gets nothing and changes no exit status.
+    """
+    if sys.stderr is None:  # print() would take standard output
+        return
     line = f"nsystui: {safe_text(message)}"
-    if sys.stderr is not None and sys.stderr.isatty():
+    if sys.stderr.isatty():
         columns = size(sys.stderr.fileno())[0]
         line = textwrap.fill(line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    print(line, file=sys.stderr)
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        discard_rest(sys.stderr)
+
+
+def discard_rest(stream: TextIO) -> None:
+    """Send what is left in the buffer of a stream nowhere: Python flushes at exit, and would fail a second time."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _number_in(environ: Mapping[str, str], name: str) -> int:

@@ -252,14 +252,14 @@ def few_numbers(numbers: Iterable[int]) -> str:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """{0, 1, 2, 5} as ``0-2,5``, as the prompts and the command line take it."""
+    """{0, 1, 2, 5} as ``0-2,5`` and {-1, 0} as ``unknown,0``, as the prompts and the command line take it."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
-        if found and number == found[-1][1] + 1:
+        if found and found[-1][0] >= 0 and number == found[-1][1] + 1:
             found[-1][1] = number
         else:
             found.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+    return ",".join("unknown" if low < 0 else str(low) if low == high else f"{low}-{high}" for low, high in found)
 
 
 def which_of(names: Sequence[str], reports: int) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from enum import Enum
 
-from nsystui.base.answer import Answer, Changed, Column, Row, Unit, Value
+from nsystui.base.answer import UNKNOWN, Answer, Changed, Column, Row, Unit, Value
 from nsystui.base.errors import UsageError
 from nsystui.base.text import LARGEST_NUMBER, safe_text
 
@@ -70,6 +70,13 @@ def _plain(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
+def numbered(what: str, number: Value) -> str:
+    """Return ``device 3`` (``d3`` for ``d``), or ``unknown device`` for `UNKNOWN`."""
+    if number == UNKNOWN:
+        return f"unknown {'device' if what == 'd' else what}"
+    return f"{what}{number}" if what == "d" else f"{what} {number}"
+
+
 _WORDINGS: dict[Unit, Callable[[float], str]] = {
     Unit.TIME: _time,
     Unit.DURATION: lambda ns: _scaled(ns, _DURATIONS, 1000),
@@ -83,6 +90,8 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
     Unit.COUNT: _count,
     Unit.RATIO: _four_digits,
     Unit.NUMBER: _plain,
+    Unit.DEVICE: lambda number: "unknown device" if number == UNKNOWN else _plain(number),
+    Unit.STREAM: lambda number: "unknown stream" if number == UNKNOWN else _plain(number),
     Unit.TICK_RATE: _plain,
     Unit.MICROSECONDS: _plain,
     Unit.MILLISECONDS: _plain,
@@ -116,20 +125,22 @@ _NS_PER = {"ns": 1, "us": 1_000, "μs": 1_000, "ms": 1_000_000, "s": 1_000_000_0
 _LONGEST = 2**63 - 1
 
 
-def parse_duration(text: str) -> int:
-    """Reads ``1.5ms``, ``250us``, ``3 s``, ``1.5`` (s) or ``1200`` (ns, as in nsys) as whole ns.
+def parse_duration(text: str, span: str = "") -> int:
+    """Read ``1.5ms``, ``250us``, ``3 s`` or ``0`` as whole ns; ``span`` is the text that ``text`` is an end of.
 
-    Without a unit a number with a decimal point is in seconds, since nobody means parts of a nanosecond.
-    The groups that a screen shows (``6.412 018 s``) may stay. Raises ``UsageError`` for anything else, a comma too:
-    whether it groups or begins the decimals depends on who wrote it.
+    The groups that a screen shows (``6.412 018 s``) may stay. Raises UsageError for anything else: a number without a
+    unit is in ns for nsys and in seconds for many users, and a comma groups digits or begins the decimals.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a time: give a number with ns, us, ms or s, such as 250us or 1.5s")
     number, unit = match.groups()
-    default = "s" if "." in number else "ns"
     # Decimal, because 1.1 s in binary is not 1 100 000 000 ns; casefold turns both characters for µ into one.
-    ns = round(Decimal(number.replace(" ", "")) * _NS_PER[(unit or default).casefold()])
+    value = Decimal(number.replace(" ", ""))
+    if value and not unit:
+        readings = [re.sub(r"(?<=[0-9])\s*(?=[:/]|$)", one, (span or text).strip()) for one in ("ns", "s")]
+        raise UsageError(f"time {span or text!r} has no unit: write {' or '.join(readings)}")
+    ns = round(value * _NS_PER[(unit or "ns").casefold()])
     if ns > _LONGEST:
         raise UsageError(f"{text!r} is longer than the {_LONGEST} ns that an export can hold")
     return ns

@@ -12,6 +12,7 @@ from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageEr
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
 from nsystui.commands.configuration import CLOCKS, add_limits
+from nsystui.commands.request import OutputName, filled
 from nsystui.questions.queries.question import STEPS, Question, Values
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ _NARROWING = ("filter_time", "filter_nvtx", "instances", "bucket")
 _OF_ITS_OWN = (*_NARROWING, "by_rank", "ncu", "metrics", "nccl_log")
 
 
-def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
-    """The exports and how they are opened; ``least`` is ``*`` where none need be named."""
+def add_files(parser: argparse.ArgumentParser, least: str = "+", has_screens: bool = False) -> None:
+    """Add the exports and how they are opened; ``least`` is ``*`` if none need be named."""
     parser.add_argument(
         "files", nargs=least, metavar="FILE", help="an export (.sqlite), a directory of them, a packed job, or a glob"
     )
@@ -42,14 +43,26 @@ def add_files(parser: argparse.ArgumentParser, least: str = "+") -> None:
         action="store_true",
         help="run `nsys export` on .nsys-rep files (QdstrmImporter before that on .qdstrm), into the cache directory",
     )
+    if not has_screens:
+        add_missing(group)
     add_clock(group)
     add_limits(group)
+
+
+def add_missing(group: argparse._ActionsContainer) -> None:
+    """Add ``--allow-missing``, for commands that answer from the files that they can open."""
+    group.add_argument(
+        "--allow-missing",
+        action="store_true",
+        help="exit with status 0, not 4, if only files that do not exist are left out",
+    )
 
 
 def add_dask(parser: argparse.ArgumentParser) -> None:
     """``--dask``: the workers of a cluster compute what the answer is made of; after `add_files`."""
     parser.add_argument(
         "--dask",
+        type=filled,
         metavar="SCHEDULER",
         help="compute the results of single reports on a Dask cluster: the scheduler's address (tcp://host:8786) or "
         "its file; FILE is a packed job that the workers see under the same path; they need nsystui[dask]",
@@ -70,11 +83,11 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--time",
         metavar="A:B",
-        help="a window of job time, such as 1.2s:1.5s or 800ms: (ns without a unit); events that overlap it",
+        help="a window of job time, such as 1.2s:1.5s or 800ms: (with units); events that overlap it",
     )
     add_ranks(group)
-    group.add_argument("--devices", metavar="LIST", help="CUDA device numbers, such as 0 or 0-3")
-    group.add_argument("--streams", metavar="LIST", help="CUDA stream numbers")
+    group.add_argument("--devices", metavar="LIST", help="CUDA device numbers, such as 0, 0-3 or unknown")
+    group.add_argument("--streams", metavar="LIST", help="CUDA stream numbers, or unknown")
     group.add_argument(
         "--filter", metavar="TEXT", help="names that contain TEXT; !TEXT that do not; /TEXT/ a regular expression"
     )
@@ -121,6 +134,7 @@ def add_format(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         dest="target",
+        type=OutputName,
         metavar="FILE",
         help="write to FILE (.csv .json .md .parquet .txt .svg); - is stdout",
     )
@@ -166,7 +180,7 @@ def open_job(
     partly: bool = False,
     line: ProgressLine | None = None,
 ) -> OpenJob:
-    """Opens every file that can be opened, and reports the others on stderr, one line each.
+    """Open every file that can be opened; the others are added to ``request.unread``, and so are damaged tables.
 
     Unless ``whole``, only what is asked for is read of them, when it is asked for: ``expected`` says what that will be
     (`Session.expect`). With ``times`` the answer has moments of several reports in it, for which their clocks are made
@@ -184,7 +198,7 @@ def open_job(
     job, exports = opener.start()
     job.tell = say_note
     session = job.session
-    session.waiting = line.waiting
+    session.waiting, session.dropped = line.waiting, request.unread
     try:
         with line, line.waiting("the columns"):
             failures = opener.add(job, exports, whole)
@@ -194,8 +208,7 @@ def open_job(
         session.close()
         raise
     job.left_out = tuple(map(str, failures))
-    for failure in job.left_out:
-        complain(failure)
+    request.unread.extend(failures)
     if not session.reports:
         session.close()
         raise NsystuiError("no export could be opened") if failures else UsageError("no files")
@@ -291,6 +304,7 @@ def deliver(request: Request, answer: Answer, notes: list[str] | None = None) ->
     from nsystui.output.files import print_answer
 
     has_rows = len(answer) > 0
+    request.delivered.append(answer.name)
     answer = arranged(request.output, answer)
     if request.output.is_file:
         _save(request.output, answer)

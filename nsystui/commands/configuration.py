@@ -319,7 +319,7 @@ def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.en
 
 def drop_left_in_cache(config: Config) -> None:
     """Removes half-written files of killed programs from the cache, if the cache is the user's own."""
-    from nsystui.exports.partial_files import why_not_ours
+    from nsystui.base.partial_files import why_not_ours
     from nsystui.store.cache import drop_left
 
     with suppress(UsageError):  # a command that uses the cache says so itself

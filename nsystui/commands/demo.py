@@ -6,12 +6,13 @@ import argparse
 import os
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
 from nsystui.base.errors import OutputError
 from nsystui.commands import arguments as shared
-from nsystui.commands.request import Opening, Request
+from nsystui.commands.request import Opening, OutputName, Request
 
 DESCRIPTION = """Writes the exports of a demo training job (four ranks on two hosts, NCCL with message sizes, NVTX, GPU
 metrics, CPU samples and scheduling, GPU memory, one straggler rank, one stall) and opens them. With --server the job is
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", action="store_true", help="an inference server instead of the training job")
     parser.add_argument(
         "--directory",
+        type=OutputName,
         metavar="DIR",
         help="where to write the exports (default: a temporary directory, removed at the end)",
     )
@@ -55,30 +57,21 @@ def _unpack(directory: Path, request: Request) -> list[Path]:
     """Write the exports and return their paths. Files that exist stay: ``rank0.sqlite`` may be somebody's only copy."""
     import tarfile
 
+    from nsystui.output.files import save_together
+
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with (
-            tarfile.open(_DATA / ("server.tar.xz" if request.own["server"] else "training.tar.xz"), "r:xz") as packed,
-            tempfile.TemporaryDirectory(prefix=".nsystui-demo-", dir=directory) as place,
-        ):
-            paths = [directory / name for name in packed.getnames()]
-            taken = next((path for path in paths if path.exists()), None)
-            if taken is not None:
-                raise OutputError(f"{taken} is there already: choose another --directory")
-            for path in paths:
-                Path(place, path.name).write_bytes(cast(IO[bytes], packed.extractfile(path.name)).read())
-            for path in paths:
-                try:
-                    os.link(Path(place, path.name), path)  # in one step, and never over another file
-                except FileExistsError:
-                    raise
-                except OSError:  # some file systems have no hard links
-                    os.replace(Path(place, path.name), path)
-        return paths
+        with tarfile.open(_DATA / ("server.tar.xz" if request.own["server"] else "training.tar.xz"), "r:xz") as packed:
+            exports = {directory / one.name: cast(IO[bytes], packed.extractfile(one)).read() for one in packed}
+        taken = next((path for path in exports if os.path.lexists(path)), None)
+        if taken is not None:
+            raise OutputError(f"{taken} is there already: choose another --directory")
+        save_together({path: partial(Path.write_bytes, data=data) for path, data in exports.items()}, overwrite=False)
     except tarfile.CompressionError:
         raise OutputError("this Python has no module lzma, which unpacks the demo job: use another Python") from None
     except OSError as error:
         raise OutputError(f"cannot write the demo job into {directory}: {error.strerror or error}") from None
+    return list(exports)
 
 
 def _open(paths: list[Path], request: Request) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.commands.request import Request
+from nsystui.commands.request import OutputName, Request
 
 if TYPE_CHECKING:
     from nsystui.questions.trace.trace import Trace
@@ -33,11 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("trace")
     target = group.add_mutually_exclusive_group(required=True)
     target.add_argument(
-        "--trace", metavar="FILE", help="write FILE (.json .json.gz .prv .prv.gz); - is stdout, as Chrome's JSON"
+        "--trace",
+        type=OutputName,
+        metavar="FILE",
+        help="write FILE (.json .json.gz .prv .prv.gz); - is stdout, as Chrome's JSON",
     )
-    target.add_argument("--paraver", metavar="FILE.prv", help="the same, for Paraver's files alone (.prv .prv.gz)")
+    target.add_argument(
+        "--paraver", type=OutputName, metavar="FILE.prv", help="the same, for Paraver's files alone (.prv .prv.gz)"
+    )
     target.add_argument(
         "--stacks",
+        type=OutputName,
         metavar="FILE",
         help="call stacks of CPU samples (.json .json.gz speedscope; .txt .folded .collapsed); - is stdout, collapsed",
     )

@@ -36,6 +36,7 @@ tables (those with * only if asked for):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a log, plain or .gz, or - for standard input")
+    shared.add_missing(parser)
     group = parser.add_argument_group("log")
     group.add_argument(
         "--steps",
@@ -76,7 +77,7 @@ def run(request: Request) -> int:
 
 
 def _read_all(request: Request, summary: LogSummary, reader: LogReader, cut: StepCut | None) -> None:
-    """Adds every log that can be read; of the others a line on stderr. Raises NsystuiError where none can."""
+    """Adds every log that can be read; the others are ``request.unread``. Raises NsystuiError where none can."""
     from nsystui.base.errors import ExportError, NsystuiError
     from nsystui.commands.progress import ProgressLine
     from nsystui.exports.nccl_log.files import named, open_log, size_of
@@ -91,8 +92,7 @@ def _read_all(request: Request, summary: LogSummary, reader: LogReader, cut: Ste
                     opened += 1
                     _read(log, summary, reader, cut, line, done)
             except ExportError as error:
-                line.clear()
-                shared.complain(str(error))
+                request.unread.append(error)
             done += size or 0
     if not opened:
         raise NsystuiError("no log could be opened")

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsystui.base.errors import UsageError
+from nsystui.base.errors import UsageError, no_such_name
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 
@@ -100,6 +100,8 @@ def run(request: Request) -> int:
 
 
 def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuCommand]:
+    from nsystui.base.selection import Selection
+    from nsystui.questions.kernels.summary import kernel_summary
     from nsystui.questions.trace.ncu import NameBase, ncu_commands, one_launch
 
     own = request.own
@@ -113,6 +115,10 @@ def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuC
             raise UsageError(f"--event {own['event']}: no kernel of the selection is in this row")
         return commands
     commands = ncu_commands(job, selection, base=base)
+    if not commands and selection.name is not None:
+        names = [str(name) for name in kernel_summary(job.session, Selection()).cells("name")]
+        if names and not any(map(selection.name.matches, names)):
+            raise no_such_name("--kernel", selection.name.pattern, names)
     if own["launch"] is None:
         return commands
     launched = [one.only(own["launch"]) for one in commands if own["launch"] <= one.launches]

@@ -39,7 +39,7 @@ EXAMPLES = """  nsystui rank*.sqlite
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from nsystui.commands.arguments import add_dask, add_files, add_steps
 
-    add_files(parser)
+    add_files(parser, has_screens=True)
     add_dask(parser)
     parser.add_argument(
         "--nccl-log",

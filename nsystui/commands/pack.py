@@ -14,7 +14,7 @@ from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.text import safe_text
 from nsystui.commands import arguments as shared
 from nsystui.commands.configuration import add_limits
-from nsystui.commands.request import Request
+from nsystui.commands.request import OutputName, Request
 
 if TYPE_CHECKING:
     from nsystui.commands.progress import ProgressLine
@@ -43,7 +43,13 @@ _TOGETHER = 64 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="an export (.sqlite), a directory of them, or a glob")
     parser.add_argument(
-        "-o", "--output", dest="target", metavar="DIR", required=True, help="the packed job, made if need be"
+        "-o",
+        "--output",
+        dest="target",
+        type=OutputName,
+        metavar="DIR",
+        required=True,
+        help="the packed job, made if need be",
     )
     parser.add_argument("--force", action="store_true", help="replace ranks that are in DIR already")
     parser.add_argument(

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nsystui.base.errors import UsageError
+from nsystui.base.errors import UsageError, no_such_name
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request, Selecting
 from nsystui.questions.queries.question import Option, Question, TextDrawing
@@ -108,6 +108,8 @@ def run(question: Question, request: Request) -> int:
             with closing(_opened(question, other)) as job, job.session.waiting(question.name):
                 options = question.compare(job, shared.selection_of(other.selecting, job), options)
     with closing(_opened(question, request)) as job:
+        from nsystui.base.answer import TableAnswer
+        from nsystui.base.selection import Selection
         from nsystui.questions.answers.answering import ask
 
         selection = shared.selection_of(request.selecting, job)
@@ -127,6 +129,10 @@ def run(question: Question, request: Request) -> int:
             fitted = [one._replace(answer=with_fitting_advice(one.answer, reports)) for one in found]
             return deliver_several(request, fitted)
         answer = ask(question, job, selection, options)
+        if (name := values.get("instances")) and not answer.total:
+            every = ask(question, job, Selection(), question.read({**values, "instances": None}))
+            if isinstance(every, TableAnswer) and len(every):
+                raise no_such_name("--instances", name, map(str, every.cells("name")))
         if memory is not None:
             memory.keep(job, answer, "", *key)
         return shared.deliver(request, answer)

@@ -8,7 +8,7 @@ import subprocess
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
-from nsystui.commands.request import Request
+from nsystui.commands.request import OutputName, Request
 
 DESCRIPTION = """Prints, and never runs, the commands that record the data for your questions: `nsys profile`
 for all ranks or some, `nsys export`, and triage. Options that your version of nsys lacks are left out and named."""
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         dest="target",
+        type=OutputName,
         metavar="DIR",
         default="run",
         help="where reports and exports go (default: run)",

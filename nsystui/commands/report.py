@@ -9,7 +9,7 @@ from dataclasses import replace
 from nsystui.base.errors import UsageError
 from nsystui.base.text import shell_word
 from nsystui.commands import arguments as shared
-from nsystui.commands.request import Request
+from nsystui.commands.request import OutputName, Request
 
 DESCRIPTION = """All of a job on one page, to send or to keep: where the time went, the findings with their evidence,
 GPUs over time, ranks, steps, kernels, NCCL with its bandwidth, NVTX ranges, efficiency, why the GPUs were idle, and
@@ -39,7 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_selection(parser)
     output = parser.add_argument_group("output")
     output.add_argument(
-        "-o", "--output", dest="target", metavar="FILE", required=True, help="write to FILE (.html .md)"
+        "-o",
+        "--output",
+        dest="target",
+        type=OutputName,
+        metavar="FILE",
+        required=True,
+        help="write to FILE (.html .md)",
     )
     output.add_argument("--force", action="store_true", help="overwrite files")
     output.add_argument("--top", type=int, metavar="N", help="rows of long tables (default: 20)")
@@ -80,6 +86,7 @@ def run(request: Request) -> int:
                 asked, baseline,
                 lambda done, of, title: line.show_computing(Computation(f"report ({title})", done, of, "sections")),
             )  # fmt: skip
+        request.unread.extend(report.unread)
         if own["anonymous"]:
             report = anonymous(report, [job, *([baseline.job] if baseline is not None else [])])
         written = save_report(report, target, request.output.force)

@@ -5,16 +5,33 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from nsystui.base.errors import UsageError
+from nsystui.base.errors import ExportError, MissingFileError, UsageError
 from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for
 from nsystui.questions.queries.numbering import numbering
 
 if TYPE_CHECKING:
     from nsystui.store.cache import Cache
     from nsystui.store.database import Limits
+
+
+class OutputName(str):
+    """The name of a file or directory that a command writes, as a type of argparse: its option is not empty."""
+
+    __slots__ = ()
+
+    def __new__(cls, name: str) -> Self:
+        return super().__new__(cls, filled(name))
+
+
+def filled(value: str) -> str:
+    """Return the value of an option. Raises ArgumentTypeError for an empty one, as an unset variable gives."""
+    if not value:
+        raise argparse.ArgumentTypeError("its value is empty: is a variable of the script unset?")
+    return value
 
 
 @dataclass(frozen=True)
@@ -28,6 +45,7 @@ class Opening:
     jobs: int | None = None
     memory_limit: int | None = None
     dask: str | None = None
+    allow_missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +131,8 @@ class Drawn:
     mouse: bool | None = None
 
 
+PARTIAL = 4
+"""The exit status of an answer without some of the files or tables that it is about."""
 _Part = TypeVar("_Part", Opening, Selecting, Output, Drawn)
 
 
@@ -126,6 +146,10 @@ class Request:
     screen: Drawn = Drawn()
     own: Mapping[str, Any] = field(default_factory=dict)
     config: Config = NO_CONFIG
+    unread: list[Exception | str] = field(default_factory=list)
+    """The files, tables and rules that the answer goes without, one line each; also of the requests made from this."""
+    delivered: list[str] = field(default_factory=list)
+    """The names of the tables that were printed or written so far."""
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, config: Config = NO_CONFIG) -> Request:
@@ -136,6 +160,25 @@ class Request:
             return kind(**{one.name: own.pop(one.name) for one in fields(kind) if one.name in own})
 
         return cls(part(Opening), part(Selecting), part(Output), part(Drawn), own, config)
+
+    def without(self, error: ExportError) -> Request | None:
+        """Return the request without the file that cannot be read; ``None`` if an answer has begun, or no file is left.
+
+        A table may turn out to be damaged when the answer is computed, and then it is computed again.
+        """
+        from nsystui.exports.discover import discover
+
+        paths = list(map(str, discover(self.opening.files)))
+        rest = [path for path in paths if path != error.path]
+        if self.delivered or not 0 < len(rest) < len(paths):
+            return None
+        self.unread.append(error)
+        return replace(self, opening=replace(self.opening, files=rest))
+
+    def status(self, status: int) -> int:
+        """Return ``status``, or `PARTIAL` in place of 0 and 1 if the answer goes without something."""
+        may_lack = MissingFileError if self.opening.allow_missing else ()
+        return PARTIAL if status in (0, 1) and any(not isinstance(one, may_lack) for one in self.unread) else status
 
     @property
     def limits(self) -> Limits:
@@ -151,7 +194,8 @@ class Request:
 def parsed(parser: argparse.ArgumentParser, words: Sequence[str], environ: Mapping[str, str] = os.environ) -> Request:
     """Parse a command line, over what the config file says.
 
-    Raises UsageError for a file that makes no sense, or is named and is not there.
+    Raises UsageError for a file that makes no sense, or is named and is not there, and where an option names an input
+    as the file to write.
     """
     arguments = parser.parse_args(words)
     config = NO_CONFIG if arguments.no_config else config_for(arguments.config_file, environ)
@@ -159,4 +203,18 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str], environ: Mappi
         known = {action.dest for action in parser._actions}
         parser.set_defaults(**{dest: value for dest, value in config.options.items() if dest in known})
         arguments = parser.parse_args(words)
+    values = [
+        one for value in vars(arguments).values() for one in (value if isinstance(value, list | tuple) else [value])
+    ]
+    written: list[str] = [one for one in values if isinstance(one, OutputName) and one != "-"]
+    with suppress(OSError):
+        written += (
+            ["/dev/stdout"] if os.path.getsize("/dev/stdout") and os.path.isfile("/dev/stdout") else []
+        )  # >> FILE
+    if written:
+        from nsystui.exports.discover import files_of
+        from nsystui.output.files import refuse_inputs
+
+        read = [one for one in values if isinstance(one, str) and not isinstance(one, OutputName)]
+        refuse_inputs(written, files_of([*read, config.path]), default_cache(config).directory)
     return Request.of(arguments, config)

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_dask(parser)
     group = parser.add_argument_group("as in nsys")
     group.add_argument(
-        "--filter-time", metavar="START/END", help="events that overlap this span of job time; ns without a unit"
+        "--filter-time", metavar="START/END", help="events that overlap this span of job time, such as 1.2s/1.5s"
     )
     group.add_argument(
         "--filter-nvtx",
@@ -99,7 +99,7 @@ def _asked(request: Request, named: Sequence[str], memory: Remembered | None) ->
         selections = list(_selections(request, job, _filtered(request, job)))
         is_alone = len(named) == 1 and not request.own["by_rank"]
         tables = _tables(request, job, wanted, selections, memory, quiet=not named, is_alone=is_alone)
-        _deliver(request, tables, is_alone)
+        _deliver(request, iter(list(tables)), is_alone)  # nothing is printed before all is read
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
     finally:
         job.close()

@@ -48,8 +48,6 @@ def deliver_tables(request: Request, tables: Iterable[Titled]) -> int:
     number = 0
     notes: list[str] = []
     is_json = request.output.format == "json" and not request.output.is_file
-    if is_json:
-        print("[", end="")
     for number, table in enumerate(tables, 1):
         if request.output.is_file:
             _to_file(request, table, notes)
@@ -58,7 +56,7 @@ def deliver_tables(request: Request, tables: Iterable[Titled]) -> int:
         else:
             _as_text(request, table, number, notes)
     if is_json:
-        print("\n]" if number else "]")
+        print("\n]" if number else "[]")
     for note in notes:
         shared.say_note(note)
     return number
@@ -72,7 +70,7 @@ def _to_file(request: Request, table: Titled, notes: list[str]) -> None:
 
 def _as_json(request: Request, table: Titled, number: int, notes: list[str]) -> None:
     labels = to_json(dict(table.labels) or {"table": table.name}).removesuffix("}")
-    print(f'{"," if number > 1 else ""}\n{labels}, "rows": ', end="")
+    print(f'{"," if number > 1 else "["}\n{labels}, "rows": ', end="")
     shared.deliver(request, table.answer, notes)
     print("}", end="")
 

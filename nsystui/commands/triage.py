@@ -122,6 +122,7 @@ def _found(
                 job, selection, thresholds, request.own["step_range"],
                 advanced=lambda done, of, name: tell(Computation(f"findings ({name})", done, of, "rules")),
             )  # fmt: skip
+        request.unread.extend(found.unread)
         top, table = found.first(request.output.top), triage_table(found)
         text = json.dumps({"lines": lines(top, files, request.own["not_checked"]), "report": report(top, files)})
         if memory is not None and not any(one.failed for one in found.not_checked):
@@ -167,6 +168,7 @@ def _against(request: Request, thresholds: Thresholds) -> int:
         ]
         with job.session.waiting("findings"):
             found = against(sides[0], sides[1], thresholds, own["step_range"])
+        request.unread.extend([*found.found.unread, *found.baseline.unread])
         top = found.first(request.output.top)
         files = named_shortly(request.opening.files)
         unjudged = request.own["not_checked"]

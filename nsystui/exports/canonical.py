@@ -4,7 +4,7 @@ Every event table has ``row``, a number that is unique in its table and report a
 Times are signed nanoseconds on the report's own clock (0 is the start of the session). ``process`` and ``thread`` are
 NVIDIA's serialised ids (``globalPid``, ``globalTid``); a GPU operation belongs to an API call by
 (report, process, correlation id), never by the correlation id alone. GPU work whose process the export does not tell
-is of ``NO_PROCESS``. An NVTX range that was never closed and an MPI
+is of ``NO_PROCESS``, and a device or stream that it does not tell is -1. An NVTX range that was never closed and an MPI
 call that never returned have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of the native table's name.
 A row is one CPU page fault, or ``count`` GPU page faults; ``source_file`` is empty, not missing, where the export has
 the column and says nothing in it. A row of GPU memory is an allocation or a free (``is_free``): ``pool`` is the

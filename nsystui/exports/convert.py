@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
+from nsystui.base.partial_files import drop_abandoned, partial_name, why_not_ours
 from nsystui.base.units import size_words
 from nsystui.exports import opening
 from nsystui.exports.discover import is_packed_report
 from nsystui.exports.forms import form_of
 from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, identity_of, size_in
-from nsystui.exports.partial_files import drop_abandoned, partial_name, why_not_ours
 
 
 def export_of(path: Path, form: Form, directory: Path) -> Path:

@@ -11,6 +11,7 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nsystui.base.errors import UsageError
@@ -80,6 +81,15 @@ def discover(arguments: Iterable[str]) -> list[Path]:
             found.setdefault(os.path.realpath(path), path)
     # ``rank2`` and ``rank02`` have the same key: the name itself makes the order definite.
     return sorted(found.values(), key=lambda path: (natural_key(str(path)), str(path)))
+
+
+def files_of(words: Iterable[str]) -> Iterator[Path]:
+    """Yield the files that the words of a command line stand for: exports, and all files of a packed job."""
+    for word in words:
+        with suppress(OSError, ValueError, UsageError):  # it is no name of a file
+            for path in discover([os.path.expanduser(word)]):
+                yield path
+                yield from (job_of(path) if is_packed_report(path) else path).rglob("*")
 
 
 _NAMED = 3

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from nsystui.base.errors import DamagedError, ExportError, reason_of
+from nsystui.base.errors import DamagedError, ExportError, MissingFileError, reason_of
 from nsystui.base.inputs import opened
 from nsystui.base.resources import shortage
 from nsystui.base.text import shell_word
@@ -178,7 +178,7 @@ def check(path: Path) -> ExportFile:
         status = os.stat(path)
     except FileNotFoundError:
         cause = "a link to a missing file" if path.is_symlink() else "no such file"
-        raise ExportError(name, cause, f"see what is there: ls -l {shell_word(str(path.parent))}") from None
+        raise MissingFileError(name, cause, f"see what is there: ls -l {shell_word(str(path.parent))}") from None
     except OSError as error:
         advice = f"check the directory with ls -ld {shell_word(str(path.parent))}"
         raise ExportError(name, f"cannot be accessed: {error.strerror}", advice) from None
@@ -186,7 +186,7 @@ def check(path: Path) -> ExportFile:
         if not os.access(path, os.R_OK | os.X_OK):
             advice = f"check its permissions with ls -ld {shell_word(name)}"
             raise ExportError(name, "no permission to read this directory", advice)
-        raise ExportError(name, "no export in this directory", f"an export is a .sqlite file: {EXPORT_COMMAND}")
+        raise MissingFileError(name, "no export in this directory", f"an export is a .sqlite file: {EXPORT_COMMAND}")
     if not stat.S_ISREG(status.st_mode):
         raise ExportError(name, "not a regular file", "exports are opened in place; pipes and devices cannot be opened")
     try:

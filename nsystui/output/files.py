@@ -8,17 +8,18 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
 from nsystui.base.answer import FILES_ONLY, Answer, Head, TableAnswer
 from nsystui.base.errors import MissingDataError, OutputError, UsageError
+from nsystui.base.partial_files import drop_abandoned, partial_name
 from nsystui.base.terminal import complain, original_environ, size, text_width, wants_ascii
 from nsystui.base.text import ascii_glyphs, safe_text
 from nsystui.output.formats import Progress, fitting, format_for_path, write
@@ -131,12 +132,12 @@ def save(
     and ``UsageError`` for an ending that names no format.
     """
     chosen = file_format or format_for_path(os.path.expanduser(path))
-    return _saved(path, overwrite, lambda temporary: _write_file(answer, temporary, chosen, progress))
+    return save_together({Path(path): lambda temporary: _write_file(answer, temporary, chosen, progress)}, overwrite)[0]
 
 
 def save_text(text: str, path: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Saves ``text`` as ``path``, in the same way and with the same errors as `save`."""
-    _saved(path, overwrite, lambda temporary: _write_text(text, temporary))
+    save_together({Path(path): text}, overwrite)
 
 
 def save_stream(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[BinaryIO], int]) -> int:
@@ -144,8 +145,13 @@ def save_stream(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[B
 
     The bytes are compressed where the name ends in ``.gz``.
     """
+    return save_together({Path(path): streamed(path, fill)}, overwrite)[0]
+
+
+def streamed(path: str | os.PathLike[str], fill: Callable[[BinaryIO], int]) -> Contents:
+    """Return what `save_together` takes of a file that ``fill`` writes, compressed where its name ends in ``.gz``."""
     is_compressed = os.fspath(path).lower().endswith(".gz")
-    return _saved(path, overwrite, lambda temporary: _write_stream(fill, temporary, is_compressed))
+    return lambda temporary: _write_stream(fill, temporary, is_compressed)
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:
@@ -155,8 +161,68 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
         raise TargetExistsError(safe_text(target))
 
 
-def _saved(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[Path], int]) -> int:
-    """The result of ``fill``, which writes to a temporary file that takes the name at the end."""
+def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[Path], cache: Path | None) -> None:
+    """Raise UsageError where a file to write is one of those to read, or lies in the cache.
+
+    Files are compared by device and inode, so that links count, and so do all files of a trace or report.
+    """
+    taken: list[tuple[Path, os.stat_result]] = []
+    for name in written:
+        files = [*trace_files(name)]
+        with suppress(OSError, ValueError):  # a name that is too long, or of the root
+            files += Path(os.path.expanduser(name)).with_suffix(".files").glob("*")
+        for file in files:
+            if os.path.isfile(file) and os.path.getsize(file):  # what a shell's > has emptied is lost already
+                taken.append((file, os.stat(file)))
+            if cache is not None and Path(os.path.realpath(cache)) in Path(os.path.realpath(file)).parents[1:]:
+                raise UsageError(f"{safe_text(str(file))} is in the cache, where only columns are: name another file")
+    for path in filter(os.path.isfile, read if taken else ()):
+        for file, state in taken:
+            if os.path.samestat(state, os.stat(path)):
+                raise UsageError(f"{safe_text(str(file))} is an input ({safe_text(str(path))}): name another file")
+
+
+Contents = str | Callable[[Path], int]
+"""A text, or what writes a new file and returns how many rows it has."""
+
+
+def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[int]:
+    """Save files, all or none, and return the rows of each; with the same errors as `save`.
+
+    All are written under temporary names first. Where one cannot take its name, the others give theirs back.
+    """
+    places = {_target(path, overwrite): content for path, content in contents.items()}
+    rows, temporaries, undo = list[int](), list[Path](), list[Callable[[], object]]()
+    try:
+        for target, content in places.items():
+            temporaries.append(target.with_name(partial_name()))
+            with _explained(target):
+                write = partial(_write_text, content) if isinstance(content, str) else content
+                rows.append(write(temporaries[-1]))
+        for target, temporary in zip(places, temporaries.copy(), strict=True):
+            is_new, old = not os.path.exists(target), target.with_name(partial_name())
+            with _explained(target):
+                if not is_new and len(places) > 1:
+                    with suppress(OSError):  # some file systems have no hard links
+                        os.link(target, old)
+                        undo.append(partial(old.replace, target))
+                        temporaries.append(old)
+                _take_name(temporary, target, overwrite)
+                undo += [target.unlink] * is_new
+    except BaseException:
+        for step in undo:
+            with suppress(OSError):
+                step()
+        raise
+    finally:
+        for temporary in temporaries:
+            with suppress(OSError):  # it has its name, or was never there
+                temporary.unlink()
+    return rows
+
+
+def _target(path: Path, overwrite: bool) -> Path:
+    """Return the file to write, over a link that to which it points; what killed programs left beside it goes."""
     target = Path(os.path.expanduser(path))
     shown_name = safe_text(str(target))
     if os.path.isdir(target):
@@ -165,20 +231,19 @@ def _saved(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[Path],
         raise OutputError(f"{shown_name} is not a regular file")
     if not overwrite and os.path.lexists(target):  # asked again at the end; this saves the user the wait
         raise TargetExistsError(shown_name)
-    if overwrite:
-        target = Path(os.path.realpath(target))
-    temporary = target.with_name(f".nsystui-{secrets.token_hex(6)}.tmp")
+    drop_abandoned(target.parent)
+    return Path(os.path.realpath(target)) if overwrite else target
+
+
+@contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    """Raise what hinders a file as an error with one line that says why."""
     try:
-        rows = fill(temporary)
-        _take_name(temporary, target, overwrite)
+        yield
     except FileExistsError:
-        raise TargetExistsError(shown_name) from None
+        raise TargetExistsError(safe_text(str(target))) from None
     except OSError as error:
-        raise OutputError(f"cannot write {shown_name}: {_why(error, target.parent)}") from error
-    finally:
-        with suppress(OSError):  # it has its name, or was never there
-            temporary.unlink()
-    return rows
+        raise OutputError(f"cannot write {safe_text(str(target))}: {_why(error, target.parent)}") from error
 
 
 def _write_file(answer: Answer, path: Path, file_format: str, progress: Progress | None) -> int:
@@ -305,7 +370,7 @@ def check_ending(path: str | os.PathLike[str]) -> None:
 
 def trace_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Every file that the trace called ``path`` may have: Paraver's are ``.prv``, ``.pcf``, ``.row`` and the views."""
-    target = Path(path).expanduser()
+    target = Path(os.path.expanduser(path))
     if not target.name.lower().endswith(PARAVER):
         return (target,)
     stem = target.name[: target.name.lower().rindex(".prv")]
@@ -336,12 +401,9 @@ def save_trace(
     if not trace.layout.processes:
         raise MissingDataError("a Paraver trace needs calls, ranges or GPU work: select some")
     rows, types = ParaverRows(trace), EventTypes.of(trace)
-    written = save_stream(path, overwrite, lambda stream: write_records(trace, rows, types, stream, progress))
-    save_text(types.pcf(), files[1], overwrite)
-    save_text(rows.row_file(), files[2], overwrite)
-    for view, text in view_texts(types).items():
-        save_text(text, files[3 + VIEWS.index(view)], overwrite)
-    return written
+    records = streamed(path, lambda stream: write_records(trace, rows, types, stream, progress))
+    views = {files[3 + VIEWS.index(view)]: text for view, text in view_texts(types).items()}
+    return save_together({files[0]: records, files[1]: types.pcf(), files[2]: rows.row_file(), **views}, overwrite)[0]
 
 
 def refuse_empty(trace: Trace) -> None:

@@ -24,7 +24,19 @@ from os import PathLike, fspath
 from pathlib import PurePath
 from typing import Any, Protocol
 
-from nsystui.base.answer import FILES_ONLY, Answer, Column, Row, TableAnswer, Unit, Value, column_batches, iter_rows
+from nsystui.base.answer import (
+    FILES_ONLY,
+    PLACES,
+    UNKNOWN,
+    Answer,
+    Column,
+    Row,
+    TableAnswer,
+    Unit,
+    Value,
+    column_batches,
+    iter_rows,
+)
 from nsystui.base.errors import UsageError
 from nsystui.base.text import ascii_glyphs, safe_text, width_of
 from nsystui.base.units import Wording, round_half_up, wordings
@@ -64,10 +76,12 @@ def pages(answer: Answer, size: int = _PAGE) -> Iterator[list[Row]]:
 
 
 def file_values(column: Column, values: Sequence[Any]) -> Sequence[Value]:
-    """The values of ``column`` as a file gets them: not finite is ``None``, decimals are the column's.
+    """The values of ``column`` as a file gets them: not finite or not known is ``None``, decimals are the column's.
 
     A column without decimals that holds whole floats gets integers: pandas makes floats of them where one is missing.
     """
+    if column.unit in PLACES and UNKNOWN in values:
+        values = [None if value == UNKNOWN else value for value in values]
     kinds = set(map(type, values))
     if not any(issubclass(kind, float) for kind in kinds) and not column.decimals:
         return values  # nothing to do, found at the speed of C: most columns, and rows come in millions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,16 +26,10 @@ def quiet_pipe() -> Iterator[TextIO]:
     try:
         yield stream
         stream.flush()
-    except BrokenPipeError:
-        _discard_rest(stream)
-        raise SystemExit(SIGPIPE_STATUS) from None
     except OSError as error:
-        _discard_rest(stream)
+        from nsystui.base.terminal import discard_rest
+
+        discard_rest(stream)
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(SIGPIPE_STATUS) from None
         raise OutputError(f"cannot write to standard output: {error.strerror or error}") from error
-
-
-def _discard_rest(stream: TextIO) -> None:
-    """Lets what is still in the buffer go to nowhere: Python flushes at exit, and would complain a second time."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from nsystui.base.drawing import Drawing
 from nsystui.base.errors import OutputError, UsageError
 from nsystui.base.text import safe_text
 from nsystui.base.units import format_value
-from nsystui.output.files import refuse_existing, save_text
+from nsystui.output.files import refuse_existing, save_text, save_together
 from nsystui.output.findings import plain
 from nsystui.output.formats import markdown_text, write
 from nsystui.output.html import page
@@ -29,42 +30,35 @@ def check_target(path: str, overwrite: bool) -> None:
     if not overwrite:
         refuse_existing(path)
         if path.lower().endswith(".md"):
-            refuse_existing(_folder(Path(path).expanduser()))
+            refuse_existing(_folder(Path(os.path.expanduser(path))))
 
 
 def save_report(report: JobPage, path: str, overwrite: bool = False) -> tuple[Path, ...]:
     """Saves the report and returns its files, that of its name first.
 
-    The drawings of Markdown come first, so that what has the name is whole. Raises what `files.save` raises.
+    Raises what `files.save` raises; then there is none of them.
     """
     check_target(path, overwrite)
-    target = Path(path).expanduser()
+    target = Path(os.path.expanduser(path))
     if not path.lower().endswith(".md"):
         save_text(page(report), target, overwrite)
         return (target,)
     folder = _folder(target)
-    drawings = dict(_drawings(report))
-    is_new = not folder.exists()
-    written: list[Path] = []
+    drawings = {folder / name: svg(drawing) for name, drawing in _drawings(report)}
+    is_new = not os.path.exists(folder)
     try:
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             reason = safe_text(error.strerror or str(error))
             raise OutputError(f"cannot make {safe_text(str(folder))}: {reason}") from error
-        for name, drawing in drawings.items():
-            save_text(svg(drawing), folder / name, overwrite)
-            written.append(folder / name)
-        save_text(markdown(report, folder.name), target, overwrite)
+        save_together({**drawings, target: markdown(report, folder.name)}, overwrite)
     except BaseException:
         if is_new:
-            for file in written:
-                with suppress(OSError):
-                    file.unlink()
             with suppress(OSError):
                 folder.rmdir()
         raise
-    return (target, *written)
+    return (target, *drawings)
 
 
 def _folder(target: Path) -> Path:

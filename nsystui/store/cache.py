@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from nsystui.base.errors import OutputError, reason_of
 from nsystui.base.parquet_file import copy_to_parquet
+from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.opening import ExportFile
-from nsystui.exports.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
 from nsystui.store.parquet_files import PackFiles
 from nsystui.store.results import Caps, Results, version_of_reading
 from nsystui.store.seals import ANOTHER, Seal, read_facts, write_facts

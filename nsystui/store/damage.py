@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nsystui.base.errors import DamagedError, ExportError
+from nsystui.base.partial_files import remove
 from nsystui.exports.opening import named
-from nsystui.exports.partial_files import remove
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles
 from nsystui.store.results import Results
 from nsystui.store.seals import changed

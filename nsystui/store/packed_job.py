@@ -23,6 +23,7 @@ from uuid import uuid4
 from nsystui.base.errors import ExportError, OutputError, UsageError, reason_of
 from nsystui.base.inputs import json_in, text_of
 from nsystui.base.parquet_file import copy_to_parquet
+from nsystui.base.partial_files import drop_abandoned, partial_name
 from nsystui.exports import canonical
 from nsystui.exports.discover import (
     FACTS,
@@ -35,7 +36,6 @@ from nsystui.exports.discover import (
 )
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.metadata import BlockingStream, CudaDevice, Gpu, Metadata
-from nsystui.exports.partial_files import drop_abandoned, partial_name
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
 from nsystui.store.report import PackedReport
@@ -213,6 +213,7 @@ class JobWriter:
             return
         except OSError as error:
             raise OutputError(f"-o {self.directory}: {error.strerror or error}") from None
+        drop_abandoned(self.directory)
         if any(name.endswith(EXPORT_ENDINGS + REPORT_ENDINGS) for name in names if not name.startswith(".")):
             raise UsageError(f"-o {self.directory}: exports are in it; name a directory for the packed job alone")
 
@@ -241,7 +242,6 @@ class JobWriter:
         """
         with self._write_errors():
             self.directory.mkdir(parents=True, exist_ok=True)
-            drop_abandoned(self.directory)
             target_directory = self.directory / partial_name()
             target_directory.mkdir()
         try:

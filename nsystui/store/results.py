@@ -26,9 +26,9 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsystui.base.inputs import json_in, opened
+from nsystui.base.partial_files import drop_abandoned, remove
 from nsystui.base.version import __version__
 from nsystui.exports import canonical
-from nsystui.exports.partial_files import drop_abandoned, remove
 from nsystui.store import seals
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from nsystui.base.inputs import json_in, opened, text_of
-from nsystui.exports.partial_files import partial_name, remove
+from nsystui.base.partial_files import partial_name, remove
 
 _PART = 1 << 20
 _CHECK, _PLACE, _FILES = "checksum", "place", "files"

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from nsystui.base.errors import ExportError
+from nsystui.base.partial_files import why_not_ours
 from nsystui.base.resources import awaited, step_back
 from nsystui.exports import canonical, opening
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import is_packed_report
 from nsystui.exports.opening import ExportFile
-from nsystui.exports.partial_files import why_not_ours
 from nsystui.store.cache import Cache, ColumnFiles, PackedFiles, Room, size_of
 from nsystui.store.damage import damage_line, known_damage, raise_of_damage, remember_damage, remembered_damage
 from nsystui.store.database import Limits, check_addresses, connect, engine_of, keep_metadata, memory_errors, series
@@ -114,6 +114,8 @@ class Session:
     """Says that something is being computed, by its name, as long as the context lasts."""
     families: Rules = ()
     """The user's own rules for families of kernels (`base.kernel_families`): which kernels communicate."""
+    dropped: list[Exception | str] | None = None
+    """Where to put the error of a report that cannot be read whole; without a list it is a warning."""
     workers: Workers | None = None
     """Others that compute what is made of single reports, where there are any: see `questions.derived.in_runs`."""
     version: int = 0
@@ -416,10 +418,13 @@ class Session:
             pool.shutdown(cancel_futures=True)
 
     def _drop(self, index: int, error: ExportError) -> None:
-        """Continues without a report that cannot be read whole, after a warning; raises ``error`` if it is the last."""
+        """Continue without a report that cannot be read whole; raises ``error`` if it is the last."""
         if len(self.reports) == 1:
             raise error
-        self.warn(str(error))
+        if self.dropped is None:
+            self.warn(str(error))
+        else:
+            self.dropped.append(error)
         self._placed = tuple(report for report in self.reports if report.index != index)
         self._on_demand.pop(index).close()
         self._forget_views()

@@ -109,6 +109,7 @@ class NsystuiApp(App[int]):
         if look.ascii_only:
             draw_in_ascii(self)
         self.source = source
+        self.sources = [source]  # and those of jobs to compare with
         self.job: OpenJob | None = None
         self.selection = Selection()
         self.files: dict[Path, FileState] = {}

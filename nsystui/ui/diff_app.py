@@ -40,7 +40,7 @@ class DiffApp(NsystuiApp):
         look: Look,
     ) -> None:
         super().__init__(sources[0], look)
-        self.sources = sources
+        self.sources = list(sources)
         self.sides: tuple[Side, Side] | None = None
         self.options = options
         self._sides_of = sides_of

@@ -70,7 +70,7 @@ WRONG = {
     "a device backwards": ["--devices", "3-1"],
     "a time without colon": ["--time", "5ms"],
     "a time backwards": ["--time", "2s:1s"],
-    "a time in leagues": ["--time", "1:2leagues"],
+    "a time in leagues": ["--time", "1s:2leagues"],
     "a negative number of rows": ["--top", "-1"],
     "an ending of no format": ["-o", "kernels.xlsx"],
     "two formats": ["-o", "kernels.csv", "--format", "json"],
@@ -83,6 +83,24 @@ def test_wrong_usage_is_one_line_and_status_2(refused, demo_job, words, monkeypa
     monkeypatch.chdir(tmp_path)
     assert refused("kernels", demo_job[0], *words, lines=1).startswith("nsystui: ")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "readings"),
+    {
+        "kernels --time 1:2": "1ns:2ns or 1s:2s",
+        "triage --time 1.2:": "1.2ns: or 1.2s:",
+        "stats -r cuda_gpu_kern_sum --filter-time 1/2": "1ns/2ns or 1s/2s",
+        "steps --unprofiled 1.5": "1.5ns or 1.5s",
+        "diff --time-a 1:2 --time-b 0:1s": "1ns:2ns or 1s:2s",
+        "report --time :5 -o report.html": ":5ns or :5s",
+        "ncu --time 1:2s": "1ns:2s or 1s:2s",
+    }.items(),
+    ids=lambda text: text.partition(" ")[0],
+)
+def test_a_time_without_a_unit_is_refused_with_both_readings(refused, demo_job, words, readings):
+    command, *options = words.split()
+    assert f"has no unit: write {readings}" in refused(command, demo_job[0], *options)
 
 
 @pytest.mark.parametrize("words", [[], ["x", "--no-such-flag"], ["x", "--top", "many"], ["x", "--nmes", "a"]])
@@ -105,7 +123,7 @@ class TestFiles:
         (tmp_path / "cut.sqlite").write_bytes(demo_job[0].read_bytes()[:-5_000])
         words = ["--by", "rank", "--format", "csv"]
         done = run("kernels", tmp_path, tmp_path / "missing.sqlite", *demo_job, *words)
-        assert (done.status, done.out) == (0, run("kernels", *demo_job, *words).out)
+        assert (done.status, done.out) == (4, run("kernels", *demo_job, *words).out)
         lines = done.err.splitlines()
         assert len(lines) == 3 and all(line.startswith("nsystui: ") for line in lines)
         for name in ("notes.sqlite: not a SQLite file", "cut.sqlite: cut short", "missing.sqlite: no such file"):
@@ -218,7 +236,7 @@ class TestShell:
     def test_stdout_is_data_only(self, demo_job, tmp_path):
         (tmp_path / "broken.sqlite").write_text("x")
         done = shell(f"nsystui kernels {demo_job[0]} {tmp_path / 'broken.sqlite'} --format json 2>/dev/null")
-        assert done.returncode == 0
+        assert done.returncode == 4
         json.loads(done.stdout)
 
     def test_a_full_device_is_said(self, demo_job):
@@ -302,7 +320,7 @@ class TestWords:
     def test_a_window_without_events_says_when_there_are_some(self, run, demo_job):
         first = min(row["start_ns"] for row in run("events", demo_job[0], "--format", "json").json)
         assert first > 2
-        done = run("kernels", demo_job[0], "--time", "0:2")
+        done = run("kernels", demo_job[0], "--time", "0:2ns")
         assert done.status == 0
         assert "no event is in this window; the job's events run from" in done.err
 

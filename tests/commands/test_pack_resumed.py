@@ -236,7 +236,7 @@ def test_ranks_that_are_certain_early_are_those_of_all_exports_together(tmp_path
 @pytest.mark.campaign
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_however_a_run_is_ended_the_next_one_completes_it(run, tmp_path, demo_job, how):
-    for lines in (1, 2, 3):
+    for lines in (1, 3):
         job = tmp_path / f"{lines}"
         words = [*PROGRAM, *map(str, demo_job), "-o", str(job)]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ended:

@@ -49,7 +49,7 @@ class TestFilters:
         (name,) = (row["name"] for row in run("kernels", demo_job[0], "--format", "json", "--top", "1").json)
         second = run("kernels", demo_job[0], "--instances", name, "--format", "json").json[1]
         low, high = second["start_ns"] + 1, second["start_ns"] + 2
-        done = run("stats", "-r", SUM, demo_job[0], "--filter-time", f"{low}/{high}", "--format", "csv")
+        done = run("stats", "-r", SUM, demo_job[0], "--filter-time", f"{low}ns/{high}ns", "--format", "csv")
         (found,) = [row for row in done.table if row["Name"] == name]
         assert (found["Instances"], found["Total Time (ns)"]) == ("1", str(second["duration_ns"]))
 
@@ -62,7 +62,11 @@ class TestFilters:
         (name, *_) = (row["name"] for row in run("kernels", demo_job[0], "--format", "json").json)
         launches = run("kernels", demo_job[0], "--instances", name, "--format", "json").json
         middle = str(launches[len(launches) // 2]["start_ns"])
-        everything, early, late = count(), count("--filter-time", f"/{middle}"), count("--filter-time", f"{middle}/")
+        everything, early, late = (
+            count(),
+            count("--filter-time", f"/{middle}ns"),
+            count("--filter-time", f"{middle}ns/"),
+        )
         assert 0 < early < everything
         assert everything <= early + late <= everything + 8  # what runs just then is in both
 

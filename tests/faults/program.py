@@ -29,7 +29,7 @@ FEW = [
 """Questions that take little time; between them they read every table."""
 
 # Status 1 is asked for by --fail-on alone, and 130 is an interruption: neither is ever right here.
-_SAID = (0, 2, 3)
+_SAID = (0, 2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def run(*words: str | Path, is_terminal: bool = False) -> Ran:
     said = [stream.getvalue().decode("utf-8", "replace") for stream in (written, told)]
     if not trouble and status not in _SAID:
         trouble = f"status {status}"
-    if not trouble and (status == 2) and not said[1].strip():
-        trouble = "status 2 without a word"
+    if not trouble and status in (2, 4) and not said[1].strip():
+        trouble = f"status {status} without a word"
     if not trouble and "Traceback" in said[0] + said[1]:
         trouble = "a traceback is printed"
     return Ran(texts, status, *said, trouble)

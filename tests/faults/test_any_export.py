@@ -57,7 +57,7 @@ def written(path: Path, choose: st.DataObject) -> Path:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(
-    ("examples", "part"), [(3, 24), pytest.param(campaign.cases(6), 3, marks=pytest.mark.campaign)], ids=["few", "many"]
+    ("examples", "part"), [(3, 24), pytest.param(campaign.cases(4), 3, marks=pytest.mark.campaign)], ids=["few", "many"]
 )
 def test_commands_answer(examples, part):
     """Of the commands one in ``part`` for each export."""

@@ -16,7 +16,7 @@ import synthetic
 from disks import half_written
 
 from nsystui.base.errors import ExportError
-from nsystui.exports.partial_files import drop_abandoned, is_abandoned, partial_name
+from nsystui.base.partial_files import drop_abandoned, is_abandoned, partial_name
 from nsystui.store import seals, tables
 from nsystui.store.cache import Cache, Partial
 from nsystui.store.session import Session
@@ -146,7 +146,7 @@ class TestKilled:
     @pytest.mark.parametrize(
         ("command", "step"),
         [
-            (command, campaign.step(step)) for command, step in (("kernels", 3), ("overview", 40), ("events", 90))
+            (command, campaign.step(step)) for command, step in (("kernels", 3), ("overview", 60), ("events", 120))
         ],
     )  # fmt: skip
     def test_at_every_stage(self, export, tmp_path, command, step):
@@ -160,7 +160,7 @@ class TestKilled:
         ("words", "step"),
         [
             *((words, campaign.step(step)) for words, step in (
-                ("kernels --format csv", 3), ("overview --format csv", 40), ("nvtx --format csv", 40),
+                ("kernels --format csv", 3), ("overview --format csv", 60), ("nvtx --format csv", 60),
                 ("export --trace PLACE/t.json --force", 24),
             ))
         ],
@@ -199,7 +199,7 @@ class TestKilled:
         [
             (how, campaign.step(step), more)
             for how, step in (
-                ("kill", 300), ("fail", 300), ("size", 20000), ("OutOfMemoryException", 500), ("MemoryError", 500)
+                ("kill", 450), ("fail", 450), ("size", 30000), ("OutOfMemoryException", 700), ("MemoryError", 700)
             )
             for more in ((), ("--force",))
         ],
@@ -234,7 +234,7 @@ class TestKilled:
         places = [cache, cache / "exports" / "0123456789abcdef"]
         for place in places:
             place.mkdir(parents=True, exist_ok=True)
-        dies = "from nsystui.exports.partial_files import partial_name\n"
+        dies = "from nsystui.base.partial_files import partial_name\n"
         dies += "for place in sys.argv[1:]: (Path(place) / partial_name()).mkdir()"
         for _ in range(2):
             assert program.alone(dies, *places).returncode == 0

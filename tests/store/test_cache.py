@@ -280,8 +280,8 @@ class TestTrimming:
 
     def test_partial_packs_of_killed_processes_go_after_a_day(self, cache):
         now = time.time()
-        old = self.put(cache, ".partial-1-old/kernels-00000.parquet", 4, now - 2 * 86_400)
-        new = self.put(cache, ".partial-2-new/kernels-00000.parquet", 4, now)
+        old = self.put(cache, ".partial-00000000-1-old/kernels-00000.parquet", 4, now - 2 * 86_400)
+        new = self.put(cache, ".partial-00000000-2-new/kernels-00000.parquet", 4, now)
         drop_left(cache.directory)
         assert (old.parent.exists(), new.exists()) == (False, True)
 

@@ -21,9 +21,9 @@ from synthetic import benchmark_export
 
 from nsystui.base import resources
 from nsystui.base.errors import ExportError, UsageError
+from nsystui.base.partial_files import PARTIAL
 from nsystui.base.resources import NICE
 from nsystui.base.units import parse_size, size_words
-from nsystui.exports.partial_files import PARTIAL
 from nsystui.store import tables
 from nsystui.store.cache import Cache, Partial
 from nsystui.store.database import SMALLEST_MEMORY, Limits

@@ -499,7 +499,7 @@ def gil_held(path: Path, *, while_busy: bool = False) -> Ill:
         gpu.export.gil(gpu.main, waited=[(start, start + 3 * MS)])
         gpu.export.gil(monitor, held=[(start - MS // 2, start + 3 * MS)])
 
-    return _with_gaps(path, do, 0 if while_busy else 3 * MS)
+    return with_gaps(path, do, 0 if while_busy else 3 * MS)
 
 
 def file_reads(path: Path, *, while_busy: bool = False) -> Ill:
@@ -511,13 +511,13 @@ def file_reads(path: Path, *, while_busy: bool = False) -> Ill:
         gpu.export.osrt(gpu.main, start + 2 * MS, start + 3 * MS, "pthread_cond_wait")
         gpu.export.file_access(loader, start + 2 * MS, start + 3 * MS, "pread64", "/data/index", 4096)
 
-    return _with_gaps(path, do, 0 if while_busy else 3 * MS)
+    return with_gaps(path, do, 0 if while_busy else 3 * MS)
 
 
 _DECODE: Final = (Frame("read", "/usr/lib/libc.so.6"), Frame("load_image(char const*)", "/opt/app/libloader.so"))
 
 
-def _with_gaps(path: Path, do: Callable[[OneGpu, Thread, int], None], cost: int, count: int = 40) -> Ill:
+def with_gaps(path: Path, do: Callable[[OneGpu, Thread, int], None], cost: int, count: int = 40) -> Ill:
     """Kernels of 6 ms with gaps of 4 ms behind them, in which the host is made to do something by two threads."""
     with one_gpu(path) as gpu:
         other = gpu.export.thread(gpu.process, gpu.main.tid + 50, "helper")

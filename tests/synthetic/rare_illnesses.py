@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +11,10 @@ from typing import Final
 from synthetic import illnesses
 from synthetic.demo import TrainingJob
 from synthetic.demo.model import nccl_kernel
-from synthetic.illnesses import MS, Ill, one_gpu
+from synthetic.illnesses import MS, Ill, OneGpu, one_gpu
 from synthetic.writing.host import Frame
-from synthetic.writing.target import CaptureSession
-from synthetic.writing.writer import DEVICE, PINNED
+from synthetic.writing.target import CaptureSession, Thread
+from synthetic.writing.writer import DEVICE, PAGEABLE, PINNED
 
 
 def drifting(path: Path) -> Ill:
@@ -59,22 +59,81 @@ def synchronising_calls(path: Path) -> Ill:
     return Ill((path,), 199 * 200_000)
 
 
-def capture_errors(path: Path, *messages: str, severity: int = 3) -> Ill:
+def short_gaps(path: Path) -> Ill:
+    """2,000 kernels of 5 µs after gaps of 15 µs, launched long before; then one of 30 ms."""
+    with one_gpu(path) as gpu:
+        for _ in gpu.rounds(2_000, 20_000, 5_000, early=900_000):
+            pass
+        gpu.kernel(41 * MS, 71 * MS, launched=40 * MS)
+    return Ill((path,), 2_000 * 15_000)
+
+
+def long_gaps(path: Path, calls: Sequence[str] = (), do: Callable[..., None] | None = None) -> Ill:
+    """Kernels of 6 ms with gaps of 4 ms, in which the main thread makes a call of 3.5 ms, or `do` makes it do more."""
+
+    def called(gpu: OneGpu, _: Thread, time: int) -> None:
+        for call in calls:
+            gpu.call(call, time + 100_000, time + 3_600_000)
+
+    return illnesses.with_gaps(path, do or called, 3_500_000)
+
+
+def _waits_in_the_system(gpu: OneGpu, _: Thread, time: int) -> None:
+    gpu.export.osrt(gpu.main, time + 100_000, time + 3_800_000, "poll")
+
+
+def _waits_for_a_thread(gpu: OneGpu, other: Thread, time: int) -> None:
+    gpu.export.osrt(gpu.main, time + 100_000, time + 3_800_000, "pthread_cond_wait")
+    gpu.export.on_cpu(other, time + 50_000, time + 3_790_000, (Frame("decode", "/x/app.so"),), cpu=1)
+    gpu.export.on_cpu(gpu.main, time - 6 * MS, time + 100_000)
+
+
+def _runs_code(gpu: OneGpu, _: Thread, time: int) -> None:
+    gpu.export.on_cpu(gpu.main, time - 5 * MS, time + 3_990_000, (Frame("tokenize", "/x/app.so"),))
+
+
+def _is_off_its_cpu(gpu: OneGpu, _: Thread, time: int) -> None:
+    gpu.export.on_cpu(gpu.main, time - 5 * MS, time + 100_000)
+
+
+def no_kernels(path: Path, calls: Sequence[str]) -> Ill:
+    """Calls whose work on the GPU was not recorded."""
+    with one_gpu(path) as gpu:
+        for number, call in enumerate(calls):
+            gpu.call(call, number * MS, number * MS + 10_000)
+        gpu.export.diagnostic(5, "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES.", severity=2)
+    return Ill((path,), 0)
+
+
+def exposed_copies(path: Path, source: int = PINNED, stream: int = 7) -> Ill:
+    """50 kernels of 3 ms, before each of which 1 ms is copied from the host."""
+    with one_gpu(path) as gpu:
+        for start in gpu.rounds(50, 4 * MS, 3 * MS):
+            correlation = gpu.call("cudaMemcpyAsync_v3020", start - MS - 5_000, start - MS - 1_000)
+            gpu.export.memcpy(
+                gpu.process, 0, stream, start - MS, start, size=10 * MS, kind="HtoD",
+                correlation_id=correlation, source=source, destination=DEVICE,
+            )  # fmt: skip
+    return Ill((path,), 50 * MS)
+
+
+def capture_errors(path: Path, *messages: str, severity: int = 3, codes: Sequence[int] = (700, 2, 2, 801, 600)) -> Ill:
     """A kernel of 200 ms, calls that return errors, and messages of nsys with a severity."""
     with one_gpu(path) as gpu:
         gpu.kernel(MS, 200 * MS, launched=900_000)
-        for number, code in enumerate((700, 2, 2, 801, 600)):
+        for number, code in enumerate(codes):
             gpu.call("cudaEventQuery_v3020", (201 + number) * MS, (202 + number) * MS, return_value=code)
         for text in messages or ("The agent has stopped.", "No symbols."):
             gpu.export.diagnostic(5, text, severity=severity)
     return Ill((path,), 0)
 
 
-def synchronous_copies(path: Path) -> Ill:
+def synchronous_copies(path: Path, sources: Sequence[int] = (PAGEABLE,)) -> Ill:
     """50 kernels of 3 ms, each with a ``cudaMemcpy`` of which 0.9 ms lie beside no kernel."""
     with one_gpu(path) as gpu:
-        for start in gpu.rounds(50, 4 * MS, 3 * MS):
-            gpu.copy("cudaMemcpy_v3020", start + 2 * MS + 500_000, start + 4 * MS - 100_000)
+        for number, start in enumerate(gpu.rounds(50, 4 * MS, 3 * MS)):
+            source = sources[number % len(sources)]
+            gpu.copy("cudaMemcpy_v3020", start + 2 * MS + 500_000, start + 4 * MS - 100_000, source)
     return Ill((path,), 50 * 900_000)
 
 
@@ -143,6 +202,34 @@ VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
     "preempted-alone": _in(illnesses.preempted, others=False),
     "pair-even": partial(illnesses.slow_pair, times=1),
     "stages-even": partial(illnesses.pipeline_stages, slow=1.0, of_names=False),
+    "errors-of-all-kinds": _in(capture_errors, codes=(1, 214, 217, 700, 702, 710, 714, 715, 716, 717, 718, 719, 801)),
+    "errors-expected": _in(capture_errors, codes=(801, 1)),
+    "errors-of-peers": _in(capture_errors, codes=(217,)),
+    "copies-pinned": _in(synchronous_copies, sources=(PINNED,)),
+    "copies-mixed": _in(synchronous_copies, sources=(PAGEABLE, PINNED)),
+    "exposed-pinned": _in(exposed_copies),
+    "exposed-apart": _in(exposed_copies, stream=9),
+    "exposed-unknown": _in(exposed_copies, source=0),
+    "no-kernels": _in(no_kernels, calls=("cudaLaunchKernel_v7000", "cudaMemcpy_v3020", "cudaLaunchKernel_v7000")),
+    "no-launches": _in(no_kernels, calls=("cudaMalloc_v3020",)),
+    **{
+        f"gaps-{name}": _in(long_gaps, calls=(call,))
+        for name, call in {
+            "synchronised": "cudaStreamSynchronize_v3020",
+            "copied": "cudaMemcpy_v3020",
+            "launched": "cudaLaunchKernel_v7000",
+            "called": "cudaStreamCreate_v3020",
+        }.items()
+    },
+    **{
+        f"gaps-{name}": _in(long_gaps, do=do)
+        for name, do in {
+            "in-the-system": _waits_in_the_system,
+            "behind-a-thread": _waits_for_a_thread,
+            "running-code": _runs_code,
+            "off-cpu": _is_off_its_cpu,
+        }.items()
+    },
     "mpi-set-up": partial(illnesses.mpi_waits, set_up=100 * MS),
 }
 """Jobs that differ from an ill one by what decides a rule, and ill training jobs; each writes into a directory."""

@@ -29,6 +29,19 @@ async def test_before_the_first_table_u_says_that_it_is_missing_and_enter_waits(
         assert name_of_screen(app) == "KernelInstancesScreen"
 
 
+async def test_no_screen_writes_over_the_export_that_it_shows(demo_job, cache_directory, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    export, before = demo_job[0], demo_job[0].read_bytes()
+    (tmp_path / "kernels.csv").hardlink_to(export)
+    (tmp_path / "job.prv").symlink_to(export)
+    async with running([export], cache_directory, NARROW, "2") as (app, pilot):
+        for key, name in (("e", "kernels.csv"), ("E", "job.prv")):
+            await pilot.press("6" if key == "E" else "2")
+            await answer(app, pilot, name, key)
+            assert f"{name} is an input" in " ".join(screen_text(app))
+    assert export.read_bytes() == before
+
+
 @pytest.mark.campaign
 async def test_capital_e_writes_a_trace_of_the_selection_and_asks_before_it_overwrites(
     demo_job, cache_directory, tmp_path, monkeypatch

@@ -24,7 +24,7 @@ from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from nsystui.base.errors import ExportError
+from nsystui.base.errors import ExportError, MissingFileError
 from nsystui.base.inputs import opened
 from nsystui.base.text import shell_word
 from nsystui.exports.discover import expanded, is_packed_report, natural_key
@@ -102,7 +102,7 @@ def open_log(name: str) -> Iterator[OpenLog]:
         file = opened(name, is_pipe_allowed=True)
     except FileNotFoundError:
         advice = f"see what is there: ls -l {shell_word(os.path.dirname(name) or '.')}"
-        raise ExportError(name, "no such file", advice) from None
+        raise MissingFileError(name, "no such file", advice) from None
     except OSError as error:
         advice = f"check its permissions with ls -l {shell_word(name)}"
         raise ExportError(name, f"cannot be opened: {error.strerror or error}", advice) from None

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from nsystui.base.answer import UNKNOWN
 from nsystui.exports.canonical import (
     DIAGNOSTICS,
     EFA_SAMPLES,
@@ -207,8 +208,11 @@ def native_columns(text: str) -> dict[str, str]:
 
 
 def as_they_are(*names: str) -> dict[str, str]:
-    """Fields that are columns of the chunk under the same name."""
-    return {name: f'c."{name}"' for name in names}
+    """Return fields that are columns of the chunk under the same name; a missing device or stream is UNKNOWN."""
+    return {name: f'coalesce(c."{name}", {UNKNOWN})' if name in _PLACES else f'c."{name}"' for name in names}
+
+
+_PLACES = ("device", "stream")
 
 
 THREAD_EVENT = {"start": "start", "end": "end", "thread": "globalTid"}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nsystui.base.answer import Column, Unit
+from nsystui.base.answer import END, START, Column, Unit
 from nsystui.base.selection import Selection
 from nsystui.questions.answers.answering import ask
 from nsystui.questions.job.job import OpenJob
@@ -79,7 +79,9 @@ def schema_of_tables(name: str, description: str, tables: Sequence[Titled]) -> d
 
 def _rows(columns: Sequence[Column]) -> dict[str, Any]:
     is_mixed = any(column.key == "unit" for column in columns)  # times, percents and counts in one column
+    has_window = {START.file_key, END.file_key} <= {column.file_key for column in columns}
     return {
+        **({"description": "The window of a row: --time {start_ns}ns:{end_ns}ns"} if has_window else {}),
         "type": "object",
         "properties": {column.file_key: _property(column, is_mixed) for column in columns},
         "required": [column.file_key for column in columns],

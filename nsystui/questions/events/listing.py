@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, PROCESS_ID, RANK, REPORT_ID, ROW_ID, STREAM, Answer, Column, Row, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.base.units import format_value
+from nsystui.base.units import format_value, numbered
 from nsystui.exports import canonical
 from nsystui.exports.canonical import NO_PROCESS
 from nsystui.exports.metadata import pid_column, tid_column
@@ -394,4 +394,4 @@ def waited_for(session: Session, key: EventKey, name: str) -> str:
     if not rows:
         return f"{words}; this export has no earlier record of that event"
     stream, recorded = rows[0]
-    return f"{words}, recorded on stream {stream} {format_value(Unit.DURATION, start - recorded)} before"
+    return f"{words}, recorded on {numbered('stream', stream)} {format_value(Unit.DURATION, start - recorded)} before"

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nsystui.base.answer import UNKNOWN
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.questions.algebra.interval_blocks import (
@@ -59,6 +60,11 @@ class Device:
     device: int
     gpu: int | None
     model: str | None
+
+    @property
+    def is_gpu(self) -> bool:
+        """Return whether it counts as a GPU: work of an unknown device is no further GPU of a task that has one."""
+        return self.device != UNKNOWN or len(self.task.devices) == 1
 
 
 @dataclass(frozen=True)

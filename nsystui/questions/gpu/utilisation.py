@@ -77,6 +77,8 @@ class BusyIntervals:
         reports = selected_reports(session, selection)
         notes = [*_notes(reports, selection), *other_communication(session)]
         same_gpu = [{item.device.task.rank for item in same} for same in _by_gpu(session, devices) if len(same) > 1]
+        if apart := [item.device.task.rank for item in devices if not item.device.is_gpu]:
+            notes.append(f"work on an unknown device is in no mean over GPUs (ranks {few_numbers(apart)})")
         if same_gpu:
             shared = "; ".join(f"ranks {few_numbers(ranks)}" for ranks in same_gpu[:3])
             notes.append(
@@ -99,9 +101,9 @@ class BusyIntervals:
         return [device.lanes(window, bins) for device in self.devices]
 
     def breakdown(self, windows: Mapping[int, Window]) -> dict[Task, Breakdown]:
-        """Add up the totals of each task in the window of its report (by index): the sum over its devices."""
+        """Add up the totals of each task in the window of its report (by index): the sum over its GPUs."""
         found: dict[Task, Breakdown] = {}
-        for item in self.devices:
+        for item in self.gpus:
             task = item.device.task.task
             if task.report in windows:
                 found[task] = found.get(task, NOTHING) + item.breakdown(windows[task.report])
@@ -112,10 +114,15 @@ class BusyIntervals:
         numbers = [item.device.gpu for item in self._of_task.get(task, ())]
         return " ".join(map(str, numbers)) if numbers and None not in numbers else None
 
+    @property
+    def gpus(self) -> list[DeviceIntervals]:
+        """The devices over which means are taken."""
+        return [item for item in self.devices if item.device.is_gpu]
+
     @cached_property
     def _of_task(self) -> Mapping[Task, list[DeviceIntervals]]:
         found: dict[Task, list[DeviceIntervals]] = {}
-        for item in self.devices:
+        for item in self.gpus:
             found.setdefault(item.device.task.task, []).append(item)
         return found
 
@@ -129,6 +136,8 @@ def _by_gpu(session: Session, devices: Iterable[DeviceIntervals]) -> list[list[D
     reports = {report.index: report for report in session.reports}
     found: dict[Hashable, list[DeviceIntervals]] = {}
     for item in devices:
+        if not item.device.is_gpu:
+            continue
         task = item.device.task.task
         found.setdefault(gpu_key(reports[task.report], task, item.device.device), []).append(item)
     return list(found.values())

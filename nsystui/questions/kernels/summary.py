@@ -95,8 +95,8 @@ def kind_of_kernels(text: str) -> str:
 
 _GROUP_COLUMNS = {
     GroupBy.RANK: (RANK,),
-    GroupBy.DEVICE: (Column("device", header="Device", label="device", unit=Unit.NUMBER),),
-    GroupBy.STREAM: (Column("stream", header="Strm", label="stream", unit=Unit.NUMBER),),
+    GroupBy.DEVICE: (Column("device", header="Device", label="device", unit=Unit.DEVICE),),
+    GroupBy.STREAM: (Column("stream", header="Strm", label="stream", unit=Unit.STREAM),),
     GroupBy.STEP: (STEP,),
     GroupBy.SHAPE: (Column("grid", header="GridXYZ", label="grid"), Column("block", header="BlockXYZ", label="block")),
     GroupBy.FAMILY: (FAMILY,),

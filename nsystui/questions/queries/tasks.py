@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nsystui.base.answer import UNKNOWN
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import whole_number
@@ -167,7 +168,7 @@ class RankedTask:
     def gpu(self) -> str:
         """The model of its GPUs, once if they are alike."""
         names = list(dict.fromkeys(self.gpu_names))
-        count = len(self.devices)
+        count = len([device for device in self.devices if device != UNKNOWN])
         text = " + ".join(names)
         return f"{count}× {text}" if count > 1 and len(names) == 1 else text
 

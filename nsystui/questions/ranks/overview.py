@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nsystui.base.answer import HOST, PID, RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import HOST, PID, RANK, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
 from nsystui.questions.gpu.utilisation import SHARE_COLUMNS, BusyIntervals, gpu_key, shares, window_notes
@@ -124,7 +124,9 @@ def _duration(session: Session) -> int | None:
 def _count_gpus(session: Session) -> int:
     """GPUs that worked; one that several processes share counts once."""
     reports = {report.index: report for report in session.reports}
-    return len({gpu_key(reports[used.task.report], used.task, used.device) for used in used_devices(session)})
+    devices = used_devices(session)
+    used = [one for one in devices if one.device != UNKNOWN] or devices
+    return len({gpu_key(reports[one.task.report], one.task, one.device) for one in used})
 
 
 def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.units import numbered
 from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, IntervalBlocks, combined
 from nsystui.questions.algebra.intervals import intersect, merge
 from nsystui.questions.efficiency.host import HostCalls, host_calls
@@ -50,7 +51,9 @@ def _gpu_map(name: str, figures: tuple[Figure, ...]) -> Draw:
         lines = []
         for item in busy.devices:
             place = item.device
-            label = f"rank {place.task.rank}" + (f" d{place.device}" if place.task.task in several else "")
+            label = f"rank {place.task.rank}" + (
+                f" {numbered('d', place.device)}" if place.task.task in several else ""
+            )
             values = np.stack([_share(item, figure, window, options.bins) for figure in figures])
             lines.append(MapLine((place.task.rank, place.device), label, values))
         recording = recording_notes(busy, window) if busy.shares_clock else ()

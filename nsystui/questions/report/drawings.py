@@ -10,7 +10,7 @@ import numpy as np
 from nsystui.base.answer import Answer, Record, TableAnswer, Unit, Value, iter_rows, record
 from nsystui.base.drawing import Bar, Bars, Curves, DrawnLane, DrawnLanes, LaneName, Part, Series
 from nsystui.base.selection import Selection
-from nsystui.base.units import MISSING, format_value
+from nsystui.base.units import MISSING, format_value, numbered
 from nsystui.questions.blocking.budget import LABELS, RankIterations
 from nsystui.questions.gpu.device_time import Device
 from nsystui.questions.gpu.utilisation import BusyIntervals
@@ -97,7 +97,7 @@ def iteration_bars(every: Sequence[RankIterations], most: int = MOST_LANES) -> B
         label = (
             f"rank {one.rank}"
             if len({two.rank for two in every}) == len(every)
-            else f"rank {one.rank} GPU {one.of.device}"
+            else f"rank {one.rank} {numbered('GPU', one.of.device)}"
         )
         bars.append(Bar(label, shares, f"median {format_value(Unit.DURATION, float(np.median(one.of.time)))}"))
     parts = tuple(Part(LABELS[part], *_BLOCKING[part]) for part in used)
@@ -129,7 +129,7 @@ def utilisation_lanes(job: OpenJob, selection: Selection, columns: int | None = 
 def device_label(device: Device) -> str:
     """``rank 3``, of a rank with several GPUs ``rank 3 GPU 1``."""
     task = device.task
-    return f"rank {task.rank} GPU {device.device}" if len(task.devices) > 1 else f"rank {task.rank}"
+    return f"rank {task.rank} {numbered('GPU', device.device)}" if len(task.devices) > 1 else f"rank {task.rank}"
 
 
 def bandwidth_curves(job: OpenJob, selection: Selection, sizes: TableAnswer) -> Curves | None:
@@ -253,7 +253,7 @@ def _over_time(
         top, text = words(own[0], max(known)) if known else (1.0, MISSING)
         where = "no rank" if rank is None else f"rank {rank}"
         what = f"{keys[0]} {name}" if isinstance(name, int) else str(name).partition(" [")[0]
-        label = " ".join((where, *([f"GPU {device}"] if has_several else []), what))
+        label = " ".join((where, *([numbered("GPU", device)] if has_several else []), what))
         drawn.append(DrawnLane(label, (tuple(value / (top or 1.0) for value in values),), text))
     more = len(lanes) - len(drawn)
     return DrawnLanes(title, starts[0], starts[-1] + step, (Part(category, category),), tuple(drawn), more)

@@ -12,7 +12,7 @@ from typing import Any
 
 from nsystui.base.answer import Answer, TableAnswer, Unit
 from nsystui.base.drawing import Bars, Drawing
-from nsystui.base.errors import NsystuiError
+from nsystui.base.errors import MissingDataError, NsystuiError, UsageError
 from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, window_flag
 from nsystui.base.text import counted
@@ -116,6 +116,8 @@ class JobPage:
     not_checked: tuple[str, ...]
     sections: tuple[Section, ...]
     warnings: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    """The sections that could not be computed, the rules that failed, and damaged tables."""
     version: str = __version__
 
 
@@ -161,12 +163,14 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
         budget = _whole_budget([("A baseline", change.baseline), ("B this job", found)])
         advanced(1, total, "What changed")
         sections.append(_comparison(asked, baseline, change))
+    unread = [*found.unread, *(change.baseline.unread if baseline is not None else [])]
     for done, (name, make) in enumerate(_SECTIONS, total - len(_SECTIONS)):
         advanced(done, total, name)
         section: Section | None
         try:
             section = make(asked)
         except NsystuiError as error:  # its data cannot be read: the section tells why
+            unread += [] if isinstance(error, MissingDataError | UsageError) else [f"{name}: {error}"]
             section = Section(name.lower().replace(" ", "-"), name, (str(error),))
         if section is not None:
             sections.append(section)
@@ -181,6 +185,7 @@ def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = 
         tuple(found.unjudged),
         tuple(sections),
         _left_out(job, "") + (_left_out(baseline.job, " of the baseline") if baseline is not None else ()),
+        tuple(unread),
     )
 
 

@@ -225,7 +225,7 @@ _EXECUTION_COLUMNS = (
     Column("total", header="Total Dur (ns)", label="total", unit=Unit.DURATION, importance=1),
     PID.with_importance(3),
     TID.with_importance(3),
-    Column("device", header="DevId", label="dev", unit=Unit.NUMBER, importance=2),
+    Column("device", header="DevId", label="dev", unit=Unit.DEVICE, importance=2),
     Column("function", header="API Function", label="function", importance=2),
     Column("grid", header="GridXYZ", label="grid", importance=5),
     Column("block", header="BlockXYZ", label="block", importance=5),
@@ -235,7 +235,7 @@ _MEASURES = (("total", "T"), ("api", "A"), ("queue", "Q"), ("kernel", "K"))
 _EXECUTION_SUM_COLUMNS = (
     PID.with_importance(3),
     TID.with_importance(3),
-    Column("device", header="DevId", label="dev", unit=Unit.NUMBER, importance=2),
+    Column("device", header="DevId", label="dev", unit=Unit.DEVICE, importance=2),
     COUNT.with_importance(1),
     Column("queued", header="QCount", label="queued", unit=Unit.COUNT, importance=2),
     *(column for key, word in _MEASURES for column in statistics.spread_columns(f"{key}_", word)),

@@ -45,11 +45,12 @@ _LAST = (1 << 62) - 1
 
 
 def filter_time(text: str) -> Window:
-    """``START/END`` as a window; either may be left out. ns without a unit. Raises UsageError."""
+    """``START/END`` as a window; either may be left out. Raises UsageError."""
     start, slash, end = text.partition("/")
     if not slash:
         raise UsageError(f"time {text!r}: write START/END, such as 1.2s/1.5s")
-    return Window(parse_duration(start) if start.strip() else -_LAST, parse_duration(end) if end.strip() else _LAST)
+    first = parse_duration(start, text) if start.strip() else -_LAST
+    return Window(first, parse_duration(end, text) if end.strip() else _LAST)
 
 
 @dataclass(frozen=True)

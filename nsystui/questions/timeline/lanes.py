@@ -17,7 +17,9 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base.answer import Unit
 from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.units import format_value
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
 from nsystui.questions.algebra.intervals import Times, union
@@ -472,7 +474,9 @@ class Timeline:
         devices = [device for device in item.devices if (item.task, device) in self._devices]
         main, others = (threads[:1], threads[1:]) if devices else ([], threads)
         for number, device in enumerate(devices):
-            yield LaneIdentity(item.task, item.rank, device, name=str(device) if len(devices) > 1 else "")
+            yield LaneIdentity(
+                item.task, item.rank, device, name=format_value(Unit.DEVICE, device) if len(devices) > 1 else ""
+            )
             if inside is not None:
                 for thread in main if number == 0 else ():
                     yield from self._thread_lanes(item, thread, inside)

@@ -10,7 +10,7 @@ from nsystui.base import terminal
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, STREAM, Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.text import fit, safe_text, width_of
-from nsystui.base.units import format_value
+from nsystui.base.units import format_value, numbered
 from nsystui.exports.metadata import tid_of
 from nsystui.questions.events.kinds import RUNTIMES, EventKind
 from nsystui.questions.job.job import OpenJob
@@ -249,7 +249,7 @@ def lane_label(lane: LaneIdentity, is_open: bool | None = None) -> str:
             return f"  start/end {lane.name}".rstrip()
         return f"  NVTX {lane.name}".rstrip() if not lane.level else f"       ·{lane.level + 1} {lane.name}".rstrip()
     if lane.stream is not None:
-        return f"  stream {lane.stream}"
+        return f"  {numbered('stream', lane.stream)}"
     sign = "" if is_open is None else "▾ " if is_open else "▸ "
     return f"{sign}rank {lane.rank} GPU {lane.name}".rstrip()
 

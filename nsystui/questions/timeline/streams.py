@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import DEVICE, RANK, START, STREAM, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few
-from nsystui.base.units import format_value
+from nsystui.base.units import format_value, numbered
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.names import is_of_nccl
@@ -148,7 +148,9 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
         launched = 100.0 * (own.count if own is not None else 0) / count if selection.window is None else None
         rows.append((ranks[task], device, stream, _kind(times), count, launched, *times, *queue, purpose))  # type: ignore[arg-type]
         if min(times[:2]) and times[1] < _MOSTLY * sum(times):
-            beside.append(f"{format_value(Unit.DURATION, times[1])} on stream {stream} of rank {ranks[task]}")
+            beside.append(
+                f"{format_value(Unit.DURATION, times[1])} on {numbered('stream', stream)} of rank {ranks[task]}"
+            )
     notes = [f"communication on streams that also compute: {few(beside)}"] if beside else []
     return TableAnswer("streams", COLUMNS, rows, len(rows), tuple(notes))
 

@@ -15,6 +15,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from nsystui.base.selection import Selection, Task
+from nsystui.base.units import numbered
 from nsystui.exports.metadata import pid_of, tid_of
 from nsystui.questions.events.kinds import GPU_KINDS, RUNTIMES, EventKind
 from nsystui.questions.job.job import OpenJob
@@ -26,11 +27,10 @@ from nsystui.questions.trace.slices import ON_CPU, Contents, slices
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-Crossing = dict[tuple[int, int, int | None, int | None, int | None, int], int]
+Crossing = dict[tuple[int, int, int, int, int | None, int], int]
 """The lane of every operation that is not on the first one, by report, process, device, stream, correlation id and
 start: few, for seldom does work of one stream overlap."""
 _Place = tuple[int, int, int, int]
-_UNKNOWN = -1  # a process, device or stream that the export does not tell
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,15 @@ class Stream:
     """A stream of a process on which something ran; ``lanes`` says how much of it at once, at most."""
 
     task: Task
-    device: int | None
-    stream: int | None
+    device: int
+    stream: int
     lanes: int = 1
 
     def label(self, lane: int = 0) -> str:
         """``device 0 stream 7``, further lanes with their number."""
-        return f"device {_word(self.device)} stream {_word(self.stream)}" + (f" ({lane + 1})" if lane else "")
-
-
-def _word(number: int | None) -> str:
-    return "?" if number is None else str(number)
+        return f"{numbered('device', self.device)} {numbered('stream', self.stream)}" + (
+            f" ({lane + 1})" if lane else ""
+        )
 
 
 class StreamLanes:
@@ -87,13 +85,8 @@ def streams_of(
             last[place] = int(before[-1])
     lanes, crossing = _lanes(session, selection, kinds, parts, crowded) if crowded else ({}, {})
     return [
-        Stream(Task(place[0], place[1]), _known(place[2]), _known(place[3]), lanes.get(place, 1))
-        for place in sorted(last)
+        Stream(Task(place[0], place[1]), place[2], place[3], lanes.get(place, 1)) for place in sorted(last)
     ], crossing
-
-
-def _known(number: int) -> int | None:
-    return None if number == _UNKNOWN else number
 
 
 def _rows(
@@ -102,7 +95,7 @@ def _rows(
     """Report, process, device and stream of the work of a band, and its rows."""
     fields = ("report", "process", "device", "stream", "correlation_id", "start", "end", "kind_order", "row")
     rows = slices(session, selection, kinds, fields, extra=part).subquery()
-    return [sa.func.coalesce(rows.c[name], _UNKNOWN).label(name) for name in fields[:4]], rows.c
+    return [rows.c[name].label(name) for name in fields[:4]], rows.c
 
 
 def _by_place(
@@ -143,7 +136,7 @@ def _lanes(
                 lane = lanes.lane(where, start, end)
                 if lane:
                     numbers[where] = max(numbers[where], lane + 1)
-                    crossing[report, process, _known(device), _known(stream), correlation, start] = lane
+                    crossing[report, process, device, stream, correlation, start] = lane
     return numbers, crossing
 
 

@@ -89,10 +89,12 @@ class Against:
     def headline(self) -> str:
         """The number of changes of each kind, and that nothing got worse where that is so."""
         parts = [f"{count} {kind.value}" for kind, count in counts(self).items() if count]
+        parts = parts or ["no issues found in either job"]
         is_slower = self.verdict is not None and not self.verdict.is_no_worse
         is_worse = is_slower or any(one.kind.is_worse for one in self.told)
         start = "" if is_worse else "Nothing got worse. "
-        return f"{start}Against {self.label}: {', '.join(parts) if parts else 'no issues found in either job'}."
+        broken = dict.fromkeys([*self.found.broken, *self.baseline.broken])
+        return f"{start}Against {self.label}: {', '.join([*parts, *broken])}."
 
     def has(self, least: Severity) -> bool:
         """Whether the job got worse: it is slower, which is as bad as a warning; or a finding as bad as ``least`` is.

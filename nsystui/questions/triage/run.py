@@ -60,6 +60,7 @@ _LEAST_TOLD = 1.0
 """A family of kernels is told of from so many percent of kernel time on."""
 Result = Finding | NotChecked
 
+_DAMAGED = "damaged"
 _HEALTHY = "No issues found."
 _HARDLY = 1.0
 """GPUs that are busy for less, in %, are in no healthy job."""
@@ -163,9 +164,21 @@ class Triage:
         if self.not_checked:
             parts.append(f"{counted(len(self.not_checked), 'rule')} not checked")
         judged = f"Judged: {format_value(Unit.DURATION, self.time)} on {counted(self.gpus, 'GPU')}."
+        parts += self.broken
         whose = "The GPU hardly works." if self.gpus == 1 else "The GPUs hardly work."
         start = [_HEALTHY] if self.is_healthy else [whose] if self._hardly_works else []
         return " ".join([*start, *([f"{', '.join(parts)}."] if parts else []), judged])
+
+    @property
+    def unread(self) -> list[str]:
+        """The damaged parts of exports and the rules that failed, with the causes."""
+        return [f"{one.rule}: {one.why}" for one in self.not_checked if one.failed]
+
+    @property
+    def broken(self) -> list[str]:
+        """The rules that failed, by name, and whether an export is damaged."""
+        names = dict.fromkeys(one.rule for one in self.not_checked if one.failed)
+        return ["an export is damaged" if name == _DAMAGED else f"{name} failed" for name in names]
 
     @property
     def unjudged(self) -> list[str]:
@@ -373,7 +386,8 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
         tables = [name for name, why in report.damaged.items() if why == cause]
         judged = frozenset().union(*(one.reads for one in rules().values()))
         names = _words([name for name in tables if name in judged] or tables)
-        yield NotChecked("damaged", f"{report.name} is judged without {names}: {cause}; export it again")
+        why = f"{report.name} is judged without {names}: {cause}; export it again"
+        yield NotChecked(_DAMAGED, why, failed=True)
 
 
 def _words(names: Iterable[str]) -> str:

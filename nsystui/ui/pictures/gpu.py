@@ -12,10 +12,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from nsystui.base.answer import END, RANK, START, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import END, RANK, START, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import safe_text
-from nsystui.base.units import MISSING, format_value
+from nsystui.base.units import MISSING, format_value, numbered
 from nsystui.questions.algebra.intervals import covered_per_bin, union
 from nsystui.questions.counters.network import (
     RECEIVED,
@@ -288,7 +288,7 @@ def _gpus(
         device = lanes.device
         place = (device.task.task.report, device.gpu)
         used.add(place)
-        title = f"rank {device.task.rank}" + (f" d{device.device}" if several else "")
+        title = f"rank {device.task.rank}" + (f" {numbered('d', device.device)}" if several else "")
         part_names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
         parts = {name: tuple(getattr(lanes, name).tolist()) for name in part_names}
         own = queued.get((device.task.task, device.device), metrics.get(place, ()))
@@ -316,7 +316,14 @@ def _queues(
     top = max((float(means.max()) for own in found.values() for *_, means in own), default=0.0) or 1.0
     return {
         place: tuple(
-            Metric(f"queue {stream}", tuple((means / top).tolist()), mean, top, _WAITING, "api")
+            Metric(
+                "queue of unknown stream" if stream == UNKNOWN else f"queue {stream}",
+                tuple((means / top).tolist()),
+                mean,
+                top,
+                _WAITING,
+                "api",
+            )
             for mean, stream, means in sorted(own, key=lambda one: (-one[0], one[1]))[:MOST_QUEUES]
         )
         for place, own in found.items()
@@ -516,7 +523,7 @@ def _place_of(gpu: GpuLanes) -> str:
         return f"{gpu.title}: network adapters; rates as shares of the largest in view"
     if device is None:
         return f"{gpu.title}: metrics only, no GPU work was recorded there"
-    words = [f"rank {device.task.rank}", f"device {device.device}"]
+    words = [f"rank {device.task.rank}", numbered("device", device.device)]
     if device.gpu is not None:
         words.append(f"GPU {device.gpu}")
     words += [word for word in ((device.model or "").removeprefix("NVIDIA "), device.task.host) if word]
@@ -542,7 +549,7 @@ def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: Columns) ->
 
 LANE_COLUMNS = (
     RANK,
-    Column("device", header="Device", label="device", unit=Unit.NUMBER),
+    Column("device", header="Device", label="device", unit=Unit.DEVICE),
     Column("lane", header="Lane", label="lane"),
     START,
     END,

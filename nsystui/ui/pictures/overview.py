@@ -101,13 +101,13 @@ def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewP
     busy = job.busy(selection)
     parts = job.once(("overview", selection, version), lambda: _tables(job, selection, busy))
     windows = extents(job.session, selection)  # each device in that in which its report is judged
-    parts_of_devices = [item.breakdown(windows[item.device.task.task.report]) for item in busy.devices]
+    parts_of_devices = [item.breakdown(windows[item.device.task.task.report]) for item in busy.gpus]
     events = [table for table in canonical.TABLES if "row" in table.field_names]
     counted = [Held(table.name, table.what, job.session.count(table)) for table in events]
     return OverviewPicture(
         parts.facts,
         sum(parts_of_devices, NOTHING) if parts_of_devices else None,
-        len(busy.devices),
+        len(busy.gpus),
         _strips(set(windows.values()), busy, bins),
         parts.tasks,
         parts.kernels,
@@ -139,7 +139,7 @@ def _strips(windows: Collection[Window], busy: BusyIntervals, bins: int) -> tupl
         return ()
     found = []
     for part in PARTS:
-        shares = np.array([item.share(part, window, bins) for item in busy.devices])
+        shares = np.array([item.share(part, window, bins) for item in busy.gpus])
         seen = ~np.isnan(shares)
         counts = seen.sum(axis=0)
         mean = np.full(bins, np.nan)

@@ -457,6 +457,7 @@ class OtherJobScreen(DiffScreen):
 
     def on_mount(self) -> None:
         """Begin to read B in a thread."""
+        self.explorer.sources.append(self._loading.source)
         self.run_worker(self._read, thread=True, group="other job", exit_on_error=False)
 
     def on_unmount(self) -> None:

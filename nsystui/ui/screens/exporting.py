@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -119,15 +120,21 @@ class ExportingScreen(AskingScreen):
 
         def named(text: str) -> Path:
             check(text)
-            return Path(text).expanduser()
+            return Path(os.path.expanduser(text))
 
         self.prompt.ask(label, proposed, named, then, replaced=True)
 
     def write(self, path: Path, contents: str, writer: Writer, overwrite: bool = False) -> None:
         """Write a file in a thread. ``contents``: what it holds, in words, where that is no number of rows."""
-        from nsystui.output.files import TargetExistsError
+        from nsystui.exports.discover import files_of
+        from nsystui.output.files import TargetExistsError, refuse_inputs
 
         self.say(f"writing {contents} to {path}…")
+        read = [name for source in self.explorer.sources for name in (*source.files, *source.logs)]
+
+        def write() -> int | None:
+            refuse_inputs([path], files_of(read), self.explorer.source.cache_directory)
+            return writer(path, overwrite)
 
         def failed(error: Exception) -> None:
             if isinstance(error, TargetExistsError):
@@ -145,7 +152,7 @@ class ExportingScreen(AskingScreen):
             written = contents if rows is None else counted(rows, "row")
             self.say(f"wrote {written} to {path.name} in {path.absolute().parent}")
 
-        self.in_background("export", partial(writer, path, overwrite), finished, failed, is_exclusive=False)
+        self.in_background("export", write, finished, failed, is_exclusive=False)
 
 
 def _write_drawing(draw: Callable[[], Drawing | None], path: Path, overwrite: bool) -> None:

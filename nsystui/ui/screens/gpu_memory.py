@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nsystui.base.answer import Answer, Record, Value
 from nsystui.base.selection import Selection, Window
-from nsystui.base.units import format_value
+from nsystui.base.units import format_value, numbered
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_allocations import AT_PEAK, NEVER_FREED, allocation_table
 from nsystui.questions.memory.gpu_memory import COLUMNS, memory_over_time
@@ -67,7 +67,7 @@ class GpuMemoryScreen(GroupedViewsScreen):
             return None
         own, place = self.row_details(), _place(values)
         rank, device, memory = place
-        name = [f"{memory} memory of rank {'–' if rank is None else rank}, device {device}"]
+        name = [f"{memory} memory of rank {'–' if rank is None else rank}, {numbered('device', device)}"]
         peak = values["peak"]
 
         def ask(job: OpenJob) -> Details:
@@ -89,7 +89,9 @@ class PeakScreen(TableScreen):
     CLOSED = "this is one allocation: L shows its time on the timeline, t selects it"
 
     def __init__(self, rank: Value, device: Value, memory: Value) -> None:
-        super().__init__(f"rank {'–' if rank is None else rank}", f"device {device}", f"{memory} memory at its peak")
+        super().__init__(
+            f"rank {'–' if rank is None else rank}", numbered("device", device), f"{memory} memory at its peak"
+        )
         self.place = (rank, device, memory)
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nsystui.base.answer import Answer, Record, Unit, Value
 from nsystui.base.selection import Selection
-from nsystui.base.units import format_value
+from nsystui.base.units import format_value, numbered
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey, event_row
 from nsystui.questions.job.job import OpenJob
@@ -256,7 +256,8 @@ class KernelsScreen(ViewsScreen):
         """With the full name of a kernel, where the table shows its smart one; a stream with its place."""
         own, values = super().row_details(), self.values()
         if own and self.answered.question.row == "stream":
-            place = f"stream {values['stream']} of device {values['device']} of rank {values['rank']}"
+            words = [numbered(key, values[key]) for key in ("stream", "device")]
+            place = f"{' of '.join(words)} of rank {values['rank']}"
             return [[f"{place}: {values['kind']}"], *own[1:]]
         return [[str(values["name"])], *own[1:]] if own and "smart" in values else own
 

@@ -213,6 +213,8 @@ class OverviewScreen(TablesScreen):
             self._show_head(self.picture)
             self._put(self.ranks, self._ranks_answer(self.picture), keep_cursor=True)
         self._share_room()
+        if not self.findings.display and self.focused in (None, self.findings):
+            self.set_focus(self.ranks)  # nobody types into what is hidden
         if self.findings.number is not None and self.focused is self.ranks and not self.ranks.cursor_row:
             self.findings.focus()  # the cause first, unless the user is at work already
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from textual.widget import Widget
 
-from nsystui.base.answer import FILES_ONLY, Answer, Row, TableAnswer, Unit
+from nsystui.base.answer import FILES_ONLY, PLACES, Answer, Row, TableAnswer, Unit
 from nsystui.ui.widgets.repainting import in_thread
 
 PAGE_ROWS = 200
@@ -93,7 +93,7 @@ class PageCache:
 
 _MOST_COMPARED = 100_000
 """Rows among which the same one is looked for."""
-_TELLING = (Unit.NUMBER, Unit.TEXT, Unit.TIME)
+_TELLING = (Unit.NUMBER, *PLACES, Unit.TEXT, Unit.TIME)
 """The units of what a row is about, the most telling first: numbers of ranks and streams, names, moments."""
 
 

@@ -246,8 +246,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     @property
     def hidden_facts(self) -> dict[str, str]:
         """The values of the row under the cursor that there is no room for, as ``label value``, by column key."""
-        row = self.current_row
-        return {} if row is None else self._table.hidden_facts(row)
+        return {} if self.current_row is None else self._table.hidden_facts(self.current_row)
 
     def move_to(self, row: int) -> None:
         """Put the cursor on ``row`` (clamped), scrolling as little as needed."""
@@ -466,10 +465,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         """Scroll three rows back."""
         event.stop()
         self._scroll(-3)
-
-    def on_mount(self) -> None:
-        """Announce the row of an answer that was there before."""
-        self._announce()
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Textual asks here for the lines in sight, once a repaint: the moment to fetch and measure rows.

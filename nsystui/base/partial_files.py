@@ -41,7 +41,7 @@ def drop_abandoned(directory: Path) -> None:
     """Removes what killed processes left half-written in a directory. Never raises: others may be at it as well."""
     try:
         with os.scandir(directory) as entries:
-            names = [entry.name for entry in entries if entry.name.startswith(PARTIAL)]
+            names = [entry.name for entry in entries if _NAME.match(entry.name)]
     except OSError:
         return
     for name in names:

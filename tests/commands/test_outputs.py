@@ -1,0 +1,210 @@
+"""No command writes over a file that it reads, by whichever name, and several files are written all or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import fingerprint
+from synthetic.demo import TrainingJob
+
+EXPORT = ["rank0.sqlite"]
+COMMANDS = {
+    "answer": (["kernels", *EXPORT, "-o"], ".csv"),
+    "drawing": (["gpu", *EXPORT, "-o"], ".svg"),
+    "parquet": (["events", *EXPORT, "-o"], ".parquet"),
+    "stats": (["stats", "-r", "cuda_gpu_kern_sum", *EXPORT, "-o"], ".csv"),
+    "recipe": (["recipe", "cuda_gpu_kern_sum", *EXPORT, "-o"], ".csv"),
+    "triage": (["triage", *EXPORT, "-o"], ".md"),
+    "baseline": (["triage", "other", "--baseline", *EXPORT, "-o"], ".md"),
+    "report": (["report", *EXPORT, "-o"], ".html"),
+    "trace": (["export", *EXPORT, "--trace"], ".json"),
+    "paraver": (["export", *EXPORT, "--paraver"], ".prv"),
+    "stacks": (["export", *EXPORT, "--stacks"], ".folded"),
+    "both sides": (["diff", "other", "--", *EXPORT, "-o"], ".csv"),
+    "directory": (["kernels", ".", "-o"], ".csv"),
+    "glob": (["kernels", "rank*.sqlite", "-o"], ".csv"),
+    "packed job": (["kernels", "packed", "-o"], ".csv"),
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("inputs")
+    TrainingJob(ranks=1, steps=1, layers=1, gpu_metrics=False).write(directory)
+    (directory / "other").mkdir()
+    shutil.copy(directory / "rank0.sqlite", directory / "other")
+    (directory / "packed/reports/rank=0").mkdir(parents=True)
+    (directory / "packed/kernels/rank=0").mkdir(parents=True)
+    (directory / "packed/kernels/rank=0/part.parquet").write_text("columns")
+    return directory
+
+
+@pytest.fixture
+def here(inputs, tmp_path, monkeypatch) -> Path:
+    shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def linked(kind: str, path: Path, ending: str) -> str:
+    """Return another name of a file."""
+    name = Path(f"output{ending}")
+    (name.symlink_to if kind == "symbolic" else name.hardlink_to)(path)
+    return str(name)
+
+
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_link_to_an_export_is_not_written_over(here, refused, name, kind):
+    words, ending = COMMANDS[name]
+    path = here / ("packed/kernels/rank=0/part.parquet" if "packed" in words else "rank0.sqlite")
+    before = fingerprint(path)
+    output = linked(kind, path, ending)
+    said = refused(*words, output, "--force")
+    assert output in said and "is an input" in said
+    assert fingerprint(path) == before and fingerprint(Path(output)) == before
+
+
+@pytest.mark.parametrize("place", ["job.pcf", "job.row", "job.nccl.cfg"])
+def test_files_beside_a_trace_count(here, refused, place):
+    os.link("rank0.sqlite", place)
+    assert place in refused("export", *EXPORT, "--trace", "job.prv.gz", "--force")
+    assert not Path("job.prv.gz").exists()
+
+
+def test_drawings_beside_a_report_count(here, refused):
+    Path("job.files").mkdir()
+    Path("job.files/summary.svg").symlink_to(here / "rank0.sqlite")
+    assert "summary.svg" in refused("report", *EXPORT, "-o", "job.md", "--force")
+    assert not Path("job.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["kernels", *EXPORT, "--metrics", "input.csv"], "-o"),
+        (["kernels", *EXPORT, "--ncu", "input.csv"], "-o"),
+        (["nccl", *EXPORT, "--nccl-log", "input.csv"], "-o"),
+        (["nccl-log", "input.csv"], "-o"),
+        (["kernels", *EXPORT, "--config", "input.csv"], "-o"),
+        (["export", "input.json.gz"], "--trace"),
+    ],
+)
+def test_whatever_a_command_reads_is_not_written_over(here, refused, words, option):
+    name = words[-1]
+    Path(name).write_bytes(gzip.compress(b"{}") if name.endswith(".gz") else b"color = true\n")
+    before = fingerprint(Path(name))
+    for spelling in (name, f"./{name}", f"{here}/other/../{name}"):
+        assert "is an input" in refused(*words, option, spelling, "--force")
+    assert fingerprint(Path(name)) == before
+
+
+def test_an_export_that_a_shell_appends_to_stays(here):
+    before = fingerprint(here / "rank0.sqlite")
+    with open("rank0.sqlite", "ab") as export:
+        done = subprocess.run(
+            [sys.executable, "-m", "nsystui", "kernels", *EXPORT], stdout=export, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 2 and b"/dev/stdout is an input" in done.stderr
+    assert fingerprint(here / "rank0.sqlite") == before
+
+
+def test_nothing_is_written_into_the_cache(here, refused, monkeypatch):
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(here / "cache"))
+    assert "is in the cache" in refused("kernels", *EXPORT, "-o", "cache/columns/kernels.csv", "--force")
+
+
+def test_other_files_are_written_over_by_force(here, run):
+    for _ in range(2):
+        assert run("kernels", ".", "-o", "kernels.csv", "--force").status == 0
+    assert run("export", *EXPORT, "--trace", "job.json", "--force").status == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["kernels", *EXPORT, "-o", ""],
+        ["kernels", *EXPORT, "--output="],
+        ["triage", *EXPORT, "-o", ""],
+        ["report", *EXPORT, "-o", ""],
+        ["pack", *EXPORT, "-o", ""],
+        ["export", *EXPORT, "--trace", ""],
+        ["export", *EXPORT, "--paraver", ""],
+        ["export", *EXPORT, "--stacks="],
+        ["record", "-o", "", "--", "true"],
+        ["demo", "--write-only", "--directory", ""],
+        ["kernels", "packed", "--dask", ""],
+    ],
+)
+def test_an_empty_name_is_refused(here, run, words):
+    before = sorted(here.iterdir())
+    done = run(*words)
+    assert done.status == 2 and "is empty" in done.err and done.out == ""
+    assert sorted(here.iterdir()) == before
+
+
+@pytest.mark.parametrize("blocked", ["job.row", "job.pcf", "job.prv", "job.states.cfg"])
+def test_a_paraver_trace_is_written_whole_or_not_at_all(here, refused, run, blocked):
+    assert run("export", *EXPORT, "--trace", "job.prv").status == 0
+    before = {path.name: path.read_bytes() for path in sorted(here.glob("job.*"))}
+    Path(blocked).unlink()
+    Path(blocked).mkdir()
+    assert f"{blocked} is a directory" in refused(
+        "export", *EXPORT, "--trace", "job.prv", "--kinds", "kernel", "--force"
+    )
+    Path(blocked).rmdir()
+    del before[blocked]
+    assert {path.name: path.read_bytes() for path in sorted(here.glob("job.*"))} == before
+    assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("name", ["job.row", "job.pcf", "job.states.cfg"])
+def test_a_name_that_cannot_be_taken_leaves_the_other_files_as_they_were(here, run, monkeypatch, name, is_there):
+    if is_there:
+        run("export", *EXPORT, "--trace", "job.prv", "--kinds", "kernel")
+    before = {path.name: path.read_bytes() for path in here.glob("job.*")}
+    replace = Path.replace
+
+    def refusing(path: Path, target: Path) -> Path:
+        if Path(target).name == name:
+            raise PermissionError(1, "Operation not permitted")
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refusing)
+        assert run("export", *EXPORT, "--trace", "job.prv", "--force").status == 2
+    assert {path.name: path.read_bytes() for path in here.glob("job.*")} == before
+    assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
+
+
+def test_what_a_killed_program_left_goes_with_the_next_file_there_and_others_stay(here, run):
+    left = [here / ".partial-00000000-1-abcdef01", here / ".partial-mine", here / ".nsystui-notes.tmp"]
+    for path in left:
+        path.write_text("half")
+        os.utime(path, (0, 0))
+    assert run("kernels", *EXPORT, "-o", "kernels.csv").status == 0
+    assert [path.exists() for path in left] == [False, True, True]
+
+
+@pytest.mark.parametrize("words", [["kernels", "-o"], ["triage", "-o"], ["report", "-o"], ["export", "--trace"]])
+@pytest.mark.parametrize("ending", [".csv", ".md", ".html", ".prv", ".json.gz"])
+def test_a_name_that_is_too_long_is_refused(here, run, words, ending):
+    done = run(words[0], *EXPORT, words[1], "x" * 256 + ending)
+    assert done.status == 2 and done.err.count("\n") <= 3
+    assert not list(here.glob("x*"))
+
+
+def test_what_a_killed_pack_left_goes_where_nothing_is_left_to_pack(here, run):
+    assert run("pack", *EXPORT, "-o", "job").status == 0
+    left = here / "job/.partial-00000000-1-abcdef01"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    assert run("pack", *EXPORT, "-o", "job").status == 0
+    assert not left.exists()

@@ -1,0 +1,49 @@
+"""What the help of each command and the schema of each question tell is what is recorded beside this file.
+
+``python -m pytest --snapshot-update tests/commands/test_what_is_told.py`` accepts new words: look at the diff.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from recorded import ask
+
+from nsystui.base.version import __version__
+
+RECORDED = Path(__file__).with_suffix(".txt")
+
+
+def pieces() -> Iterator[tuple[str, str]]:
+    """Yield each piece of text with the command or question that tells it."""
+    whole = ask("--help").out
+    yield from (("nsystui", piece) for piece in whole.split("\n\n"))
+    for name in dict.fromkeys(
+        line.split()[0] for line in whole.splitlines() if line.startswith("  ") and line[2:3].isalpha()
+    ):
+        asked = ask(f"{name} --help")
+        yield from ((name, piece) for piece in asked.out.split("\n\n") if asked.status == 0)
+    for name, schema in json.loads(ask("schema").out).items():
+        yield from ((f"schema:{name}", f"{key}: {json.dumps(value)}") for key, value in told(schema))
+
+
+def told(schema: object, place: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the properties of a schema with where they are, and everything that is no property."""
+    if not isinstance(schema, dict) or ("description" in schema and "properties" not in schema):
+        yield place, schema
+    else:
+        for key, value in schema.items():
+            yield from told(value, f"{place}.{key}".removeprefix("."))
+
+
+def test_help_and_schemas_tell_what_is_recorded(request, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    tellers: dict[str, list[str]] = {}
+    for teller, piece in pieces():
+        tellers.setdefault(piece.replace(__version__, "VERSION"), []).append(teller)
+    now = "".join(f"# {' '.join(dict.fromkeys(several))}\n{piece}\n\n" for piece, several in tellers.items())
+    if request.config.getoption("update_snapshots"):
+        RECORDED.write_text(now, encoding="utf-8")
+    assert RECORDED.read_text(encoding="utf-8") == now
