@@ -19,7 +19,7 @@ its drawings as SVG files in a folder beside it (report.files).
 
 With --baseline it begins with what changed from that job (A) to this one (B), as in `nsystui triage` and in
 `nsystui diff`. A report has names of kernels, ranges, functions, hosts and files, and the profiled command without its
-arguments; --anonymous replaces hosts, files, paths, commands and users with numbers."""
+arguments; --anonymous replaces hosts, files, paths, commands, users and all names that may be secret with numbers."""
 EXAMPLES = """  nsystui report rank*.sqlite -o report.html
   nsystui report rank*.sqlite -o report.md
   nsystui report rank*.sqlite --time 1.2s:1.5s --ranks 0-3 -o part.html
@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_files(parser)
     group = parser.add_argument_group("report")
     add_baseline(group)
-    group.add_argument(
-        "--anonymous", action="store_true", help="numbers in place of hosts, files, paths, commands and users"
-    )
+    group.add_argument("--anonymous", action="store_true", help="numbers instead of all names that may be secret")
     add_thresholds(group)
     shared.add_steps(group)
     shared.add_selection(parser)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 from nsystui.base.answer import TableAnswer
 from nsystui.exports.discover import name_of
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.report.report import JobPage
 
 T = TypeVar("T")
@@ -62,9 +61,8 @@ _ADVICE = frozenset({"advice", "reason", "measured"})
 
 def anonymous(report: JobPage, jobs: Sequence[OpenJob]) -> JobPage:
     """Return the report with ``host-1``, ``rank-0``, ``command-1``, ``kernel 1`` and ``range 1`` instead of names."""
-    words = _Words(
-        _people(jobs, repr(report)), _files(jobs), {k: v for job in jobs for k, v in job.smart_names().items()}
-    )
+    smart = {name: short for job in jobs for name, short in job.smart_names().items()}
+    words = _Words(_people(jobs, repr(report)), _files(jobs), smart)
     _changed(report, words, words.text)  # numbers the names in tables, which come after the sentences
     words.learn()
     return replace(_changed(report, words, words.text), title="job")
@@ -206,7 +204,9 @@ def _files(jobs: Sequence[OpenJob]) -> dict[str, str]:
     for job in jobs:
         for report in job.session.reports:
             own = [item for item in job.ranks if item.task.report == report.index]
-            label = _rank_words(own) or f"report-{report.index + 1}"
+            ranks = sorted(item.rank for item in own)
+            several = f"ranks-{ranks[0]}-{ranks[-1]}" if ranks else f"report-{report.index + 1}"
+            label = f"rank-{ranks[0]}" if len(ranks) == 1 else several
             for name in (report.name, report.path.name, name_of(report.path)):
                 found.setdefault(name, label)
             found[str(report.path.parent)] = found[str(report.path.resolve().parent)] = "(path)"
@@ -219,14 +219,6 @@ def _files(jobs: Sequence[OpenJob]) -> dict[str, str]:
 
 def _next(known: dict[str, str]) -> int:
     return len(set(known.values())) + 1
-
-
-def _rank_words(own: Collection[RankedTask]) -> str:
-    """``rank-3``; ``ranks-0-7`` of several in one report."""
-    numbers = sorted(item.rank for item in own)
-    if not numbers:
-        return ""
-    return f"rank-{numbers[0]}" if len(numbers) == 1 else f"ranks-{numbers[0]}-{numbers[-1]}"
 
 
 def _changed(value: T, words: _Words, text: Callable[[str], str]) -> T:
