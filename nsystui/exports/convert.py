@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
@@ -73,34 +72,22 @@ def convert(
         except ExportError as error:
             cause = f"the export made of it cannot be opened: {error.cause}"
             raise ExportError(str(path), cause, error.advice) from None
-        with _locked(target.parent):
+        with (target.parent / opening.MADE_FROM).open("ab") as source:
+            with suppress(ImportError, OSError):  # Windows and some disks of clusters have no such locks
+                import fcntl
+
+                fcntl.flock(source, fcntl.LOCK_EX)
             with suppress(ExportError):  # another program made it meanwhile and may be reading it
                 opening.check(target)
                 return target
-            (target.parent / opening.MADE_FROM).write_bytes(os.fsencode(path.absolute()))
+            source.truncate(0)
+            source.write(os.fsencode(path.absolute()))
             os.replace(partial, target)
     except OSError as error:
         raise ExportError(str(path), f"cannot be exported: {error.strerror or error}", ELSEWHERE) from None
     finally:
         _leave_nothing_half(partial)
     return target
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Lets one program at a time run the block for a directory, where the system and its disk know such locks."""
-    if os.name != "posix":
-        yield
-        return
-    import fcntl
-
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some disks of clusters have no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _leave_nothing_half(partial: Path) -> None:
