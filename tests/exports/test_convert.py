@@ -99,7 +99,7 @@ def test_an_export_made_before_is_used_until_it_or_the_report_changes(tmp_path, 
 
 
 def test_an_export_that_another_program_made_meanwhile_is_used_and_not_replaced(tmp_path, report, fake_nsys):
-    fake_nsys(WORKS, 'sleep 0.$(($$ % 4))')
+    fake_nsys(WORKS, "sleep 0.$(($$ % 4))")
     with ThreadPoolExecutor(4) as programs:
         inodes = [job.result() for job in [programs.submit(inode_of_conversion, report, tmp_path) for _ in range(4)]]
     assert len(set(inodes)) == 1
