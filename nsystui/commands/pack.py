@@ -232,7 +232,9 @@ def _runs(exports: Sequence[Export], least: int) -> Iterator[list[Export]]:
     run: list[Export] = []
     left = _TOGETHER
     for export in exports:
-        size = export.path.stat().st_size if export.path.exists() else 0  # opening it says what is wrong
+        size = 0
+        with suppress(OSError):  # opening it says what is wrong
+            size = export.path.stat().st_size
         if len(run) >= least and (size > left or len(run) >= _MOST_TOGETHER):
             yield run
             run, left = [], _TOGETHER
@@ -264,6 +266,7 @@ def _line(found: ReportRanks, added: JobReport) -> str:
 
     numbers = sorted(found.ranks.values())
     who = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
-    share = added.size / max(found.report.path.stat().st_size, 1)
-    size = f"{format_value(Unit.BYTES, added.size)}, {share:.0%} of the export"
+    size = format_value(Unit.BYTES, added.size)
+    with suppress(OSError):  # the export was packed, and was removed since
+        size += f", {added.size / max(found.report.path.stat().st_size, 1):.0%} of the export"
     return safe_text(f"{who}  {added.name}  {added.rows:,} rows  {size}  ({found.source})", ascii=True)

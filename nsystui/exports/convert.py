@@ -72,8 +72,17 @@ def convert(
         except ExportError as error:
             cause = f"the export made of it cannot be opened: {error.cause}"
             raise ExportError(str(path), cause, error.advice) from None
-        (target.parent / opening.MADE_FROM).write_bytes(os.fsencode(path.absolute()))
-        os.replace(partial, target)
+        with (target.parent / opening.MADE_FROM).open("ab") as source:
+            with suppress(ImportError, OSError):  # Windows and some disks of clusters have no such locks
+                import fcntl
+
+                fcntl.flock(source, fcntl.LOCK_EX)
+            with suppress(ExportError):  # another program made it meanwhile and may be reading it
+                opening.check(target)
+                return target
+            source.truncate(0)
+            source.write(os.fsencode(path.absolute()))
+            os.replace(partial, target)
     except OSError as error:
         raise ExportError(str(path), f"cannot be exported: {error.strerror or error}", ELSEWHERE) from None
     finally:

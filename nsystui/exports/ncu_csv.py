@@ -138,7 +138,8 @@ def _launches(path: Path, text: TextIO) -> Iterator[_Read]:
                     last = None
                 header, units = row, [None] * len(row)
                 is_long = "Metric Name" in header and "Metric Value" in header
-                needed = header.index("Metric Value") + 1 if is_long else len(header)
+                read = ("Kernel Name", "Metric Name", "Metric Value")
+                needed = max(map(header.index, read)) + 1 if is_long else len(header)
                 continue
             if len(row) < needed or (len(row) > len(header) and not is_long):
                 raise _damaged(path, f"a row of {len(row)} values, not {needed}")

@@ -1,6 +1,7 @@
 """``nsystui kernels --metrics``: the GPU metrics of another capture, beside the rows of its kernels."""
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,32 @@ def test_a_file_that_is_no_such_table_is_one_line_with_the_command_that_writes_i
     path.write_text(text.format(header=header, row=",".join(["x"] * (header.count(",") + 1))))
     line = refused("kernels", demo_job[0], "--metrics", path)
     assert str(path) in line and cause in line and "nsystui metrics --by kernel" in line
+
+
+@pytest.mark.parametrize("number", ["9" * 309, "9" * 100_000, "1e999", "inf", "nan", "-1e300"])
+@pytest.mark.parametrize("place", ["Total Time (ns)", "Instances", "last"])
+def test_a_number_that_no_metric_can_have_is_refused_in_a_short_line(
+    refused, demo_job, captured, tmp_path, number, place
+):
+    header, row, *_ = csv.reader(captured.read_text().splitlines())
+    row[-1 if place == "last" else header.index(place)] = number
+    path = tmp_path / "metrics.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, row])
+    message = refused("kernels", demo_job[0], "--metrics", path)
+    assert "is not whole, or was edited" in message and len(message) < 1000
+
+
+@pytest.mark.parametrize("name", ["name", "total", "captured_avg"])
+def test_a_metric_called_like_a_column_of_the_summary_has_a_key_of_its_own(run, demo_job, captured, tmp_path, name):
+    header, *rows = csv.reader(captured.read_text().splitlines())
+    path = tmp_path / "metrics.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([[*header, name], *([*row, "7"] for row in rows)])
+    text = run("kernels", demo_job[0], "--metrics", path, "--format", "json").out
+    json.loads(text, object_pairs_hook=without_doubles)
+
+
+def without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)

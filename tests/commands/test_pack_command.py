@@ -339,3 +339,20 @@ def test_two_jobs_do_not_share_what_is_remembered_of_one(run, tmp_path, packed, 
     assert remembered_as(packed) == remembered_as(other) != ("",)
     run("pack", demo_job[0], "-o", tmp_path / "again")
     assert remembered_as(tmp_path / "again") != remembered_as(packed)
+
+
+def test_an_export_that_is_deleted_once_it_is_packed_does_not_end_the_packing(run, tmp_path, demo_job, monkeypatch):
+    from nsystui.store.packed_job import JobWriter
+
+    export = Path(shutil.copy(demo_job[0], tmp_path))
+    add = JobWriter.add
+
+    def add_and_delete(*words):
+        added = add(*words)
+        export.unlink()
+        return added
+
+    monkeypatch.setattr(JobWriter, "add", add_and_delete)
+    done = run("pack", export, "-o", tmp_path / "job")
+    assert done.status == 0 and "of the export" not in done.out
+    assert run("kernels", tmp_path / "job").status == 0

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,17 @@ def test_an_export_made_before_is_used_until_it_or_the_report_changes(tmp_path, 
     report.write_bytes(report.read_bytes() + b"more")
     assert convert(report, tmp_path / "exports") != export
     assert len(calls(log)) == 5
+
+
+def test_an_export_that_another_program_made_meanwhile_is_used_and_not_replaced(tmp_path, report, fake_nsys):
+    fake_nsys(WORKS, "sleep 0.$(($$ % 4))")
+    with ThreadPoolExecutor(4) as programs:
+        inodes = [job.result() for job in [programs.submit(inode_of_conversion, report, tmp_path) for _ in range(4)]]
+    assert len(set(inodes)) == 1
+
+
+def inode_of_conversion(report: Path, tmp_path: Path) -> int:
+    return convert(report, tmp_path / "cache").stat().st_ino
 
 
 def test_reports_of_one_name_do_not_meet(tmp_path, fake_nsys):

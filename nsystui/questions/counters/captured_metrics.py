@@ -7,6 +7,7 @@ Sampling metrics costs time, so that one capture has the times and another one t
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -15,13 +16,14 @@ from pathlib import Path
 from nsystui.base.answer import Column, TableAnswer, Unit, Value
 from nsystui.base.errors import ExportError
 from nsystui.base.inputs import opened
-from nsystui.base.text import few, safe_text
+from nsystui.base.text import few, safe_text, shorten
 from nsystui.base.units import format_value
 from nsystui.questions.counters.metric_means import DERIVED
 from nsystui.questions.gpu.metrics import unit_of
 from nsystui.questions.kernels.summary import SMART_NAME
 
 _NAME, _COUNT, _TOTAL = "Name", "Instances", "Total Time (ns)"
+_MOST_DIGITS = 100
 _AVERAGE = Column(
     "captured_avg", header="Captured Avg (ns)", label="captured avg", unit=Unit.DURATION, decimals=1, importance=1
 )
@@ -48,6 +50,8 @@ def read_captured_metrics(path: Path) -> CapturedMetrics:
         raise ExportError(str(path), f"is not whole, or was edited: {error}", _ADVICE) from None
     if not {_NAME, _COUNT, _TOTAL, *(column.header for column in DERIVED[:2])} <= set(header):
         raise ExportError(str(path), "is not the table of the metrics of kernels", _ADVICE)
+    if twice := next((name for name in header if header.count(name) > 1), None):
+        raise ExportError(str(path), f"has two columns called {shorten(safe_text(twice), 40)}", _ADVICE)
     names = [name for name in header if name not in (_NAME, _COUNT, _TOTAL)]
     columns = (_AVERAGE, *map(_column, names))
     found: dict[str, tuple[Value, ...]] = {}
@@ -56,7 +60,7 @@ def read_captured_metrics(path: Path) -> CapturedMetrics:
             raise ExportError(str(path), f"a row has {len(row)} values, not {len(header)}", _ADVICE)
         cells = dict(zip(header, row, strict=True))
         try:
-            average = int(cells[_TOTAL]) / max(int(cells[_COUNT]), 1)
+            average = _number(cells[_TOTAL], int) / max(_number(cells[_COUNT], int), 1)
             values = (_value(column, cells[name]) for column, name in zip(columns[1:], names, strict=True))
             found[cells[_NAME]] = (average, *values)
         except ValueError as error:
@@ -71,13 +75,22 @@ def _column(header: str) -> Column:
     unit = unit_of(header)
     kind = Unit.PERCENT if unit.startswith("%") else Unit.FREQUENCY if unit == "Hz" else Unit.COUNT
     label = safe_text(header.partition(" [")[0])
-    return Column(header, header=safe_text(header), label=label, unit=kind, decimals=3, importance=7)
+    key = f"captured {header}" if header.isidentifier() and header.islower() else header  # not a key of the summary
+    return Column(key, header=safe_text(header), label=label, unit=kind, decimals=3, importance=7)
 
 
 def _value(column: Column, cell: str) -> Value:
     if not cell or column.unit is Unit.TEXT:
         return cell or None
-    return int(cell) if column.decimals is None else float(cell)
+    return _number(cell, int if column.decimals is None else float)
+
+
+def _number(cell: str, kind: type[int] | type[float]) -> int | float:
+    """Raises ValueError for a cell that is not a number, or is not within ±2^63, which no metric exceeds."""
+    number = kind(cell) if len(cell) <= _MOST_DIGITS else math.inf
+    if not abs(number) < 2**63:
+        raise ValueError(f"{shorten(safe_text(cell), 40)} is too large a number")
+    return number
 
 
 def with_captured_metrics(answer: TableAnswer, captured: CapturedMetrics, known: Collection[str]) -> TableAnswer:
