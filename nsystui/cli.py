@@ -134,9 +134,9 @@ def _complain(message: str) -> None:
 
 
 def _end_quietly() -> None:
-    """Send nowhere what comes after everything else: of DuckDB's binding, a screenful about objects that threads hold.
+    """Discard what is printed last: DuckDB's lines about objects that threads hold, and text that a full disk refused.
 
-    And what a full disk did not take, which would fail again, and change the exit status.
+    To write that text again would fail again, and change the exit status.
     """
     if sys.__stderr__ is not None:
         with suppress(OSError):
@@ -317,7 +317,7 @@ def _run_command(name: str, words: list[str]) -> int:
 
 
 def _answered(module: CommandModule, request: Request) -> int:
-    """Run a command, again without a file that turns out to be damaged if others are left."""
+    """Run a command. If a file turns out to be damaged, run it again without that file, unless no other is left."""
     try:
         return module.run(request)
     except ExportError as error:

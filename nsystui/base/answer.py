@@ -24,7 +24,7 @@ FILES_ONLY = 9
 
 
 UNKNOWN = -1
-"""The device or stream of an event that does not name it: a number, so that it is grouped and sorted like others."""
+"""The device or stream of an event that names none. It is a number, so it is grouped and sorted like others."""
 
 
 class Unit(Enum):
@@ -70,7 +70,7 @@ _SUFFIXES = {
 
 
 PLACES = (Unit.DEVICE, Unit.STREAM)
-"""The units of numbers of places, which may be `UNKNOWN`."""
+"""The units of devices and streams, whose numbers may be `UNKNOWN`."""
 _STATISTICS = frozenset({"avg", "average", "mean", "median", "min", "max", "stddev", "p5", "p95", "q1", "q3"})
 
 

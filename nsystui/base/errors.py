@@ -65,7 +65,7 @@ def meant(word: str, names: Iterable[str], otherwise: str) -> str:
 
 
 def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
-    """Return the error for a name that nothing bears, with the nearest of ``names``: at most three, each quoted.
+    """Return the error for an unknown name. It quotes the nearest of ``names``, at most three.
 
     Near is a name that contains the word, or is like it, or has an identifier like it; the others keep their order.
     """

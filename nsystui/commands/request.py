@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OutputName(str):
-    """The name of a file or directory that a command writes, as a type of argparse: its option is not empty."""
+    """The name of a file or directory to write. As a type of argparse it refuses an empty name."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class OutputName(str):
 
 
 def filled(value: str) -> str:
-    """Return the value of an option. Raises ArgumentTypeError for an empty one, as an unset variable gives."""
+    """Return the value of an option. Raises ArgumentTypeError if it is empty, as with an unset variable of a script."""
     if not value:
         raise argparse.ArgumentTypeError("its value is empty: is a variable of the script unset?")
     return value
@@ -132,7 +132,7 @@ class Drawn:
 
 
 PARTIAL = 4
-"""The exit status of an answer without some of the files or tables that it is about."""
+"""The exit status of an answer from which a file, a table or a rule is missing."""
 _Part = TypeVar("_Part", Opening, Selecting, Output, Drawn)
 
 
@@ -147,7 +147,7 @@ class Request:
     own: Mapping[str, Any] = field(default_factory=dict)
     config: Config = NO_CONFIG
     unread: list[Exception | str] = field(default_factory=list)
-    """The files, tables and rules that the answer goes without, one line each; also of the requests made from this."""
+    """The files, tables and rules missing from the answer, a line each. Requests made from this one share the list."""
     delivered: list[str] = field(default_factory=list)
     """The names of the tables that were printed or written so far."""
 

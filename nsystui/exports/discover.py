@@ -84,9 +84,9 @@ def discover(arguments: Iterable[str]) -> list[Path]:
 
 
 def files_of(words: Iterable[str]) -> Iterator[Path]:
-    """Yield the files that the words of a command line stand for: exports, and all files of a packed job."""
+    """Yield the files that words of a command line name: exports, and every file of a packed job."""
     for word in words:
-        with suppress(OSError, ValueError, UsageError):  # it is no name of a file
+        with suppress(OSError, ValueError, UsageError):  # the word names no file
             for path in discover([os.path.expanduser(word)]):
                 yield path
                 yield from (job_of(path) if is_packed_report(path) else path).rglob("*")

@@ -149,7 +149,7 @@ def save_stream(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[B
 
 
 def streamed(path: str | os.PathLike[str], fill: Callable[[BinaryIO], int]) -> Contents:
-    """Return what `save_together` takes of a file that ``fill`` writes, compressed where its name ends in ``.gz``."""
+    """Return contents for `save_together` that ``fill`` writes, compressed if the name ends in ``.gz``."""
     is_compressed = os.fspath(path).lower().endswith(".gz")
     return lambda temporary: _write_stream(fill, temporary, is_compressed)
 
@@ -162,17 +162,17 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
 
 
 def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[Path], cache: Path | None) -> None:
-    """Raise UsageError where a file to write is one of those to read, or lies in the cache.
+    """Raise UsageError if a file to write is also an input, or lies in the cache.
 
-    Files are compared by device and inode, so that links count, and so do all files of a trace or report.
+    Links count, since files are compared by device and inode. All files of a trace or report are compared.
     """
     taken: list[tuple[Path, os.stat_result]] = []
     for name in written:
         files = [*trace_files(name)]
-        with suppress(OSError, ValueError):  # a name that is too long, or of the root
+        with suppress(OSError, ValueError):  # the name is too long, or that of the root
             files += Path(os.path.expanduser(name)).with_suffix(".files").glob("*")
         for file in files:
-            if os.path.isfile(file) and os.path.getsize(file):  # what a shell's > has emptied is lost already
+            if os.path.isfile(file) and os.path.getsize(file):  # a shell's > has emptied it already
                 taken.append((file, os.stat(file)))
             if cache is not None and Path(os.path.realpath(cache)) in Path(os.path.realpath(file)).parents[1:]:
                 raise UsageError(f"{safe_text(str(file))} is in the cache, where only columns are: name another file")
@@ -183,11 +183,11 @@ def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[Path
 
 
 Contents = str | Callable[[Path], int]
-"""A text, or what writes a new file and returns how many rows it has."""
+"""A text, or a function that writes a new file and returns its number of rows."""
 
 
 def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[int]:
-    """Save files, all or none, and return the rows of each; with the same errors as `save`.
+    """Save all of the files or none, and return the number of rows of each. Raises the errors of `save`.
 
     All are written under temporary names first. Where one cannot take its name, the others give theirs back.
     """
@@ -222,7 +222,7 @@ def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[in
 
 
 def _target(path: Path, overwrite: bool) -> Path:
-    """Return the file to write, over a link that to which it points; what killed programs left beside it goes."""
+    """Return the path to write: of a link, its target. Remove the temporary files of killed programs beside it."""
     target = Path(os.path.expanduser(path))
     shown_name = safe_text(str(target))
     if os.path.isdir(target):
@@ -237,7 +237,7 @@ def _target(path: Path, overwrite: bool) -> Path:
 
 @contextmanager
 def _explained(target: Path) -> Iterator[None]:
-    """Raise what hinders a file as an error with one line that says why."""
+    """Replace an OSError by an OutputError, whose line names the file and the reason."""
     try:
         yield
     except FileExistsError:

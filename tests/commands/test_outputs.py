@@ -1,4 +1,4 @@
-"""No command writes over a file that it reads, by whichever name, and several files are written all or not at all."""
+"""No command writes over a file that it reads. Several files are written all or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the help of each command and the schema of each question tell is what is recorded beside this file.
+"""The help of each command and the schema of each question are as recorded in ``test_what_is_told.txt``.
 
 ``python -m pytest --snapshot-update tests/commands/test_what_is_told.py`` accepts new words: look at the diff.
 """

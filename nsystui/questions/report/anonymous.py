@@ -1,4 +1,4 @@
-"""A report without what identifies machines, people and files.
+"""Removes from a report whatever identifies machines, people and files.
 
 A name stays only if it is harmless: an identifier of C++ or Python if it names a function, plain words of the field if
 it names a range, a thread or a message. A sentence keeps the words that this program is written with, and such names.
@@ -40,14 +40,14 @@ _NO_FUNCTION = re.compile(
     r"[^\w\s:<>,()&*~\[\]{}#.-]|(?<!:):(?!:)|^:|(?<![\s(<,])-(?!>)|-[^\d>]|[^\W\d_a-zA-Z]|(?:INTERNAL|GLOBAL__N)_"
     rf"|\b(?!{_CPP})\w+\s+(?!{_CPP})\w"
 )
-"""What no function has in its name; two words follow each other only if one is of C++."""
+"""Text that no name of a function contains. Two words follow each other only if one is a word of C++."""
 _IN_BRACKETS = re.compile(r"<[^<>]*>|\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
 _NAME = re.compile(r"(?:[\w:*&]+\s+)*[\w:~*.]*\w[\w:~*.]*(?:\s*(?:const|&))*\s*")
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)+")
 _TOKEN = re.compile(r"(?<!\S)([`'\"(\[{<]*)(\S+?)([`'\"\])}>,;:.!?]*)(?!\S)")
 _WORD, _PIECE = re.compile(r"\w+"), re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+|\d+")
 _BEHIND = re.compile(r"(?: \((?:main|[\d,.]+(?: [a-z]+)?)\)| <<<[^>]*>>>)*$")
-"""What this program puts behind a name."""
+"""Text that nsystui appends to a name."""
 _OURS = re.compile(r"0x[\da-f]{1,16}|(?:host|user|command|ranks?|report)-\d+(-\d+)?|[A-Z]{1,3}[1-9]\d{1,3}[A-Z]?|w/o")
 _NAMING = frozenset({"host", "hostname", "report", "file", "process", "command"})
 """The keys of the columns that hold such names, however short."""

@@ -214,7 +214,7 @@ class OverviewScreen(TablesScreen):
             self._put(self.ranks, self._ranks_answer(self.picture), keep_cursor=True)
         self._share_room()
         if not self.findings.display and self.focused in (None, self.findings):
-            self.set_focus(self.ranks)  # nobody types into what is hidden
+            self.set_focus(self.ranks)  # a hidden table takes no keys
         if self.findings.number is not None and self.focused is self.ranks and not self.ranks.cursor_row:
             self.findings.focus()  # the cause first, unless the user is at work already
 

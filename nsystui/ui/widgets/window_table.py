@@ -503,7 +503,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         placed = {one.index for one in self._table.placed}
         self._table.place(self._row_width - len(MARKER), self.sorted_by[0] if self.sorted_by else None)
         if placed != {one.index for one in self._table.placed}:
-            self.call_next(self._announce)  # the details of the row say what has no place
+            self.call_next(self._announce)  # the details list the columns that have no place
 
     @property
     def _row_width(self) -> int:
