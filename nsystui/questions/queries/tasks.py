@@ -442,11 +442,11 @@ def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnEleme
 
     numbers = [(item.task.report, item.task.process, item.rank) for item in ranks]
     if len(numbers) > _MOST_BRANCHES * len({report for report, *_ in numbers}):
-        columns = (sa.literal(list(values), sa.ARRAY(sa.BigInteger)) for values in zip(*numbers, strict=True))
-        report, process, rank = (sa.func.unnest(values, type_=sa.BigInteger) for values in columns)
-        tasks = sa.select(report.label("report"), process.label("process"), rank.label("rank")).subquery()
-        is_own = (tasks.c.report == table.c.report, tasks.c.process == table.c.process)
-        return sa.select(tasks.c.rank).where(*is_own).scalar_subquery()
+        literals = (sa.literal(list(values), sa.ARRAY(sa.BigInteger)) for values in zip(*numbers, strict=True))
+        columns = (sa.func.unnest(values, type_=sa.BigInteger) for values in literals)
+        named = zip(("report", "process", "rank"), columns, strict=True)
+        own = sa.select(*(column.label(name) for name, column in named)).subquery().c
+        return sa.select(own.rank).where(own.report == table.c.report, own.process == table.c.process).scalar_subquery()
     of_report: dict[int, list[RankedTask]] = {}
     for item in ranks:
         of_report.setdefault(item.task.report, []).append(item)
