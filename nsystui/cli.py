@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.version import __version__
-from nsystui.commands import commands, is_command, is_question, topic_of
+from nsystui.commands import FILE_NAMES, commands, is_command, is_question, topic_of
 
 if TYPE_CHECKING:
     from nsystui.commands.request import Request
@@ -203,6 +203,24 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 class _Parser(argparse.ArgumentParser):
     """A parser whose help may be piped into ``head``, and shown on a terminal without UTF-8."""
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Convert a word as argparse does. Raises ArgumentError for bytes that no text of an export has."""
+        from nsystui.base.text import is_utf8
+
+        if "\0" in arg_string or not (is_utf8(arg_string) or action.metavar in FILE_NAMES or action.dest == "ranks"):
+            raise argparse.ArgumentError(
+                action, f"{arg_string!r} is not UTF-8 without NUL, as all text of an export is"
+            )
+        return super()._get_value(action, arg_string)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Convert the words of an option. Of ``--filter=--`` argparse drops the value in Python 3.11."""
+        if not action.option_strings or arg_strings != ["--"]:
+            return super()._get_values(action, arg_strings)
+        value = self._get_value(action, "--")
+        self._check_value(action, value)
+        return [value] if action.nargs in ("+", "*") else value
+
     def print_help(self, file: Any = None) -> None:
         if file is None:
             _print(self.format_help())
@@ -211,7 +229,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Reports the error and a suggestion, instead of the usage with its thirty options."""
-        from nsystui.base.text import safe_text
+        from nsystui.base.text import readable
 
         options = [option for action in self._actions for option in action.option_strings]
         _, _, words = message.partition("unrecognized arguments: ")
@@ -228,15 +246,14 @@ class _Parser(argparse.ArgumentParser):
         positionals = [str(action.metavar) for action in self._actions if not action.option_strings]
         usage = f"usage: {self.prog} [OPTIONS] {' '.join(f'{one}…' if one == 'FILE' else one for one in positionals)}"
         advice = f"`{self.prog} --help` has the options and examples"
-        text = f"{usage}\n{self.prog}: error: {safe_text(message)}{hint}\n{advice}\n"
+        text = f"{usage}\n{self.prog}: error: {readable(message)}{hint}\n{advice}\n"
         self.exit(2, _encodable(text, sys.stderr.encoding if sys.stderr else None))
 
 
 def _print(text: str) -> None:
-    from nsystui.output.pipe import quiet_pipe
+    from nsystui.output.pipe import print_text
 
-    with quiet_pipe() as stream:
-        stream.write(_encodable(text, stream.encoding))
+    print_text(_encodable(text, sys.stdout.encoding if sys.stdout else None))
 
 
 def _encodable(text: str, encoding: str | None) -> str:

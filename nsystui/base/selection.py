@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from nsystui.base.answer import UNKNOWN
 from nsystui.base.errors import UsageError
-from nsystui.base.text import whole_number
+from nsystui.base.text import is_utf8, whole_number
 from nsystui.base.units import parse_duration
 
 
@@ -53,11 +53,8 @@ class NameFilter:
     words: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if not self.text.isascii():
-            try:
-                self.text.encode()
-            except UnicodeEncodeError:  # bytes of a command line in another encoding
-                raise UsageError(f"filter {self.text!r} is not UTF-8") from None
+        if not is_utf8(self.text):  # from a caller in Python
+            raise UsageError(f"filter {self.text!r} is not UTF-8")
         if self.is_regex:
             try:
                 _compiled(self.pattern, self.ignore_case)

@@ -27,6 +27,9 @@ _COMMANDS = {
 A hyphen is an underscore in the name of the module.
 """
 
+FILE_NAMES = ("FILE", "FILE.prv", "LOG", "OTHER", "CSV", "DIR", "SCHEDULER", "-- COMMAND")
+"""The placeholders of the arguments that name files, whose names may have any bytes."""
+
 
 def commands() -> dict[str, str]:
     """Every command with its line of help, in the order of the program's own help."""

@@ -13,6 +13,7 @@ from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_
 from nsystui.base.terminal import complain as complain
 from nsystui.commands.configuration import CLOCKS, add_limits
 from nsystui.commands.request import OutputName, filled
+from nsystui.output.pipe import print_text
 from nsystui.questions.queries.question import STEPS, Question, Values
 
 if TYPE_CHECKING:
@@ -329,7 +330,7 @@ def deliver_empty(output: Output, answer: Answer) -> None:
     if output.is_file:
         _save(output, answer)
     elif output.format == "json":
-        print("[]")
+        print_text("[]\n")
 
 
 def no_rows(request: Request, total: int | None = None) -> str:

@@ -136,6 +136,8 @@ class _Reader:
         unset = [name for name in re.findall(r"\$\{?(\w+)", text) if name not in self._environ]
         if unset:
             raise self._wrong(key, f"{key} names ${unset[0]}, which is not set")
+        if "\0" in text:
+            raise self._wrong(key, f"{key} has a NUL byte, which no name may have")
         return os.path.expanduser(re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: self._environ[m[1] or m[2]], text))
 
     def size(self, key: str, value: object) -> int:

@@ -16,7 +16,7 @@ from nsystui.base.errors import NsystuiError, UsageError, meant
 from nsystui.base.terminal import no_color, original_environ, wants_ascii
 from nsystui.base.text import ascii_glyphs
 from nsystui.base.version import __version__
-from nsystui.commands import commands, is_command, is_question
+from nsystui.commands import FILE_NAMES, commands, is_command, is_question
 from nsystui.commands.request import Request
 from nsystui.output.files import print_lines
 
@@ -208,7 +208,7 @@ def _completer(action: argparse.Action, command: str, has_commands: bool) -> Cal
         return lambda **_: _names_of("recipe")
     if action.dest == "topic":
         return lambda **_: topics()
-    if action.metavar not in ("FILE", "FILE.prv", "LOG", "OTHER"):
+    if action.metavar not in FILE_NAMES:
         return None
     files = FilesCompleter()
     if action.option_strings or not has_commands:

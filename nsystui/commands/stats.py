@@ -32,15 +32,13 @@ class _ListReports(argparse.Action):
     """Prints the reports and ends, as ``--help`` does: no file is needed for it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsystui.output.pipe import quiet_pipe
+        from nsystui.output.pipe import print_text
         from nsystui.questions.stats import all_reports, options_of
 
         names = [report.name + options_of(report) for report in all_reports()]
         width = max(map(len, names))
-        with quiet_pipe() as stream:
-            stream.writelines(
-                f"{name:{width}}  {report.help}\n" for report, name in zip(all_reports(), names, strict=True)
-            )
+        lines = [f"{name:{width}}  {report.help}\n" for report, name in zip(all_reports(), names, strict=True)]
+        print_text("".join(lines))
         parser.exit()
 
 

@@ -8,14 +8,18 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 from nsystui.base.errors import ExportError
+from nsystui.base.partial_files import remove
 from nsystui.exports.forms.form import ELSEWHERE, RECORDING_ENDING, REPORT_ENDINGS, Advance, Form, is_full
 
 # What makes message sizes readable; older versions do not know these options.
 _WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
 _IMPORTER = "QdstrmImporter"
 _SECONDS_BETWEEN = 0.1
+_MOST_READ = 1 << 16
 
 
 def nsys() -> str | None:
@@ -42,6 +46,7 @@ def _write_report(report: Path, target: Path, advance: Advance) -> None:
         raise ExportError(str(report), "a report, and nsys is not on the PATH to export it", advice)
     problem = ""
     for options in (_WITH_PAYLOADS, ()):
+        remove(target)
         command = [program, "export", "-t", "sqlite", "--force-overwrite=true", "-o", str(target), *options]
         # With the whole path, since a name may begin with a dash.
         problem = _run([*command, str(report.absolute())], target, advance)
@@ -58,37 +63,52 @@ def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
         advice = "load the module that has nsys: it lies in its directory host-linux-x64"
         raise ExportError(str(recording), f"a recording, but {_IMPORTER}, which makes its report, is not found", advice)
     report = target.with_name(f"{target.name}.nsys-rep")
-    try:
-        problem = _run([program, "-i", str(recording.absolute()), "-o", str(report)], report, advance)
-        if problem:
-            advice = ELSEWHERE if is_full(target) else f"try it by hand: {program} --help"
-            raise ExportError(str(recording), f"{_IMPORTER} failed: {problem}", advice)
-        _write_report(report, target, advance)
-    finally:
-        with suppress(OSError):
-            report.unlink()
+    problem = _run([program, "-i", str(recording.absolute()), "-o", str(report)], report, advance)
+    if problem:
+        advice = ELSEWHERE if is_full(target) else f"try it by hand: {program} --help"
+        raise ExportError(str(recording), f"{_IMPORTER} failed: {problem}", advice)
+    _write_report(report, target, advance)
 
 
 def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
-    """Runs a program that writes ``target``; what it said last if it failed. The keys of the user are not for it.
+    """Run a program that writes ``target``, and return why it failed, empty if it did not.
 
-    The program and its children are killed where ``advance`` raises.
+    The keys of the user are not for it. It is killed if ``advance`` raises, and its children when it ends.
     """
     from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
-    with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True) as program:
+    with Popen(command, 0, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True) as program:
+        ends = [(stream, bytearray()) for stream in (program.stderr, program.stdout)]
+        readers = [Thread(target=_keep_end, args=one, daemon=True) for one in ends]
+        for reader in readers:
+            reader.start()
         try:
-            while program.returncode is None:
+            while program.returncode is None and (_is_file(target) or not os.path.lexists(target)):
                 with suppress(TimeoutExpired):
-                    out, err = program.communicate(timeout=_SECONDS_BETWEEN)
+                    program.wait(_SECONDS_BETWEEN)
                 advance(0.0)
-        except BaseException:
-            os.killpg(program.pid, signal.SIGKILL)
-            raise
-    if program.returncode == 0 and target.exists():
-        return ""
-    message = (err.strip() or out.strip()).decode("utf-8", "replace")
-    return message.splitlines()[-1] if message else "no message"
+        finally:
+            with suppress(OSError):  # nothing runs any more
+                os.killpg(program.pid, signal.SIGKILL)
+        for reader in readers:
+            reader.join(1)
+    message = next((end.strip() for _, end in ends if end.strip()), b"no message").decode("utf-8", "replace")
+    said = message.splitlines()[-1]
+    if _is_file(target) or (program.returncode and not os.path.lexists(target)):
+        return said if program.returncode else ""
+    return f"{said}; it made no regular file"
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _keep_end(stream: Any, end: bytearray) -> None:
+    """Read a stream to its end into ``end``, which has the last bytes."""
+    with suppress(ValueError):  # closed, because a program that outlives its parent has it open
+        while data := stream.read(_MOST_READ):
+            end += data
+            del end[:-_MOST_READ]
 
 
 REPORT = Form(
