@@ -251,9 +251,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _print(text: str) -> None:
-    from nsystui.output.pipe import print_text
+    from nsystui.output.pipe import quiet_pipe
 
-    print_text(_encodable(text, sys.stdout.encoding if sys.stdout else None))
+    with quiet_pipe() as stream:
+        stream.write(_encodable(text, stream.encoding))
 
 
 def _encodable(text: str, encoding: str | None) -> str:

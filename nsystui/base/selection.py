@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from nsystui.base.answer import UNKNOWN
 from nsystui.base.errors import UsageError
-from nsystui.base.text import is_utf8, whole_number
+from nsystui.base.text import whole_number
 from nsystui.base.units import parse_duration
 
 
@@ -46,15 +46,13 @@ class NameFilter:
     """A filter on names: a substring, ``!`` before it for the inverse, ``/…/`` or ``re:…`` for a regular expression.
 
     Substrings and regular expressions ignore case, unless they contain an upper-case letter (smart case; ``\\S`` is
-    none). Raises UsageError for what is no regular expression, or no text. ``words`` say it in place of the text.
+    none). Raises UsageError for what is no regular expression. ``words`` say it in place of the text.
     """
 
     text: str
     words: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if not is_utf8(self.text):  # from a caller in Python
-            raise UsageError(f"filter {self.text!r} is not UTF-8")
         if self.is_regex:
             try:
                 _compiled(self.pattern, self.ignore_case)

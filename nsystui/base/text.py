@@ -112,10 +112,7 @@ def is_utf8(text: str) -> bool:
 
 
 def readable(message: str) -> str:
-    """Return a message made safe and cut to 2,000 characters: it may quote 100 kB of a command line.
-
-    Long words lose their middle, then the message does: it ends with what to do.
-    """
+    """Return a message made safe and short. Long words lose their middle, then the message does, but not its advice."""
     text = re.sub(r"(\S{120})\S{120,}(\S{260})", rf"\1{ELLIPSIS}\2", safe_text(message))
     return text if len(text) <= 2_000 else f"{text[:799]}{ELLIPSIS}{text[-1_200:]}"
 

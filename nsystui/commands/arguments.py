@@ -13,7 +13,6 @@ from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_
 from nsystui.base.terminal import complain as complain
 from nsystui.commands.configuration import CLOCKS, add_limits
 from nsystui.commands.request import OutputName, filled
-from nsystui.output.pipe import print_text
 from nsystui.questions.queries.question import STEPS, Question, Values
 
 if TYPE_CHECKING:
@@ -30,6 +29,16 @@ if TYPE_CHECKING:
 # Options of commands with which an answer is of some of the rows, and not that which is remembered.
 _NARROWING = ("filter_time", "filter_nvtx", "instances", "bucket")
 _OF_ITS_OWN = (*_NARROWING, "by_rank", "ncu", "metrics", "nccl_log")
+
+
+class Print(argparse.Action):
+    """Prints the lines that ``const`` makes of the value, and ends as ``--help`` does: no file is needed."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, __: object = None) -> None:
+        from nsystui.output.files import print_lines
+
+        print_lines(self.const(values))
+        parser.exit()
 
 
 def add_files(parser: argparse.ArgumentParser, least: str = "+", has_screens: bool = False) -> None:
@@ -330,7 +339,9 @@ def deliver_empty(output: Output, answer: Answer) -> None:
     if output.is_file:
         _save(output, answer)
     elif output.format == "json":
-        print_text("[]\n")
+        from nsystui.output.files import print_lines
+
+        print_lines(["[]"])
 
 
 def no_rows(request: Request, total: int | None = None) -> str:

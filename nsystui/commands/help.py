@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nsystui.base.errors import NsystuiError, UsageError, meant
-from nsystui.base.terminal import no_color, original_environ, wants_ascii
+from nsystui.base.terminal import no_color, original_environ, size, wants_ascii
 from nsystui.base.text import ascii_glyphs
 from nsystui.base.version import __version__
 from nsystui.commands import FILE_NAMES, commands, is_command, is_question
@@ -62,7 +62,7 @@ def run(request: Request) -> int:
     if sys.stdout is None or not sys.stdout.isatty() or environ.get("TERM", "dumb") == "dumb":
         print_lines(text.splitlines())
     else:
-        _page(rendered(text, _columns(), environ, sys.stdout.encoding), environ)
+        _page(rendered(text, size(sys.stdout.fileno())[0], environ, sys.stdout.encoding), environ)
     return 0
 
 
@@ -76,13 +76,6 @@ def _text(name: str, word: str) -> str:
         hint = meant(name, topics(), "`nsystui help` lists the topics")
         raise UsageError(f"there is no topic {word!r}: {hint}")
     return (_DIRECTORY / f"{name}.md").read_text(encoding="utf-8")
-
-
-def _columns() -> int:
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
 
 
 def _named(link: re.Match[str]) -> str:

@@ -33,9 +33,3 @@ def quiet_pipe() -> Iterator[TextIO]:
         if isinstance(error, BrokenPipeError):
             raise SystemExit(SIGPIPE_STATUS) from None
         raise OutputError(f"cannot write to standard output: {error.strerror or error}") from error
-
-
-def print_text(text: str) -> None:
-    """Print ``text`` as it is. Raises what `quiet_pipe` raises."""
-    with quiet_pipe() as stream:
-        stream.write(text)

@@ -186,9 +186,8 @@ class Cache:
         """A new name for a directory of what a query has no memory for; ``None`` where the cache cannot be written."""
         with suppress(OSError):
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not is_utf8(str(self.directory)):
-            return None
-        return self.directory / partial_name("-spill") if os.access(self.directory, os.W_OK | os.X_OK) else None
+        is_usable = is_utf8(str(self.directory)) and os.access(self.directory, os.W_OK | os.X_OK)
+        return self.directory / partial_name("-spill") if is_usable else None
 
     def trim(self, keep: Collection[Path] = ()) -> int:
         """Removes what was used longest ago until the cache is under its cap; how many bytes more it may then hold.

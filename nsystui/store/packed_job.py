@@ -145,14 +145,14 @@ def _files(directory: Path, named: Mapping[str, Any]) -> tuple[dict[str, tuple[P
         try:
             try:
                 check(file, seal, modified_ns)
+                what = wrong_column(file, match[1], RENAMED.get(match[1], ("", "")))
             except ValueError:
                 size = file.stat().st_size
-                what = "is not what was written" if size == seal[0] else f"has {size:,} of {seal[0]:,} bytes"
-                raise ExportError(str(directory), f"damaged: {name} {what}", _AGAIN) from None
-            if wrong := wrong_column(file, match[1], RENAMED.get(match[1], ("", ""))):
-                raise ExportError(str(directory), f"damaged: {name}: {wrong}", _AGAIN)
+                what = " is not what was written" if size == seal[0] else f" has {size:,} of {seal[0]:,} bytes"
         except OSError as error:
-            raise ExportError(str(directory), f"damaged: {name}: {error.strerror or error}", _AGAIN) from None
+            what = f": {reason_of(error)}"
+        if what:
+            raise ExportError(str(directory), f"damaged: {name}{what}", _AGAIN)
         found[match[1]] = (*found.get(match[1], ()), file)
         seals[file] = seal
     return found, seals

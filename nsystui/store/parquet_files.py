@@ -123,23 +123,25 @@ def read_part(path: Path) -> RowGroups:
 
 
 _TYPES: dict[ColumnKind | None, list[tuple[int, int | None]]] = {
-    ColumnKind.INT: [(4, 36), (4, None)], ColumnKind.FLOAT: [(10, None)], ColumnKind.TEXT: [(12, 0)]
-}  # fmt: skip
+    ColumnKind.INT: [(4, 36), (4, None)],
+    ColumnKind.FLOAT: [(10, None)],
+    ColumnKind.TEXT: [(12, 0)],
+    None: [],
+}
 """The physical and converted types of parquet.thrift for each kind, as they are encoded."""
 _correct: dict[str, tuple[bytes, ...]] = {}
 """How footers with the columns of a table begin: most files of a table are alike, and need no decoding."""
 
 
 def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
-    """Return which column makes a file none of a canonical table, empty if none does; ``renamed``: field, name here.
+    """Return the column that a file of a canonical table should not have so, or empty. Raises OSError.
 
-    Raises OSError.
+    ``renamed`` is a field of the table, and its name in the file.
     """
     with path.open("rb", 0) as file:
-        tail = file.seek(-_TAIL.size, os.SEEK_END)
-        length, _ = _TAIL.unpack(file.read())
-        file.seek(max(tail - length, 0))
-        footer = file.read(length)
+        end = file.seek(-_TAIL.size, os.SEEK_END)
+        file.seek(max(end - _TAIL.unpack(file.read())[0], 0))
+        footer = file.read()
     if footer.startswith(_correct.get(table, ())):
         return ""
     kinds = {renamed[1] if one.name == renamed[0] else one.name: one.kind for one in canonical.BY_NAME[table].fields}
@@ -148,11 +150,11 @@ def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
         (_, (_, *columns)), end = _list(footer, at + 1)
         types = {str(one[4], "utf-8"): (one.get(1), one.get(6, one.get(10))) for one in map(_values, columns)}
     except (IndexError, KeyError, TypeError, ValueError, RecursionError):
-        return "its footer is not in a known form"
+        return " is not Parquet in a known form"
     for name in {**kinds, **types}:
-        if types.get(name) not in _TYPES.get(kinds.get(name), []):
+        if types.get(name) not in _TYPES[kinds.get(name)]:
             what = "missing" if name not in types else "of another type" if name in kinds else "unknown"
-            return f"the column {name} of {table} is {what}"
+            return f": the column {name} of {table} is {what}"
     _correct[table] = (*_correct.get(table, ())[-7:], footer[:end])
     return ""
 

@@ -8,8 +8,6 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 from nsystui.base.errors import ExportError
 from nsystui.base.partial_files import remove
@@ -19,7 +17,7 @@ from nsystui.exports.forms.form import ELSEWHERE, RECORDING_ENDING, REPORT_ENDIN
 _WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
 _IMPORTER = "QdstrmImporter"
 _SECONDS_BETWEEN = 0.1
-_MOST_READ = 1 << 16
+_MOST_PRINTED, _MOST_SAID = 1 << 26, 1 << 16
 
 
 def nsys() -> str | None:
@@ -75,40 +73,33 @@ def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
 
     The keys of the user are not for it. It is killed if ``advance`` raises, and its children when it ends.
     """
-    from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+    from subprocess import DEVNULL, Popen, TimeoutExpired
+    from tempfile import TemporaryFile
 
-    with Popen(command, 0, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True) as program:
-        ends = [(stream, bytearray()) for stream in (program.stderr, program.stdout)]
-        readers = [Thread(target=_keep_end, args=one, daemon=True) for one in ends]
-        for reader in readers:
-            reader.start()
-        try:
-            while program.returncode is None and (_is_file(target) or not os.path.lexists(target)):
-                with suppress(TimeoutExpired):
-                    program.wait(_SECONDS_BETWEEN)
-                advance(0.0)
-        finally:
-            with suppress(OSError):  # nothing runs any more
-                os.killpg(program.pid, signal.SIGKILL)
-        for reader in readers:
-            reader.join(1)
-    message = next((end.strip() for _, end in ends if end.strip()), b"no message").decode("utf-8", "replace")
-    said = message.splitlines()[-1]
-    if _is_file(target) or (program.returncode and not os.path.lexists(target)):
-        return said if program.returncode else ""
-    return f"{said}; it made no regular file"
+    def printed() -> list[int]:
+        return [os.fstat(file.fileno()).st_size for file in (err, out)]
 
-
-def _is_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
+    with TemporaryFile() as err, TemporaryFile() as out:  # the disk of the target may be full
+        with Popen(command, stdin=DEVNULL, stdout=out, stderr=err, start_new_session=True) as program:
+            try:
+                while program.returncode is None and max(printed()) < _MOST_PRINTED and not _is_odd(target):
+                    with suppress(TimeoutExpired):
+                        program.wait(_SECONDS_BETWEEN)
+                    advance(0.0)
+            finally:
+                with suppress(OSError):  # nothing runs any more
+                    os.killpg(program.pid, signal.SIGKILL)
+        file = err if printed()[0] else out
+        file.seek(max(os.fstat(file.fileno()).st_size - _MOST_SAID, 0))
+        said = (file.read().decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
+    if program.returncode == 0 and target.is_file() and not _is_odd(target):
+        return ""
+    return f"{said}; it made no regular file" if _is_odd(target) or not program.returncode else said
 
 
-def _keep_end(stream: Any, end: bytearray) -> None:
-    """Read a stream to its end into ``end``, which has the last bytes."""
-    with suppress(ValueError):  # closed, because a program that outlives its parent has it open
-        while data := stream.read(_MOST_READ):
-            end += data
-            del end[:-_MOST_READ]
+def _is_odd(path: Path) -> bool:
+    """Whether there is anything but a file under the name."""
+    return os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path))
 
 
 REPORT = Form(
