@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.version import __version__
-from nsystui.commands import FILE_NAMES, commands, is_command, is_question, topic_of
+from nsystui.commands import Parser, commands, is_command, is_question, topic_of
 
 if TYPE_CHECKING:
     from nsystui.commands.request import Request
@@ -200,26 +200,8 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=text_width() - 2)
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     """A parser whose help may be piped into ``head``, and shown on a terminal without UTF-8."""
-
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Convert a word as argparse does. Raises ArgumentError for bytes that no text of an export has."""
-        from nsystui.base.text import is_utf8
-
-        if "\0" in arg_string or not (is_utf8(arg_string) or action.metavar in FILE_NAMES or action.dest == "ranks"):
-            raise argparse.ArgumentError(
-                action, f"{arg_string!r} is not UTF-8 without NUL, as all text of an export is"
-            )
-        return super()._get_value(action, arg_string)
-
-    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Convert the words of an option. Of ``--filter=--`` argparse drops the value in Python 3.11."""
-        if not action.option_strings or arg_strings != ["--"]:
-            return super()._get_values(action, arg_strings)
-        value = self._get_value(action, "--")
-        self._check_value(action, value)
-        return [value] if action.nargs in ("+", "*") else value
 
     def print_help(self, file: Any = None) -> None:
         if file is None:

@@ -127,6 +127,8 @@ class _Reader:
         return UsageError(f"{self._path}{f':{number}' if number else ''}: {problem}")
 
     def _of_type(self, key: str, value: object, kind: type, example: str) -> Any:
+        if isinstance(value, str) and "\0" in value:
+            raise self._wrong(key, f"{key} has a NUL byte, which no name may have")
         if type(value) is not kind:
             raise self._wrong(key, f"{key} is {_worded(value)}; write {key} = {example}")
         return value
@@ -136,8 +138,6 @@ class _Reader:
         unset = [name for name in re.findall(r"\$\{?(\w+)", text) if name not in self._environ]
         if unset:
             raise self._wrong(key, f"{key} names ${unset[0]}, which is not set")
-        if "\0" in text:
-            raise self._wrong(key, f"{key} has a NUL byte, which no name may have")
         return os.path.expanduser(re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: self._environ[m[1] or m[2]], text))
 
     def size(self, key: str, value: object) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 import campaign
 import pytest
 
+import nsystui
 from nsystui.base.partial_files import why_not_ours
 from nsystui.base.text import readable
 from nsystui.cli import command_parser, main
@@ -87,6 +88,18 @@ REFUSED = [
 def test_a_text_that_no_export_can_have_is_refused(refused, words):
     said = refused(*words, "rank0.sqlite", lines=3)
     assert "is not UTF-8" in said and words[-2] in said
+
+
+def test_schemas_and_python_have_the_same_rules(refused, demo_job):
+    for value in (ODD, "a\0b"):
+        assert "is not UTF-8" in refused("schema", "nccl", f"--calls={value}", lines=3)
+    assert "group '--'" in refused("schema", "kernels", "--by=--", lines=1)
+    assert len(refused("schema", "kernels", f"--names={'x' * LONG}")) < MOST_PRINTED
+    with nsystui.open(demo_job[0], no_cache=True) as job:
+        assert len(job.ask("kernels", filter="--")) == 0
+        for value in (ODD, "a\0b"):
+            with pytest.raises(nsystui.UsageError, match="is not UTF-8"):
+                job.ask("kernels", instances=value)
 
 
 def test_names_of_files_may_have_any_bytes(run, demo_job, tmp_path, monkeypatch):
