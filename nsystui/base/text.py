@@ -107,12 +107,12 @@ def _escaped(char: str) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text of the command line, or a path, is UTF-8: Python has lone surrogates for other bytes."""
+    """Return whether a word of the command line or a path is UTF-8: Python has lone surrogates for other bytes."""
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def readable(message: str) -> str:
-    """Return a message made safe and short. Long words lose their middle, then the message does, but not its advice."""
+    """Return a message made safe and short: long words lose their middle, then the message does. Its advice stays."""
     text = re.sub(r"(\S{120})\S{120,}(\S{260})", rf"\1{ELLIPSIS}\2", safe_text(message))
     return text if len(text) <= 2_000 else f"{text[:799]}{ELLIPSIS}{text[-1_200:]}"
 

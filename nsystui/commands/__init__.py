@@ -6,7 +6,7 @@ None of them imports textual but ``open`` and ``diff --screen``.
 from __future__ import annotations
 
 import argparse
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from nsystui.base.text import is_utf8, readable
 
@@ -39,14 +39,14 @@ FILE_NAMES = ("FILE", "FILE.prv", "LOG", "OTHER", "CSV", "DIR", "SCHEDULER", "--
 class Parser(argparse.ArgumentParser):
     """A parser that takes any value of an option, and refuses bytes that no text of an export has."""
 
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+    def _get_value(self, action: argparse.Action, arg_string: str) -> object:
         """Convert a word as argparse does. Raises ArgumentError for bytes that no text of an export has."""
         if "\0" in arg_string or not (is_utf8(arg_string) or action.metavar in FILE_NAMES or action.dest == "ranks"):
             raise argparse.ArgumentError(action, f"{arg_string!r} is not UTF-8 text, or has a NUL byte")
         return super()._get_value(action, arg_string)
 
-    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Convert the words of an option. Of ``--filter=--`` argparse drops the value in Python 3.11."""
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
+        """Convert the words of an option. Keep the ``--`` of ``--filter=--``, which argparse drops in Python 3.11."""
         if not action.option_strings or arg_strings != ["--"]:
             return super()._get_values(action, arg_strings)
         value = self._get_value(action, "--")

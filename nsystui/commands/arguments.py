@@ -32,7 +32,7 @@ _OF_ITS_OWN = (*_NARROWING, "by_rank", "ncu", "metrics", "nccl_log")
 
 
 class Print(argparse.Action):
-    """Prints the lines that ``const`` makes of the value, and ends as ``--help`` does: no file is needed."""
+    """Prints the lines that ``const`` returns for the value, and ends as ``--help`` does: it needs no file."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, __: object = None) -> None:
         from nsystui.output.files import print_lines

@@ -134,7 +134,7 @@ _correct: dict[str, tuple[bytes, ...]] = {}
 
 
 def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
-    """Return the column that a file of a canonical table should not have so, or empty. Raises OSError.
+    """Return what is wrong with the columns of a file of a canonical table, or an empty text. Raises OSError.
 
     ``renamed`` is a field of the table, and its name in the file.
     """

@@ -407,14 +407,14 @@ CHANGES = {
     """*, 1::HUGEINT AS more""": "more of {1} is unknown",
     """*, ["{0}"] AS more""": "more of {1} is unknown",
 }
-"""How the columns are changed, and what is said of it."""
+"""How the columns are changed, and the error."""
 
 
 @pytest.mark.parametrize(
     ("table", "column"),
     campaign.first(2, [("kernels", "end"), ("nccl_calls", "communicator_rank"), ("kernels", "name")]),
 )
-def test_other_columns_are_told_with_their_file_and_table(changed, table, column):
+def test_other_columns_are_reported_with_their_file_and_table(changed, table, column):
     for change, said in CHANGES.items():
         report = changed(table, change.format(column))
         with pytest.raises(ExportError) as error:
@@ -454,7 +454,7 @@ def test_every_table_is_looked_at(changed, packed):
                     read_report(changed(table.name, f'* EXCLUDE ("{name}")'))
 
 
-def test_garbage_in_place_of_parquet_is_told(changed):
+def test_garbage_instead_of_parquet_is_reported(changed):
     for garbage in (b"", b"PAR1", b"x" * 100, bytes(100), b"\xff" * 5000 + b"\x10\x00\x00\x00PAR1", b"\x19" * 9000):
         report = changed("kernels", "*")
         job = report.parents[1]

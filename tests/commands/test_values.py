@@ -153,7 +153,7 @@ def test_what_is_no_directory_is_no_cache_and_stays_as_it_is(run, demo_job, tmp_
     assert os.lstat(path)[:8] == before[:8]
 
 
-def test_links_and_devices_are_told_apart(tmp_path):
+def test_links_and_devices_are_distinguished(tmp_path):
     for number, kind in enumerate(KINDS):
         KINDS[kind](tmp_path / str(number))
         why = why_not_ours(tmp_path / str(number))

@@ -151,7 +151,7 @@ def test_every_way_to_fail_is_one_error(tmp_path, report, fake_nsys):
         convert(report, tmp_path / "exports")
 
 
-IN_PLACE_OF_AN_EXPORT = {
+INSTEAD_OF_AN_EXPORT = {
     'mkfifo "$output"': "no regular file",
     'mkdir "$output"; echo half > "$output/part"': "no regular file",
     'ln -s "$made" "$output"': "no regular file",
@@ -167,16 +167,16 @@ IN_PLACE_OF_AN_EXPORT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("body", IN_PLACE_OF_AN_EXPORT)
-def test_what_nsys_makes_in_place_of_an_export_is_told_and_removed(tmp_path, report, fake_nsys, body):
+@pytest.mark.parametrize("body", INSTEAD_OF_AN_EXPORT)
+def test_what_nsys_makes_instead_of_an_export_is_reported_and_removed(tmp_path, report, fake_nsys, body):
     fake_nsys(body)
-    with pytest.raises(ExportError, match=IN_PLACE_OF_AN_EXPORT[body]):
+    with pytest.raises(ExportError, match=INSTEAD_OF_AN_EXPORT[body]):
         convert(report, tmp_path / "exports")
     assert os.listdir(tmp_path / "exports") == []
 
 
 def living(group: int) -> list[str]:
-    """Return what /proc says of the processes of a group that are not dead: state, parent, group."""
+    """Return the state and the parent of each process of a group that still lives."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -87,7 +87,7 @@ def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
                         program.wait(_SECONDS_BETWEEN)
                     advance(0.0)
             finally:
-                with suppress(OSError):  # nothing runs any more
+                with suppress(OSError):  # all of it has ended
                     os.killpg(program.pid, signal.SIGKILL)
         file = err if printed()[0] else out
         file.seek(max(os.fstat(file.fileno()).st_size - _MOST_SAID, 0))
@@ -98,7 +98,7 @@ def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
 
 
 def _is_odd(path: Path) -> bool:
-    """Whether there is anything but a file under the name."""
+    """Return whether the path is a link, a directory, a pipe or a device."""
     return os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path))
 
 
