@@ -355,7 +355,9 @@ class Packer:
         """
         native = lookups.native
         present = [source for source in every if native.has(source.table)]
-        chunks = Chunks(present, native.last_rowid, CHUNK_ROWS)
+        longest = lookups.longest()
+        at_once = CHUNK_ROWS if longest < _LONG_NAME else max(_CHUNK_TEXT // longest, 1)
+        chunks = Chunks(present, native.last_rowid, at_once)
         workers = [
             ChunkPacker(self.connection.cursor(), lookups, self.sink, payload, fields) for _ in range(self.workers)
         ]
@@ -405,6 +407,11 @@ def _is_disk_trouble(error: Exception) -> bool:
     import duckdb
 
     return isinstance(error, OSError | duckdb.IOException)
+
+
+_LONG_NAME = 8 << 10
+_CHUNK_TEXT = 12 << 20
+"""Where a name has that many bytes, a chunk has so many bytes of names, were each the longest: rows have copies."""
 
 
 @dataclass

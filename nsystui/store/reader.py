@@ -161,6 +161,13 @@ class Lookups:
         """Lets a connection find the tables by their names; it makes its own where it did before."""
         connection.execute(f"SET search_path = 'main,{self.schema}'")
 
+    def longest(self) -> int:
+        """Return the bytes of the longest string, 0 where the strings are not filled."""
+        if _STRINGS not in self.rows:
+            return 0
+        query = f"SELECT coalesce(max(strlen(value)), 0) FROM {self.schema}.{_STRINGS}"
+        return int(self.connection.execute(query).fetchall()[0][0])
+
     def fill(self, export: ArrowReader, words: Collection[str]) -> None:
         """Fills the tables whose names are among ``words``; the strings first, which the others look up in.
 

@@ -67,6 +67,8 @@ def test_only_the_streams_with_the_most_operations_have_lanes_and_the_others_are
 _CASES = [
     (("overview",), "gpus", 1_000),
     (("overview",), "processes", 1_000),
+    (("triage",), "processes", 500),
+    (("triage",), "gpus", 500),
     (("timeline", "--all-lanes"), "streams", 3_000),
     (("kernels",), "names", 5_000),
     (("nvtx", "--fold", "none"), "names", 5_000),
@@ -102,3 +104,17 @@ def test_four_times_as_much_takes_five_times_the_time_at_most_and_twice_the_memo
         if min(cpu for cpu, _ in tried) <= 5 and min(peak for _, peak in tried) <= 2:
             return
     pytest.fail(f"times of CPU, times of memory: {tried}")
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("command", ["kernels", "events", "triage"])
+def test_long_names_of_many_kernels_fit_into_the_usual_memory(tmp_path, command):
+    path = tmp_path / "long.sqlite"
+    with synthetic.ExportWriter(path) as export:
+        process = export.process(5_000)
+        main = export.thread(process, 5_000, "main")
+        for number in range(8_000):
+            start, name = 100 * number, f"k{number % 100}_{'x' * 100_000}"
+            export.api(main, start, start + 5, "cudaLaunchKernel_v7000", number + 1)
+            export.kernel(process, 0, 7, start + 10, start + 60, name=name, correlation_id=number + 1)
+    assert program.answered(command, path, "--top", "3").out
