@@ -21,7 +21,7 @@ from scenes import NARROW, SCENES, WIDE, Scene, cache_in
 from update_demo import unpack
 
 from nsystui.questions.job.opening import JobSource
-from nsystui.ui.app import NsystuiApp
+from nsystui.ui.app import Look, NsystuiApp
 
 HERE = Path(__file__).resolve().parents[1]
 TARGET = HERE / "screenshots"
@@ -59,7 +59,7 @@ def expected(with_real: bool) -> dict[str, str]:
 
 async def picture(files: list[str], scene: Scene, size: tuple[int, int], directory: Path) -> str:
     """The SVG of one scene."""
-    app = NsystuiApp(JobSource(tuple(files), cache_in(directory)))
+    app = NsystuiApp(JobSource(tuple(files), cache_in(directory)), Look(is_page_light=False))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         await pilot.press(*scene.keys)

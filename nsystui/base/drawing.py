@@ -14,33 +14,32 @@ from nsystui.base.answer import Unit
 
 
 class Colour(NamedTuple):
-    """A colour on dark and on light; a number is the colour of text with so many percent of its strength.
+    """A colour on dark, on light, and on a page that may be either; a number is a percentage of the text's strength.
 
-    ``ansi`` and ``ansi_words``: of the terminal's own 16 as a fill and as words. Of these only the foreground, and
-    bold red, are readable on dark and on light: words keep them.
+    ``ansi``: of the terminal's own 16, as a fill.
     """
 
     dark: str | int
     light: str | int
+    either: str
     ansi: str
-    ansi_words: str = "$foreground"
 
 
 COLOURS = {
-    "compute": Colour("#56c271", "#1d7a40", "ansi_green"),
-    "nccl": Colour("#f28c38", "#b84e00", "ansi_yellow"),  # brown or orange on most terminals
-    "memory": Colour("#62a8ff", "#0b4a99", "ansi_bright_blue"),
-    "graph": Colour("#aacb86", "#4a5a12", "ansi_bright_green"),
-    "idle": Colour(60, 75, "ansi_bright_black"),
-    "api": Colour("#c08cff", "#6128a8", "ansi_magenta"),
-    "os": Colour("#35b5a2", "#005a52", "ansi_cyan"),
-    "cpu": Colour("#e58fb5", "#8a2358", "ansi_bright_magenta"),
-    "metric": Colour("#5cd9ea", "#00566e", "ansi_bright_cyan"),
-    "nvtx": Colour(85, 85, "$foreground"),
-    "error": Colour("#ff6b6b", "#a3121f", "ansi_red", "ansi_red"),
-    "warning": Colour("#e8cc4a", "#8a6a00", "ansi_bright_yellow"),
-    "better": Colour("#56c271", "#1a6334", "ansi_green"),
-    "worse": Colour("#ff6b6b", "#a3121f", "ansi_red", "ansi_red"),
+    "compute": Colour("#56c271", "#1d7a40", "#1f8446", "ansi_green"),
+    "nccl": Colour("#f28c38", "#b84e00", "#d96a10", "ansi_yellow"),  # brown or orange on most terminals
+    "memory": Colour("#62a8ff", "#0b4a99", "#1672e6", "ansi_bright_blue"),
+    "graph": Colour("#aacb86", "#4a5a12", "#697e1d", "ansi_bright_green"),
+    "idle": Colour(60, 75, "#808080", "ansi_bright_black"),
+    "api": Colour("#c08cff", "#6128a8", "#9843ff", "ansi_magenta"),
+    "os": Colour("#35b5a2", "#005a52", "#008479", "ansi_cyan"),
+    "cpu": Colour("#e58fb5", "#8a2358", "#cf3986", "ansi_bright_magenta"),
+    "metric": Colour("#5cd9ea", "#00566e", "#0080a2", "ansi_bright_cyan"),
+    "nvtx": Colour(85, 85, "#707070", "ansi_default"),
+    "error": Colour("#ff6b6b", "#a3121f", "#e61e30", "ansi_red"),
+    "warning": Colour("#e8cc4a", "#8a6a00", "#937100", "ansi_bright_yellow"),
+    "better": Colour("#56c271", "#1a6334", "#268649", "ansi_green"),
+    "worse": Colour("#ff6b6b", "#a3121f", "#e61e30", "ansi_red"),
 }
 CATEGORIES = tuple(COLOURS)
 """``compute nccl memory graph idle api os cpu metric nvtx``, and ``error warning better worse``."""

@@ -91,6 +91,13 @@ def few_colors(environ: Mapping[str, str]) -> bool:
     return environ.get("TERM", "").strip().lower().rpartition("-")[2] not in ("256color", "kitty")
 
 
+def is_page_light(environ: Mapping[str, str]) -> bool | None:
+    """Whether ``COLORFGBG`` (``0;15``, ``0;default;15``) names a light page: as in Vim, not 0 to 6 and 8."""
+    parts = environ.get("COLORFGBG", "").split(";")
+    page = whole_number(parts[-1], 15) if len(parts) in (2, 3) else None
+    return None if page is None else page > 6 and page != 8
+
+
 def bounded(columns: int, lines: int) -> tuple[int, int]:
     """A size to draw in: a claim of more than any terminal has is met in part, as every cell takes time."""
     return min(max(columns, 1), _MOST_COLUMNS), min(max(lines, 1), _MOST_LINES)

@@ -71,7 +71,7 @@ def add_screen(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--theme",
         choices=THEMES,
-        help="colours for a dark or a light terminal (default: as the terminal says, else dark)",
+        help="colours for a dark or a light terminal (default: as chosen on a screen, else as the terminal says)",
     )
     _add_switch(group, "ascii", "draw with ASCII only (automatic without UTF-8)", "only where there is no UTF-8")
     _add_switch(group, "color", "colours, even with NO_COLOR", "no colours")
@@ -121,6 +121,7 @@ def start(request: Request, environ: Mapping[str, str], files: NamedFiles) -> in
 
 def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:
     """How to draw on this terminal."""
+    from nsystui.commands.configuration import remember_theme
     from nsystui.ui.app import Look
 
     encoding = sys.__stderr__.encoding if sys.__stderr__ is not None else None
@@ -132,6 +133,8 @@ def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:
         no_color=no_color,
         few_colors=terminal.few_colors(environ),
         light=None if screen.theme is None else screen.theme == "light",
+        is_page_light=terminal.is_page_light(environ),
+        remember=remember_theme,
         ascii_only=screen.ascii or terminal.wants_ascii(environ, encoding),
     )
 

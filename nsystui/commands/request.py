@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from nsystui.base.errors import ExportError, MissingFileError, UsageError
-from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for
+from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for, remembered
 from nsystui.questions.queries.numbering import numbering
 
 if TYPE_CHECKING:
@@ -199,9 +199,9 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str], environ: Mappi
     """
     arguments = parser.parse_args(words)
     config = NO_CONFIG if arguments.no_config else config_for(arguments.config_file, environ)
-    if config.options:
+    if options := {**remembered(environ, arguments.no_config), **config.options}:
         known = {action.dest for action in parser._actions}
-        parser.set_defaults(**{dest: value for dest, value in config.options.items() if dest in known})
+        parser.set_defaults(**{dest: value for dest, value in options.items() if dest in known})
         arguments = parser.parse_args(words)
     values = [
         one for value in vars(arguments).values() for one in (value if isinstance(value, list | tuple) else [value])

@@ -41,7 +41,7 @@ from nsystui.ui.loading import (
     SampleTaken,
     Warned,
 )
-from nsystui.ui.page import use_pages
+from nsystui.ui.page import OwnPage, register_themes
 from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.widgets.frame import UPDATE_INTERVAL, progress_bar
 from nsystui.ui.widgets.repainting import in_thread, reason_of
@@ -62,12 +62,17 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Look:
-    """How to draw: no colours, only the terminal's 16, only ASCII, on a light page (``None``: as the terminal says)."""
+    """How to draw: no colours, only the terminal's 16, only ASCII, in a light or dark theme if the user chose one.
+
+    ``is_page_light`` is what the environment says of the terminal's page; ``remember`` keeps a choice of a theme.
+    """
 
     no_color: bool = False
     few_colors: bool = False
     ascii_only: bool = False
     light: bool | None = None
+    is_page_light: bool | None = None
+    remember: Callable[[str], None] = lambda _: None
 
 
 @dataclass
@@ -96,16 +101,19 @@ class NsystuiApp(App[int]):
     }
     DEFAULT_MODE = "overview"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "suspend_process", show=False, priority=True)]
-    CSS = "Screen { layers: base prompt; }"
+    CSS = """
+    Screen { layers: base prompt; }
+    .-theme-textual-unknown ModalScreen, .-theme-textual-unknown CommandPalette { background: transparent; }
+    """
 
     def __init__(self, source: JobSource, look: Look = Look()) -> None:
         super().__init__(ansi_color=True if look.no_color else None)
         self.animation_level = "none"
-        self._colours = "ansi" if look.no_color or look.few_colors else "textual"
-        self.asks_page = look.light is None and not look.no_color
-        """Whether the terminal is asked for the colour of its page."""
-        use_pages(self, is_own=look.light is None)
-        self.page_is(bool(look.light) and not look.no_color)
+        self._look = look
+        self._light, self._is_page_light, self._own_page = look.light, look.is_page_light, OwnPage()
+        self._filters.append(self._own_page)
+        register_themes(self)
+        self._use_theme()
         if look.ascii_only:
             draw_in_ascii(self)
         self.source = source
@@ -127,8 +135,27 @@ class NsystuiApp(App[int]):
         self._log_loading: LogLoading | None = None
 
     def page_is(self, light: bool) -> None:
-        """Chooses the colours for a light or a dark page."""
-        self.theme = f"{self._colours}-{'light' if light else 'dark'}"
+        """Use the colours for the terminal's page, unless the user chose a theme."""
+        self._is_page_light = light
+        self._use_theme()
+
+    def choose_theme(self, light: bool | None) -> None:
+        """Use a theme and remember it; ``None``: the colours for the terminal's own page."""
+        self._light = light
+        self._use_theme()
+        self.refresh_css(animate=False)
+        try:
+            self._look.remember("" if light is None else "light" if light else "dark")
+        except (OSError, NsystuiError) as error:
+            self.say(f"the theme is for this session only: {reason_of(error)}")
+
+    def _use_theme(self) -> None:
+        self.asks_page = self._own_page.enabled = self._light is None and not self._look.no_color
+        page = {True: "light", False: "dark", None: "unknown"}[
+            self._is_page_light if self._light is None else self._light
+        ]
+        is_ansi = self._look.no_color or self._look.few_colors
+        self.theme = f"ansi-{page}" if is_ansi else f"textual-{page}"
 
     def get_driver_class(self) -> type[Driver]:
         """Give the driver that survives a lost terminal and stops."""

@@ -1,4 +1,4 @@
-"""The page that everything is painted on: the terminal's own, in place of a theme's background."""
+"""The page that everything is painted on: the terminal's own, unless the user chooses a theme."""
 
 from __future__ import annotations
 
@@ -9,34 +9,73 @@ from typing import Any
 from rich.color import Color as RichColor
 from rich.segment import Segment
 from rich.style import Style
+from textual._ansi_theme import MONOKAI
 from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES
 
-_PAGES = {"textual-dark": "#121212", "textual-light": "#ffffff"}
-"""What the terminal's own page is taken for where colours are mixed with it."""
+from nsystui.base.drawing import COLOURS
 
-_COLOURS = frozenset(Color.parse(page).rich_color for page in _PAGES.values())
-_OWN = Style(bgcolor=RichColor.default())
+_GREY = "#8a8b8c"
+"""Text and page while it is unknown whether the page is dark or light: any mixture of both is this grey again."""
+_THEMES = {
+    "textual-dark": ("dark", "#e0e0e0", "#121212"),
+    "textual-light": ("light", "#000000", "#ffffff"),
+    "textual-unknown": ("either", _GREY, _GREY),
+    **dict.fromkeys(("ansi-dark", "ansi-light", "ansi-unknown"), ("ansi", "ansi_default", "ansi_default")),
+}
+"""The colours of categories, of text, and what the terminal's own page is taken for where colours are mixed with it."""
+_UNKNOWN = {
+    **dict.fromkeys(("surface", "panel", "panel-darken-1", "boost", "text", "text-muted", "text-disabled"), _GREY),
+    "text-error": COLOURS["error"].either,
+    "block-cursor-foreground": "#ffffff",
+}
+
+# Behind a dialog Textual paints the terminal's own colours as those of MONOKAI.
+_TEXTS = frozenset({Color.parse(_GREY).rich_color, RichColor.from_triplet(MONOKAI.foreground_color)})
+_PAGES = frozenset(
+    {RichColor.from_triplet(MONOKAI.background_color), *(Color.parse(page).rich_color for *_, page in _THEMES.values())}
+)
+_OWN_PAGE, _OWN_TEXT = Style(bgcolor=RichColor.default()), Style(color=RichColor.default())
 
 
-def use_pages(app: App[Any], is_own: bool) -> None:
-    """Give the themes of an application their pages; ``is_own``: the terminal's own shows through."""
-    for name, page in _PAGES.items():
-        app.register_theme(replace(BUILTIN_THEMES[name], background=page))
-    if is_own:
-        app._filters.append(_OwnPage())
+_COLOURED_WORDS = {"either": {"error", "warning", "worse"}, "ansi": {"error", "worse"}}
+"""The categories whose words have their colour: other words would be hard to read on a page of any colour."""
 
 
-class _OwnPage(LineFilter):
-    """Leaves the page unpainted."""
+def register_themes(app: App[Any]) -> None:
+    """Give an application the themes that `category_style` knows."""
+    for name, (_, text, page) in _THEMES.items():
+        theme = BUILTIN_THEMES[name.replace("unknown", "dark")]
+        own = {"text-warning": text} if text == page else {}
+        variables = {**theme.variables, **own, **(_UNKNOWN if page == _GREY else {})}
+        app.register_theme(replace(theme, name=name, foreground=text, background=page, variables=variables))
+
+
+@lru_cache(maxsize=1024)
+def category_style(theme: str, category: str, is_fill: bool) -> Style:
+    """The style of the blocks, else of the words, of a category.
+
+    Words are bold where the terminal's own red would be hard to read on dark and on light.
+    """
+    colours, text, page = _THEMES[theme]
+    value: str | int = getattr(COLOURS[category], colours)
+    if not is_fill and category not in _COLOURED_WORDS.get(colours, COLOURS):
+        value = text
+    blend = Color.parse(value) if isinstance(value, str) else Color.parse(page).blend(Color.parse(text), value / 100)
+    return Style(color=blend.rich_color, bold=(not is_fill and category in _COLOURED_WORDS["ansi"]) or None)
+
+
+class OwnPage(LineFilter):
+    """Leaves the page unpainted, and on an unknown page the text."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Take the background away from what has that of the page."""
+        """Take the background away from what has that of the page, and the colour of text on an unknown page."""
         return [Segment(text, style and _unpainted(style), control) for text, style, control in segments]
 
 
 @lru_cache(maxsize=1024)
 def _unpainted(style: Style) -> Style:
-    return style + _OWN if style.bgcolor in _COLOURS else style
+    style = style + _OWN_PAGE if style.bgcolor in _PAGES else style
+    return style + _OWN_TEXT if style.color in _TEXTS else style

@@ -121,8 +121,8 @@ def commands(screen: JobScreen) -> Iterable[Offer]:
             yield Offer(f"{title}{key.help} – {key.shown}", press, (key.label,), others)
     app = screen.explorer
     if not app.no_color:
-        other = "light" if app.current_theme.dark else "dark"
-        yield Offer(f"theme: a {other} page", partial(app.page_is, other == "light"), ("theme",), SYNONYMS["theme"])
+        for page, light in (("a light page", True), ("a dark page", False), ("the terminal's own page", None)):
+            yield Offer(f"theme: {page}", partial(app.choose_theme, light), ("theme", page), SYNONYMS["theme"])
 
 
 def views(screen: JobScreen) -> Iterable[Offer]:

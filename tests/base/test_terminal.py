@@ -10,6 +10,7 @@ from nsystui.base.terminal import (
     bounded,
     check,
     few_colors,
+    is_page_light,
     no_color,
     original_environ,
     over_ssh,
@@ -116,3 +117,19 @@ def test_what_is_drawn_as_text_has_a_bounded_width(demo_job, monkeypatch, capsys
     assert main([*words, *map(str, demo_job)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines and max(map(len, lines)) < 1100
+
+
+@pytest.mark.parametrize(
+    ("told", "light"),
+    [
+        *(("0;15", True), ("0;7", True), ("0;default;15", True), ("default;11", True)),
+        *(("15;0", False), ("7;8", False), ("15;default;0", False), ("12;6", False)),
+        *(
+            (text, None)
+            for text in ("", "15", "0;default", "0;", ";", "0;16", "0;-1", "0;15;", "0;1;2;15", "a;b", "0;٧")
+        ),
+        ("0;" + "9" * 5000, None),
+    ],
+)
+def test_colorfgbg_says_whether_the_page_is_light(told, light):
+    assert is_page_light({"COLORFGBG": told}) is light and is_page_light({}) is None

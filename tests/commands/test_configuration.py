@@ -1,14 +1,22 @@
 """The config file: what it sets, what beats it, and how its mistakes are told."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nsystui.base.errors import UsageError
+from nsystui.base.errors import OutputError, UsageError
 from nsystui.cli import command_parser
-from nsystui.commands.configuration import default_cache, default_path, keys, limits_for, read_config
+from nsystui.commands.configuration import (
+    default_cache,
+    default_path,
+    keys,
+    limits_for,
+    read_config,
+    remember_theme,
+)
 from nsystui.commands.request import parsed as request_of
 
 EVERYTHING = """# for the cluster
@@ -191,3 +199,32 @@ def test_no_toml_is_imported_without_a_file():
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_theme_chosen_on_a_screen_holds_for_later_sessions_but_flags_and_the_file_come_first(home):
+    environ, path = home
+
+    def theme(*flags: str) -> str | None:
+        return parsed("open", ["a.sqlite", *flags], environ).screen.theme
+
+    assert theme() is None
+    remember_theme("light", environ)
+    assert (theme(), theme("--theme", "dark"), theme("--no-config")) == ("light", "dark", None)
+    path.write_text('theme = "dark"')
+    assert theme() == "dark"
+    path.unlink()
+    remember_theme("", environ)
+    assert theme() is None
+
+
+def test_what_cannot_be_a_remembered_theme_is_no_theme_and_is_not_replaced(home):
+    environ, path = home
+    kept = path.with_name("theme")
+    for text in ("green", "light\ndark", "l" * 100_000, "\udcff"):
+        kept.write_text(text, errors="surrogateescape")
+        assert parsed("open", ["a.sqlite"], environ).screen.theme is None
+    kept.unlink()
+    os.mkfifo(kept)  # neither reading nor writing waits for somebody at its other end
+    assert parsed("open", ["a.sqlite"], environ).screen.theme is None
+    with pytest.raises(OutputError, match="not a regular file"):
+        remember_theme("dark", environ)

@@ -13,7 +13,7 @@ import program
 import pytest
 import sqlalchemy as sa
 import synthetic
-from disks import half_written
+from disks import fill, half_written, small_disk
 
 from nsystui.base.errors import ExportError
 from nsystui.base.partial_files import drop_abandoned, is_abandoned, partial_name
@@ -365,3 +365,45 @@ class TestTampered:
             ran = [program.run(*words) for words in asked]
             assert not program.failures(ran), (what, place)
             assert [one.out for one in ran] == right, (what, place)
+
+
+WORDS = ("kernels", "--format", "csv")
+
+
+def test_whatever_is_in_the_place_of_the_cache_stays_and_the_answer_is_the_same(export, tmp_path, monkeypatch):
+    expected = program.run(*WORDS, export, "--no-cache")
+    places = {name: tmp_path / name for name in ("file", "link", "dangling", "circle", "pipe")}
+    places["file"].write_text("mine")
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    for name, target in (("link", "elsewhere"), ("dangling", "nowhere"), ("circle", "circle")):
+        places[name].symlink_to(target)
+    os.mkfifo(places["pipe"])
+    modes = {name: place.lstat().st_mode for name, place in places.items()}
+    for name, place in {**places, "below": places["file"] / "cache"}.items():
+        monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(place))
+        ran = program.run(*WORDS, export)
+        assert (ran.status, ran.out, ran.trouble) == (0, expected.out, "")
+        assert len(ran.err.splitlines()) == (name != "link") and (
+            name == "link" or f"the cache {place} cannot" in ran.err
+        )
+    assert {name: place.lstat().st_mode for name, place in places.items()} == modes
+    assert places["file"].read_text() == "mine" and not (tmp_path / "nowhere").exists()
+    assert list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.campaign
+def test_wrong_clocks_and_a_full_disk_change_no_answer(export, tmp_path):
+    expected = program.run(*WORDS, export, "--no-cache").out
+    cache = str(tmp_path / "cache")
+    for years in (0, 30, -40, 0):
+        wrong = f"import time; now = time.time; time.time = lambda: now() + {years * 365 * 86400}"
+        ran = program.outside(*WORDS, export, before=wrong, NSYSTUI_CACHE_DIR=cache)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, expected, "")
+        for path in (tmp_path / "cache").rglob("*"):
+            os.utime(path, (4e9, 4e9) if years else None)
+    with small_disk(tmp_path) as disk:
+        (disk / "cache").mkdir(mode=0o700)
+        fill(disk)
+        for _ in range(2):
+            ran = program.outside(*WORDS, export, NSYSTUI_CACHE_DIR=str(disk / "cache"))
+            assert (ran.returncode, ran.stdout) == (0, expected) and len(ran.stderr.splitlines()) <= 1

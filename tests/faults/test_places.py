@@ -93,12 +93,17 @@ class TestKinds:
         assert "Too many levels of symbolic links" in of_bad_file(tmp_path / "a.sqlite", export)
 
     def test_names_in_every_message_and_table(self, tmp_path, original):
-        for name in ("a b'c\"d.sqlite", "new\nline.sqlite", os.fsdecode(b"\xff\xfe.sqlite"), "y" * 248):
+        names = ["a b'c\"d.sqlite", "new\nline.sqlite", os.fsdecode(b"\xff\xfe.sqlite"), "y" * 248]
+        names += ["-rf.sqlite", "=1+1.sqlite", "%s%n{0}.sqlite", "$(touch pwned).sqlite", "[a]*?.sqlite", "~x.sqlite"]
+        for name in (*names, "\x1b[31m.sqlite", "x?mode=rw&#%2e%2e%2f.sqlite", " .sqlite", "a\\b|;.sqlite"):
             path = shutil.copyfile(original, tmp_path / name)
             for words in (("info",), ("export", "--trace", "-")):
                 ran = program.answered(*words, path)
                 assert ran.status == 0
                 assert not [line for line in ran.err.splitlines() if line.startswith("line.sqlite")]
+                assert "\x1b" not in ran.err
+            path.unlink()
+        assert not list(tmp_path.iterdir()), "nothing else was written"
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -56,6 +56,7 @@ def test_a_monkey_breaks_nothing(job, tmp_path):
         "NSYSTUI_ERRORS": str(errors),
         "NSYSTUI_CACHE_DIR": str(tmp_path / "cache"),
         "HOME": str(home),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22",  # no mouse
     }
     with Terminal([sys.executable, str(WATCHED), *map(str, words)], env, cwd=home, ready="? help") as terminal:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+from random import Random
 
 import pytest
-from harness import ALTERNATE_OFF, ALTERNATE_ON, PROGRAM, Terminal, assert_ends_well
+from campaign import SEED, cases
+from harness import ALTERNATE_OFF, ALTERNATE_ON, PROGRAM, WITHOUT_FINDINGS, Terminal, assert_ends_well, modes_left
 
 
 @pytest.mark.campaign
@@ -71,3 +74,38 @@ def test_a_terminal_gets_the_characters_and_colours_that_it_has(running, env, ke
         assert terminal.received.isascii() is (env != {"TERM": "xterm"})
         assert [sequence for sequence in unsent if sequence in terminal.received] == []
         assert_ends_well(terminal)
+
+
+SIZES = ((1, 1), (2, 40), (7, 3), (80, 24), (120, 36), (500, 200))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("term", ["xterm-256color", "", None])
+@pytest.mark.parametrize(("number", "status"), [("ctrl+c", 0), (signal.SIGHUP, 129), (signal.SIGTERM, 143)])
+def test_a_storm_of_sizes_does_not_keep_it_from_ending_well(job, environment, number, status, term):
+    random = Random(f"{SEED} {number}")
+    columns, lines = random.choice(SIZES)
+    with Terminal([*WITHOUT_FINDINGS, *job], {**environment, "TERM": term}, columns, lines) as terminal:
+        terminal.wait_until(lambda: ALTERNATE_ON in terminal.received, "screens")
+        for _ in range(cases(60)):
+            terminal.resize(*random.choice(SIZES))
+            terminal.press(random.choice("123456789Lvb/"))
+            terminal.listen(0.02)
+        if number == "ctrl+c":
+            terminal.press(number)
+        else:
+            terminal.kill(number)
+        assert terminal.wait_exit() == status
+        assert modes_left(terminal.received) == set() and b"Traceback" not in terminal.received
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("question", ["overview", "kernels", "nccl", "events", "triage"])
+def test_a_table_that_is_printed_while_its_terminal_changes_its_size_ends_well(job, environment, question):
+    random = Random(f"{SEED} {question}")
+    for columns, lines in SIZES:
+        with Terminal([*PROGRAM, question, *job], environment, columns, lines) as terminal:
+            while terminal.exit_code is None:
+                terminal.resize(*random.choice(SIZES))
+                terminal.listen(0.02)
+            assert terminal.exit_code == 0 and b"Traceback" not in terminal.received

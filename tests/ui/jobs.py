@@ -23,6 +23,8 @@ from nsystui.ui.widgets.frame import ChoiceLine
 from nsystui.ui.widgets.repainting import ThrottledScreen
 
 NARROW, WIDE = (80, 24), (120, 36)
+DARK = Look(is_page_light=False)
+"""The look of most tests: the terminal says that its page is dark."""
 
 
 class WidgetApp(App[None]):
@@ -60,7 +62,7 @@ async def running(
     files: Iterable[Path], cache: Path | None, size: tuple[int, int] = NARROW, *keys: str, look: Look | None = None
 ) -> AsyncIterator[tuple[NsystuiApp, Any]]:
     """The program on these files, with everything loaded and shown, and then these keys pressed."""
-    async with shown(NsystuiApp(JobSource(tuple(map(str, files)), cache), look or Look()), size) as (app, pilot):
+    async with shown(NsystuiApp(JobSource(tuple(map(str, files)), cache), look or DARK), size) as (app, pilot):
         await pilot.pause()
         await pilot.press(*keys)
         yield app, pilot

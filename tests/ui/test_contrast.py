@@ -11,9 +11,8 @@ import pytest
 from jobs import WIDE, painted, running
 from rich.terminal_theme import TerminalTheme
 
-from nsystui.base.drawing import CATEGORIES
+from nsystui.base.drawing import CATEGORIES, COLOURS
 from nsystui.ui.app import Look, NsystuiApp
-from nsystui.ui.widgets.window import fill_class
 
 GREYS = [(0, 0, 0), (229, 229, 229), (127, 127, 127), (255, 255, 255)]
 DIM = [(205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205)]
@@ -66,11 +65,47 @@ def weak(app: NsystuiApp, terminal: TerminalTheme) -> dict[tuple[object, ...], s
     return found
 
 
+UNKNOWN = (("2",), ("L",), ("question_mark",))
+MORE_UNKNOWN = (
+    *TABLES,
+    *CHARTS,
+    ("5", "enter"),
+    ("6", "enter"),
+    ("4", "v"),
+    ("4", "e"),
+    ("2", "s"),
+    ("T", "z", "enter"),
+)
+
+
+@pytest.mark.parametrize("screens", [UNKNOWN, in_campaign(MORE_UNKNOWN)], ids=["some screens", "all screens"])
+async def test_on_an_unknown_page_text_has_the_terminals_colours_and_ours_are_readable_on_dark_and_light(
+    demo_job, cache_directory, screens
+):
+    severities = {COLOURS[name].either for name in ("error", "warning", "worse")}
+    coloured, hard = {}, {}
+    async with running(demo_job, cache_directory, WIDE, look=Look()) as (app, pilot):
+        for keys in screens:
+            await pilot.press(*keys)
+            for text, style, _ in (segment for strip in painted(app) for segment in strip if segment.style):
+                fore, back = (None if part and part.is_default else part for part in (style.color, style.bgcolor))
+                if not back and fore and fore.name not in severities and any(map(str.isalnum, text)):
+                    coloured[keys, text.strip()] = style
+                if (fore or back) and (any(map(str.isalnum, text)) or (not back and "█" in text)):
+                    for terminal in (DARK, LIGHT):
+                        of = fore.get_truecolor(terminal) if fore else terminal.foreground_color
+                        on = back.get_truecolor(terminal, foreground=False) if back else terminal.background_color
+                        if contrast(tuple(of), tuple(on)) < 2.8:
+                            hard[keys, text.strip()] = style
+            await pilot.press("escape")
+    assert not coloured and not hard
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     ("look", "theme", "terminals", "screens"),
     [
-        pytest.param(Look(), "textual-dark", (DARK,), (*TABLES, *CHARTS), id="dark"),
+        pytest.param(Look(is_page_light=False), None, (DARK,), (*TABLES, *CHARTS), id="dark"),
         in_campaign(Look(light=True), None, (LIGHT,), (*TABLES, *CHARTS), id="light"),
         # The blocks of charts have the palette of the terminal's user.
         in_campaign(Look(few_colors=True, light=True), None, (LIGHT,), TABLES, id="16 on light"),
@@ -91,12 +126,14 @@ async def test_every_text_can_be_read(demo_job, cache_directory, look, theme, te
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(("look", "terminal"), [(Look(), DARK), (Look(light=True), LIGHT)], ids=["dark", "light"])
+@pytest.mark.parametrize(
+    ("look", "terminal"), [(Look(is_page_light=False), DARK), (Look(light=True), LIGHT)], ids=["dark", "light"]
+)
 async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_directory, look, terminal):
     async with running(demo_job, cache_directory, WIDE, "4", look=look) as (app, _):
         chart = app.screen.query_one("#chart")
         names = [name for name in CATEGORIES if name not in ("better", "worse", "idle", "nvtx")]
-        fills = {name: chart.get_component_rich_style(fill_class(name)).color.get_truecolor(terminal) for name in names}
+        fills = {name: chart.fill_style(name).color.get_truecolor(terminal) for name in names}
         page = chart.rich_style.bgcolor.get_truecolor(terminal, foreground=False)
         assert len(set(fills.values())) == len(names)
         assert all(contrast(tuple(fill), tuple(page)) >= 4.5 for fill in fills.values())
@@ -111,6 +148,27 @@ async def test_the_legend_of_the_overview_has_the_colours_of_its_bar(demo_job, c
         of_bar = {glyphs[text[0]]: style.color for text, style, _ in bar if text[:1] in glyphs}
         of_legend = {text[0]: style.color for text, style, _ in legend if text[:1] in glyphs.values()}
         assert of_bar == of_legend and len(set(map(str, of_legend.values()))) == 4
+
+
+async def test_a_chosen_theme_paints_its_page_and_is_remembered_whatever_the_terminal_says(demo_job, cache_directory):
+    remembered = []
+    look = Look(is_page_light=False, remember=remembered.append)
+
+    def pages() -> set[str]:
+        return {style.bgcolor.name for strip in painted(app) for _, style, _ in strip if style and style.bgcolor}
+
+    async with running(demo_job[:1], cache_directory, WIDE, look=look) as (app, pilot):
+        assert app.asks_page and "default" in pages()
+        for typed, page in (("theme light", "#ffffff"), ("theme dark", "#121212")):
+            await pilot.press("ctrl+p", *typed)
+            await pilot.press("enter")
+            app.page_is(page == "#121212")  # an answer that comes late, or when the program is continued
+            await pilot.pause()
+            assert page in pages() and "default" not in pages() and not app.asks_page
+        await pilot.press("ctrl+p", *"theme own")
+        await pilot.press("enter")
+        assert "default" in pages() and "#121212" not in pages() and app.asks_page
+    assert remembered == ["light", "dark", ""]
 
 
 @pytest.mark.parametrize("look", [Look(), Look(light=True)], ids=["as the terminal says", "light"])

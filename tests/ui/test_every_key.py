@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+from pathlib import Path
 from random import Random
 
 import pytest
 from campaign import SEED, cases
 from idle import until_repainted
-from jobs import NARROW, WIDE, running, tap
+from jobs import NARROW, WIDE, resize, running, tap
+from synthetic.demo import ServingJob, TrainingJob
+from synthetic.variants import empty_export
 
 from nsystui.ui import keys
 from nsystui.ui.screens.base import JobScreen
@@ -70,3 +74,30 @@ async def test_many_keys_at_once(two_ranks, cache, number, tmp_path, monkeypatch
             tap(app, *pressed)
             await until_repainted()
             assert not ended(app), pressed
+
+
+def server(directory: Path) -> list[Path]:
+    return ServingJob(ranks=2, steps=6, layers=1).write(directory)
+
+
+def empty(directory: Path) -> list[Path]:
+    return [empty_export(directory / "empty.sqlite")]
+
+
+def many(directory: Path) -> list[Path]:
+    return TrainingJob(ranks=8, steps=1, layers=1, gpu_metrics=False).write(directory)
+
+
+@pytest.mark.campaign
+@pytest.mark.findings
+@pytest.mark.parametrize("write", [server, empty, many])
+async def test_pairs_of_keys_on_every_tab_at_any_size(write, cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    random = Random(f"{SEED} {write.__name__}")
+    async with running(write(tmp_path), cache, WIDE) as (app, pilot):
+        for tab in TABS:
+            await resize(pilot, *random.choice([(1, 1), (2, 40), (500, 3), (500, 200), NARROW, WIDE]))
+            for pair in random.sample(list(product(EVERY_KEY, repeat=2)), cases(12)):
+                tap(app, "escape", "escape", tab, *pair)
+                await until_repainted()
+                assert not ended(app), (tab, pair)

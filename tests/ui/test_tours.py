@@ -19,7 +19,7 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
-from jobs import WIDE, painted, resize, shown
+from jobs import DARK, WIDE, painted, resize, shown
 from synthetic.demo import ServingJob
 from synthetic.variants import empty_export
 from test_nccl_log_screen import log_text
@@ -106,14 +106,14 @@ def program(request, demo_job, written_once, columns, tmp_path):
         case "light":
             return NsystuiApp(files(*demo_job[:1]), Look(light=True, few_colors=True))
         case "server":
-            return NsystuiApp(files(*written_once("server", ServingJob(ranks=1, steps=24, layers=2).write)))
+            return NsystuiApp(files(*written_once("server", ServingJob(ranks=1, steps=24, layers=2).write)), DARK)
         case "empty":
-            return NsystuiApp(files(empty_export(tmp_path / "empty.sqlite")))
+            return NsystuiApp(files(empty_export(tmp_path / "empty.sqlite")), DARK)
         case "comparison":
-            return DiffApp([files(*demo_job[:2]), files(*demo_job[2:])], halves, ComparisonOptions(), Look())
+            return DiffApp([files(*demo_job[:2]), files(*demo_job[2:])], halves, ComparisonOptions(), DARK)
         case "NCCL log":
-            return LogApp(JobSource((), logs=(str(log_of(tmp_path)),)))
-    return NsystuiApp(files(*demo_job))
+            return LogApp(JobSource((), logs=(str(log_of(tmp_path)),)), DARK)
+    return NsystuiApp(files(*demo_job), DARK)
 
 
 WITH_FINDINGS = {"overview", "empty"}

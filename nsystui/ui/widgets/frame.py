@@ -292,7 +292,6 @@ class KeyLine(TextLine):
     KeyLine > .key-line--key { text-style: bold; }
     KeyLine > .key-line--label { color: $foreground 75%; }
     KeyLine > .key-line--notice { text-style: bold; color: $text-warning; }
-    KeyLine:ansi > .key-line--notice { color: $foreground; }
     """
 
     ALWAYS = ("ctrl+p", "?")

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.color import Color, blend_rgb
+from rich.color_triplet import ColorTriplet
 from rich.style import Style
 from textual.message import Message
 
 from nsystui.ui.widgets.plots import BLOCKS, time_axis
 from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart
-from nsystui.ui.widgets.window import fill_class
 
 # -- events with names ------------------------------------------------------------------------------------------------
 
@@ -263,16 +263,18 @@ class LaneChart(TimeChart):
         plain = self.rich_style
         if not cell.category:
             return plain + REVERSE if cell.is_cursor else plain
-        style = self.get_component_rich_style(fill_class(cell.category))
+        style = self.fill_style(cell.category)
         found = Style(bold=True, underline=True) if cell.is_marked else Style()
         if not self.has_colours:
             return style + found + (REVERSE if cell.is_filled != cell.is_cursor else Style())
+        is_unknown = plain.color == plain.bgcolor  # whether the page is dark or light
         if cell.is_cursor:
-            return Style(color=plain.bgcolor, bgcolor=plain.color) + found
+            return (plain + REVERSE if is_unknown else Style(color=plain.bgcolor, bgcolor=plain.color)) + found
         assert style.color is not None and plain.bgcolor is not None and plain.color is not None
         page, ink = plain.bgcolor.get_truecolor(), plain.color.get_truecolor()
         colour = style.color.get_truecolor()
         if cell.category == "nvtx":  # a page of ranges would be a white wall
+            ink = ColorTriplet(32, 32, 32) if is_unknown else ink
             colour = blend_rgb(page, ink, (_RANGE, _SECOND_RANGE, _THIN_RANGE)[cell.shade])
         elif cell.shade:
             colour = blend_rgb(ink, colour, _SHADE)  # towards the ink: names stay readable on it
@@ -280,6 +282,8 @@ class LaneChart(TimeChart):
             colour = blend_rgb(page, colour, _DIM)
         if not cell.is_filled:
             return Style(color=Color.from_triplet(colour), bgcolor=plain.bgcolor) + found
+        if cell.has_gap and is_unknown:
+            return Style(color=Color.from_triplet(colour), bgcolor=plain.bgcolor) + REVERSE + found
         is_light = (cell.category == "nvtx" or cell.is_dim) and not cell.has_gap
         return Style(color=plain.color if is_light else plain.bgcolor, bgcolor=Color.from_triplet(colour)) + found
 

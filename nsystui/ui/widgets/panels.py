@@ -14,7 +14,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from nsystui.base.text import fit, safe_text, shorten, width_of
-from nsystui.ui.widgets.window import CategoryWidget, category_class, fill_class
+from nsystui.ui.widgets.window import CategoryWidget
 
 Part = tuple[str, str]
 """Words and what they are: a category (``"nccl"``), ``"bold"``, ``"dim"``, or nothing.
@@ -58,7 +58,6 @@ class PartLines(CategoryWidget):
     PartLines { height: auto; }
     PartLines > .part-lines--bold { text-style: bold; color: $foreground; }
     PartLines > .part-lines--dim { color: $foreground 75%; }
-    PartLines:ansi > .part-lines--dim { color: $foreground; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
@@ -110,7 +109,7 @@ class PartLines(CategoryWidget):
         if style in _OWN:
             return self.get_component_rich_style(f"part-lines--{style}")
         is_words = any(character.isalnum() for character in text)
-        return self.get_component_rich_style(category_class(style) if is_words else fill_class(style))
+        return self.words_style(style) if is_words else self.fill_style(style)
 
 
 _MOST_LINES = 4
@@ -123,7 +122,6 @@ class NoteLines(Widget):
 
     DEFAULT_CSS = """
     NoteLines { height: auto; color: $foreground 75%; }
-    NoteLines:ansi { color: $foreground; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
@@ -204,7 +202,7 @@ class SidePanel(CategoryWidget, PlainLines):
         strip = super().render_line(y)
         if self.category is None:
             return strip
-        style, of_bars = self.line_style(y), self.get_component_rich_style(fill_class(self.category))
+        style, of_bars = self.line_style(y), self.fill_style(self.category)
         pieces = enumerate(_BLOCKS.split(strip.text))
         return Strip(
             [Segment(text, of_bars if number % 2 else style) for number, text in pieces if text], self.size.width

@@ -58,10 +58,8 @@ class LinePrompt(Widget):
     LinePrompt { layer: prompt; dock: bottom; height: auto; visibility: hidden; background: $background; }
     LinePrompt.-open { visibility: visible; }
     LinePrompt > .line-prompt--message { display: none; height: auto; color: $text-error; }
-    LinePrompt:ansi > .line-prompt--message { color: ansi_red; }
     LinePrompt.-failed > .line-prompt--message { display: block; }
     LinePrompt.-understood > .line-prompt--message { display: block; color: $foreground; }
-    LinePrompt.-understood:ansi > .line-prompt--message { color: ansi_default; }
     LinePrompt > Horizontal { height: 1; }
     LinePrompt .line-prompt--label { width: auto; text-style: bold; }
     LinePrompt Input { width: 1fr; height: 1; border: none; padding: 0; background: $background; }

@@ -16,7 +16,6 @@ from nsystui.base.text import fit, safe_text, width_of
 from nsystui.ui.widgets.plots import NO_DATA, blocks, tick_line, time_axis
 from nsystui.ui.widgets.stacks import SHADE_LEVELS, Cell, Stack, dominant, half_cells, shade_blocks, shades, stack_cells
 from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart, Words
-from nsystui.ui.widgets.window import category_class, fill_class
 
 # -- shares as blocks -------------------------------------------------------------------------------------------------
 
@@ -287,7 +286,7 @@ class StripChart(TimeChart):
             return ((" " * self.label_width, plain),)
         category, words = shown.notes[part - 1]
         swatch = SHADES.get(category, "█") if self._is_plain else "█"
-        style = self.get_component_rich_style(category_class(category))
+        style = self.words_style(category)
         return ((f" {swatch}", self._fill(category)), (fit(f" {safe_text(words)}", self.label_width - 2), style))
 
     def row_value(self, lane: int, part: int) -> str:
@@ -356,7 +355,7 @@ class StripChart(TimeChart):
 
     def _fill_color(self, name: str) -> Style:
         category, _, level = name.partition(":")
-        style = self.get_component_rich_style(fill_class(category))
+        style = self.fill_style(category)
         if not level or style.color is None or style.bgcolor is None or style.color.triplet is None:
             return style
         ground = style.bgcolor.triplet or style.color.triplet

@@ -71,7 +71,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     DEFAULT_CSS = """
     TimeChart { height: 1fr; }
     TimeChart > .time-chart--axis { color: $foreground 75%; }
-    TimeChart:ansi > .time-chart--axis { color: $foreground; }
     TimeChart > .time-chart--current { text-style: bold; }
     """
 

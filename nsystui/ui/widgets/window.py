@@ -1,9 +1,6 @@
 """Which rows of a long list are in sight: arithmetic without a screen.
 
-The colours of meanings as styles of widgets.
-
-A widget that draws categories is a ``CategoryWidget``; ``category_class("nccl")`` is then a component class to ask a
-style for.
+A widget that draws categories is a ``CategoryWidget``.
 """
 
 from __future__ import annotations
@@ -11,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rich.style import Style
-from textual.css.styles import RenderStyles
-from textual.dom import DOMNode
 from textual.widget import Widget
 
-from nsystui.base.drawing import CATEGORIES, COLOURS
+from nsystui.ui.page import category_style
 
 
 @dataclass
@@ -70,63 +65,17 @@ class RowWindow:
         return self.top != before
 
 
-_BOLD = frozenset({"error", "worse"})
-"""Bold, so that the terminal's own red is readable on dark and on light."""
-
 SEVERITIES = frozenset({"error", "warning"})
 
 
-def category_class(name: str) -> str:
-    """The component class that colours the words of category ``name``."""
-    return f"category--{name}"
-
-
-def fill_class(name: str) -> str:
-    """The component class that colours the bars and swatches of category ``name``."""
-    return f"fill--{name}"
-
-
-def _of_theme(colour: str | int) -> str:
-    return colour if isinstance(colour, str) else f"$foreground {colour}%"
-
-
-def _css() -> str:
-    """CSS that colours every category inside a `CategoryWidget`."""
-    rules = []
-    for name, colour in COLOURS.items():
-        weight = " text-style: bold;" if name in _BOLD else ""
-        for kind, ansi in (
-            (category_class(name) + " {" + weight, colour.ansi_words),
-            (fill_class(name) + " {", colour.ansi),
-        ):
-            rules.append(f"CategoryWidget > .{kind} color: {_of_theme(colour.dark)}; }}")
-            rules.append(f"CategoryWidget:light > .{kind} color: {_of_theme(colour.light)}; }}")
-            rules.append(f"CategoryWidget:ansi > .{kind} color: {ansi}; }}")
-    return "\n".join(rules)
-
-
-_CLASSES = frozenset(kind(name) for name in CATEGORIES for kind in (category_class, fill_class))
-
-
 class CategoryWidget(Widget):
-    """A widget that draws categories.
+    """A widget that draws categories."""
 
-    Textual makes the styles of all ``COMPONENT_CLASSES`` whenever those of the widget change; of categories a widget
-    draws few, and theirs are made when they are asked for.
-    """
-
-    DEFAULT_CSS = _css()
+    def words_style(self, category: str) -> Style:
+        """The style of words about a category."""
+        return self.rich_style + category_style(self.app.theme, category, is_fill=False)
 
     def fill_style(self, category: str) -> Style:
         """The style of blocks of a category, or of one before another: ``compute/nccl``."""
-        before, *behind = (self.get_component_rich_style(fill_class(name)) for name in category.split("/"))
-        return before + Style(bgcolor=behind[0].color) if behind else before
-
-    def get_component_styles(self, *names: str) -> RenderStyles:
-        """Make the styles of a category when they are asked for."""
-        for name in _CLASSES.intersection(names).difference(self._component_styles):
-            part = DOMNode(classes=name)
-            part._attach(self)
-            self.app.stylesheet.apply(part)
-            self._component_styles[name] = part.styles
-        return super().get_component_styles(*names)
+        before, *behind = (category_style(self.app.theme, name, is_fill=True) for name in category.split("/"))
+        return self.rich_style + before + (Style(bgcolor=behind[0].color) if behind else Style())

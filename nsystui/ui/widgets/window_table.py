@@ -26,7 +26,7 @@ from nsystui.base.text import shorten, width_of
 from nsystui.ui.widgets.pages import PageCache, same_row
 from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
-from nsystui.ui.widgets.window import SEVERITIES, CategoryWidget, RowWindow, category_class, fill_class
+from nsystui.ui.widgets.window import SEVERITIES, CategoryWidget, RowWindow
 
 _PRESSED = Style(reverse=True)
 """A letter that can be pressed."""
@@ -136,7 +136,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     WindowTable > .window-table--title { text-style: bold; color: $foreground; }
     WindowTable > .window-table--empty { color: $foreground 75%; }
     WindowTable > .window-table--bar { color: $foreground 60%; }
-    WindowTable:ansi > .window-table--bar { color: $foreground; }
     """
 
     cursor_row: reactive[int] = reactive(0, repaint=False, init=False)
@@ -576,10 +575,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         category = self.row_style(values) if values is not None and self.row_style is not None else None
         categories = self.cell_styles(values) if values is not None and self.cell_styles is not None else {}
         of_bar = category or self.bar_category
-        name = self._style(category_class(category)) if category and category not in SEVERITIES else self.rich_style
-        bar = self._style(fill_class(of_bar) if of_bar else "window-table--bar")
+        name = self.words_style(category) if category and category not in SEVERITIES else self.rich_style
+        bar = self.fill_style(of_bar) if of_bar else self._style("window-table--bar")
         pieces = {PieceKind.NAME: name, PieceKind.BAR: bar, PieceKind.OTHER: self.rich_style}
-        return pieces, {key: self._style(category_class(found)) for key, found in categories.items()}
+        return pieces, {key: self.words_style(found) for key, found in categories.items()}
 
     def _message_line(self, y: int, width: int) -> Strip:
         """Line ``y`` of the words that stand where rows would be."""
