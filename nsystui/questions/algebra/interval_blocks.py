@@ -176,7 +176,8 @@ NO_BLOCKS = IntervalBlocks(np.empty(0, np.int64), np.empty(0, np.int64), ())
 def blocks_of(intervals: Intervals) -> IntervalBlocks:
     """Plain intervals as blocks."""
     builder = BlockBuilder()
-    builder.append(intervals)
+    for first in range(0, len(intervals), _PENDING):
+        builder.append(Intervals(intervals.starts[first : first + _PENDING], intervals.ends[first : first + _PENDING]))
     return builder.blocks()
 
 

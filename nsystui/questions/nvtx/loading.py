@@ -46,7 +46,9 @@ START_END_TYPES = (60, 71)
 
 _CALL_TABLES = (tables.api_calls, tables.api_backtraces)
 _GPU_TABLES_OF_NSYS = (tables.kernels, tables.memory_ops)
-_SLICE_CALLS = 1 << 19
+_SLICE_CALLS = 1 << 17, 1 << 19
+_CALL = 160
+"""The fewest and most calls of a slice, and the bytes that each takes with its GPU operation."""
 
 
 @dataclass
@@ -289,7 +291,8 @@ def _launch_parts(
     ((count, first, last),) = session.rows(sa.select(sa.func.count(), sa.func.min(ids), sa.func.max(ids)))
     first, last = first or 0, last or 0
     # The ids count up with the calls: a slice of them lies in few row groups of every table.
-    width = -(-(last - first + 1) // max(count // _SLICE_CALLS, 1))
+    least, most = _SLICE_CALLS
+    width = -(-(last - first + 1) // max(count // max(min(session.limits.rows_at_once(_CALL), most), least), 1))
     keys = ("process", "correlation_id", "start", "end")
     for start in range(first, last + 1, width):
 

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import Unit
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.exports.metadata import pid_of, process_of, tid_of
@@ -313,10 +314,12 @@ def _calls_of(session: Session, report: Report, kind: EventKind, table: sa.Table
     ).where(columns.report == report.index, columns.start.is_not(None), columns.thread.is_not(None))
     rows = coded_arrays(session.part([report.index]), query, _CALL_TYPES, {"name": texts})
     order = np.lexsort((rows["start"], rows["thread"]))
-    rows = {key: values[order] for key, values in rows.items()}
+    rows = {key: rows.pop(key)[order] for key in list(rows)}
+    del order
+    give_back()  # the batches that were read, and the columns in another order
     threads, firsts = np.unique(rows["thread"], return_index=True)
     found, names = {}, tuple(texts.texts)
-    for thread, (first, last) in zip(threads.tolist(), pairwise([*firsts, len(order)]), strict=True):
+    for thread, (first, last) in zip(threads.tolist(), pairwise([*firsts, len(rows["row"])]), strict=True):
         own = {key: values[first:last] for key, values in rows.items()}
         times = own["start"] + report.clock_offset, own["end"] + report.clock_offset
         found[thread] = _thread_events(kind, names, times, own["name"].astype(np.int32), own["row"], report)
