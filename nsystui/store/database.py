@@ -43,9 +43,7 @@ class Limits:
 
     @property
     def database(self) -> int:
-        """Memory of DuckDB, bytes: five eighths, or less if the program itself leaves less. The rest is for
-        the program and for the rows of `rows_at_once`.
-        """
+        """Memory of DuckDB, bytes. The rest is for the program itself and for the rows of `rows_at_once`."""
         return min(self.memory * 5 // 8, max(self.memory - _PROGRAM, _PROGRAM) - _LEAST_OUTSIDE)
 
     def rows_at_once(self, size: int) -> int:

@@ -109,7 +109,7 @@ def test_the_dearest_questions_on_a_million_kernels_stay_within_the_least_memory
     path = synthetic.benchmark_export(tmp_path / "million.sqlite", kernels=1_000_000)
     environ = {**os.environ, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
     report = ("report", "--force", "-o", str(tmp_path / "report.html"), str(path))
-    for words in (report, ("diff", str(path), "--", str(path)), ("streams", str(path))):
+    for words in (report, ("diff", str(path), "--", str(path)), ("timeline", "--all-lanes", str(path))):
         run = measure(nsystui(*words, "--memory-limit", "320M"), environ)
         assert run.status == 0, words
         assert run.peak <= (320 << 20) * 1.1, f"{words[0]}: {run.megabytes} MB"

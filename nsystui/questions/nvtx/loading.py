@@ -20,6 +20,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.projection import LaunchCalls
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind
@@ -86,10 +87,16 @@ def coded_arrays(
     """
     batches = []
     for batch in session.array_batches(query):
-        batches.append({**batch, **{key: numbers.coded(batch[key]) for key, numbers in texts.items()}})
+        coded = {key: numbers.coded(batch[key]) for key, numbers in texts.items()}
+        batches.append({key: coded.get(key, batch[key]).astype(kind) for key, kind in types.items()})
     if not batches:
         return {key: np.empty(0, kind) for key, kind in types.items()}
-    return {key: np.concatenate([batch.pop(key) for batch in batches]) for key in types}
+    columns = {}
+    for key in types:
+        columns[key] = np.concatenate([batch.pop(key) for batch in batches])
+        if len(batches) > 1:
+            give_back()
+    return columns
 
 
 @dataclass(frozen=True, eq=False)
