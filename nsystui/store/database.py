@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,9 @@ SMALLEST_MEMORY = 320 << 20
 """The least memory to work with, bytes: DuckDB's part of it holds a chunk that is packed, and a query."""
 _PROGRAM = 150 << 20
 """What Python and the libraries take."""
-_LEAST_ROWS = 1 << 14
+_LEAST_OUTSIDE, _LEAST_ROWS = 10 << 20, 1 << 14
+_THREAD = 100 << 20
+"""Memory of DuckDB for each of its threads: two need 200 MB to sort a million rows of a trace."""
 
 # What one chunk takes while it is packed, with the strings of a usual export: 55 to 65 MB were measured.
 _CHUNK_MEMORY = 80 << 20
@@ -42,7 +44,7 @@ class Limits:
     @property
     def database(self) -> int:
         """Memory of DuckDB, bytes. The rest is for the program itself and for the rows of `rows_at_once`."""
-        return self.memory * 5 // 8
+        return min(self.memory * 5 // 8, max(self.memory - _PROGRAM, _PROGRAM) - _LEAST_OUTSIDE)
 
     def rows_at_once(self, size: int) -> int:
         """How many rows fit into memory outside DuckDB, where each takes ``size`` bytes with all that is made of it."""
@@ -69,7 +71,7 @@ class Limits:
 
         One thread, as the packers bring their own.
         """
-        return Limits(1, self.memory // 2)
+        return Limits(1, self.database * 4 // 5)
 
     @property
     def chunks(self) -> int:
@@ -108,7 +110,7 @@ def connect(limits: Limits, spill: Path | None = None) -> duckdb.DuckDBPyConnect
     connection = duckdb.connect(
         ":memory:",
         config={
-            "threads": limits.threads,
+            "threads": max(min(limits.threads, limits.database // _THREAD), 1),
             "memory_limit": memory_setting(limits.database),
             "temp_directory": "" if spill is None else str(spill),
             "autoinstall_known_extensions": False,
@@ -118,8 +120,7 @@ def connect(limits: Limits, spill: Path | None = None) -> duckdb.DuckDBPyConnect
         },
     )
     keep_metadata(connection, True)
-    with suppress(duckdb.CatalogException):  # DuckDB before 2 has none; eight are meant for files that are far away
-        connection.execute("SET async_threads = 1")
+    connection.execute("SET async_threads = 1")  # the usual eight are meant for files that are far away
     return connection
 
 

@@ -12,6 +12,7 @@ import program
 import pytest
 import synthetic
 from bench.measuring import Run, measure, nsystui
+from campaign import cases
 
 from nsystui.questions.timeline import lanes
 
@@ -118,3 +119,15 @@ def test_long_names_of_many_kernels_fit_into_the_usual_memory(tmp_path, command)
             export.api(main, start, start + 5, "cudaLaunchKernel_v7000", number + 1)
             export.kernel(process, 0, 7, start + 10, start + 60, name=name, correlation_id=number + 1)
     assert program.answered(command, path, "--top", "3").out
+
+
+@pytest.mark.campaign
+def test_the_dearest_questions_stay_within_the_least_memory(tmp_path):
+    """With a third of a million kernels; ``NSYSTUI_CAMPAIGN=1:3`` tries a million."""
+    path = synthetic.benchmark_export(tmp_path / "large.sqlite", kernels=cases(333_333))
+    environ = {**os.environ, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
+    report = ("report", "--force", "-o", str(tmp_path / "report.html"), str(path))
+    for words in (report, ("diff", str(path), "--", str(path)), ("timeline", "--all-lanes", str(path))):
+        run = measure(nsystui(*words, "--memory-limit", "320M"), environ)
+        assert run.status == 0, words
+        assert run.peak <= (320 << 20) * 1.1, f"{words[0]}: {run.megabytes} MB"

@@ -103,7 +103,7 @@ class TestShares:
             on_packing(lambda packer: seen.append(memory_of(packer.connection)))
             session.add(export)
             assert len(session.rows(NAMES)) == 200
-            assert seen == [memory_of(session.database)] == [200 * MB]
+            assert seen == [memory_of(session.database)] == [160 * MB]
 
     @pytest.mark.campaign
     @pytest.mark.parametrize(("limits", "most"), [(Limits(1), 1), (Limits(2), 2), (Limits(4, SMALLEST_MEMORY), 1)])

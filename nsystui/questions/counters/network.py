@@ -348,7 +348,7 @@ def _groups(job: OpenJob, selection: Selection) -> Iterator[tuple[Any, Any]]:
     kernels = kernels.assign(
         host=[hosts[report] for report in kernels["report"]], bucket=bucket_numbers(kernels["message_size"])
     )
-    for key, group in kernels.groupby(["collective", "bucket"], sort=True, dropna=False):
+    for key, group in kernels.groupby(["collective", "bucket"], sort=True, observed=True, dropna=False):
         durations = (group["end"] - group["start"]).to_numpy(np.int64)
         yield key, group.assign(is_slow=durations >= np.quantile(durations, _SLOW))
 

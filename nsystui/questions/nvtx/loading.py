@@ -20,6 +20,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection
 from nsystui.questions.algebra.projection import LaunchCalls
 from nsystui.questions.events.kinds import KIND_TABLES, EventKind
@@ -46,7 +47,9 @@ START_END_TYPES = (60, 71)
 
 _CALL_TABLES = (tables.api_calls, tables.api_backtraces)
 _GPU_TABLES_OF_NSYS = (tables.kernels, tables.memory_ops)
-_SLICE_CALLS = 1 << 19
+_SLICE_CALLS = 1 << 17, 1 << 19
+_CALL = 160
+"""The fewest and most calls of a slice, and the bytes that each takes with its GPU operation."""
 
 
 @dataclass
@@ -84,10 +87,16 @@ def coded_arrays(
     """
     batches = []
     for batch in session.array_batches(query):
-        batches.append({**batch, **{key: numbers.coded(batch[key]) for key, numbers in texts.items()}})
+        coded = {key: numbers.coded(batch[key]) for key, numbers in texts.items()}
+        batches.append({key: coded.get(key, batch[key]).astype(kind) for key, kind in types.items()})
     if not batches:
         return {key: np.empty(0, kind) for key, kind in types.items()}
-    return {key: np.concatenate([batch.pop(key) for batch in batches]) for key in types}
+    columns = {}
+    for key in types:
+        columns[key] = np.concatenate([batch.pop(key) for batch in batches])
+        if len(batches) > 1:
+            give_back()
+    return columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,7 +298,8 @@ def _launch_parts(
     ((count, first, last),) = session.rows(sa.select(sa.func.count(), sa.func.min(ids), sa.func.max(ids)))
     first, last = first or 0, last or 0
     # The ids count up with the calls: a slice of them lies in few row groups of every table.
-    width = -(-(last - first + 1) // max(count // _SLICE_CALLS, 1))
+    least, most = _SLICE_CALLS
+    width = -(-(last - first + 1) // max(count // max(min(session.limits.rows_at_once(_CALL), most), least), 1))
     keys = ("process", "correlation_id", "start", "end")
     for start in range(first, last + 1, width):
 

@@ -18,11 +18,12 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.answer import Unit
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.exports.metadata import pid_of, process_of, tid_of
-from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
-from nsystui.questions.algebra.intervals import Times, union
+from nsystui.questions.algebra.interval_blocks import IntervalBlocks, union_blocks
+from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.events.kinds import KIND_TABLES, RUNTIMES, EventKind
 from nsystui.questions.gpu.device_time import STREAM_KEYS, BusyParts, busy_parts, of_arrays, to_arrays
 from nsystui.questions.nvtx.chains import PUSH_POP
@@ -275,7 +276,7 @@ def _thread_events(
     report: Report,
 ) -> ThreadEvents:
     start, end = times
-    blocks = blocks_of(union(start, end))
+    blocks = union_blocks(start, end)
     work = LaneWork(((_category(kind), blocks),), (blocks,), recorded(report))
     return ThreadEvents(kind, names, start, end, name, row, work, bool((start[1:] >= end[:-1]).all()))
 
@@ -313,12 +314,16 @@ def _calls_of(session: Session, report: Report, kind: EventKind, table: sa.Table
     ).where(columns.report == report.index, columns.start.is_not(None), columns.thread.is_not(None))
     rows = coded_arrays(session.part([report.index]), query, _CALL_TYPES, {"name": texts})
     order = np.lexsort((rows["start"], rows["thread"]))
-    rows = {key: values[order] for key, values in rows.items()}
+    rows = {key: rows.pop(key)[order] for key in list(rows)}
+    del order
+    rows["start"] += report.clock_offset
+    rows["end"] += report.clock_offset
+    give_back()
     threads, firsts = np.unique(rows["thread"], return_index=True)
     found, names = {}, tuple(texts.texts)
-    for thread, (first, last) in zip(threads.tolist(), pairwise([*firsts, len(order)]), strict=True):
+    for thread, (first, last) in zip(threads.tolist(), pairwise([*firsts, len(rows["row"])]), strict=True):
         own = {key: values[first:last] for key, values in rows.items()}
-        times = own["start"] + report.clock_offset, own["end"] + report.clock_offset
+        times = own["start"], own["end"]
         found[thread] = _thread_events(kind, names, times, own["name"].astype(np.int32), own["row"], report)
     return found
 
