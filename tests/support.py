@@ -12,6 +12,10 @@ from typing import Any, Final
 
 import pytest
 
+from nsystui.base.answer import iter_rows, record
+from nsystui.base.selection import Selection
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.stats import report_of
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
@@ -79,6 +83,17 @@ def session_over(*paths: Path) -> Session:
     for path in paths:
         session.add(path)
     return session
+
+
+def records(answer: Any) -> list[dict[str, Any]]:
+    """Return the rows of an answer, each as a dictionary by the keys of the columns."""
+    return [record(answer.columns, row) for row in iter_rows(answer)]
+
+
+def asked_of_stats(session: Session, text: str, selection: Selection | None = None) -> Any:
+    """Return the answer of a report of ``nsys stats``, which is named with its options."""
+    report, options = report_of(text)
+    return report.ask(OpenJob(session), selection or Selection(), options)
 
 
 def native(path: Path, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

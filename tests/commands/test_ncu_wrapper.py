@@ -133,10 +133,6 @@ def test_a_job_whose_launcher_is_not_recorded_asks_for_it(run, refused, tmp_path
     assert "-o" not in words_of(run("ncu", path).out.splitlines()[1])
 
 
-def test_a_script_goes_to_no_table(refused, demo_job):
-    assert "--wrapper" in refused("ncu", demo_job[0], "--wrapper", "--format", "csv")
-
-
 @pytest.mark.parametrize(
     ("ranks", "launcher"),
     [

@@ -18,11 +18,6 @@ def test_no_command_imports_textual(demo_job):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("words", [("--over-time", "--bins", "0"), ("--bins", "5")])
-def test_gpu_refuses_bins_that_mean_nothing(refused, demo_job, words):
-    assert "--bins" in refused("gpu", demo_job[0], *words)
-
-
 def test_info_never_shows_the_environment(run, demo_job):
     for show in ("reports", "contents", "diagnostics"):
         done = run("info", *demo_job, "--show", show, "--format", "json")

@@ -273,12 +273,6 @@ def test_a_name_that_cannot_be_is_told(refused, tmp_path, name, words):
     assert list(tmp_path.iterdir()) == [export]
 
 
-def test_flags_that_make_no_sense_are_told_before_the_work(refused, demo_job, tmp_path):
-    for words in (("--top", "0"), ("--set", "nonsense=1"), ("--ranks", "77"), ("--step-range", "(")):
-        assert refused("report", demo_job[0], *words, "-o", tmp_path / "r.html").startswith("nsystui: ")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.campaign
 def test_a_baseline_makes_it_a_comparison(run, report, records, tmp_path):
     before, after = (

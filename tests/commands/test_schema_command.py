@@ -52,10 +52,6 @@ def test_the_schema_shows_how_the_window_of_a_row_is_selected(run):
     assert "start_ns" in run("schema", "triage").json["items"]["description"]
 
 
-def test_what_is_no_question_is_said(refused):
-    assert "moon" in refused("schema", "moon")
-
-
 @pytest.mark.campaign
 def test_json_parquet_and_frames_have_the_same_keys(run, job_files, tmp_path):
     required = run("schema", "kernels").json["items"]["required"]

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import sqlalchemy as sa
 import synthetic
-from support import edit, native, session_over
+from support import edit, native, records, session_over
 from synthetic import ExportWriter
 
 from nsystui.base.errors import UsageError
@@ -28,11 +28,6 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 EVERYTHING = Selection()
-
-
-def records(answer: Any) -> list[dict[str, Any]]:
-    keys = [column.key for column in answer.columns]
-    return [dict(zip(keys, row, strict=True)) for row in answer.page(0, len(answer))]
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,12 @@ import io
 from contextlib import closing
 
 import pytest
-from support import edit, session_over
+from support import asked_of_stats, edit, session_over
 from synthetic import ExportWriter, all_tables_export, empty_export, simulation_export
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
 from nsystui.output.formats import write
-from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import absent_note, missing_note
 from nsystui.questions.stats import report_of
 from nsystui.store import tables
@@ -31,14 +30,9 @@ HERE = (
 STATISTICS = "Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns)"
 
 
-def ask(session: Session, report: str, selection: Selection | None = None):
-    asked, options = report_of(report)
-    return asked.ask(OpenJob(session), selection or Selection(), options)
-
-
 def csv(session: Session, report: str, selection: Selection | None = None) -> str:
     printed = io.StringIO()
-    write(ask(session, report, selection), "csv", printed)
+    write(asked_of_stats(session, report, selection), "csv", printed)
     return printed.getvalue()
 
 
@@ -64,7 +58,7 @@ class TestUnifiedMemory:
         session = opened(tmp_path / "many.sqlite")
         assert [line.split(",")[0] for line in body(session, "um_sum")] == [f"0x{0x1000 * n:X}" for n in range(10)]
         assert [line.split(",")[0] for line in body(session, "um_sum:rows=2")] == ["0x0", "0x1000"]
-        assert (len(body(session, "um_sum:rows=100")), ask(session, "um_sum:rows=2").total) == (12, 12)
+        assert (len(body(session, "um_sum:rows=100")), asked_of_stats(session, "um_sum:rows=2").total) == (12, 12)
 
     def test_faults_without_migrations_come_last_and_migrations_without_faults_count_too(self, opened, tmp_path):
         with ExportWriter(tmp_path / "apart.sqlite") as export:
@@ -107,7 +101,7 @@ class TestUnifiedMemory:
             session = opened(path)
             for report in ("um_total_sum", "um_sum"):
                 assert body(session, report) == [], table
-                assert len(ask(session, report).notes) == 1, table
+                assert len(asked_of_stats(session, report).notes) == 1, table
 
     def test_cpu_faults_of_an_older_export_have_no_place_and_equal_counts_come_as_it_has_them(self, opened, tmp_path):
         with ExportWriter(tmp_path / "old.sqlite", "3.7.2") as export:
@@ -209,13 +203,13 @@ def test_reports_without_tables_say_what_to_record_and_empty_tables_need_no_note
     none = opened(empty_export(tmp_path / "none.sqlite"))
     empty = opened(all_tables_export(tmp_path / "all.sqlite", "3.7.2"))
     for report in HERE:
-        answer = ask(none, report)
+        answer = asked_of_stats(none, report)
         assert (len(answer), answer.total) == (0, 0), report
         needed = [canonical.BY_NAME[name].what for group in report_of(report)[0].needs for name in group]
         assert [note.partition(" in this export: record with `nsys profile")[0] for note in answer.notes] == [
             f"no {what}" for what in needed
         ], report
-        assert ask(empty, report).notes == (), report
+        assert asked_of_stats(empty, report).notes == (), report
     assert body(empty, "um_total_sum") == [",,0,,,"]
 
 

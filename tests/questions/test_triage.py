@@ -10,27 +10,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import campaign
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import rare_illnesses
 from synthetic.demo import TrainingJob
 from synthetic.illnesses import one_gpu
-from triaging import finding, ids, job_of, judged, told
+from synthetic.writing.writer import PAGEABLE, PINNED
+from triaging import finding, ids, job_of, judged, told, triaged
 
-from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import command_parser
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import merge, union
-from nsystui.questions.host.causes import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
+from nsystui.questions.host.causes import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, PROFILER, SYNCHRONISING, kind_of
+from nsystui.questions.host.gaps import gaps_list, gaps_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import views_of
 from nsystui.questions.triage.case import at_least, below
-from nsystui.questions.triage.finding import DIAGNOSTICS, Door, NotChecked
+from nsystui.questions.triage.finding import DIAGNOSTICS, Door, NotChecked, Severity
 from nsystui.questions.triage.rules import rules as all_rules
 from nsystui.questions.triage.run import Triage, triage
-from nsystui.questions.triage.thresholds import Thresholds
 
 MS = 1_000_000
 STEPS, STALL, SLOW = 12, 150, 1.25
@@ -169,13 +171,55 @@ def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_
     assert "no luck" in failed.why
 
 
-@pytest.mark.parametrize(("setting", "words"), [
-    *((wrong, "--set") for wrong in ("nothing=1", "gap_ms", "gap_ms=x", "gap_ms=-1", "gap_ms=nan", "=3")),
-    *((near, r"there is no threshold .*: did you mean gap_ms\?$") for near in ("gap_sm=1", "gap-ms=1", "GAP_MS=1")),
-])  # fmt: skip
-def test_a_wrong_threshold_is_one_clear_line_with_the_one_that_was_meant(setting, words):
-    with pytest.raises(UsageError, match=words):
-        Thresholds().changed([setting])
+def slivers(path: Path) -> Path:
+    """Three gaps of 10 ms between kernels of 10 ms; nsys works for 0.1 ms twice in the first, in all of the second."""
+    with one_gpu(path) as gpu:
+        first, second, *_ = (start + 10 * MS for start in gpu.rounds(4, 20 * MS, 10 * MS))
+        for start, end in ((first + 3 * MS, 100_000), (first + 6 * MS, 100_000), (second, 10 * MS)):
+            gpu.export.profiler_overhead(gpu.main, start, start + end, "CUPTI Buffer flush")
+    return path
+
+
+def test_moments_of_the_profiler_divide_no_gap_and_cost_the_program_nothing(tmp_path):
+    with closing(job_of(slivers(tmp_path / "a.sqlite"))) as job:
+        found = judged(job, rules=("idle_gaps", "profiler_overhead"))
+        listed, summed = gaps_list(job, Selection()), gaps_table(job, Selection())
+    gaps = finding(found, "idle-gaps")
+    told(gaps, "(2 gaps on 1 GPU). The longest gap, on rank 0, takes 10 ms.", "For 100 % of the gap time the launching")
+    assert gaps.cost == (2 * 10 * MS) - 200_000
+    assert finding(found, "profiler-overhead").cost == 10 * MS + 200_000
+    assert [row["duration"] for row in listed.records() if row["part"] == "gap"] == [10 * MS] * 3
+    assert [row["gaps"] for row in summed.records() if row["cause"] == PROFILER] == [10 * MS + 200_000]
+
+
+def test_a_kernel_that_is_launched_once_has_no_later_launch_to_be_longer_than(tmp_path):
+    """Five kernels, each launched in 4 ms, then one again in 2 µs: that one alone can be compared."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        now = MS
+        for number in (0, 1, 2, 3, 4, 0):
+            launch = 2_000 if now > 20 * MS else 4 * MS
+            correlation = gpu.call("cudaLaunchKernel_v7000", now, now + launch)
+            now += launch
+            gpu.export.kernel(
+                gpu.process, 0, 7, now, now + MS, name=f"work{number}(float*)", correlation_id=correlation
+            )
+            now += MS
+    found = finding(triaged(tmp_path / "a.sqlite", rules=("first_use",)), "first-launches")
+    told(found, "delays 1 of 1 first launch (work0: 4 ms instead of 2 µs)")
+    assert [row["kernel"] for row in found.evidence.records()] == ["work0"]
+
+
+@pytest.mark.parametrize(
+    ("source", "stream", "is_told"), campaign.first(1, [(PINNED, 7, True), (PINNED, 16, False), (PAGEABLE, 7, False)])
+)
+def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_threshold(tmp_path, source, stream, is_told):
+    """50 copies of 1 ms between kernels of 49 ms: 2 % of the time."""
+    ill = rare_illnesses.exposed_copies(tmp_path / "a.sqlite", source, stream, busy=49 * MS)
+    found = triaged(*ill.paths, rules=("exposed_memory",))
+    assert [one.id for one in found.findings] == ["exposed-memory"] * is_told
+    for one in found.findings:
+        assert (one.severity, one.cost) == (Severity.INFO, ill.cost)
+        told(one, "50 host-to-device copies of pinned memory", "50 ms", advises=("on a separate stream", "prefetch"))
 
 
 def parsed(command: str) -> None:

@@ -19,6 +19,8 @@ from nsystui.questions.host.mpi_exchanges import exchanges
 from nsystui.questions.triage.baseline import against
 from nsystui.questions.triage.finding import Severity
 
+pytestmark = pytest.mark.campaign
+
 MS = 1_000_000
 
 
@@ -39,13 +41,11 @@ def test_a_long_start_is_a_remark_with_what_the_cpu_did(tmp_path):
     told(one, "700 ms in OS runtime calls (poll)")
 
 
-@pytest.mark.campaign
 def test_a_short_start_is_not_told(tmp_path):
     path = late(tmp_path / "a.sqlite", before=10, recorded=False)
     assert triaged(path, rules=("start_and_end",)).findings == ()
 
 
-@pytest.mark.campaign
 def test_a_gpu_that_waits_while_another_one_of_its_process_works_is_told_of(tmp_path):
     """GPU 1 begins after 900 ms, of which GPU 0 works for 600 ms, and the CPU waits for it."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
@@ -64,7 +64,6 @@ def test_a_gpu_that_waits_while_another_one_of_its_process_works_is_told_of(tmp_
     told(one, "For 60 % of that time another GPU of the process works.")
 
 
-@pytest.mark.campaign
 def test_a_longer_start_is_told_with_what_it_was_below_the_threshold(tmp_path):
     short, long = late(tmp_path / "short.sqlite", before=15, recorded=False), late(tmp_path / "long.sqlite")
     with closing(job_of(long)) as job, closing(job_of(short)) as baseline:
@@ -77,7 +76,6 @@ def test_a_longer_start_is_told_with_what_it_was_below_the_threshold(tmp_path):
 COMPILING = ("jit_compilation", "idle_gaps", "start_and_end")
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize(("library", "process", "name", "advice"), [
     ("/opt/libLLVM-17.so", "", "(LLVM ", "cache"),
     ("/usr/lib/libnvidia-ptxjitcompiler.so.1", "", "(PTX ", "architecture"),
@@ -93,7 +91,6 @@ def test_compilers_in_gaps_are_their_cause(tmp_path, library, process, name, adv
     assert process or finding(found, "idle-gaps").under == "jit-compilation"
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize(("name", "compiler"), [
     ("Nvrtc::CompileProgram", "NVRTC"), ("inductor", "Inductor"), ("triton_poi_fused_add_0", ""),
     ("inductor::accumulate_grad_", ""), ("Call CompiledFxGraph inductor", ""),
@@ -111,14 +108,12 @@ def test_compilers_are_known_by_their_nvtx_ranges_and_not_by_those_of_what_they_
         assert [one.rule for one in found.not_checked] == ["jit-compilation"] and not found.findings
 
 
-@pytest.mark.campaign
 def test_what_compiles_at_the_start_alone_is_a_remark(tmp_path):
     ill = rare_illnesses.compiling(tmp_path / "a.sqlite", busy=((130, 170),))
     found = triaged(*ill.paths, rules=COMPILING)
     assert finding(found, "jit-compilation").severity is Severity.INFO
 
 
-@pytest.mark.campaign
 def test_gaps_are_folded_by_their_times_and_not_by_their_cost(tmp_path):
     """Compilers run for 400 ms at the start; the gaps later, 380 ms, are of ``poll``."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
@@ -130,14 +125,6 @@ def test_gaps_are_folded_by_their_times_and_not_by_their_cost(tmp_path):
     found = triaged(tmp_path / "a.sqlite", rules=COMPILING)
     assert finding(found, "jit-compilation").cost == pytest.approx(400 * MS, rel=0.05)
     assert (finding(found, "idle-gaps").under, finding(found, "start-up").under) == ("", "jit-compilation")
-
-
-@pytest.mark.parametrize("how", [
-    {"busy": ((50, 130), (130, 170))}, {"library": "/opt/libtritonserver.so", "function": "infer"},
-])  # fmt: skip
-def test_what_compiles_beside_kernels_and_other_code_cost_nothing(tmp_path, how):
-    ill = rare_illnesses.compiling(tmp_path / "a.sqlite", **how)
-    assert triaged(*ill.paths, rules=("jit_compilation",)).findings == ()
 
 
 def reduced(path, calls, hidden=True, before=0):
@@ -157,7 +144,6 @@ def reduced(path, calls, hidden=True, before=0):
     return path
 
 
-@pytest.mark.campaign
 def test_hidden_communication_is_a_remark_with_calls_per_step(tmp_path):
     found = triaged(reduced(tmp_path / "a.sqlite", calls=8))
     one = finding(found, "communication")
@@ -166,13 +152,11 @@ def test_hidden_communication_is_a_remark_with_calls_per_step(tmp_path):
     assert found.summary.endswith("Compute hides 100 % of NCCL time.")
 
 
-@pytest.mark.campaign
 def test_calls_of_a_step_are_those_that_are_launched_in_steps_as_in_comparisons(tmp_path):
     path = reduced(tmp_path / "a.sqlite", calls=8, before=60)
     told(finding(triaged(path, rules=("exposed_communication",)), "communication"), ": 8 AllReduce a step")
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("calls", "advice"), [(1, "smaller buckets"), (8, "overlap communication"), (250, "more data into one")]
 )
@@ -183,7 +167,6 @@ def test_the_advice_for_exposed_communication_knows_the_buckets(tmp_path, calls,
     told(one, f"{calls} AllReduce a step", advises=(advice,))
 
 
-@pytest.mark.campaign
 def test_every_leading_long_call_of_mpi_sets_a_connection_up_and_ranks_that_wait_alike_are_not_blamed(tmp_path):
     """Each of two ranks meets four peers, for 60 to 90 ms the first time and then for 0.2 ms, by turns or in a row."""
     paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(2)]
@@ -209,7 +192,6 @@ def test_every_leading_long_call_of_mpi_sets_a_connection_up_and_ranks_that_wait
     assert one.severity is Severity.INFO
 
 
-@pytest.mark.campaign
 def test_what_a_rank_waits_for_another_is_no_exchange(tmp_path):
     """20 exchanges of 8 MiB a pair, in 5 ms or in 1 ms."""
     with closing(session_over(*illnesses.slow_pair(tmp_path).paths)) as session:

@@ -103,6 +103,11 @@ HEALTHY: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     # Its longest launches take more than three times the median, and are no further off than the others.
     "a kernel always varies": (ill.varying_kernel, "kernel_outliers"),
     "a long kernel has the template of a short one": (ill.two_templates, "kernel_outliers"),
+    "kernels run beside a compiler": (partial(rare.compiling, busy=((50, 130), (130, 170))), "jit_compilation"),
+    "a library with a part of its name compiles": (
+        partial(rare.compiling, library="/opt/libtritonserver.so", function="infer"),
+        "jit_compilation",
+    ),
 }
 HEALTHY_TOO: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "BF16": (partial(ill.slow_precision, precision="bf16bf16_bf16f32_f32"), "precision"),
