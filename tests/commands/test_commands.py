@@ -36,8 +36,8 @@ def instances(rows) -> int:
     return sum(int(row["Instances"]) for row in rows)
 
 
+@pytest.mark.campaign
 class TestFlags:
-    @pytest.mark.campaign
     def test_several_files_are_one_job_of_which_ranks_are_chosen(self, table, refused, demo_job):
         found = table("kernels", *demo_job, "--by", "rank")
         by_rank = [instances(row for row in found if row["Rank"] == str(rank)) for rank in range(4)]
@@ -45,7 +45,6 @@ class TestFlags:
         assert {row["Rank"] for row in table("kernels", *demo_job, "--by", "rank", "--ranks", "1,3")} == {"1", "3"}
         assert "rank 4 is not open: the ranks are 0 to 3" in refused("kernels", *demo_job, "--ranks", "2-5")
 
-    @pytest.mark.campaign
     def test_windows_of_which_an_open_one_is_everything(self, run, table, demo_job):
         count = native_count(demo_job[0], "CUPTI_ACTIVITY_KIND_KERNEL", "start < 500000000")
         assert instances(table("kernels", demo_job[0], "--time", ":500ms")) == count > 0
@@ -53,7 +52,6 @@ class TestFlags:
             whole = run(command, demo_job[0], "--format", "csv")
             assert run(command, demo_job[0], "--format", "csv", "--time", ":").out == whole.out
 
-    @pytest.mark.campaign
     @pytest.mark.parametrize("command", ["kernels", "events", "overview", "nvtx", "nccl"])
     def test_neither_threads_nor_the_cache_change_anything(self, run, demo_job, command):
         words = [command, demo_job[1], "--format", "csv"]

@@ -50,19 +50,6 @@ def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
         assert near == [pytest.approx(one[2], rel=1e-3)]
 
 
-@pytest.mark.campaign
-def test_a_drawing_of_nothing_is_no_file_and_says_what_to_record(refused, tmp_path):
-    from synthetic import ExportWriter
-
-    with ExportWriter(tmp_path / "a.sqlite") as export:
-        process = export.process(7_000, "python")
-        export.nvtx_range(export.thread(process, 7_000, "main"), 1_000, 2_000, "step 0")
-    for question in ("gpu", "metrics", "budget", "nccl"):
-        said = refused(question, tmp_path / "a.sqlite", "-o", tmp_path / "x.svg", status=3)
-        assert "there is nothing to draw" in said
-    assert not (tmp_path / "x.svg").exists()
-
-
 def test_a_drawing_never_replaces_a_file_unasked(run, demo_job, tmp_path: Path):
     target = tmp_path / "x.svg"
     target.write_text("mine")

@@ -1,19 +1,15 @@
 """``nsystui export`` and ``nsystui ncu`` as a script meets them."""
 
-import json
 import sqlite3
 from contextlib import closing
 
-import campaign
 import pytest
-from synthetic.demo import PLANTED_SECRET
 
 
 class TestExport:
     @pytest.mark.campaign
     @pytest.mark.parametrize(
-        ("flag", "name"),
-        campaign.first(1, [("--trace", "job.json.gz"), ("--paraver", "job.prv"), ("--trace", "j.prv")]),
+        ("flag", "name"), [("--trace", "job.json.gz"), ("--paraver", "job.prv"), ("--trace", "j.prv")]
     )
     def test_it_writes_once_and_says_how_much_on_which_clock(self, run, refused, demo_job, tmp_path, flag, name):
         words = ["export", flag, tmp_path / name, *demo_job[:2]]
@@ -24,11 +20,6 @@ class TestExport:
         assert "exists already" in refused(*words)
         assert run(*words, "--force").status == 0
         assert (tmp_path / name).read_bytes() == before
-
-    def test_a_dash_is_stdout_and_holds_no_secret(self, run, demo_job):
-        done = run("export", "--trace", "-", demo_job[0])
-        assert json.loads(done.out)["traceEvents"]
-        assert PLANTED_SECRET not in done.out + done.err and "--global-batch" not in done.out
 
     def test_a_selection_of_nothing_is_told_and_writes_nothing(self, run, demo_job, tmp_path):
         done = run("export", "--trace", tmp_path / "job.json", demo_job[0], "--filter", "no_such_name")

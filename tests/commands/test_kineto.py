@@ -433,13 +433,8 @@ def test_brackets_and_escapes_in_names_are_no_levels(table, tmp_path):
     assert row["Instances"] == "1"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(("nccl",), marks=pytest.mark.campaign),
-        pytest.param(("recipe", "nccl_sum"), marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.campaign
+@pytest.mark.parametrize("words", [("nccl",), ("recipe", "nccl_sum")])
 def test_a_trace_without_nccl_is_told_what_to_trace_with_pytorch(run, trace, words):
     said = run(*words, trace).err
     assert "trace a job with NCCL, with ProfilerActivity.CPU among the activities" in said

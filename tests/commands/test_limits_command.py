@@ -94,11 +94,6 @@ class TestWhatIsAllowed:
         (source,) = seen
         assert (source.threads, source.memory, source.cache_cap) == (5, 700 * MB, 3 << 30)
 
-    @pytest.mark.parametrize("command", ["kernels", "stats", "overview", "events", "open", "info"])
-    def test_every_command_explains_them(self, run, command):
-        said = run(command, "--help").out
-        assert "--jobs N" in said and "--memory-limit SIZE" in said
-
 
 class TestNonsense:
     def test_of_a_variable_names_the_variable(self, refused, export, monkeypatch):

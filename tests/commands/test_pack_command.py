@@ -77,14 +77,6 @@ class TestAnswers:
             of_exports, of_packed = (run(command, one, *flags, "--format", "csv") for one in (export, tmp_path / "job"))
             assert (of_packed.status, of_packed.out) == (of_exports.status, of_exports.out), command
 
-    def test_without_the_exports(self, run, tmp_path, demo_job):
-        exports = [Path(shutil.copy(path, tmp_path)) for path in demo_job[:2]]
-        run("pack", *exports, "-o", tmp_path / "job")
-        before = run("ranks", *exports, "--format", "csv").out
-        for export in exports:
-            export.unlink()
-        assert run("ranks", tmp_path / "job", "--format", "csv").out == before
-
     def test_of_many_ranks_metadata_are_not_kept_and_answers_are_the_same(self, run, packed, monkeypatch):
         questions = (("kernels", "--no-cache"), ("events", "--top", "9"), ("gaps", "--by", "rank", "--no-cache"))
         before = [run(name, packed, *options, "--format", "csv").out for name, *options in questions]
@@ -265,7 +257,6 @@ class TestRefusals:
         rows = duckdb.sql(f"SELECT count(*) FROM '{job}/kernels/*/*.parquet'").fetchall()
         assert rows == [(native_count(export, "CUPTI_ACTIVITY_KIND_KERNEL"),)]
 
-    @pytest.mark.campaign
     def test_two_reports_that_would_be_one_rank(self, run, refused, tmp_path, demo_job):
         exports = [Path(shutil.copy(demo_job[1], tmp_path / f"{name}.sqlite")) for name in ("first", "second")]
         said = refused("pack", *exports, "-o", tmp_path / "job")

@@ -40,20 +40,16 @@ EVERYTHING = Selection()
 
 
 class TestOddity:
-    def test_one_among_many_stands_out(self):
-        found = scores([10.0, 10.1, 9.9, 10.0, 14.0], ANY)
-        assert [is_odd(score) for score in found] == [False, False, False, False, True]
-
-    def test_ranks_that_agree_to_the_last_digit_do_not_hide_it(self):
-        assert is_odd(scores([5.0, 5.0, 5.0, 5.0, 8.0], ANY)[-1])
-
-    def test_what_nobody_would_care_for_is_not_odd(self):
-        assert not any(map(is_odd, scores([5.0, 5.0, 5.0, 5.0, 5.4], Measure("x", 2.0))))
-        assert not any(map(is_odd, scores([100.0, 100.0, 100.0, 100.0, 101.0], Measure("x", 0.0, 0.02))))
-
-    def test_low_counts_only_where_it_is_asked(self):
-        values = [5.0, 5.0, 5.0, 5.0, 0.0]
-        assert is_odd(scores(values, ANY)[-1]) and not is_odd(scores(values, Measure("x", 0.0, only_high=True))[-1])
+    @pytest.mark.parametrize(("values", "measure", "is_last_odd"), [
+        ([10.0, 10.1, 9.9, 10.0, 14.0], ANY, True),
+        ([5.0, 5.0, 5.0, 5.0, 8.0], ANY, True),  # that the others agree to the last digit does not hide it
+        ([5.0, 5.0, 5.0, 5.0, 5.4], Measure("x", 2.0), False),  # nobody would care
+        ([100.0, 100.0, 100.0, 100.0, 101.0], Measure("x", 0.0, 0.02), False),
+        ([5.0, 5.0, 5.0, 5.0, 0.0], ANY, True),
+        ([5.0, 5.0, 5.0, 5.0, 0.0], Measure("x", 0.0, only_high=True), False),
+    ])  # fmt: skip
+    def test_one_among_many_stands_out(self, values, measure, is_last_odd):
+        assert list(map(is_odd, scores(values, measure))) == [False, False, False, False, is_last_odd]
 
     def test_of_a_few_nobody_is_odd_and_missing_stays_missing(self):
         assert scores([1.0, 2.0, 900.0], ANY) == [None] * 3

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import asked_of_stats, session_over
+from support import asked_of_stats, csv_of_stats, session_over
 from synthetic import ExportWriter, old_schema_export
 from synthetic.demo import CaptureSession as Capture
 from synthetic.demo import Process, Thread
 from synthetic.writing.writer import BACKTRACE_CALL, PAGEABLE
 
 from nsystui.base.selection import Selection, Window
-from nsystui.output.formats import write
 from nsystui.questions.stats import all_reports, report_of
 from nsystui.questions.stats.cuda_sums import innermost
 
@@ -29,20 +28,13 @@ CUDA = [report.name for report in all_reports() if report.name.startswith("cuda_
 WITH_RANGES = [name for name in CUDA if "nvtx-name" in report_of(name)[0].takes]
 
 
-def printed(session: Any, text: str, selection: Selection = EVERYTHING) -> str:
-    """The report as CSV."""
-    to = io.StringIO(newline="")
-    write(asked_of_stats(session, text, selection), "csv", to)
-    return to.getvalue()
-
-
 def lines(session: Any, text: str, selection: Selection = EVERYTHING) -> list[str]:
     """The CSV of the report, without the header."""
-    return printed(session, text, selection).splitlines()[1:]
+    return csv_of_stats(session, text, selection).splitlines()[1:]
 
 
 def records(session: Any, text: str, selection: Selection = EVERYTHING) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(printed(session, text, selection), newline="")))
+    return list(csv.DictReader(io.StringIO(csv_of_stats(session, text, selection), newline="")))
 
 
 def names(session: Any, text: str, selection: Selection = EVERYTHING) -> list[str]:

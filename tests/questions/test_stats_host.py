@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from contextlib import closing
 
 import pytest
-from support import asked_of_stats, edit, session_over
+from support import asked_of_stats, csv_of_stats, edit, session_over
 from synthetic import ExportWriter, all_tables_export, empty_export, simulation_export
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
-from nsystui.output.formats import write
 from nsystui.questions.queries.data_notes import absent_note, missing_note
 from nsystui.questions.stats import report_of
 from nsystui.store import tables
@@ -30,15 +28,9 @@ HERE = (
 STATISTICS = "Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns)"
 
 
-def csv(session: Session, report: str, selection: Selection | None = None) -> str:
-    printed = io.StringIO()
-    write(asked_of_stats(session, report, selection), "csv", printed)
-    return printed.getvalue()
-
-
 def body(session: Session, report: str, selection: Selection | None = None) -> list[str]:
     """The lines of a report without its header."""
-    return csv(session, report, selection).splitlines()[1:]
+    return csv_of_stats(session, report, selection).splitlines()[1:]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +100,7 @@ class TestUnifiedMemory:
             process = export.process(5_000)
             for start, instruction in enumerate(("z", "a", "m", "most", "most")):
                 export.cpu_page_fault(process, start, 0x1000, instruction=instruction)
-        assert csv(opened(tmp_path / "old.sqlite"), "um_cpu_page_faults_sum") == (
+        assert csv_of_stats(opened(tmp_path / "old.sqlite"), "um_cpu_page_faults_sum") == (
             "CPU Page Faults,CPU Instruction Address\n2,most\n1,z\n1,a\n1,m\n"
         )
 
@@ -126,15 +118,15 @@ class TestDirectives:
             export.openacc(main, 0, 10, "Wait", kind="OTHER")
             export.openacc(main, 20, 50, "Wait", kind="DATA")
             export.openacc(main, 60, 70, "Wait", kind="LAUNCH", file="a.f90", line=3)
-        assert csv(opened(tmp_path / "acc.sqlite"), "openacc_sum") == (
+        assert csv_of_stats(opened(tmp_path / "acc.sqlite"), "openacc_sum") == (
             f"Time (%),Total Time (ns),Num Calls,{STATISTICS},Name\n"
             "80.0,40,2,20.0,20.0,10,30,14.1,Wait\n"
             "20.0,10,1,10.0,10.0,10,10,0.0,Wait@a.f90:3\n"
         )
 
 
+@pytest.mark.campaign
 class TestMpi:
-    @pytest.mark.campaign
     def test_calls_that_never_returned_alone_have_no_statistics(self, opened, tmp_path):
         with ExportWriter(tmp_path / "stuck.sqlite") as export:
             main = export.thread(export.process(5_000), 5_000, "main")
@@ -148,7 +140,6 @@ class TestMpi:
         edit(tmp_path / "stuck.sqlite", "DROP TABLE MPI_OTHER_EVENTS")
         assert body(opened(tmp_path / "stuck.sqlite"), "mpi_event_sum") == [",,2,,,,,,collectives,MPI_Barrier"]
 
-    @pytest.mark.campaign
     def test_a_rank_belongs_to_its_thread_in_its_report(self, opened, tmp_path):
         for number, starts in ((0, (5,)), (1, (3, 9))):
             with ExportWriter(tmp_path / f"{number}.sqlite") as export:
@@ -163,7 +154,6 @@ class TestMpi:
             "9,10,1,MPI_Test,5000,5001,,,,,,,",
         ]
 
-    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "statement", ["INSERT INTO MPI_RANKS SELECT globalTid, 9 FROM MPI_RANKS", "DROP TABLE MPI_RANKS"]
     )

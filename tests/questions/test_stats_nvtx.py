@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,13 +16,13 @@ import pytest
 from filling import Sessions, program
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support import asked_of_stats
+from support import asked_of_stats, csv_of_stats
+from support import records as rows_of
 from synthetic import ExportWriter
 from synthetic.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection, Window
-from nsystui.output.formats import write
 from nsystui.store.database import Limits
 from nsystui.store.session import Session
 
@@ -68,9 +67,7 @@ def session_of(sessions: Sessions) -> Iterator[Callable[..., Session]]:
 
 
 def records(session: Session, report: str, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
-    answer = asked_of_stats(session, report, selection)
-    keys = [column.key for column in answer.columns]
-    return [dict(zip(keys, row, strict=True)) for row in answer.page(0, len(answer))]
+    return rows_of(asked_of_stats(session, report, selection))
 
 
 def cells(session: Session, report: str, *keys: str, selection: Selection = EVERYTHING) -> list[tuple[Any, ...]]:
@@ -274,9 +271,7 @@ def test_kernels_by_range_are_all_kernels_where_the_nvtx_table_has_no_ranges(ses
         export.launch(20, (30, 40))
         export.kernel(50, 75, 99)  # its call is not in the export
 
-    lines = io.StringIO()
-    write(asked_of_stats(session_of(fill), "nvtx_kern_sum"), "csv", lines)
-    assert lines.getvalue().splitlines()[1:] == [
+    assert csv_of_stats(session_of(fill), "nvtx_kern_sum").splitlines()[1:] == [
         ",,,,0,1,25,25.0,25.0,25,25,0.0,saxpy(float *)",
         f",,{PID},{PID},0,1,10,10.0,10.0,10,10,0.0,saxpy(float *)",
     ]
