@@ -33,6 +33,7 @@ from typing import Any, Final
 import synthetic
 from synthetic import illnesses, rare_illnesses
 from synthetic.demo import ServingJob, TrainingJob
+from synthetic.odd_inputs import odd_inputs
 
 from nsystui.base.answer import Answer, TableAnswer, iter_rows
 from nsystui.base.version import __version__
@@ -69,6 +70,7 @@ JOBS: Final[dict[str, Callable[[Path], Any]]] = {
     "processes": _one(synthetic.two_process_export),
     "old": _one(synthetic.old_schema_export),
     "late": _one(synthetic.delayed_capture_export),
+    "odd": odd_inputs,
     **{
         f"ill-{name.replace('_', '-')}": write if "folder" in write.__annotations__ else _one(write)
         for name, write in (vars(illnesses) | vars(rare_illnesses)).items()

@@ -12,6 +12,7 @@ import re
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -168,6 +169,19 @@ class Metadata:
     cpus: int | None = None
     """The CPUs of the node."""
     made_of: str = ""
+
+    @cached_property
+    def gpu_numbers(self) -> Mapping[tuple[int, int], int]:
+        """The machine's number of the GPU behind each (pid, device) of ``cuda_devices``."""
+        return {(one.pid, one.device): one.gpu for one in self.cuda_devices}
+
+    @cached_property
+    def blocking_streams_by_pid(self) -> Mapping[int, list[BlockingStream]]:
+        """``blocking_streams`` by process."""
+        found: dict[int, list[BlockingStream]] = {}
+        for stream in self.blocking_streams:
+            found.setdefault(stream.pid, []).append(stream)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """As plain values for ``json.dump``."""

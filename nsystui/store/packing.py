@@ -501,12 +501,10 @@ def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[
     """
     by_number = {gpu.gpu: gpu for gpu in facts.gpus}
     by_ordinal = {gpu.cuda_device: gpu for gpu in facts.gpus if gpu.cuda_device is not None}
-    numbers = {(device.pid, device.device): device.gpu for device in facts.cuda_devices}
     rows: list[tuple[Any, ...]] = []
     placed = set()
     for process, device in used:
-        pid = pid_of(process)
-        number = numbers.get((pid, device))
+        number = facts.gpu_numbers.get((pid_of(process), device))
         gpu = by_number.get(number) if number is not None else by_ordinal.get(device) or by_number.get(device)
         number = gpu.gpu if gpu else number
         placed.add(number)

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import campaign
 import pytest
 import synthetic
+from campaign import first
 from support import damage_rows
 
 from nsystui.questions.triage import rules
@@ -32,7 +32,7 @@ def damaged(tmp_path, whole) -> Path:
 
 @pytest.mark.parametrize(
     "words",
-    ["kernels", "triage", "info", "stats -r cuda_gpu_kern_sum", "ncu", "export --trace -", "recipe"],
+    first(4, ["kernels", "info", "stats -r cuda_gpu_kern_sum", "recipe", "ncu", "export --trace -", "triage"]),
     ids=lambda words: words.partition(" ")[0],
 )
 def test_a_file_that_is_missing_among_others(run, whole, tmp_path, words):
@@ -65,14 +65,13 @@ def test_files_that_are_all_missing_are_wrong_usage(refused, tmp_path):
         assert "no such file" in refused(command, tmp_path / "a", tmp_path / "b", "--allow-missing", lines=3)
 
 
-def test_a_file_of_the_other_job_counts_too(run, whole, tmp_path):
-    none = tmp_path / "none.sqlite"
-    for words in (
-        ["diff", "--tables", "kernels", whole, "--", none, whole, *JSON],
-        ["triage", whole, "--baseline", whole, none, "--fail-on", "warning"],
-    ):
-        assert run(*words).status == 4, words
-        assert run(*words[:1], "--allow-missing", *words[1:]).status == 0, words
+@pytest.mark.parametrize(
+    "words", first(1, ["diff --tables kernels WHOLE -- NONE WHOLE", "triage WHOLE --baseline WHOLE NONE"])
+)
+def test_a_file_of_the_other_job_counts_too(run, whole, tmp_path, words):
+    command, *files = words.replace("NONE", str(tmp_path / "none.sqlite")).replace("WHOLE", str(whole)).split()
+    assert run(command, *files).status == 4
+    assert run(command, "--allow-missing", *files).status == 0
 
 
 def test_it_outranks_a_finding(run, whole, tmp_path):
@@ -94,7 +93,9 @@ def test_a_log_that_is_missing_or_cut_among_others(run, tmp_path):
     assert run("nccl-log", log, tmp_path / "none.log", "--allow-missing").status == 0
 
 
-@pytest.mark.parametrize("command", ["kernels", "overview", "gaps", "ncu", "stats -r cuda_gpu_kern_sum,cuda_api_sum"])
+@pytest.mark.parametrize(
+    "command", first(3, ["kernels", "overview", "stats -r cuda_gpu_kern_sum,cuda_api_sum", "ncu", "gaps"])
+)
 def test_a_damaged_table_of_one_of_several_exports(run, whole, damaged, command):
     for _ in range(2):  # with columns in the cache, and an answer that may be remembered
         done = run(*command.split(), whole, damaged, *JSON, "--allow-missing")
@@ -128,12 +129,11 @@ def failing_rule(tmp_path, monkeypatch) -> str:
     return ", ".join(chosen.finds)
 
 
-def test_a_rule_that_fails_is_named_in_the_headline(run, whole, failing_rule):
-    name = failing_rule
-    for words in (["triage", whole], ["triage", whole, "--fail-on", "error"], ["triage", whole, "--baseline", whole]):
-        done = run(*words)
-        assert done.status == 4 and f"{name} failed" in " ".join(done.out.split()), done.out
-        assert f"nsystui: {name}: the rule failed (KeyError: 'start')" in done.err
+@pytest.mark.parametrize("options", first(1, ["--fail-on error", "", "--baseline WHOLE"]))
+def test_a_rule_that_fails_is_named_in_the_headline(run, whole, failing_rule, options):
+    done = run("triage", whole, *options.replace("WHOLE", str(whole)).split())
+    assert done.status == 4 and f"{failing_rule} failed" in " ".join(done.out.split()), done.out
+    assert f"nsystui: {failing_rule}: the rule failed (KeyError: 'start')" in done.err
 
 
 @pytest.mark.campaign
@@ -143,7 +143,8 @@ def test_a_report_with_a_rule_that_fails(run, whole, tmp_path, failing_rule):
     assert done.status == 4 and f"{failing_rule} failed" in page.read_text() and "the rule failed" in done.err
 
 
-@pytest.mark.parametrize("stderr", campaign.first(1, ["/dev/full", "closed"]))
+@pytest.mark.campaign
+@pytest.mark.parametrize("stderr", ["/dev/full", "closed"])
 def test_a_status_stays_true_where_stderr_cannot_be_written(whole, tmp_path, stderr):
     redirect = "2>&-" if stderr == "closed" else f"2>{stderr}"
     outcomes = {

@@ -1,4 +1,4 @@
-"""The help of each command and the schema of each question are as recorded in ``test_what_is_told.txt``.
+"""The help of each command and recipe, and the schema of each question are as recorded in ``test_what_is_told.txt``.
 
 ``python -m pytest --snapshot-update tests/commands/test_what_is_told.py`` accepts new words: look at the diff.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from recorded import ask
 
 from nsystui.base.version import __version__
+from nsystui.questions.queries.registry import questions
 
 RECORDED = Path(__file__).with_suffix(".txt")
 
@@ -25,6 +26,9 @@ def pieces() -> Iterator[tuple[str, str]]:
     ):
         asked = ask(f"{name} --help")
         yield from ((name, piece) for piece in asked.out.split("\n\n") if asked.status == 0)
+    for recipe in questions():
+        if recipe.family == "recipe":
+            yield from ((recipe.name, piece) for piece in ask(f"recipe {recipe.name} --help").out.split("\n\n"))
     for name, schema in json.loads(ask("schema").out).items():
         yield from ((f"schema:{name}", f"{key}: {json.dumps(value)}") for key, value in told(schema))
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 
 import pytest
+from textual.actions import parse
+from textual.binding import Binding
+from textual.dom import DOMNode
+from textual.keys import Keys
 
+from nsystui import ui
 from nsystui.commands.help import topics
 from nsystui.ui import keys
 from nsystui.ui.keys import WORDS
@@ -23,6 +30,27 @@ def test_every_key_of_a_screen_has_an_action_and_help_there(mode):
         assert key.help in text
     topics_named = re.findall(r"nsystui help ([a-z-]+)", last_line(screen.PLACES))
     assert len(topics_named) == 2 and topics_named[-1] == "keys" and set(topics_named) <= set(topics())
+
+
+def test_every_binding_is_a_key_of_a_keyboard_and_its_action_is_written_whole():
+    found = [(one.keys, one.action) for one in keys.KEYS]
+    for module in pkgutil.walk_packages(ui.__path__, f"{ui.__name__}."):
+        for owner in vars(importlib.import_module(module.name)).values():
+            if isinstance(owner, type) and issubclass(owner, DOMNode) and owner.__module__.startswith(ui.__name__):
+                for binding in Binding.make_bindings(owner.__dict__.get("BINDINGS", ())):
+                    found.append((binding.key, binding.action))
+    characters = {
+        next(Binding.make_bindings([Binding(one, "")])).key: one for one in map(chr, range(33, 127)) if one != ","
+    }
+    characters |= {one: one for one in characters.values()}
+    for spelled, action in found:
+        for key in spelled.split(","):
+            base = re.sub("^(ctrl|shift|alt)[+]", "", key)
+            assert base in characters or base in {one.value for one in Keys}, key
+        assert re.fullmatch(r"(app[.]|screen[.])?[a-z_]+([(].*[)])?|", action), action
+        assert parse(action) if action else True
+    for one in keys.KEYS:
+        assert characters.get(one.keys.partition(",")[0], "") in one.shown, one
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, as_time
 BLOCK = 4096
 """Intervals in a block at most."""
 _SLICE = 8
+_AT_ONCE = 8
 # The longest step of a block, ns.
 _LONGEST = (1 << 32) - 1
 _HALF = (1 << 16) - 1
@@ -269,6 +270,8 @@ class UnionBuilder:
 
 def combined(sets: Sequence[IntervalBlocks], combine: Callable[..., Intervals]) -> IntervalBlocks:
     """One set made of several: ``combine`` is `merge`, `intersect` or `subtract`, and is given a slice of each."""
+    while combine is merge and len(sets) > _AT_ONCE:  # each slice of time looks at every set
+        sets = [combined(sets[at : at + _AT_ONCE], merge) for at in range(0, len(sets), _AT_ONCE)]
     builder = BlockBuilder()
     for parts in slices(sets):
         builder.append(combine(*parts))

@@ -81,7 +81,7 @@ class Intervals:
 
     def covered(self, starts: Times, ends: Times) -> Times:
         """The time covered of each span ``[starts[i], ends[i])``, ns."""
-        return self.before(ends)[0] - self.before(starts)[0]
+        return self.before(ends)[0] - self.before(starts)[0] if len(self) else np.zeros(len(starts), np.int64)
 
 
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))

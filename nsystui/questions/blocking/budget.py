@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import sqlalchemy as sa
@@ -107,9 +109,9 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
     found, window = blocking(job, step_name), selection.window
     steps = {task: one for task, one in step_times(job.steps(step_name)).items() if one.on_gpu}
     without = blocked_in(job, window) if window is not None and found.whole.keys() - found.iterations.keys() else {}
-    kept = []
+    kept, of_task = [], {task: list(keys) for task, keys in groupby(sorted(found.whole), key=itemgetter(0))}
     for item in selected_ranks(job.ranks, selection):
-        for key in sorted(key for key in found.whole if key[0] == item.task):
+        for key in of_task.get(item.task, ()):
             own = found.iterations.get(key)
             if selection.devices is not None and key[1] not in selection.devices:
                 continue

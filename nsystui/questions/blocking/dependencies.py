@@ -15,8 +15,9 @@ record that counts is the last one before the wait, or where both have an ``even
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -95,29 +96,8 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     for number, table in enumerate((tables.kernels, tables.memory_ops, tables.graph_launches)):
         if not session.count(table):
             continue
-        columns = table.c
-        if table is tables.kernels:
-            is_other = columns.name.in_(sorted(communication)) if communication else sa.false()
-            kind: Any = sa.case((columns.is_nccl == 1, NCCL), (is_other, COMMUNICATION), else_=COMPUTE)
-        elif table is tables.memory_ops:
-            copies = sa.case(_COPIES, value=columns.copy_kind, else_=OTHER_COPY)
-            kind = sa.case((columns.is_memset == 1, MEMSET), else_=copies)
-        else:
-            kind = sa.literal(COMPUTE)
-        node = columns.graph_node_id if "graph_node_id" in columns else sa.literal(None)
-        query = sa.select(
-            columns.device,
-            sa.func.coalesce(columns.context, NONE).label("context"),
-            columns.stream,
-            columns.start,
-            columns.end,
-            columns.row,
-            sa.cast(kind, sa.SmallInteger).label("kind"),
-            sa.func.coalesce(columns.correlation_id, NONE).label("correlation"),
-            node.is_not(None).label("is_node"),
-        ).where(columns.start.is_not(None), columns.end.is_not(None))
-        is_inside = () if window is None else (columns.end > window.start, columns.start <= until)
-        read = rows.arrays(table.name, query, table, *is_inside)
+        is_inside = () if window is None else (table.c.end > window.start, table.c.start <= until)
+        read = rows.arrays(table.name, partial(_work, table, communication), table, *is_inside)
         arrays = {key: np.ma.getdata(values) for key, values in read.items()}
         found.append({**arrays, "table": np.full(len(arrays["start"]), number, np.int8)})
     if not found:
@@ -133,6 +113,31 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     inside[firsts[~np.isin(ids, earlier)]] = False
     producer = _producers(rows, work)
     return Operations(**work, called=called, returned=returned, thread=thread, inside_graph=inside, producer=producer)
+
+
+def _work(table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
+    """Select the operations of a table of GPU work, in the columns of `Operations`."""
+    columns = table.c
+    if table is tables.kernels:
+        is_other = columns.name.in_(sorted(communication)) if communication else sa.false()
+        kind: Any = sa.case((columns.is_nccl == 1, NCCL), (is_other, COMMUNICATION), else_=COMPUTE)
+    elif table is tables.memory_ops:
+        copies = sa.case(_COPIES, value=columns.copy_kind, else_=OTHER_COPY)
+        kind = sa.case((columns.is_memset == 1, MEMSET), else_=copies)
+    else:
+        kind = sa.literal(COMPUTE)
+    node = columns.graph_node_id if "graph_node_id" in columns else sa.literal(None)
+    return sa.select(
+        columns.device,
+        sa.func.coalesce(columns.context, NONE).label("context"),
+        columns.stream,
+        columns.start,
+        columns.end,
+        columns.row,
+        sa.cast(kind, sa.SmallInteger).label("kind"),
+        sa.func.coalesce(columns.correlation_id, NONE).label("correlation"),
+        node.is_not(None).label("is_node"),
+    ).where(columns.start.is_not(None), columns.end.is_not(None))
 
 
 def _until(session: Session, task: Task, window: Window, communication: Collection[str]) -> int:
@@ -172,9 +177,11 @@ def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
     known = ids[ids != NONE]
     if not len(known) or not rows.session.count(tables.api_calls):
         return unknown, unknown, unknown
-    query = sa.select(calls.correlation_id, calls.start, calls.end, calls.thread).where(
-        calls.correlation_id.is_not(None), calls.end.is_not(None)
-    )
+
+    def query() -> sa.Select[Any]:
+        columns = sa.select(calls.correlation_id, calls.start, calls.end, calls.thread)
+        return columns.where(calls.correlation_id.is_not(None), calls.end.is_not(None))
+
     is_near = () if rows.is_shared else (calls.correlation_id.between(int(known.min()), int(known.max())),)
     read = rows.arrays("launches", query, tables.api_calls, *is_near)
     found = {key: np.ma.filled(values, NONE) for key, values in read.items()}
@@ -269,8 +276,8 @@ def _producers(rows: ProcessRows, work: dict[str, Numbers]) -> Times:
 
 def _default_streams(session: Session, task: Task, streams: _Streams) -> Iterator[tuple[int, int]]:
     """The legacy default stream of each context and each blocking stream beside it, where both have operations."""
-    pid, every = pid_of(task.process), report_at(session, task.report).metadata.blocking_streams
-    own = [one for one in every if one.pid == pid and streams.number(one.context, one.stream) != NONE]
+    every = report_at(session, task.report).metadata.blocking_streams_by_pid.get(pid_of(task.process), ())
+    own = [one for one in every if streams.number(one.context, one.stream) != NONE]
     for one, other in product(own, repeat=2):
         if one.is_default and not other.is_default and one.context == other.context:
             yield streams.number(one.context, one.stream), streams.number(other.context, other.stream)
@@ -285,20 +292,25 @@ def _waits(rows: ProcessRows, name: str) -> dict[str, Numbers]:
     By the name of the call, for versions of nsys number the types of synchronisation differently.
     """
     columns, calls = tables.syncs.c, tables.api_calls
-    query = sa.select(*(columns[key] for key in _KEYS)).join_from(
-        tables.syncs, calls, is_launched_by(tables.syncs, calls)
-    )
-    return _by_call(rows, name, query.where(calls.c.name.contains(name)), tables.syncs)
+
+    def query() -> sa.Select[Any]:
+        joined = sa.select(*(columns[key] for key in _KEYS)).join_from(
+            tables.syncs, calls, is_launched_by(tables.syncs, calls)
+        )
+        return joined.where(calls.c.name.contains(name))
+
+    return _by_call(rows, name, query, tables.syncs)
 
 
 def _records(rows: ProcessRows) -> dict[str, Numbers]:
     """The records of events of a process, with stream and event."""
-    return _by_call(rows, "records", sa.select(*(tables.cuda_events.c[key] for key in _KEYS)), tables.cuda_events)
+    events = tables.cuda_events
+    return _by_call(rows, "records", lambda: sa.select(*(events.c[key] for key in _KEYS)), events)
 
 
-def _by_call(rows: ProcessRows, name: str, query: sa.Select[Any], table: sa.Table) -> dict[str, Numbers]:
+def _by_call(rows: ProcessRows, name: str, query: Callable[[], sa.Select[Any]], table: sa.Table) -> dict[str, Numbers]:
     if rows.session.count(table) and rows.session.count(tables.api_calls):
-        read = rows.arrays(name, query.where(table.c.correlation_id.is_not(None)), table)
+        read = rows.arrays(name, lambda: query().where(table.c.correlation_id.is_not(None)), table)
         found = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in read.items()}
     else:
         found = {key: np.zeros(0, np.int64) for key in _KEYS}
@@ -372,14 +384,15 @@ def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCa
     waited for its own operation if it returned after that.
     """
     columns = tables.api_calls.c
-    query = sa.select(columns.thread, columns.start, columns.end, columns.correlation_id, columns.name).where(
-        columns.thread.is_not(None)
-    )
     if not rows.session.count(tables.api_calls):
         nothing = np.zeros(0, np.int64)
         return CudaCalls(nothing, nothing, nothing, nothing, (), nothing)
     is_inside = columns.end > window.start, columns.start < window.end
-    query = query.order_by(columns.start, columns.end.desc())
+
+    def query() -> sa.Select[Any]:
+        call = sa.select(columns.thread, columns.start, columns.end, columns.correlation_id, columns.name)
+        return call.where(columns.thread.is_not(None)).order_by(columns.start, columns.end.desc())
+
     found = rows.arrays("calls", query, tables.api_calls, *is_inside)
     thread, start, end, ids = (np.ma.filled(found[key], NONE).astype(np.int64) for key in _CALL)
     names, name = np.unique(np.ma.filled(found["name"], "").astype(str), return_inverse=True)

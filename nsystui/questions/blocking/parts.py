@@ -34,7 +34,6 @@ from nsystui.questions.blocking.dependencies import (
     NCCL,
     NONE,
     ON_DEVICE,
-    OPERATIONS,
     OTHER_COPY,
     TO_DEVICE,
     TO_HOST,
@@ -101,7 +100,7 @@ class Gaps:
             return _real(self.start, self.launched)
         if name in rest:
             return _real(self.freed[rest[name]], self.end[rest[name]])
-        is_own = np.array([BLOCKERS.get(kind) == name for kind in range(len(OPERATIONS))])[self.kind]
+        is_own = self.kind == next(kind for kind, part in BLOCKERS.items() if part == name)
         return _real(self.launched[is_own], self.freed[is_own])
 
 

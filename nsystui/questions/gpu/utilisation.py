@@ -169,8 +169,7 @@ def gpu_key(report: Report, task: Task, device: int) -> Hashable:
 
 def _recorded_gpu(report: Report, task: Task, device: int) -> int | None:
     """The machine's number of the GPU, where the export says it of this very process."""
-    numbers = {(one.pid, one.device): one.gpu for one in report.metadata.cuda_devices}
-    return numbers.get((pid_of(task.process), device))
+    return report.metadata.gpu_numbers.get((pid_of(task.process), device))
 
 
 def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:

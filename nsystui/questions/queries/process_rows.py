@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +51,8 @@ class ProcessRows:
         """Whether the rows of other processes are read with these."""
         return bool(self.together)
 
-    def arrays(self, name: str, query: sa.Select[Any], table: sa.Table, *conditions: Condition) -> Rows:
-        """Read the rows of ``query`` that are of this process of ``table``.
+    def arrays(self, name: str, query: Callable[[], sa.Select[Any]], table: sa.Table, *conditions: Condition) -> Rows:
+        """Read the rows of ``query()`` that are of this process of ``table``.
 
         Rows that are shared are read once for each ``name``. Raises ValueError where they have ``conditions``, which
         are of one process.
@@ -60,13 +60,13 @@ class ProcessRows:
         columns = table.c
         if not self.is_shared:
             is_own = (columns.report == self.task.report, columns.process == self.task.process)
-            return self.session.arrays(query.where(*is_own, *conditions))
+            return self.session.arrays(query().where(*is_own, *conditions))
         if conditions:
             raise ValueError(f"{name}: conditions of one process on the rows of several")
         if name not in self._read:
             of_run = of_reports(columns.report, self.together)
             place = columns.report.label("report_"), columns.process.label("process_")
-            found = self.session.arrays(query.add_columns(*place).where(of_run, columns.process.is_not(None)))
+            found = self.session.arrays(query().add_columns(*place).where(of_run, columns.process.is_not(None)))
             self._read[name] = _by_task(found)
         of_task = self._read[name]
         return of_task.get(self.task, of_task[_NOBODY])
@@ -77,11 +77,14 @@ def _runs(session: Session, tasks: Iterable[Task]) -> Iterator[list[Task]]:
     counts = {one.index: sum(most_rows([one], table) for table in _LARGE) for one in session.reports}
     most = min(_TOGETHER, session.limits.rows_at_once(_ROW))
     run: list[Task] = []
+    reports: set[int] = set()
+    rows = 0
     for task in sorted(tasks):
-        reports = {task.report, *(one.report for one in run)}
-        if run and (len(reports) > _REPORTS or sum(counts[one] for one in reports) > most):
+        rows += 0 if task.report in reports else counts[task.report]
+        reports.add(task.report)
+        if run and (len(reports) > _REPORTS or rows > most):
             yield run
-            run = []
+            run, reports, rows = [], {task.report}, counts[task.report]
         run.append(task)
     if run:
         yield run

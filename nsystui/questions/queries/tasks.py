@@ -431,12 +431,22 @@ def _number(text: str) -> int | None:
     return whole_number(text, _HIGHEST)
 
 
+_MOST_BRANCHES = 64
+
+
 def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:
     """The rank number of a row's task; NULL for a process that is no task of the job."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import by_report
 
+    numbers = [(item.task.report, item.task.process, item.rank) for item in ranks]
+    if len(numbers) > _MOST_BRANCHES * len({report for report, *_ in numbers}):
+        literals = (sa.literal(list(values), sa.ARRAY(sa.BigInteger)) for values in zip(*numbers, strict=True))
+        columns = (sa.func.unnest(values, type_=sa.BigInteger) for values in literals)
+        named = zip(("report", "process", "rank"), columns, strict=True)
+        own = sa.select(*(column.label(name) for name, column in named)).subquery().c
+        return sa.select(own.rank).where(own.report == table.c.report, own.process == table.c.process).scalar_subquery()
     of_report: dict[int, list[RankedTask]] = {}
     for item in ranks:
         of_report.setdefault(item.task.report, []).append(item)

@@ -274,11 +274,9 @@ def triage(
 
 def _step_budget(case: Case) -> tuple[Mapping[str, float], bool]:
     """The parts of an iteration, the mean over those of each GPU and over the GPUs, ns; and whether these are steps."""
-    every = case.budgets
-    means = {part: [float(one.of.part(part).mean()) for one in every] for part in PARTS if every}
-    return {part: sum(times) / len(every) for part, times in means.items()}, all(
-        one.numbers is not None for one in every
-    )
+    means = [one.of.parts.mean(axis=0).tolist() for one in case.budgets]
+    parts = {part: sum(times) / len(means) for part, times in zip(PARTS, zip(*means, strict=True), strict=False)}
+    return parts, all(one.numbers is not None for one in case.budgets)
 
 
 def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:

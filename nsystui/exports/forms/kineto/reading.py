@@ -160,7 +160,8 @@ class KinetoTrace:
 
 
 def _said(error: Exception) -> str:
-    lines = str(error).splitlines()
+    text = error.args[0] if error.args else ""
+    lines = (text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)).splitlines()
     return f"but its JSON is damaged: {lines[0]}" if lines else "but its JSON is damaged"
 
 

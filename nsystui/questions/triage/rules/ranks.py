@@ -281,9 +281,10 @@ def different_work(case: Case) -> Sequence[Finding | NotChecked]:
     least = 1 + case.thresholds.work_difference_percent / 100
     parts = case.job.model_parts(case.step_name)
     part = np.array([parts.of_task.get(item.task, "") for item in ranks])
-    usual = np.array([np.median(kernels[part == own]) for own in part])
+    _, own = np.unique(part, return_inverse=True)
+    usual = np.array([np.median(kernels[own == one]) for one in range(own.max() + 1)])[own]
     more = [ranks[place].rank for place in np.flatnonzero(kernels > least * usual)]
-    excess = busy - [busy[part == own].mean() for own in part]
+    excess = busy - np.array([busy[own == one].mean() for one in range(own.max() + 1)])[own]
     heaviest = ranks[int(excess.argmax())].rank
     cost = round(float(excess.max()))
     words = f"T{parts.words(ranks)[1:]}."

@@ -1,0 +1,73 @@
+"""Files that are no exports, logs or tables of ncu, and some that are damaged, as users name them by mistake."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import sqlite3
+import zipfile
+from contextlib import closing
+from pathlib import Path
+
+from .shapes import two_process_export
+
+NCU = '"ID","Kernel Name","Context","Stream","Section Name","Metric Name","Metric Unit","Metric Value"\n'
+
+
+def odd_inputs(directory: Path) -> None:
+    """Write the files into ``directory``, each named after what is odd about it."""
+    export = two_process_export(directory / "whole.sqlite").read_bytes()
+    os.symlink("gone.sqlite", directory / "link.sqlite")
+    os.mkfifo(directory / "pipe.sqlite")
+    for name in ("folder", "parquet", "arrow"):
+        (directory / name).mkdir()
+    (directory / "parquet/CUPTI_ACTIVITY_KIND_KERNEL.parquet").write_bytes(b"PAR1 is the beginning only")
+    (directory / "arrow/CUPTI_ACTIVITY_KIND_KERNEL.arrow").write_bytes(b"ARROW1 is the beginning only")
+    with closing(sqlite3.connect(directory / "browser.sqlite")) as other, other:
+        other.execute("CREATE TABLE moz_places (id INTEGER PRIMARY KEY, url TEXT)")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as written:
+        written.writestr("notes.txt", "no export")
+    trace = json.dumps({"schemaVersion": 1, "deviceProperties": [], "traceEvents": [{"ph": "X", "cat": "kernel"}] * 40})
+    for name, content in {
+        "empty.sqlite": b"",
+        "text.sqlite": b"these are not the bytes you are looking for\n" * 10,
+        "cut.sqlite": export[:-5000],
+        "header.sqlite": export[:100],
+        "journal.sqlite": export,
+        "journal.sqlite-journal": b"x" * 512,
+        "rank0.nsys-rep": b"QUADD1\0" + bytes(200),
+        "rank0.qdstrm": b"stream" * 20,
+        "report.ncu-rep": b"NVR\0" * 40,
+        "text.sqlite.gz": gzip.compress(b"no export\n" * 50, mtime=0),
+        "cut.sqlite.gz": gzip.compress(export, mtime=0)[:5000],
+        "bomb.sqlite.gz": gzip.compress(bytes(40_000_000), mtime=0),
+        "notes.zip": archive.getvalue(),
+        "cut.sqlite.zst": b"\x28\xb5\x2f\xfd" + bytes(20),
+        "one.arrow": b"ARROW1\0\0" + bytes(64),
+        "one.parquet": b"PAR1" + bytes(64) + b"PAR1",
+        "lines.json": b'{"StringIds": []}\n',
+        "export.json": b'{"Type": 1, "data": []}\n' * 5,
+        "cut-trace.json": trace[:900].encode(),
+        "trace.json": trace.encode(),
+        "no-events.json": b'{"schemaVersion": 1, "traceEvents": []}',
+        "other.json": b'{"traceEvents": [{"ph": "X", "name": "of another program", "ts": 1, "dur": 2, "pid": 1}]}',
+        "huge-number.json": trace.replace('"ph": "X"', '"ph": "X", "ts": 1e999999999999', 1).encode(),
+        "latin.json": trace.replace("kernel", "k\xe9rnel", 1).encode("latin-1"),
+        "deep.json": (trace[:60] + "[" * 5000).encode(),
+        "cut-trace.json.gz": gzip.compress(trace.encode(), mtime=0)[:100],
+        "empty.csv": b"",
+        "header.csv": NCU.encode(),
+        "cut.csv": (NCU + '"0","gemm"\n').encode(),
+        "other.csv": b"a,b\n1,2\n",
+        "twice.csv": b"Time (%),Name,Name\n1,2,3\n",
+        "unknown.csv": b"Kernel,SM Active [Throughput %]\nno such kernel,12\n",
+        "empty.log": b"",
+        "plain.log": b"Training begins\nTraining ends\n",
+        "folded.log": b"NCCL INFO AllReduce: opCount 0 sendbuff 0x1 [repeated 3x across cluster]\n" * 3,
+        "pattern.toml": b'[families]\n"a(" = "gemm"\n',
+        "empty.stacks": b"",
+    }.items():
+        (directory / name).write_bytes(content)
