@@ -64,7 +64,7 @@ WRONG = {
     "an ending of no format": ["-o", "kernels.xlsx"],
     "two formats": ["-o", "kernels.csv", "--format", "json"],
 }
-"""What cannot be recorded in ``tests/answers/refusals.txt``, and where a file could be left."""
+"""What cannot be recorded in ``tests/answers/refused.txt``, and where a file could be left."""
 
 
 @pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
@@ -85,16 +85,6 @@ class TestFiles:
         assert len(lines) == 3 and all(line.startswith("nsystui: ") for line in lines)
         for name in ("notes.sqlite: not a SQLite file", "cut.sqlite: cut short", "missing.sqlite: no such file"):
             assert any(name in line for line in lines)
-
-    def test_when_none_can_be_opened_the_status_is_2(self, refused, tmp_path):
-        (tmp_path / "notes.sqlite").write_text("no export")
-        said = refused("kernels", tmp_path / "notes.sqlite", tmp_path / "missing.sqlite")
-        assert said.splitlines()[-1] == "nsystui: no export could be opened"
-
-    def test_a_report_is_answered_with_the_command_that_exports_it(self, refused, tmp_path):
-        (tmp_path / "rank0.nsys-rep").write_bytes(b"QUADD")
-        command = "nsys export -t sqlite --include-json=true --include-blobs=true -o rank0.sqlite"
-        assert command in refused("kernels", tmp_path)
 
     @pytest.mark.parametrize("options", [(), ("--convert",)])
     def test_a_recording_is_answered_with_its_importer_and_never_exported(self, refused, tmp_path, fake_nsys, options):

@@ -27,11 +27,6 @@ from nsystui.store.session import Session
 from nsystui.ui import loading
 from nsystui.ui.loading import Loading, ReportReady
 
-QUESTIONS = (("kernels", "--by", "rank"), ("mpi",), ("events", "--top", "200"), ("info", "--show", "contents"))
-QUESTIONS += (("kernels", "--time", "100ms:300ms", "--ranks", "0"),)
-"""The others are asked of a packed job in test_answers."""
-
-
 REPORT = "reports/rank=1/report.json"
 
 
@@ -55,18 +50,7 @@ def copied(packed: Path, target: Path) -> Path:
 
 @pytest.mark.campaign
 class TestAnswers:
-    """A packed job answers what its exports answer."""
-
-    @pytest.mark.parametrize("question", QUESTIONS, ids=" ".join)
-    def test_of_the_demo_job(self, run, demo_job, packed, question):
-        command, *flags = question
-        of_exports = run(command, *demo_job, *flags, "--format", "csv")
-        of_packed = run(command, packed, *flags, "--format", "csv")
-        assert of_packed.out == of_exports.out
-        assert of_packed.status == of_exports.status
-        assert of_packed.status == 0 or question[0] == "mpi"
-        notes = [line for line in of_exports.err.splitlines() if "rank numbers" not in line]
-        assert [line for line in of_packed.err.splitlines() if "rank numbers" not in line] == notes
+    """A packed job answers what its exports answer: every question is asked of both in test_answers."""
 
     @pytest.mark.parametrize("name", ["mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-after", "cuda-graphs"])
     def test_of_a_real_export(self, run, tmp_path, name):
@@ -257,6 +241,7 @@ class TestRefusals:
         rows = duckdb.sql(f"SELECT count(*) FROM '{job}/kernels/*/*.parquet'").fetchall()
         assert rows == [(native_count(export, "CUPTI_ACTIVITY_KIND_KERNEL"),)]
 
+    @pytest.mark.campaign
     def test_two_reports_that_would_be_one_rank(self, run, refused, tmp_path, demo_job):
         exports = [Path(shutil.copy(demo_job[1], tmp_path / f"{name}.sqlite")) for name in ("first", "second")]
         said = refused("pack", *exports, "-o", tmp_path / "job")

@@ -13,17 +13,6 @@ def test_without_a_name_it_lists_them_all_with_what_they_answer(run, words):
     assert lines == [[recipe.name, recipe.help] for recipe in all_recipes()]
 
 
-@pytest.mark.parametrize("recipe", all_recipes(), ids=lambda one: one.name)
-def test_the_help_of_a_recipe_names_what_nvidias_gets_wrong(run, recipe):
-    done = run("recipe", recipe.name, "--help")
-    words = " ".join(done.out.split())
-    assert done.status == 0 and words.startswith(f"usage: nsystui recipe {recipe.name} ")
-    for text in (*recipe.differs, "rank10 comes before rank2"):
-        assert " ".join(text.split()) in words
-    assert all(f"--{option}" in words for option in recipe.takes)
-    assert max(map(len, done.out.splitlines())) <= 90
-
-
 def test_a_drawing_is_ascii_where_nothing_else_can_be_shown(run, demo_job, monkeypatch):
     monkeypatch.setattr("nsystui.output.files.wants_ascii", lambda *_: True)
     out = run("recipe", "nccl_gpu_time_util_map", demo_job[0]).out

@@ -41,14 +41,6 @@ def test_a_key_ends_in_the_unit_of_its_values_and_names_it_once(run, words):
             assert not named or key.endswith(named[0]), (schema["title"], key)
 
 
-def test_the_schema_shows_how_the_window_of_a_row_is_selected(run):
-    for words in (["triage"], ["events"]):
-        found = run("schema", *words).json["items"]
-        has_window = {"start_ns", "end_ns"} <= set(found["required"])
-        assert ("--time {start_ns}ns:{end_ns}ns" in found.get("description", "")) == has_window
-    assert "start_ns" in run("schema", "triage").json["items"]["description"]
-
-
 @pytest.mark.campaign
 def test_json_parquet_and_frames_have_the_same_keys(run, job_files, tmp_path):
     required = run("schema", "kernels").json["items"]["required"]

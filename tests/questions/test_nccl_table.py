@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
-from nccl_program import A, B, Program, job_of
+from nccl_program import A, B, Program, job_of, values
 from support import SHARED, shared
 from synthetic import (
     PAYLOAD_BYTES,
@@ -27,7 +27,6 @@ from synthetic import (
 from synthetic.demo import TrainingJob
 
 from nsystui.base.answer import TableAnswer
-from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.nccl.grouping import COLUMNS, USUAL, NcclProperty, by_of, is_of, powers_of_two
@@ -57,11 +56,6 @@ class Opened:
         """The rows of a collective; of one bucket where it is named."""
         row = dict(zip(USUAL, (collective, *bucket), strict=False))
         return nccl_listing(self.session, selection, self.ranks, self.pairing, row, what)
-
-
-def values(answer: TableAnswer, *keys: str) -> list[tuple[Any, ...]]:
-    """Some columns of an answer, row by row."""
-    return list(zip(*(answer.cells(key) for key in keys), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -182,10 +176,6 @@ class TestGroups:
     def test_words_of_groups(self):
         assert by_of("rank, collective,rank") == (NcclProperty.RANK, NcclProperty.COLLECTIVE)
         assert by_of("") == ()
-        with pytest.raises(UsageError, match="'ranks': the groups are collective, size"):
-            by_of("ranks")
-        with pytest.raises(UsageError, match="use only one"):
-            by_of("size,bytes")
 
     def test_a_row_of_what_is_missing(self):
         frame = pd.DataFrame({"rank": pd.array([0, None], "Int64"), "message_size": pd.array([None, 9], "Int64")})

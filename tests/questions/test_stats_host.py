@@ -11,20 +11,12 @@ from synthetic import ExportWriter, all_tables_export, empty_export, simulation_
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
 from nsystui.questions.queries.data_notes import absent_note, missing_note
-from nsystui.questions.stats import report_of
+from nsystui.questions.stats import all_reports, report_of
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-HERE = (
-    "mpi_event_sum",
-    "mpi_event_trace",
-    "network_congestion",
-    "openacc_sum",
-    "openmp_sum",
-    "um_cpu_page_faults_sum",
-    "um_sum",
-    "um_total_sum",
-)
+KINDS = ("mpi", "network", "openacc", "openmp", "um")
+HERE = [one.name for one in all_reports() if one.name.partition("_")[0] in KINDS]
 STATISTICS = "Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns)"
 
 

@@ -7,7 +7,6 @@ from contextlib import closing
 import pytest
 from support import session_over
 from synthetic import illnesses, rare_illnesses
-from synthetic.demo.model import nccl_kernel
 from synthetic.illnesses import one_gpu
 from synthetic.writing.host import Frame
 from synthetic.writing.target import CaptureSession as DemoSession
@@ -125,46 +124,6 @@ def test_gaps_are_folded_by_their_times_and_not_by_their_cost(tmp_path):
     found = triaged(tmp_path / "a.sqlite", rules=COMPILING)
     assert finding(found, "jit-compilation").cost == pytest.approx(400 * MS, rel=0.05)
     assert (finding(found, "idle-gaps").under, finding(found, "start-up").under) == ("", "jit-compilation")
-
-
-def reduced(path, calls, hidden=True, before=0):
-    """12 steps with 10 ms of compute, and so many AllReduce that take 5 ms together, beside it or after it.
-
-    Before all steps there are ``before`` AllReduce.
-    """
-    name, length = nccl_kernel("AllReduce").name, 5 * MS // calls
-    with one_gpu(path) as gpu:
-        for call in range(before):
-            gpu.kernel(call * 5_000, call * 5_000 + 1_000, launched=call * 5_000, name=name)
-        for number, start in enumerate(gpu.rounds(12, 16 * MS, 10 * MS)):
-            gpu.export.nvtx_range(gpu.main, start - 20_000, start + 15 * MS, f"step {number}")
-            for call in range(calls):
-                begin = start + (4 if hidden else 10) * MS + call * length
-                gpu.kernel(begin, begin + length, launched=start - 5_000, name=name)
-    return path
-
-
-def test_hidden_communication_is_a_remark_with_calls_per_step(tmp_path):
-    found = triaged(reduced(tmp_path / "a.sqlite", calls=8))
-    one = finding(found, "communication")
-    assert (one.severity, one.cost) == (Severity.INFO, 0)
-    told(one, "Compute hides 100 % of NCCL time. NCCL runs 60 ms per GPU", "8 AllReduce a step")
-    assert found.summary.endswith("Compute hides 100 % of NCCL time.")
-
-
-def test_calls_of_a_step_are_those_that_are_launched_in_steps_as_in_comparisons(tmp_path):
-    path = reduced(tmp_path / "a.sqlite", calls=8, before=60)
-    told(finding(triaged(path, rules=("exposed_communication",)), "communication"), ": 8 AllReduce a step")
-
-
-@pytest.mark.parametrize(
-    ("calls", "advice"), [(1, "smaller buckets"), (8, "overlap communication"), (250, "more data into one")]
-)
-def test_the_advice_for_exposed_communication_knows_the_buckets(tmp_path, calls, advice):
-    found = triaged(reduced(tmp_path / "a.sqlite", calls, hidden=False), rules=("exposed_communication",))
-    one = finding(found, "exposed-communication")
-    assert one.cost == pytest.approx(60 * MS, rel=0.01)
-    told(one, f"{calls} AllReduce a step", advises=(advice,))
 
 
 def test_every_leading_long_call_of_mpi_sets_a_connection_up_and_ranks_that_wait_alike_are_not_blamed(tmp_path):

@@ -46,6 +46,7 @@ ILL: list[tuple[str, Write, str]] = [
     ("slow-pace", ill.throttled, "to 1,650 MHz"),
     ("slow-pace", partial(ill.throttled, clock=False), ""),
     ("exposed-communication", ill.exposed_communication, ""),
+    ("exposed-communication", partial(rare.reducing, calls=8), "8 AllReduce a step"),
     ("gil-held", ill.gil_held, ""),
     ("blocking-reads", ill.file_reads, ""),
     ("layout-changes", ill.layout_changes, "one layout: NHWC"),

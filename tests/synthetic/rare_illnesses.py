@@ -191,6 +191,23 @@ def compiling(
     return Ill((path,), 59 * MS)
 
 
+def reducing(path: Path, calls: int, after: bool = True, before: int = 0) -> Ill:
+    """12 steps with 10 ms of compute, and so many AllReduce that take 5 ms together, beside it or `after` it.
+
+    Before all steps there are `before` AllReduce.
+    """
+    name, length = nccl_kernel("AllReduce").name, 5 * MS // calls
+    with one_gpu(path) as gpu:
+        for call in range(before):
+            gpu.kernel(call * 5_000, call * 5_000 + 1_000, launched=call * 5_000, name=name)
+        for number, start in enumerate(gpu.rounds(12, 16 * MS, 10 * MS)):
+            gpu.export.nvtx_range(gpu.main, start - 20_000, start + 15 * MS, f"step {number}")
+            for call in range(calls):
+                begin = start + (10 if after else 4) * MS + call * length
+                gpu.kernel(begin, begin + length, launched=start - 5_000, name=name)
+    return Ill((path,), 12 * 5 * MS)
+
+
 def _in(write: Callable[..., Ill], **how: object) -> Callable[[Path], Ill]:
     return lambda folder: write(folder / "rank0.sqlite", **how)
 
@@ -248,6 +265,10 @@ VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
             "off-cpu": _is_off_its_cpu,
         }.items()
     },
+    "reducing-once": _in(reducing, calls=1),
+    "reducing-often": _in(reducing, calls=250),
+    "reducing-beside": _in(reducing, calls=8, after=False),
+    "reducing-before": _in(reducing, calls=8, after=False, before=60),
     "mpi-set-up": partial(illnesses.mpi_waits, set_up=100 * MS),
 }
 """Jobs that differ from an ill one by what decides a rule, and ill training jobs; each writes into a directory."""
