@@ -9,7 +9,6 @@ The names of questions and options are those of the command line, with ``_`` for
 
 from __future__ import annotations
 
-import argparse
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nsystui.base.errors import MissingFileError, NsystuiError, UsageError, meant
+from nsystui.commands import Parser
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -220,7 +220,7 @@ def frame_of(answer: Answer) -> pandas.DataFrame:
     return frame
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     """The parser of the command line, whose errors are raised: an option means the same here and there."""
 
     def error(self, message: str) -> NoReturn:

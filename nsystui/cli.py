@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from nsystui.base.errors import ExportError, NsystuiError, UsageError
 from nsystui.base.version import __version__
-from nsystui.commands import commands, is_command, is_question, topic_of
+from nsystui.commands import Parser, commands, is_command, is_question, topic_of
 
 if TYPE_CHECKING:
     from nsystui.commands.request import Request
@@ -200,7 +200,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=text_width() - 2)
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     """A parser whose help may be piped into ``head``, and shown on a terminal without UTF-8."""
 
     def print_help(self, file: Any = None) -> None:
@@ -211,7 +211,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Reports the error and a suggestion, instead of the usage with its thirty options."""
-        from nsystui.base.text import safe_text
+        from nsystui.base.text import readable
 
         options = [option for action in self._actions for option in action.option_strings]
         _, _, words = message.partition("unrecognized arguments: ")
@@ -228,7 +228,7 @@ class _Parser(argparse.ArgumentParser):
         positionals = [str(action.metavar) for action in self._actions if not action.option_strings]
         usage = f"usage: {self.prog} [OPTIONS] {' '.join(f'{one}…' if one == 'FILE' else one for one in positionals)}"
         advice = f"`{self.prog} --help` has the options and examples"
-        text = f"{usage}\n{self.prog}: error: {safe_text(message)}{hint}\n{advice}\n"
+        text = f"{usage}\n{self.prog}: error: {readable(message)}{hint}\n{advice}\n"
         self.exit(2, _encodable(text, sys.stderr.encoding if sys.stderr else None))
 
 

@@ -91,7 +91,9 @@ def why_not_ours(directory: Path) -> str:
     try:
         status = os.stat(directory)
     except OSError:
-        return ""
+        return "it is a link that leads nowhere" if os.path.islink(directory) else ""
+    if not stat.S_ISDIR(status.st_mode):
+        return "it is not a directory, which NSYSTUI_CACHE_DIR has to name"
     if not hasattr(os, "getuid"):  # Windows has neither owners nor modes of this kind
         return ""
     if status.st_uid not in (os.getuid(), 0):

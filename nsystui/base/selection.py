@@ -46,18 +46,13 @@ class NameFilter:
     """A filter on names: a substring, ``!`` before it for the inverse, ``/…/`` or ``re:…`` for a regular expression.
 
     Substrings and regular expressions ignore case, unless they contain an upper-case letter (smart case; ``\\S`` is
-    none). Raises UsageError for what is no regular expression, or no text. ``words`` say it in place of the text.
+    none). Raises UsageError for what is no regular expression. ``words`` say it in place of the text.
     """
 
     text: str
     words: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if not self.text.isascii():
-            try:
-                self.text.encode()
-            except UnicodeEncodeError:  # bytes of a command line in another encoding
-                raise UsageError(f"filter {self.text!r} is not UTF-8") from None
         if self.is_regex:
             try:
                 _compiled(self.pattern, self.ignore_case)

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TextIO
 
-from nsystui.base.text import safe_text, whole_number
+from nsystui.base.text import readable, whole_number
 
 _COMMANDS = "the commands work without one: `nsystui {} FILE`, `nsystui --help`"
 _MOST_COLUMNS, _MOST_LINES = 1000, 500
@@ -135,13 +135,13 @@ def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def complain(message: str) -> None:
-    """Print a line on stderr, made safe for a terminal, where it is broken between words.
+    """Print a `readable` line on stderr, where it is broken between words.
 
     A stream that is closed or cannot be written, as on a full disk, gets nothing and changes no exit status.
     """
     if sys.stderr is None:  # print() would take standard output
         return
-    line = f"nsystui: {safe_text(message)}"
+    line = f"nsystui: {readable(message)}"
     if sys.stderr.isatty():
         columns = size(sys.stderr.fileno())[0]
         line = textwrap.fill(line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

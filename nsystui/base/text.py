@@ -8,6 +8,7 @@ and Parquet files as it is, JSON in ASCII escapes. Measuring and cutting count t
 
 from __future__ import annotations
 
+import re
 import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -103,6 +104,17 @@ def _escaped(char: str) -> str:
         return char
     data = char.encode("utf-8", "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass")
     return "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a word of the command line or a path is UTF-8: Python has lone surrogates for other bytes."""
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def readable(message: str) -> str:
+    """Return a message made safe and short: long words lose their middle, then the message does. Its advice stays."""
+    text = re.sub(r"(\S{120})\S{120,}(\S{260})", rf"\1{ELLIPSIS}\2", safe_text(message))
+    return text if len(text) <= 2_000 else f"{text[:799]}{ELLIPSIS}{text[-1_200:]}"
 
 
 def width_of(text: str) -> int:

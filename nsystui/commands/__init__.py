@@ -5,6 +5,11 @@ None of them imports textual but ``open`` and ``diff --screen``.
 
 from __future__ import annotations
 
+import argparse
+from typing import NoReturn
+
+from nsystui.base.text import is_utf8, readable
+
 _COMMANDS = {
     "open": (0, "open the screens (what `nsystui FILE…` does)", "screens"),
     "triage": (10, "what is wrong with the job: findings, worst first, and how to fix them", "triage"),
@@ -26,6 +31,30 @@ _COMMANDS = {
 
 A hyphen is an underscore in the name of the module.
 """
+
+FILE_NAMES = ("FILE", "FILE.prv", "LOG", "OTHER", "CSV", "DIR", "SCHEDULER", "-- COMMAND")
+"""The placeholders of the arguments that name files, whose names may have any bytes."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that takes any value of an option, and refuses bytes that no text of an export has."""
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> object:
+        """Convert a word as argparse does. Raises ArgumentError for bytes that no text of an export has."""
+        if "\0" in arg_string or not (is_utf8(arg_string) or action.metavar in FILE_NAMES or action.dest == "ranks"):
+            raise argparse.ArgumentError(action, f"{arg_string!r} is not UTF-8 text, or has a NUL byte")
+        return super()._get_value(action, arg_string)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
+        """Convert the words of an option. Keep the ``--`` of ``--filter=--``, which argparse drops in Python 3.11."""
+        if not action.option_strings or arg_strings != ["--"]:
+            return super()._get_values(action, arg_strings)
+        value = self._get_value(action, "--")
+        self._check_value(action, value)
+        return [value] if action.nargs in ("+", "*") else value
+
+    def error(self, message: str) -> NoReturn:
+        super().error(readable(message))
 
 
 def commands() -> dict[str, str]:

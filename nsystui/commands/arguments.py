@@ -31,6 +31,16 @@ _NARROWING = ("filter_time", "filter_nvtx", "instances", "bucket")
 _OF_ITS_OWN = (*_NARROWING, "by_rank", "ncu", "metrics", "nccl_log")
 
 
+class Print(argparse.Action):
+    """Prints the lines that ``const`` returns for the value, and ends as ``--help`` does: it needs no file."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, __: object = None) -> None:
+        from nsystui.output.files import print_lines
+
+        print_lines(self.const(values))
+        parser.exit()
+
+
 def add_files(parser: argparse.ArgumentParser, least: str = "+", has_screens: bool = False) -> None:
     """Add the exports and how they are opened; ``least`` is ``*`` if none need be named."""
     parser.add_argument(
@@ -329,7 +339,9 @@ def deliver_empty(output: Output, answer: Answer) -> None:
     if output.is_file:
         _save(output, answer)
     elif output.format == "json":
-        print("[]")
+        from nsystui.output.files import print_lines
+
+        print_lines(["[]"])
 
 
 def no_rows(request: Request, total: int | None = None) -> str:

@@ -127,6 +127,8 @@ class _Reader:
         return UsageError(f"{self._path}{f':{number}' if number else ''}: {problem}")
 
     def _of_type(self, key: str, value: object, kind: type, example: str) -> Any:
+        if isinstance(value, str) and "\0" in value:
+            raise self._wrong(key, f"{key} has a NUL byte, which no name may have")
         if type(value) is not kind:
             raise self._wrong(key, f"{key} is {_worded(value)}; write {key} = {example}")
         return value
@@ -151,13 +153,7 @@ class _Reader:
         except UsageError as error:
             raise self._wrong(key, str(error)) from None
 
-    def clock(self, key: str, value: object) -> str:
-        return self._one_of(CLOCKS, key, value)
-
-    def theme(self, key: str, value: object) -> str:
-        return self._one_of(THEMES, key, value)
-
-    def _one_of(self, words: Sequence[str], key: str, value: object) -> str:
+    def one_of(self, words: Sequence[str], key: str, value: object) -> str:
         if value not in words:
             names = ", ".join(f'"{word}"' for word in words)
             raise self._wrong(key, f"{key} is {_worded(value)}; it may be {names}")
@@ -225,9 +221,9 @@ _KEYS: Mapping[str, _Key] = {
     "cache-limit": _Key(_Reader.size),
     "jobs": _Key(_Reader.jobs),
     "memory-limit": _Key(_Reader.size),
-    "clock": _Key(_Reader.clock, "clock"),
+    "clock": _Key(lambda reader, key, value: reader.one_of(CLOCKS, key, value), "clock"),
     "step-range": _Key(_Reader.pattern, "step_range"),
-    "theme": _Key(_Reader.theme, "theme"),
+    "theme": _Key(lambda reader, key, value: reader.one_of(THEMES, key, value), "theme"),
     "ascii": _Key(_Reader.switch, "ascii"),
     "color": _Key(_Reader.switch, "color"),
     "mouse": _Key(_Reader.switch, "mouse"),
@@ -275,13 +271,13 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
     """``--jobs`` and ``--memory-limit``."""
     group.add_argument(
         "--jobs",
-        type=_jobs_option,
+        type=lambda text: jobs_number(text, "--jobs "),
         metavar="N",
         help="CPU threads to use, and exports read at once (default: 2 at most)",
     )
     group.add_argument(
         "--memory-limit",
-        type=_memory_option,
+        type=lambda text: memory_size(text, "--memory-limit "),
         metavar="SIZE",
         help="memory of the whole program, such as 512M or 1.5G (base 1024); what needs more is computed in slices"
         " (default: 1G, or half of what there is)",
@@ -335,14 +331,6 @@ def _default_memory() -> int:
     there_is = resources.memory()
     usual = Limits().memory
     return usual if there_is is None else max(min(usual, there_is // _SHARE), SMALLEST_MEMORY)
-
-
-def _jobs_option(text: str) -> int:
-    return jobs_number(text, "--jobs ")
-
-
-def _memory_option(text: str) -> int:
-    return memory_size(text, "--memory-limit ")
 
 
 def jobs_number(text: str, name: str) -> int:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nsystui.base.errors import NsystuiError, UsageError, meant
-from nsystui.base.terminal import no_color, original_environ, wants_ascii
+from nsystui.base.terminal import no_color, original_environ, size, wants_ascii
 from nsystui.base.text import ascii_glyphs
 from nsystui.base.version import __version__
-from nsystui.commands import commands, is_command, is_question
+from nsystui.commands import FILE_NAMES, commands, is_command, is_question
 from nsystui.commands.request import Request
 from nsystui.output.files import print_lines
 
@@ -62,7 +62,7 @@ def run(request: Request) -> int:
     if sys.stdout is None or not sys.stdout.isatty() or environ.get("TERM", "dumb") == "dumb":
         print_lines(text.splitlines())
     else:
-        _page(rendered(text, _columns(), environ, sys.stdout.encoding), environ)
+        _page(rendered(text, size(sys.stdout.fileno())[0], environ, sys.stdout.encoding), environ)
     return 0
 
 
@@ -76,13 +76,6 @@ def _text(name: str, word: str) -> str:
         hint = meant(name, topics(), "`nsystui help` lists the topics")
         raise UsageError(f"there is no topic {word!r}: {hint}")
     return (_DIRECTORY / f"{name}.md").read_text(encoding="utf-8")
-
-
-def _columns() -> int:
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
 
 
 def _named(link: re.Match[str]) -> str:
@@ -208,7 +201,7 @@ def _completer(action: argparse.Action, command: str, has_commands: bool) -> Cal
         return lambda **_: _names_of("recipe")
     if action.dest == "topic":
         return lambda **_: topics()
-    if action.metavar not in ("FILE", "FILE.prv", "LOG", "OTHER"):
+    if action.metavar not in FILE_NAMES:
         return None
     files = FilesCompleter()
     if action.option_strings or not has_commands:

@@ -10,7 +10,7 @@ from nsystui.commands import arguments as shared
 from nsystui.commands import question as runner
 from nsystui.commands.request import Request
 from nsystui.questions.catalogue.nsys_recipes import FAMILY, RANKS_DIFFER
-from nsystui.questions.queries.question import COMPARISON, Option, Question
+from nsystui.questions.queries.question import COMPARISON, Option
 from nsystui.questions.recipes import all_recipes, recipe_named
 
 DESCRIPTION = """Recipes of `nsys recipe` by their names, over all ranks of a job. `nsystui recipe` alone lists them,
@@ -47,26 +47,18 @@ def delegated(words: Sequence[str]) -> tuple[str, list[str]] | None:
     return None
 
 
-class _Print(argparse.Action):
-    """Prints all recipes, or the help of one, and ends as ``--help`` does: no file is needed."""
-
-    def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, __: object = None) -> None:
-        from nsystui.output.files import print_lines
-
-        print_lines(_about(recipe_named(values)) if isinstance(values, str) else _listing())
-        parser.exit()
-
-
-def _listing() -> list[str]:
+def _listing(_: object) -> list[str]:
     width = max(len(recipe.name) for recipe in all_recipes())
     return [f"{recipe.name:{width}}  {recipe.help}" for recipe in all_recipes()]
 
 
-def _about(recipe: Question) -> list[str]:
+def _about(name: str) -> list[str]:
     """The help of a recipe: its answer, needs and options, and where NVIDIA's differs."""
     import textwrap
 
     from nsystui.exports.canonical import BY_NAME
+
+    recipe = recipe_named(name)
 
     def wrapped(text: str) -> list[str]:
         return textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent="    ")
@@ -98,8 +90,8 @@ def _options() -> list[Option]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="NAME", help="the recipe; `nsystui recipe` lists them")
-    parser.add_argument(_LIST, action=_Print, nargs=0, help=argparse.SUPPRESS)
-    parser.add_argument(_ABOUT, action=_Print, help=argparse.SUPPRESS)
+    parser.add_argument(_LIST, action=shared.Print, nargs=0, const=_listing, help=argparse.SUPPRESS)
+    parser.add_argument(_ABOUT, action=shared.Print, const=_about, help=argparse.SUPPRESS)
     shared.add_files(parser)
     runner.add_options(parser, _options(), {FAMILY: "`nsystui recipe NAME --help` lists those that a recipe takes"})
     shared.add_selection(parser)

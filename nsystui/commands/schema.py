@@ -70,19 +70,20 @@ def _question(words: list[str]) -> Question:
 
 
 def _values(question: Question, words: list[str]) -> dict[str, object]:
+    from nsystui.commands import Parser
     from nsystui.commands.question import add_options
 
-    parser = argparse.ArgumentParser(prog=f"nsystui schema {question.name}")
+    parser = Parser(prog=f"nsystui schema {question.name}")
     add_options(parser, question.options)
     return vars(parser.parse_args(words))
 
 
 def _of_command(job: OpenJob, name: str, words: Sequence[str]) -> dict[str, Any]:
     """The schema of a command of `_COMMANDS` with those of its options that change the columns."""
-    from nsystui.commands import commands
+    from nsystui.commands import Parser, commands
     from nsystui.questions.answers.schemas import schema_of_tables
 
-    parser = argparse.ArgumentParser(prog=f"nsystui schema {name}")
+    parser = Parser(prog=f"nsystui schema {name}")
     make = {"triage": _triage, "info": _info, "diff": _diff, "ncu": _ncu, "nccl-log": _nccl_log}[name]
     return schema_of_tables(name, commands()[name], make(job, parser, words))
 

@@ -28,20 +28,12 @@ EXAMPLES = """  nsystui stats -r cuda_gpu_kern_sum --format csv rank0.sqlite
   nsystui stats --list-reports"""
 
 
-class _ListReports(argparse.Action):
-    """Prints the reports and ends, as ``--help`` does: no file is needed for it."""
+def _listing(_: object) -> list[str]:
+    from nsystui.questions.stats import all_reports, options_of
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsystui.output.pipe import quiet_pipe
-        from nsystui.questions.stats import all_reports, options_of
-
-        names = [report.name + options_of(report) for report in all_reports()]
-        width = max(map(len, names))
-        with quiet_pipe() as stream:
-            stream.writelines(
-                f"{name:{width}}  {report.help}\n" for report, name in zip(all_reports(), names, strict=True)
-            )
-        parser.exit()
+    names = [report.name + options_of(report) for report in all_reports()]
+    width = max(map(len, names))
+    return [f"{name:{width}}  {report.help}" for report, name in zip(all_reports(), names, strict=True)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REPORT",
         help="report names, separated by commas (default: the usual ones, as far as the exports have their tables)",
     )
-    parser.add_argument("--list-reports", action=_ListReports, nargs=0, help="print the reports and end")
+    parser.add_argument(
+        "--list-reports", action=shared.Print, nargs=0, const=_listing, help="print the reports and end"
+    )
     shared.add_files(parser)
     shared.add_dask(parser)
     group = parser.add_argument_group("as in nsys")

@@ -12,6 +12,7 @@ from nsystui.commands import arguments as shared
 from nsystui.commands.request import Request
 from nsystui.output.files import print_lines
 from nsystui.output.formats import to_json
+from nsystui.output.pipe import quiet_pipe
 from nsystui.questions.queries.question import Titled
 
 
@@ -56,7 +57,7 @@ def deliver_tables(request: Request, tables: Iterable[Titled]) -> int:
         else:
             _as_text(request, table, number, notes)
     if is_json:
-        print("\n]" if number else "[]")
+        print_lines(["", "]"] if number else ["[]"])
     for note in notes:
         shared.say_note(note)
     return number
@@ -70,14 +71,16 @@ def _to_file(request: Request, table: Titled, notes: list[str]) -> None:
 
 def _as_json(request: Request, table: Titled, number: int, notes: list[str]) -> None:
     labels = to_json(dict(table.labels) or {"table": table.name}).removesuffix("}")
-    print(f'{"," if number > 1 else "["}\n{labels}, "rows": ', end="")
+    with quiet_pipe() as stream:
+        stream.write(f'{"," if number > 1 else "["}\n{labels}, "rows": ')
     shared.deliver(request, table.answer, notes)
-    print("}", end="")
+    with quiet_pipe() as stream:
+        stream.write("}")
 
 
 def _as_text(request: Request, table: Titled, number: int, notes: list[str]) -> None:
     if number > 1:
-        print()
+        print_lines([""])
     if table.needs_title or request.output.format in (None, "table", "md"):
         print_lines([f"## {table.title}", ""] if request.output.format == "md" else [f"# {table.title}"])
     shared.deliver(request, table.answer, notes)

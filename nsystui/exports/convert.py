@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
-from nsystui.base.partial_files import drop_abandoned, partial_name, why_not_ours
+from nsystui.base.inputs import opened
+from nsystui.base.partial_files import drop_abandoned, partial_name, remove, why_not_ours
 from nsystui.base.units import size_words
 from nsystui.exports import opening
 from nsystui.exports.discover import is_packed_report
@@ -44,7 +45,7 @@ def convert(
     target = export_of(path, form, directory)
     for folder in (directory.parent, directory, target.parent):
         if why := why_not_ours(folder):
-            raise ExportError(str(path), f"is not exported into {folder}: {why}", ELSEWHERE)
+            raise ExportError(str(path), f"cannot be exported into {folder}: {why}", ELSEWHERE)
     with suppress(ExportError):  # none was made before, or it was cut since
         opening.check(target)
         with suppress(OSError):  # the time of its last use, by which the cache is kept under its cap
@@ -53,7 +54,7 @@ def convert(
     partial = target.parent / partial_name(".sqlite")
 
     def checked(part: float) -> None:
-        with suppress(FileNotFoundError), partial.open("rb") as file:
+        with suppress(OSError), opened(partial) as file:
             size = max(size_in(file.read(100)), os.fstat(file.fileno()).st_size)
             if cap is not None and size > cap:
                 cause = f"its export takes {size_words(size)} or more, the limit of the cache is {size_words(cap)}"
@@ -94,7 +95,7 @@ def _leave_nothing_half(partial: Path) -> None:
     """Removes what was begun, with its directory where nothing else is in it."""
     with suppress(OSError):
         for file in partial.parent.glob(f"{partial.name}*"):  # SQLite may keep a journal beside it
-            file.unlink()
+            remove(file)
     with suppress(OSError):
         if os.listdir(partial.parent) == [opening.MADE_FROM]:
             (partial.parent / opening.MADE_FROM).unlink()

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from nsystui.base.errors import OutputError, reason_of
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
+from nsystui.base.text import is_utf8
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.opening import ExportFile
 from nsystui.store.parquet_files import PackFiles
@@ -174,7 +175,7 @@ class Cache:
 
     def _temporary(self) -> Path:
         """A new directory, under a name that the cache takes away if this process is killed."""
-        if not _is_text(self.directory):
+        if not is_utf8(str(self.directory)):
             raise OSError(errno.EILSEQ, "its name is not UTF-8")
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = self.directory / partial_name()
@@ -185,9 +186,8 @@ class Cache:
         """A new name for a directory of what a query has no memory for; ``None`` where the cache cannot be written."""
         with suppress(OSError):
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not _is_text(self.directory):
-            return None
-        return self.directory / partial_name("-spill") if os.access(self.directory, os.W_OK | os.X_OK) else None
+        is_usable = is_utf8(str(self.directory)) and os.access(self.directory, os.W_OK | os.X_OK)
+        return self.directory / partial_name("-spill") if is_usable else None
 
     def trim(self, keep: Collection[Path] = ()) -> int:
         """Removes what was used longest ago until the cache is under its cap; how many bytes more it may then hold.
@@ -196,11 +196,6 @@ class Cache:
         it.
         """
         return _trim(self.directory, self.cap, keep)
-
-
-def _is_text(path: Path) -> bool:
-    """Whether DuckDB takes the path, which has to be UTF-8."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in str(path))
 
 
 class Room:

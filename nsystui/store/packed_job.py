@@ -38,6 +38,7 @@ from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.metadata import BlockingStream, CudaDevice, Gpu, Metadata
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
+from nsystui.store.parquet_files import wrong_column
 from nsystui.store.report import PackedReport
 from nsystui.store.results import Results
 from nsystui.store.seals import ANOTHER, Seal, check, facts_of, facts_text, modified_ns, seal_of, sealed
@@ -144,12 +145,14 @@ def _files(directory: Path, named: Mapping[str, Any]) -> tuple[dict[str, tuple[P
         try:
             try:
                 check(file, seal, modified_ns)
+                what = wrong_column(file, match[1], RENAMED.get(match[1], ("", "")))
             except ValueError:
                 size = file.stat().st_size
-                what = "is not what was written" if size == seal[0] else f"has {size:,} of {seal[0]:,} bytes"
-                raise ExportError(str(directory), f"damaged: {name} {what}", _AGAIN) from None
+                what = " is not what was written" if size == seal[0] else f" has {size:,} of {seal[0]:,} bytes"
         except OSError as error:
-            raise ExportError(str(directory), f"damaged: {name}: {error.strerror or error}", _AGAIN) from None
+            what = f": {reason_of(error)}"
+        if what:
+            raise ExportError(str(directory), f"damaged: {name}{what}", _AGAIN)
         found[match[1]] = (*found.get(match[1], ()), file)
         seals[file] = seal
     return found, seals

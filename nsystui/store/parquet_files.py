@@ -9,12 +9,16 @@ row groups are copied, and in the end a footer is written that tells where they 
 from __future__ import annotations
 
 import itertools
+import os
 import struct
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from nsystui.exports import canonical
+from nsystui.exports.canonical import ColumnKind
 
 ROWS_PER_FILE = 1 << 20
 """Rows of the native table that go into one file: as many as a program that reads a file at a time has memory for."""
@@ -116,6 +120,43 @@ def read_part(path: Path) -> RowGroups:
     if not is_whole:
         raise ValueError(f"{path}: not a whole Parquet file")
     return RowGroups(memoryview(data)[len(_MAGIC) : end], footer, columns)
+
+
+_TYPES: dict[ColumnKind | None, list[tuple[int, int | None]]] = {
+    ColumnKind.INT: [(4, 36), (4, None)],
+    ColumnKind.FLOAT: [(10, None)],
+    ColumnKind.TEXT: [(12, 0)],
+    None: [],
+}
+"""The physical and converted types of parquet.thrift for each kind, as they are encoded."""
+_correct: dict[str, tuple[bytes, ...]] = {}
+"""How footers with the columns of a table begin: most files of a table are alike, and need no decoding."""
+
+
+def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
+    """Return what is wrong with the columns of a file of a canonical table, or an empty text. Raises OSError.
+
+    ``renamed`` is a field of the table, and its name in the file.
+    """
+    with path.open("rb", 0) as file:
+        end = file.seek(-_TAIL.size, os.SEEK_END)
+        file.seek(max(end - _TAIL.unpack(file.read())[0], 0))
+        footer = file.read()
+    if footer.startswith(_correct.get(table, ())):
+        return ""
+    kinds = {renamed[1] if one.name == renamed[0] else one.name: one.kind for one in canonical.BY_NAME[table].fields}
+    try:
+        _, at = _varint(footer, 1)  # the first field is the version, the second the schema
+        (_, (_, *columns)), end = _list(footer, at + 1)
+        types = {str(one[4], "utf-8"): (one.get(1), one.get(6, one.get(10))) for one in map(_values, columns)}
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
+        return " is not Parquet in a known form"
+    for name in {**kinds, **types}:
+        if types.get(name) not in _TYPES[kinds.get(name)]:
+            what = "missing" if name not in types else "of another type" if name in kinds else "unknown"
+            return f": the column {name} of {table} is {what}"
+    _correct[table] = (*_correct.get(table, ())[-7:], footer[:end])
+    return ""
 
 
 class _Group(NamedTuple):

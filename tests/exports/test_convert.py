@@ -2,7 +2,9 @@
 
 import os
 import shlex
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -148,6 +150,60 @@ def test_every_way_to_fail_is_one_error(tmp_path, report, fake_nsys):
     (tmp_path / "bin/nsys").write_bytes(b"\x7fELF not really")
     with pytest.raises(ExportError, match="cannot be exported: Exec format error"):
         convert(report, tmp_path / "exports")
+
+
+INSTEAD_OF_AN_EXPORT = {
+    'mkfifo "$output"': "no regular file",
+    'mkdir "$output"; echo half > "$output/part"': "no regular file",
+    'ln -s "$made" "$output"': "no regular file",
+    'ln -s nowhere "$output"': "no regular file",
+    'mkfifo "$output"; exit 1': "no regular file",
+    'mkfifo "$output"; cat "$made" > "$output"': "no regular file",
+    'mkdir "$output"; sleep 600': "it made no regular file",
+    "echo Done": "Done; it made no regular file",
+    'echo text > "$output"': "cannot be opened",
+    ': > "$output"': "cannot be opened",
+    'head -c 3000000 /dev/zero | tr "\\0" x; yes | head -c 3000000 >&2; exit 1': "nsys export failed: y",
+    'sleep 600 & echo gone; exit 1': "gone",
+    "yes": "nsys export failed: y",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", INSTEAD_OF_AN_EXPORT)
+def test_what_nsys_makes_instead_of_an_export_is_reported_and_removed(tmp_path, report, fake_nsys, body):
+    fake_nsys(body)
+    with pytest.raises(ExportError, match=INSTEAD_OF_AN_EXPORT[body]):
+        convert(report, tmp_path / "exports")
+    assert os.listdir(tmp_path / "exports") == []
+
+
+def living(group: int) -> list[str]:
+    """Return the state and the parent of each process of a group that still lives."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent, its_group, *_ = file.read_text().rpartition(")")[2].split()
+            found += [f"{state} {parent}"] if int(its_group) == group and state not in "ZX" else []
+    return found
+
+
+HANGS = ["sleep 600", "sleep 600 & wait", 'echo half > "$output"; exec sleep 600']
+
+
+@pytest.mark.parametrize("body", HANGS)
+def test_a_hanging_nsys_ends_when_the_user_stops_it(tmp_path, report, fake_nsys, body):
+    calls = iter(range(3))
+    fake_nsys(f"echo $$ > {tmp_path / 'process'}", body)
+
+    def stop(part: float) -> None:
+        if next(calls, None) is None and (tmp_path / "process").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        converted(report, REPORT, tmp_path / "exports", stop)
+    while living(int((tmp_path / "process").read_text())):  # a killed process takes a moment to end
+        time.sleep(0.01)
+    assert os.listdir(tmp_path / "exports") == []
 
 
 def test_the_keys_of_the_user_are_not_for_nsys(tmp_path, report, fake_nsys):

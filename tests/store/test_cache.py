@@ -291,7 +291,7 @@ class TestUnwritable:
 
     def test_a_file_is_where_the_directory_should_be_or_duckdb_cannot_name_it(self, export, tmp_path):
         (tmp_path / "cache").write_text("a file")
-        for name, said in (("cache", "cannot be written"), (os.fsdecode(b"\xff"), "not UTF-8")):
+        for name, said in (("cache", "not a directory"), (os.fsdecode(b"\xff"), "not UTF-8")):
             warnings: list[str] = []
             assert kernels(Cache(tmp_path / name), export, warn=warnings) == 200
             (warning,) = warnings

@@ -10,12 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from nsystui.base.errors import ExportError
+from nsystui.base.partial_files import remove
 from nsystui.exports.forms.form import ELSEWHERE, RECORDING_ENDING, REPORT_ENDINGS, Advance, Form, is_full
 
 # What makes message sizes readable; older versions do not know these options.
 _WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
 _IMPORTER = "QdstrmImporter"
 _SECONDS_BETWEEN = 0.1
+_MOST_PRINTED, _MOST_SAID = 1 << 26, 1 << 16
 
 
 def nsys() -> str | None:
@@ -42,6 +44,7 @@ def _write_report(report: Path, target: Path, advance: Advance) -> None:
         raise ExportError(str(report), "a report, and nsys is not on the PATH to export it", advice)
     problem = ""
     for options in (_WITH_PAYLOADS, ()):
+        remove(target)
         command = [program, "export", "-t", "sqlite", "--force-overwrite=true", "-o", str(target), *options]
         # With the whole path, since a name may begin with a dash.
         problem = _run([*command, str(report.absolute())], target, advance)
@@ -58,37 +61,45 @@ def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
         advice = "load the module that has nsys: it lies in its directory host-linux-x64"
         raise ExportError(str(recording), f"a recording, but {_IMPORTER}, which makes its report, is not found", advice)
     report = target.with_name(f"{target.name}.nsys-rep")
-    try:
-        problem = _run([program, "-i", str(recording.absolute()), "-o", str(report)], report, advance)
-        if problem:
-            advice = ELSEWHERE if is_full(target) else f"try it by hand: {program} --help"
-            raise ExportError(str(recording), f"{_IMPORTER} failed: {problem}", advice)
-        _write_report(report, target, advance)
-    finally:
-        with suppress(OSError):
-            report.unlink()
+    problem = _run([program, "-i", str(recording.absolute()), "-o", str(report)], report, advance)
+    if problem:
+        advice = ELSEWHERE if is_full(target) else f"try it by hand: {program} --help"
+        raise ExportError(str(recording), f"{_IMPORTER} failed: {problem}", advice)
+    _write_report(report, target, advance)
 
 
 def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
-    """Runs a program that writes ``target``; what it said last if it failed. The keys of the user are not for it.
+    """Run a program that writes ``target``, and return why it failed, empty if it did not.
 
-    The program and its children are killed where ``advance`` raises.
+    The keys of the user are not for it. It is killed if ``advance`` raises, and its children when it ends.
     """
-    from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+    from subprocess import DEVNULL, Popen, TimeoutExpired
+    from tempfile import TemporaryFile
 
-    with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True) as program:
-        try:
-            while program.returncode is None:
-                with suppress(TimeoutExpired):
-                    out, err = program.communicate(timeout=_SECONDS_BETWEEN)
-                advance(0.0)
-        except BaseException:
-            os.killpg(program.pid, signal.SIGKILL)
-            raise
-    if program.returncode == 0 and target.exists():
+    def printed() -> list[int]:
+        return [os.fstat(file.fileno()).st_size for file in (err, out)]
+
+    with TemporaryFile() as err, TemporaryFile() as out:  # the disk of the target may be full
+        with Popen(command, stdin=DEVNULL, stdout=out, stderr=err, start_new_session=True) as program:
+            try:
+                while program.returncode is None and max(printed()) < _MOST_PRINTED and not _is_odd(target):
+                    with suppress(TimeoutExpired):
+                        program.wait(_SECONDS_BETWEEN)
+                    advance(0.0)
+            finally:
+                with suppress(OSError):  # all of it has ended
+                    os.killpg(program.pid, signal.SIGKILL)
+        file = err if printed()[0] else out
+        file.seek(max(os.fstat(file.fileno()).st_size - _MOST_SAID, 0))
+        said = (file.read().decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
+    if program.returncode == 0 and target.is_file() and not _is_odd(target):
         return ""
-    message = (err.strip() or out.strip()).decode("utf-8", "replace")
-    return message.splitlines()[-1] if message else "no message"
+    return f"{said}; it made no regular file" if _is_odd(target) or not program.returncode else said
+
+
+def _is_odd(path: Path) -> bool:
+    """Return whether the path is a link, a directory, a pipe or a device."""
+    return os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path))
 
 
 REPORT = Form(

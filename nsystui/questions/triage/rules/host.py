@@ -538,12 +538,14 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
 
 def _beside(case: Case, when: Mapping[Place, Intervals]) -> str:
     """How much of the time another GPU of the process works: the CPU may have served that GPU then."""
+    idle: dict[Task, list[Intervals]] = {}
+    for (task, _), own in when.items():
+        idle.setdefault(task, []).append(own)
     beside = 0
-    for (task, device), own in when.items():
-        others = [one for one in case.devices if task in one.tasks and one.device.device != device]
-        if others:
-            hull = Window(int(own.starts[0]), int(own.ends[-1]))
-            beside += intersect(own, worked_by(others, hull)).length
+    for task, every in idle.items():  # what works while a GPU of the process idles is another one
+        hull = Window(min(int(own.starts[0]) for own in every), max(int(own.ends[-1]) for own in every))
+        work = worked_by((one for one in case.devices if task in one.tasks), hull)
+        beside += sum(intersect(own, work).length for own in every)
     share = beside / max(sum(own.length for own in when.values()), 1)
     return f" For {100 * share:.0f} % of that time another GPU of the process works." if share >= _SEEN else ""
 
