@@ -13,6 +13,7 @@ from synthetic.demo import CaptureSession as Capture
 from synthetic.demo import NcclPayloads, Thread
 from synthetic.demo.nccl import encode_payload, payload_schema
 
+from nsystui.base.answer import TableAnswer
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nccl.pairing import NcclPairing
 from nsystui.questions.queries.tasks import ranked_tasks
@@ -113,3 +114,8 @@ def rows(frame: Any, *columns: str) -> list[tuple[Any, ...]]:
     """Some columns as tuples, what is missing as None."""
     plain = [frame[column].astype(object).where(frame[column].notna(), None) for column in columns]
     return list(zip(*plain, strict=True))
+
+
+def values(answer: TableAnswer, *keys: str) -> list[tuple[Any, ...]]:
+    """Some columns of an answer, row by row."""
+    return list(zip(*(answer.cells(key) for key in keys), strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,11 @@ from typing import Any, Final
 
 import pytest
 
+from nsystui.base.answer import iter_rows, record
+from nsystui.base.selection import Selection
+from nsystui.output import formats
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.stats import report_of
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
@@ -79,6 +85,24 @@ def session_over(*paths: Path) -> Session:
     for path in paths:
         session.add(path)
     return session
+
+
+def records(answer: Any) -> list[dict[str, Any]]:
+    """Return the rows of an answer, each as a dictionary by the keys of the columns."""
+    return [record(answer.columns, row) for row in iter_rows(answer)]
+
+
+def asked_of_stats(session: Session, text: str, selection: Selection | None = None) -> Any:
+    """Return the answer of a report of ``nsys stats``, which is named with its options."""
+    report, options = report_of(text)
+    return report.ask(OpenJob(session), selection or Selection(), options)
+
+
+def csv_of_stats(session: Session, text: str, selection: Selection | None = None) -> str:
+    """Return the answer of a report of ``nsys stats`` as CSV."""
+    written = io.StringIO(newline="")
+    formats.write(asked_of_stats(session, text, selection), "csv", written)
+    return written.getvalue()
 
 
 def native(path: Path, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

@@ -25,13 +25,8 @@ FORMS = [
     *(f"/home/carol/my{text}secretproj/train.py" for text in _BEHIND),
     *("~carol/secretproj", "~/secretproj/x", "../secretproj/x", "./secretproj", "//secretproj//x", "/secretproj"),
     *("C:\\Users\\carol\\secretproj", "C:/Users/carol/secretproj", "\\\\server\\secretproj", "secretproj\\x"),
-    *(
-        "file:///home/carol/secretproj",
-        "s3://secretproj/x",
-        "gpu-a01:/secretproj",
-        "$HOME/secretproj",
-        "${HOME}/secretproj",
-    ),
+    *("file:///home/carol/secretproj", "s3://secretproj/x", "gpu-a01:/secretproj", "$HOME/secretproj"),
+    "${HOME}/secretproj",
     *("src/secretproj/train.cpp", "secretproj.py(42): step", "home/carol/secretproj", "--data=/secretproj"),
     *("('/secretproj/x')", "%2Fhome%2Fcarol%2Fsecretproj", "secretproj%2Ftrain", "\uff0fhome\uff0fsecretproj"),
     *("GPU-A01", "gpu-a01.secretproj.lab", "gpu-a01-ib0", "on Gpu-A01: step", "10.31.2.77"),
@@ -49,150 +44,27 @@ KEPT = (
 )
 
 NAMES = [
-    "quillon",
-    "Zephyrine",
-    "brumaire",
-    "OSTERHAGEN",
-    "Þórunn",
-    "клинок",
-    "秘密計画",
-    "wolkenstein",
-    "Ahlgrím",
+    "quillon", "Zephyrine", "brumaire", "OSTERHAGEN", "Þórunn", "клинок", "秘密計画", "wolkenstein", "Ahlgrím",
     "vexillum",
-]
+]  # fmt: skip
 """Secrets, each of which stands in several forms."""
 HIDING = [
-    *(
-        "data/{}.tfrecord",
-        "models/{}.onnx",
-        "{}.arrow",
-        "shards/{}-00001.jsonl",
-        "images/{}.jpg",
-        "{}.gguf",
-        "out/{}.engine",
-    ),
-    *(
-        "conf/{}.xml",
-        "{}.lmdb",
-        "cache/{}/index",
-        "{}/checkpoints/last",
-        "./{}",
-        "../../{}",
-        "~{}",
-        "~/{}.zarr",
-        "{}.mp4",
-    ),
-    *(
-        "weights/{}.msgpack",
-        "{}.orbax-checkpoint",
-        "src/{}/kernel.metal",
-        "/{}",
-        "//{}/share",
-        "/mnt/{}/data",
-        "{}.tar.zst",
-    ),
-    *(
-        "C:\\{}\\data",
-        "D:/{}",
-        "\\\\{}\\share",
-        "%USERPROFILE%\\{}",
-        "file:///{}",
-        "s3://{}/data",
-        "gs://{}",
-        "hf://{}/data",
-    ),
-    *(
-        "https://{}/train?step=1",
-        "https://x:{}@host/",
-        "http://{}:8080/",
-        "ssh://{}@login",
-        "tcp://{}:29500",
-        "nfs:{}:/data",
-    ),
-    *(
-        "node={}.cluster.corp:29500",
-        "{}.corp",
-        "{}.cluster.local",
-        "gpu.{}.internal",
-        "host {}",
-        "{}-gpu-07:1234",
-        "{}:29500",
-    ),
-    *(
-        "user {}",
-        "user={}",
-        "USER: {}",
-        "login as {}",
-        "for {}",
-        "{}@lab.org",
-        "data@{}.org",
-        "owner {} (data)",
-        "uid=1000({})",
-    ),
-    *(
-        "${}",
-        "${{{}}}",
-        "${}/data",
-        "%{}%",
-        "{}=1",
-        "PATH=/{}",
-        "WANDB_API_KEY={}",
-        "export {}=data",
-        "--project={}",
-        "--{}",
-    ),
-    *(
-        "token {}",
-        "Bearer {}",
-        "password: {}",
-        "key='{}'",
-        'load "{}"',
-        "`{}`",
-        "load '{} data'",
-        "step {}",
-        "data loading {}",
-    ),
-    *(
-        "kernel<'{}'>",
-        'kernel<"{}">(int)',
-        "kernel<int>('{}')",
-        "void kernel<char>(/{}/x)",
-        "ns::kernel<'/{}.bin'>",
-        "{} kernel(int)",
-    ),
-    *(
-        "triton_{}/x.py_0",
-        "triton_{}.py_0",
-        "{}.forward",
-        "forward {}/step",
-        "layer {}.step",
-        "{}…",
-        "a|{}.log",
-        "\uff0f{}\uff0fdata",
-    ),
-    *(
-        "{} data",
-        "load {}",
-        "loading data of {}",
-        "[{}] step 3",
-        "step 3: {}",
-        "step#{}",
-        "{}!",
-        "job {}: failed",
-        "{}, {}",
-        "\u200b{} x",
-    ),
-    *(
-        "data\n{}",
-        "train\t{} x",
-        "pt {} worker",
-        "cudaMalloc of {}",
-        "NCCL:{}/x",
-        "aten::linear {}",
-        "{}\u2044data",
-        "{}\u2215data",
-    ),
-]
+    "data/{}.tfrecord", "models/{}.onnx", "{}.arrow", "shards/{}-00001.jsonl", "images/{}.jpg", "{}.gguf",
+    "out/{}.engine", "conf/{}.xml", "{}.lmdb", "cache/{}/index", "{}/checkpoints/last", "./{}", "../../{}", "~{}",
+    "~/{}.zarr", "{}.mp4", "weights/{}.msgpack", "{}.orbax-checkpoint", "src/{}/kernel.metal", "/{}", "//{}/share",
+    "/mnt/{}/data", "{}.tar.zst", "C:\\{}\\data", "D:/{}", "\\\\{}\\share", "%USERPROFILE%\\{}", "file:///{}",
+    "s3://{}/data", "gs://{}", "hf://{}/data", "https://{}/train?step=1", "https://x:{}@host/", "http://{}:8080/",
+    "ssh://{}@login", "tcp://{}:29500", "nfs:{}:/data", "node={}.cluster.corp:29500", "{}.corp", "{}.cluster.local",
+    "gpu.{}.internal", "host {}", "{}-gpu-07:1234", "{}:29500", "user {}", "user={}", "USER: {}", "login as {}",
+    "for {}", "{}@lab.org", "data@{}.org", "owner {} (data)", "uid=1000({})", "${}", "${{{}}}", "${}/data", "%{}%",
+    "{}=1", "PATH=/{}", "WANDB_API_KEY={}", "export {}=data", "--project={}", "--{}", "token {}", "Bearer {}",
+    "password: {}", "key='{}'", 'load "{}"', "`{}`", "load '{} data'", "step {}", "data loading {}", "kernel<'{}'>",
+    'kernel<"{}">(int)', "kernel<int>('{}')", "void kernel<char>(/{}/x)", "ns::kernel<'/{}.bin'>", "{} kernel(int)",
+    "triton_{}/x.py_0", "triton_{}.py_0", "{}.forward", "forward {}/step", "layer {}.step", "{}…", "a|{}.log",
+    "\uff0f{}\uff0fdata", "{} data", "load {}", "loading data of {}", "[{}] step 3", "step 3: {}", "step#{}", "{}!",
+    "job {}: failed", "{}, {}", "\u200b{} x", "data\n{}", "train\t{} x", "pt {} worker", "cudaMalloc of {}",
+    "NCCL:{}/x", "aten::linear {}", "{}\u2044data", "{}\u2215data",
+]  # fmt: skip
 """Forms of a name, none of which is an identifier or has plain words alone."""
 SHAPES = {
     "10.87.3.201": "10.87.3",
@@ -261,14 +133,17 @@ def planted_export(path: Path, names: Sequence[str]) -> Path:
 
 
 @pytest.mark.campaign
+@pytest.mark.parametrize("ending", ["html", "md"])
 @pytest.mark.parametrize(
-    ("options", "leaks"), [(("--anonymous",), ()), pytest.param((), PLANTED, marks=pytest.mark.campaign)]
+    ("options", "leaks"), [(("--anonymous",), ()), ((), PLANTED), (("--anonymous", "--baseline"), ())]
 )
-def test_no_form_of_a_path_host_or_user_is_in_an_anonymous_report(run, tmp_path, options, leaks):
+def test_no_form_of_a_path_host_or_user_is_in_an_anonymous_report(run, tmp_path, ending, options, leaks):
     (tmp_path / "out").mkdir()
     export = planted_export(tmp_path / "rank0.sqlite", FORMS)
-    assert run("report", export, *options, "--top", "1000", "-o", tmp_path / "out/r.html").status == 0
+    words = ("report", export, "--top", "1000", "-o", tmp_path / f"out/r.{ending}", *options)
+    assert run(*words, *[export] * ("--baseline" in options)).status == 0
     assert tuple(found(tmp_path / "out")) == leaks
+    assert ("What changed" in written(tmp_path / "out")) == ("--baseline" in options)
 
 
 @pytest.mark.parametrize("ending", campaign.first(1, ["html", "md"]))

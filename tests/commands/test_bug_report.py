@@ -74,7 +74,3 @@ def test_the_file_system_of_a_directory_is_that_of_the_closest_mount(tmp_path):
 def test_a_cache_that_is_not_there_yet_is_told(tmp_path):
     (line,) = info.cache_lines(Cache(tmp_path / "none", 5 << 30), Config(), {})
     assert line.startswith("cache: the user's cache directory; not there yet, limit 5 GiB, file system ")
-
-
-def test_without_a_file_info_says_what_to_do(refused):
-    assert "nsystui info rank0.sqlite" in refused("info")

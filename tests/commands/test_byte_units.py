@@ -33,7 +33,3 @@ def test_the_program_has_no_such_name_in_its_texts_but_in_the_columns_of_nsys():
         if lines := decimal_names("\n".join(texts)):
             found[path.relative_to(package).as_posix()] = lines
     assert [path for path in found if not path.startswith("questions/stats/")] == []
-
-
-def test_the_help_of_stats_says_whose_megabytes_its_reports_have():
-    assert "MB of these reports are nsys's, of 1,000,000 bytes" in command_parser("stats").format_help()

@@ -61,16 +61,10 @@ def test_a_changed_file_changes_the_answer(run, demo_job, captured, tmp_path):
     assert "Samples" not in run("kernels", demo_job[0], "--format", "csv").table[0]
 
 
-@pytest.mark.parametrize("words", [["--by", "rank"], ["--names", "short"], ["--instances", "x"]])
-def test_rows_that_are_not_of_smart_names_are_refused(refused, demo_job, captured, words):
-    assert "--metrics needs smart kernel names" in refused("kernels", demo_job[0], "--metrics", captured, *words)
-
-
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
         ("", "is not the table of the metrics of kernels"),
-        ("Name,Instances\na,1\n", "is not the table of the metrics of kernels"),
         ("{header}\na,1\n", "a row has 2 values"),
         ("{header}\n{row}\n", "is not whole, or was edited"),
     ],

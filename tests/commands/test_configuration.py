@@ -166,13 +166,6 @@ def test_bytes_that_are_no_text_are_told(tmp_path):
         read_config(path, {})
 
 
-def test_a_mistake_ends_a_command_with_status_2(refused, tmp_path, demo_job):
-    path = tmp_path / "config.toml"
-    path.write_text("jobz = 4\n")
-    said = refused("kernels", demo_job[0], "--config", path)
-    assert said == f"nsystui: {path}:1: there is no key 'jobz': did you mean jobs?\n"
-
-
 def test_a_step_range_for_every_command_is_no_mistake_in_one_that_needs_none(run, tmp_path, demo_job):
     path = tmp_path / "config.toml"
     path.write_text("step-range = '^step (\\d+)'\n")

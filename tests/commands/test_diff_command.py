@@ -62,25 +62,3 @@ def test_each_table_gets_a_file(demo_job, other_job, tmp_path, diff):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"out_{name}.csv" for name in TABLES)
     status, _, _ = diff(demo_job[0], "--", other_job[0], "--tables", "summary", "-o", target)
     assert status == 0 and target.exists()
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ([], "did you mean `nsystui diff "),
-        (["--ranks-a", "0", "--ranks-b", "9"], "rank 9 is not open"),
-        (["--ranks-a", "0", "--tables", "kernals"], "the tables are summary, kernels"),
-        (["--ranks-a", "0", "--tables", ""], "the tables are summary, kernels"),
-        (["--ranks-a", "0", "--sort", "nothing"], "--sort nothing: not a column of kernels"),
-        (["--ranks-a", "0", "--sort", "gpu_difference"], "choose with --tables nvtx"),
-        (["--time-a", "5"], "write A:B"),
-        (["--ranks-a", "rank(.)"], "ranks 'rank(.)': write numbers and spans"),
-        (["--", "/no/such/file.sqlite"], "no such file"),
-        (["--ranks-a", "0", "--screen"], "terminal"),
-    ],
-)
-def test_what_makes_no_sense_is_one_line(demo_job, diff, words, reason):
-    status, out, err = diff(*demo_job[:2], *words)
-    assert status == 2 and not out
-    assert reason in err and "Traceback" not in err

@@ -50,30 +50,6 @@ def test_points_of_the_bandwidth_are_the_medians_of_the_sizes(run, demo_job):
         assert near == [pytest.approx(one[2], rel=1e-3)]
 
 
-@pytest.mark.parametrize(
-    "words", [("kernels",), ("triage",), ("info",), ("nvtx",), ("diff", "--time-a", "0:", "--time-b", "1ms:")]
-)
-@pytest.mark.parametrize("how", ["-o", "--format"])
-def test_what_has_no_drawing_says_what_has(refused, demo_job, tmp_path, words, how):
-    target = tmp_path / "x.svg"
-    said = refused(*words, how, target if how == "-o" else "svg", *demo_job)
-    assert "budget" in said and "gpu" in said
-    assert not target.exists()
-
-
-@pytest.mark.campaign
-def test_a_drawing_of_nothing_is_no_file_and_says_what_to_record(refused, tmp_path):
-    from synthetic import ExportWriter
-
-    with ExportWriter(tmp_path / "a.sqlite") as export:
-        process = export.process(7_000, "python")
-        export.nvtx_range(export.thread(process, 7_000, "main"), 1_000, 2_000, "step 0")
-    for question in ("gpu", "metrics", "budget", "nccl"):
-        said = refused(question, tmp_path / "a.sqlite", "-o", tmp_path / "x.svg", status=3)
-        assert "there is nothing to draw" in said
-    assert not (tmp_path / "x.svg").exists()
-
-
 def test_a_drawing_never_replaces_a_file_unasked(run, demo_job, tmp_path: Path):
     target = tmp_path / "x.svg"
     target.write_text("mine")
@@ -81,8 +57,3 @@ def test_a_drawing_never_replaces_a_file_unasked(run, demo_job, tmp_path: Path):
     assert target.read_text() == "mine"
     assert run("gpu", *demo_job, "-o", target, "--force").status == 0
     assert target.read_text().startswith("<svg")
-
-
-@pytest.mark.parametrize("flag", [("--sort", "busy_percent"), ("--top", "3")])
-def test_flags_of_tables_are_refused(refused, demo_job, flag):
-    assert flag[0] in refused("gpu", *demo_job, "--format", "svg", *flag)

@@ -97,12 +97,8 @@ FORMS = {
 }
 
 
-SELDOM = ("arrowdir", "arrowdir of streams", "zstd", "xz", "bzip2")
-"""Forms that need pyarrow, or are read as another one is but for the library that unpacks them."""
-
-
 @pytest.mark.campaign
-@pytest.mark.parametrize("form", [pytest.param(one, marks=[pytest.mark.campaign] * (one in SELDOM)) for one in FORMS])
+@pytest.mark.parametrize("form", FORMS)
 def test_each_form_answers_as_sqlite_does(run, export, tmp_path, form):
     (tmp_path / "given").mkdir()
     given = FORMS[form](export, tmp_path / "given")
@@ -215,17 +211,8 @@ def test_an_archive_that_the_cache_has_no_room_for_is_not_unpacked(refused, tmp_
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("command", "number"),
-    [
-        ("kernels", signal.SIGTERM),
-        *(
-            pytest.param(command, number, marks=pytest.mark.campaign)
-            for command in ("info", "pack -o packed")
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        ),
-    ],
-)
+@pytest.mark.parametrize("command", ["info", "pack -o packed"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_nsys_ends_with_the_program(tmp_path, monkeypatch, fake_nsys, command, number):
     """With the programs that it has started itself, and nothing half-written stays."""
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))

@@ -1,19 +1,15 @@
 """``nsystui export`` and ``nsystui ncu`` as a script meets them."""
 
-import json
 import sqlite3
 from contextlib import closing
 
-import campaign
 import pytest
-from synthetic.demo import PLANTED_SECRET
 
 
 class TestExport:
     @pytest.mark.campaign
     @pytest.mark.parametrize(
-        ("flag", "name"),
-        campaign.first(1, [("--trace", "job.json.gz"), ("--paraver", "job.prv"), ("--trace", "j.prv")]),
+        ("flag", "name"), [("--trace", "job.json.gz"), ("--paraver", "job.prv"), ("--trace", "j.prv")]
     )
     def test_it_writes_once_and_says_how_much_on_which_clock(self, run, refused, demo_job, tmp_path, flag, name):
         words = ["export", flag, tmp_path / name, *demo_job[:2]]
@@ -24,25 +20,6 @@ class TestExport:
         assert "exists already" in refused(*words)
         assert run(*words, "--force").status == 0
         assert (tmp_path / name).read_bytes() == before
-
-    def test_a_dash_is_stdout_and_holds_no_secret(self, run, demo_job):
-        done = run("export", "--trace", "-", demo_job[0])
-        assert json.loads(done.out)["traceEvents"]
-        assert PLANTED_SECRET not in done.out + done.err and "--global-batch" not in done.out
-
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
-            (["--trace", "job.csv"], "a trace ends in .json"),
-            (["--paraver", "job.json"], "ends in .prv"),
-            (["--trace", "no/such/job.json"], "does not exist"),
-            (["--trace", "job.json", "--kinds", "kernels"], "the kinds are"),
-        ],
-    )
-    def test_what_is_wrong_is_one_line(self, refused, demo_job, tmp_path, monkeypatch, words, said):
-        monkeypatch.chdir(tmp_path)
-        assert said in refused("export", *words, demo_job[0], lines=1)
-        assert not list(tmp_path.iterdir())
 
     def test_a_selection_of_nothing_is_told_and_writes_nothing(self, run, demo_job, tmp_path):
         done = run("export", "--trace", tmp_path / "job.json", demo_job[0], "--filter", "no_such_name")
@@ -59,15 +36,3 @@ class TestNcu:
         (found,) = run("ncu", demo_job[0], "--event", events[7]["Row"], "--format", "json").json
         function = events[7]["Name"].partition("<")[0].rpartition("::")[2]
         assert function in found["command"] and found["selected"] == 1
-
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
-            (["--event", "99999999"], "no kernel"),
-            (["--launch", "0"], "count from 1"),
-            (["--launch", "99999999"], "launches at most"),
-            (["--kernel", "a", "--filter", "b"], "give one"),
-        ],
-    )
-    def test_what_is_wrong_is_one_line(self, refused, demo_job, words, said):
-        assert said in refused("ncu", demo_job[0], *words, lines=1)

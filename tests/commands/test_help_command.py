@@ -37,15 +37,6 @@ def test_a_topic_in_a_pipe_is_plain_text(run, topic):
     assert done.out == (DOCS / f"{topic}.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("word", "meant"), [("number", "numbers"), ("NUMBERZ", "numbers"), ("key", "keys")])
-def test_a_misspelt_topic_is_told_with_the_one_that_was_meant(refused, word, meant):
-    assert refused("help", word) == f"nsystui: there is no topic {word!r}: did you mean {meant}?\n"
-
-
-def test_a_word_that_is_no_topic_at_all_is_told_where_they_are_listed(run):
-    assert run("help", "xyzzy").err == "nsystui: there is no topic 'xyzzy': `nsystui help` lists the topics\n"
-
-
 def test_the_name_of_a_command_gives_the_help_of_that_command(run):
     assert run("help", "kernels").out == run("kernels", "--help").out
     assert run("help", "nccl-log").out == run("nccl-log", "--help").out

@@ -27,7 +27,3 @@ def test_output_is_not_in_the_cache(run, demo_job, tmp_path, monkeypatch):
     run("kernels", *demo_job)
     kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert kept and b"INFO training demo-1b" not in b"".join(kept)
-
-
-def test_it_is_a_table_of_its_own(refused, demo_job):
-    assert "leave --show out" in refused("info", demo_job[0], "--job-output", "--show", "contents")

@@ -356,11 +356,9 @@ def test_a_cut_trace_is_one_line_and_leaves_nothing(refused, trace, tmp_path, mo
     [
         (b'{"traceEvents": [{"ph": "X", "ts": }]}', "JSON is damaged"),
         (b'{"traceEvents": [{"ph": "X", "name": "\xff\xfe"}]}', "damaged"),
-        (b'{"traceEvents": []}', "its traceEvents are missing or hold no event"),
         (b'{"traceEvents": {"ph": "X"}}', "its traceEvents are missing or hold no event"),
         (b'{"schemaVersion": 1, "deviceProperties": []}', "its traceEvents are missing or hold no event"),
         (b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"X","cat":"x","ts":1,"dur":1}]}', "without events of"),
-        (b'{"some": "JSON"}', "JSON without traceEvents: no trace of the PyTorch profiler"),
         (b' [{"ph": "X", "ts": 1}]', "JSON without traceEvents: no trace of the PyTorch profiler"),
         (gzip.compress(b'{"some": "JSON"}', mtime=0), "JSON without traceEvents: no trace of the PyTorch profiler"),
         (b"[section]", "not a SQLite file"),
@@ -433,13 +431,8 @@ def test_brackets_and_escapes_in_names_are_no_levels(table, tmp_path):
     assert row["Instances"] == "1"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(("nccl",), marks=pytest.mark.campaign),
-        pytest.param(("recipe", "nccl_sum"), marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.campaign
+@pytest.mark.parametrize("words", [("nccl",), ("recipe", "nccl_sum")])
 def test_a_trace_without_nccl_is_told_what_to_trace_with_pytorch(run, trace, words):
     said = run(*words, trace).err
     assert "trace a job with NCCL, with ProfilerActivity.CPU among the activities" in said

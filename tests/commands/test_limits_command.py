@@ -94,31 +94,8 @@ class TestWhatIsAllowed:
         (source,) = seen
         assert (source.threads, source.memory, source.cache_cap) == (5, 700 * MB, 3 << 30)
 
-    @pytest.mark.parametrize("command", ["kernels", "stats", "overview", "events", "open", "info"])
-    def test_every_command_explains_them(self, run, command):
-        said = run(command, "--help").out
-        assert "--jobs N" in said and "--memory-limit SIZE" in said
-
 
 class TestNonsense:
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
-            (("--memory-limit", "5M"), "--memory-limit 5M: too little to read an export with, the minimum is 320MiB"),
-            (("--memory-limit", "0"), "--memory-limit 0: too little to read an export with, the minimum is 320MiB"),
-            (("--memory-limit", "lots"), "'lots' is not a size: give a number with M or G, such as 512M or 1.5G"),
-            (("--memory-limit=-1G",), "--memory-limit -1G: '-1G' is not a size"),
-            (("--memory-limit", ""), "--memory-limit : '' is not a size"),
-            *(
-                (("--jobs", n), f"--jobs {n}: give a number of threads, 1 to 256")
-                for n in ("0", "-1", "all", "1000000")
-            ),
-        ],
-    )
-    def test_of_a_flag_is_one_line_before_anything_is_opened(self, refused, directory, words, said):
-        assert said in refused("kernels", *words, "missing.sqlite", lines=1)
-        assert not directory.exists()
-
     def test_of_a_variable_names_the_variable(self, refused, export, monkeypatch):
         wrong = {
             "NSYSTUI_MEMORY_LIMIT": ("1M", "x"),

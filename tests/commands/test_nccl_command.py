@@ -1,38 +1,8 @@
 """``nccl`` as a script meets it: groups, sizes, single calls, steps."""
 
-from pathlib import Path
-
-import pytest
 from nccl_program import Program
-from synthetic import payload_export
 
 # A send and a receive share a kernel.
-
-
-@pytest.fixture(scope="module")
-def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return payload_export(tmp_path_factory.mktemp("payload") / "payload.sqlite")
-
-
-class TestGroups:
-    @pytest.mark.parametrize(
-        ("words", "told"),
-        [
-            (("--by", "ranks"), "the groups are collective, size, pow2"),
-            (("--by", "size,pow2"), "use only one"),
-            (("--bucket", "1MiB-16MiB"), "--bucket chooses single rows"),
-            (("--calls", "--bucket", "1MiB"), "the buckets are <64KiB, 64KiB-1MiB"),
-            (("--by", "step", "--step-range", "("), "'re:('"),
-        ],
-    )
-    def test_what_cannot_be_asked(self, refused, payload, words, told):
-        assert told in refused("nccl", payload, *words)
-
-
-class TestSingleRows:
-    @pytest.mark.parametrize("option", ["--calls", "--kernels", "--sizes"])
-    def test_a_file_is_no_collective(self, refused, payload, option):
-        assert "write the files first" in refused("nccl", option, payload)
 
 
 def test_logs_tell_sizes_that_the_export_does_not(run, tmp_path):
@@ -50,7 +20,3 @@ def test_logs_tell_sizes_that_the_export_does_not(run, tmp_path):
         ("kernel", "400", "fp32"), ("kernel", "800", "fp32"), ("call", "400", "fp32"), ("call", "800", "fp32"),
     ]  # fmt: skip
     assert "message sizes from the debug log, by the order of the calls: 2" in told.err
-
-
-def test_a_log_that_is_not_there_is_named(refused, payload, tmp_path):
-    assert "no.log" in refused("nccl", payload, "--nccl-log", tmp_path / "no.log")

@@ -45,13 +45,6 @@ class TestTables:
         assert run("nccl-log", log, "--tables", "ops", "-o", tmp_path / "one.csv").status == 0
         assert (tmp_path / "one.csv").read_text().startswith("Op,Calls,")
 
-    @pytest.mark.parametrize(
-        "words",
-        [["--tables", "x"], ["--tables", ","], ["--steps", "5:3"], ["--sort", "nothing"], ["--format", "parquet"]],
-    )
-    def test_words_that_make_no_sense_are_one_line(self, refused, log, words):
-        refused("nccl-log", log, *words, lines=1)
-
 
 class TestFiles:
     def ops(self, done) -> str:

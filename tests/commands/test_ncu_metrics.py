@@ -126,17 +126,6 @@ def test_a_changed_file_changes_the_answer(run, export, ncu):
     assert "ncu_duration_ns" not in rows_of(run(*words[:-1]))["other()"]
 
 
-@pytest.mark.parametrize("words", [("--by", "rank"), ("--by", "shape,stream"), ("--instances", "axpy")])
-def test_groups_that_ncu_cannot_tell_are_refused(run, export, ncu, words):
-    done = run("kernels", export, *words, "--ncu", ncu(("axpy", "(4, 1, 1)", "1", "30", "90")))
-    assert done.status == 2 and "--ncu works by kernel name" in done.err and done.err.count("\n") == 1
-
-
-def test_a_file_that_ncu_did_not_write_is_one_line(refused, export, tmp_path):
-    said = refused("kernels", export, "--ncu", export, lines=1)
-    assert "rank0.sqlite" in said and "ncu --import" in said
-
-
 @pytest.mark.parametrize(
     ("compute", "memory", "bound"),
     [

@@ -15,10 +15,6 @@ from synthetic.writing.target import CaptureSession
 from nsystui.questions.capture.recording import launcher_of
 
 
-def words_of(command: str) -> list[str]:
-    return shlex.split(command)
-
-
 @pytest.fixture
 def start(tmp_path):
     """Runs a script as the launcher would, as one rank, and returns what ncu or the program was called with."""
@@ -46,23 +42,6 @@ def start(tmp_path):
     return start
 
 
-def test_sections_and_sets_are_in_the_command(run, demo_job):
-    done = run("ncu", demo_job[0], "--set", "full", "--section", "PmSampling", "--section", "regex:.*Work load")
-    words = words_of(done.out.splitlines()[1])
-    place = words.index("--set")
-    expected = ["--set", "full", "--section", "PmSampling", "--section", "regex:.*Work load"]
-    assert words[place : place + 6] == expected
-
-
-@pytest.mark.campaign
-def test_each_rank_of_a_launcher_writes_its_own_report(run, demo_job):
-    for line in run("ncu", *demo_job, "--top", "4").out.splitlines()[1::2]:
-        words = words_of(line)
-        assert words[words.index("-o") + 1] == "report.%q{SLURM_PROCID}.%i"
-    words = words_of(run("ncu", *demo_job, "--launcher", "openmpi").out.splitlines()[1])
-    assert words[words.index("-o") + 1] == "report.%q{OMPI_COMM_WORLD_RANK}.%i"
-
-
 def test_the_wrapper_profiles_the_chosen_ranks_and_runs_the_others_as_always(run, demo_job, start):
     done = run("ncu", *demo_job, "--ranks", "1,3", "--wrapper", "--set", "full")
     assert done.status == 0 and done.out.startswith("#!/bin/sh\n")
@@ -77,25 +56,10 @@ def test_the_wrapper_profiles_the_chosen_ranks_and_runs_the_others_as_always(run
             assert called[called.index("--set") + 1] == "full"
 
 
-@pytest.mark.campaign
-def test_a_wrapper_profiles_a_kernel_of_nccl_only_where_it_is_asked_for(run, demo_job):
-    assert "nccl" not in run("ncu", *demo_job, "--wrapper").out
-    assert "AllReduce" in run("ncu", *demo_job, "--wrapper", "--kernel", "AllReduce").out
-
-
 def test_a_wrapper_without_a_rank_stops_and_says_which_launcher_sets_it(run, demo_job, start):
     ran = start(run("ncu", *demo_job, "--wrapper").out, "my app")
     assert ran.returncode != 0 and ran.stdout == ""
     assert "SLURM_PROCID" in ran.stderr and "srun" in ran.stderr
-
-
-def test_the_wrapper_says_how_the_recorded_job_starts_it(run, demo_job):
-    lines = run("ncu", *demo_job, "--wrapper").out.splitlines()
-    (line,) = [line for line in lines if "srun" in line and line.startswith("#   ")]
-    assert line.split()[1:5] == ["srun", "...", "sh", "ncu-ranks.sh"]
-    torch = run("ncu", *demo_job, "--wrapper", "--launcher", "torchrun")
-    assert "torchrun --nproc-per-node=gpu --no-python ... sh ncu-ranks.sh" in torch.out
-    assert 'case "${RANK:?' in torch.out and "numbered by" in torch.err
 
 
 @pytest.fixture
@@ -121,20 +85,6 @@ def test_a_hostile_name_stays_one_word_of_the_script(run, hostile, start, tmp_pa
     assert called[called.index("--section") + 1] == "it's `touch HACKED`"
     assert any(word.startswith("regex:^") and "$(touch HACKED)" in word.replace("\\", "") for word in called)
     assert not list(tmp_path.rglob("HACKED")) and not Path("HACKED").exists()
-
-
-@pytest.mark.campaign
-def test_a_job_whose_launcher_is_not_recorded_asks_for_it(run, refused, tmp_path):
-    path = tmp_path / "rank.sqlite"
-    with ExportWriter(path) as writer:
-        writer.gpu(0)
-        writer.kernel(writer.process(5_000, "/opt/app"), 0, 7, 1_000, 2_000, name="axpy", correlation_id=1)
-    assert "--launcher slurm|openmpi" in refused("ncu", path, "--wrapper", lines=1)
-    assert "-o" not in words_of(run("ncu", path).out.splitlines()[1])
-
-
-def test_a_script_goes_to_no_table(refused, demo_job):
-    assert "--wrapper" in refused("ncu", demo_job[0], "--wrapper", "--format", "csv")
 
 
 @pytest.mark.parametrize(

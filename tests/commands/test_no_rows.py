@@ -79,8 +79,3 @@ def test_a_log_without_a_call(run, tmp_path, words):
     log = tmp_path / "other.log"
     log.write_text("hello\n")
     assert "no calls of NCCL" in assert_all_alike(run, ("nccl-log", log, *words), 3)
-
-
-def test_no_rows_are_asked_for(run, demo_job):
-    done = run("kernels", demo_job[0], "--top", "0", "--format", "json")
-    assert (done.status, done.json, done.err) == (0, [], "")

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.fixture(scope="module")
 def on_terminal():
@@ -38,7 +40,6 @@ def on_terminal():
     return run
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize("words", ["kernels", "ranks", "nccl", "gpu", "threads", "efficiency", "overview"])
 def test_a_table_fits_the_width_and_names_the_columns_that_are_left_out(on_terminal, demo_job, words):
     lines = on_terminal(*words.split(), *demo_job)
@@ -46,7 +47,6 @@ def test_a_table_fits_the_width_and_names_the_columns_that_are_left_out(on_termi
     assert "without the columns" in " ".join(lines) and "--wide has them" in " ".join(" ".join(lines).split())
 
 
-@pytest.mark.campaign
 def test_a_table_ends_after_a_screenful_and_says_how_many_rows_there_are(on_terminal, demo_job, run):
     whole = len(run("events", demo_job[0], "--format", "csv").out.splitlines()) - 1
     lines = on_terminal("events", demo_job[0])
@@ -55,14 +55,12 @@ def test_a_table_ends_after_a_screenful_and_says_how_many_rows_there_are(on_term
     assert len(on_terminal("events", demo_job[0], "--top", "40")) > 40
 
 
-@pytest.mark.campaign
 def test_wide_has_every_column_and_a_pipe_has_everything(on_terminal, demo_job, run):
     piped = run("kernels", *demo_job).out.splitlines()
     wide = on_terminal("kernels", *demo_job, "--wide", "--top", "100")
     assert wide[: len(piped)] == piped
 
 
-@pytest.mark.campaign
 def test_notes_break_between_words_and_stand_after_the_last_table(on_terminal, demo_job):
     lines = on_terminal("efficiency", *demo_job)
     first_note = min(place for place, line in enumerate(lines) if line.startswith("nsystui: note: "))

@@ -93,13 +93,6 @@ class TestTogether:
         path = written(tmp_path / "notes.txt", b"hello\n")
         assert named_files([path], None) == NamedFiles((path,))
 
-    @pytest.mark.parametrize("is_log_first", [True, False])
-    def test_a_mix_is_refused_with_the_command_that_works(self, export, log, tmp_path, is_log_first):
-        if is_log_first:
-            log = written(tmp_path / "a.log", LINE)
-        with pytest.raises(UsageError, match=r"nsystui \S*rank0.sqlite --nccl-log \S*\.log"):
-            named_files([log, export] if is_log_first else [export, log], None)
-
     def test_only_a_few_of_many_names_are_written_out(self, export, tmp_path):
         logs = [written(tmp_path / f"nccl.{number}.log", LINE) for number in range(9)]
         with pytest.raises(UsageError) as refused:
@@ -128,12 +121,5 @@ class TestTogether:
 
 
 class TestCommand:
-    def test_a_mix_is_one_line_and_status_2(self, refused, export, log):
-        assert "--nccl-log" in refused(export, log, lines=1)
-
-    def test_steps_are_of_logs(self, run, refused, export, log):
-        assert "name them after --nccl-log" in refused(export, "--steps", "5:6", lines=1)
-        assert "goes backwards" in run(log, "--steps", "6:5").err
-
     def test_without_a_terminal_the_command_for_logs_is_named(self, refused, log):
         assert "nsystui nccl-log FILE" in refused(log)

@@ -31,11 +31,6 @@ from nsystui.store.session import Session
 from nsystui.ui import loading
 from nsystui.ui.loading import Loading, ReportReady
 
-QUESTIONS = (("kernels", "--by", "rank"), ("mpi",), ("events", "--top", "200"), ("info", "--show", "contents"))
-QUESTIONS += (("kernels", "--time", "100ms:300ms", "--ranks", "0"),)
-"""The others are asked of a packed job in test_answers."""
-
-
 REPORT = "reports/rank=1/report.json"
 
 
@@ -59,18 +54,7 @@ def copied(packed: Path, target: Path) -> Path:
 
 @pytest.mark.campaign
 class TestAnswers:
-    """A packed job answers what its exports answer."""
-
-    @pytest.mark.parametrize("question", QUESTIONS, ids=" ".join)
-    def test_of_the_demo_job(self, run, demo_job, packed, question):
-        command, *flags = question
-        of_exports = run(command, *demo_job, *flags, "--format", "csv")
-        of_packed = run(command, packed, *flags, "--format", "csv")
-        assert of_packed.out == of_exports.out
-        assert of_packed.status == of_exports.status
-        assert of_packed.status == 0 or question[0] == "mpi"
-        notes = [line for line in of_exports.err.splitlines() if "rank numbers" not in line]
-        assert [line for line in of_packed.err.splitlines() if "rank numbers" not in line] == notes
+    """A packed job answers what its exports answer: every question is asked of both in test_answers."""
 
     @pytest.mark.parametrize("name", ["mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-after", "cuda-graphs"])
     def test_of_a_real_export(self, run, tmp_path, name):
@@ -80,14 +64,6 @@ class TestAnswers:
             flags = ["--top", "100"] if command == "events" else []
             of_exports, of_packed = (run(command, one, *flags, "--format", "csv") for one in (export, tmp_path / "job"))
             assert (of_packed.status, of_packed.out) == (of_exports.status, of_exports.out), command
-
-    def test_without_the_exports(self, run, tmp_path, demo_job):
-        exports = [Path(shutil.copy(path, tmp_path)) for path in demo_job[:2]]
-        run("pack", *exports, "-o", tmp_path / "job")
-        before = run("ranks", *exports, "--format", "csv").out
-        for export in exports:
-            export.unlink()
-        assert run("ranks", tmp_path / "job", "--format", "csv").out == before
 
     def test_of_many_ranks_metadata_are_not_kept_and_answers_are_the_same(self, run, packed, monkeypatch):
         questions = (("kernels", "--no-cache"), ("events", "--top", "9"), ("gaps", "--by", "rank", "--no-cache"))

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,7 @@ from typing import Any
 import campaign
 import pytest
 from support import edit, fingerprint
-from synthetic import ExportWriter
-from synthetic.demo import CaptureSession as Capture
-from synthetic.demo import NcclPayloads
-from synthetic.demo.nccl import CUDA_DEVICE, RANK, RANKS, encode_payload
+from test_tasks import write
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import pack
@@ -28,6 +24,8 @@ from nsystui.questions.answers import packing
 from nsystui.questions.answers.packing import RanksAhead, check_different, report_ranks
 from nsystui.questions.job.job import OpenJob
 from nsystui.store.session import Session
+
+pytestmark = pytest.mark.campaign
 
 ONE_BY_ONE = "import sys; from nsystui.commands import pack; pack._TOGETHER = 0; from nsystui.cli import main; "
 PROGRAM = [sys.executable, "-c", ONE_BY_ONE + "sys.exit(main(sys.argv[1:]))", "pack", "--jobs", "1"]
@@ -66,7 +64,6 @@ def identities(job: Path) -> dict[str, str]:
     return {path.parent.name: json.loads(path.read_text())["identity"] for path in job.glob("reports/*/report.json")}
 
 
-@pytest.mark.campaign
 def test_an_interrupted_run_leaves_whole_ranks_and_the_next_one_packs_the_others(
     run, tmp_path, demo_job, one_by_one, interrupted_at, monkeypatch
 ):
@@ -93,7 +90,6 @@ def test_an_interrupted_run_leaves_whole_ranks_and_the_next_one_packs_the_others
     assert fingerprint(job) == after
 
 
-@pytest.mark.campaign
 def test_what_is_there_of_another_export_or_otherwise_is_not_taken_for_packed(run, refused, tmp_path, demo_job):
     job, export = tmp_path / "job", tmp_path / "rank0.sqlite"
     shutil.copy(demo_job[0], export)
@@ -107,7 +103,6 @@ def test_what_is_there_of_another_export_or_otherwise_is_not_taken_for_packed(ru
     assert "before" not in refused("pack", export, "-o", job)
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize("force", [True, False])
 def test_an_interrupt_while_a_report_is_put_into_the_job_leaves_the_old_or_the_new_one(
     run, tmp_path, demo_job, monkeypatch, force
@@ -138,26 +133,13 @@ def test_an_interrupt_while_a_report_is_put_into_the_job_leaves_the_old_or_the_n
             assert run("kernels", job, "--format", "csv").out == run("kernels", demo_job[0], "--format", "csv").out
 
 
-def write(path: Path, told: Mapping[str, Any]) -> Path:
-    """An export of one process that ran a kernel, and what tells its rank."""
-    with ExportWriter(path, session=Capture(environment=told.get("environment", {}), include_json=True)) as export:
-        export.gpu(0)
-        process = export.process(5_000, "/usr/bin/python3.11")
-        main = export.thread(process, process.pid, "main")
-        export.kernel(process, 0, 7, 1, 2, name="k", correlation_id=None)
-        if "mpi" in told:
-            export.mpi_rank(main, told["mpi"])
-        if "nccl" in told:
-            export.nvtx_domain(main, 0, 1, "NCCL")
-            values = {RANK: told["nccl"], RANKS: 8, CUDA_DEVICE: 0}
-            payload = encode_payload("ncclCommInitRank", NcclPayloads.BEFORE_2_25, values, domain_id=1)
-            export.nvtx_range(main, 1, 2, "ncclCommInitRank", domain_id=1, registered=True, payload=payload)
-    return path
-
-
 def written(directory: Path, told: list[dict[str, Any]]) -> list[Path]:
+    """Exports of one process each, with what tells its rank."""
     directory.mkdir(parents=True)
-    return [write(directory / f"{number}{one.get('name', 'of')}.sqlite", one) for number, one in enumerate(told)]
+    paths = [directory / f"{number}{one.get('name', 'of')}.sqlite" for number, one in enumerate(told)]
+    for path, one in zip(paths, told, strict=True):
+        write(path, one | ({"nccl": [(one["nccl"], 8)]} if "nccl" in one else {}))
+    return paths
 
 
 SAME = {"SLURM_PROCID": "0"}
@@ -170,8 +152,7 @@ TOLD = {
 }
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("source", [pytest.param(one, marks=[pytest.mark.campaign] * (one != "MPI")) for one in TOLD])
+@pytest.mark.parametrize("source", TOLD)
 def test_a_rank_is_there_before_the_next_export_is_read(run, tmp_path, one_by_one, interrupted_at, source):
     exports = written(tmp_path / "in", TOLD[source])
     flags = ["--ranks", r"x(\d)"] * (source == "--ranks")
@@ -182,15 +163,14 @@ def test_a_rank_is_there_before_the_next_export_is_read(run, tmp_path, one_by_on
     assert resumed.status == 0 and resumed.out.startswith("rank 3 ") and resumed.out.endswith(f"({source})\n")
 
 
-@pytest.mark.campaign
 def test_ranks_in_groups_do_not_number_the_job(run, tmp_path, one_by_one):
     """The rank in the largest communicator is one within a group: so names decide, as of all exports together."""
     exports = written(tmp_path / "in", [{"nccl": number % 2, "name": f"_rank{number}"} for number in (3, 2, 1, 0)])
     done = run("pack", *exports, "-o", tmp_path / "job")
     assert done.status == 0 and ranks_in(tmp_path / "job") == {0, 1, 2, 3}
     assert {line.rpartition("  ")[2] for line in done.out.splitlines()} == {"(file name)"}
-    more = [*exports, write(tmp_path / "in/4_rank9.sqlite", {"nccl": 7})]
-    assert "4 of 5 were packed before" in run("pack", *more, "-o", tmp_path / "job").err
+    write(tmp_path / "in/4_rank9.sqlite", {"nccl": [(7, 8)]})
+    assert "4 of 5 were packed before" in run("pack", tmp_path / "in", "-o", tmp_path / "job").err
     assert ranks_in(tmp_path / "job") == {0, 1, 2, 3, 9}
 
 
@@ -201,7 +181,6 @@ def test_two_of_one_rank_are_refused_with_both_names(run, tmp_path, one_by_one):
     assert ranks_in(tmp_path / "job") == {1}
 
 
-@pytest.mark.campaign
 def test_ranks_that_are_certain_early_are_those_of_all_exports_together(tmp_path):
     chance = random.Random(11)
     for case in range(campaign.cases(20)):
@@ -233,7 +212,6 @@ def test_ranks_that_are_certain_early_are_those_of_all_exports_together(tmp_path
                     assert one.ranks == expected[number], (told, number)
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_however_a_run_is_ended_the_next_one_completes_it(run, tmp_path, demo_job, how):
     for lines in (1, 3):
@@ -257,7 +235,6 @@ def test_however_a_run_is_ended_the_next_one_completes_it(run, tmp_path, demo_jo
         assert run("overview", job, "--format", "csv").out == run("overview", *demo_job, "--format", "csv").out
 
 
-@pytest.mark.campaign
 def test_a_reader_that_has_seen_enough_does_not_end_it(tmp_path, demo_job):
     words = [*PROGRAM, *map(str, demo_job), "-o", str(tmp_path / "job")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:

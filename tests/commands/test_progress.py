@@ -64,6 +64,7 @@ def test_a_long_work_has_a_bar_on_a_terminal_that_is_gone_at_the_end(terminal, c
         assert "60%" in second and len(second) <= 80
     terminal.write("after\n")
     assert screen_of(terminal.getvalue()) == ["before", "after", "", ""]
+    assert "\x1b[?25l" not in terminal.getvalue(), "a program that is killed could not show the cursor again"
 
 
 def test_a_new_computation_is_shown_at_once(terminal, clock):
@@ -142,14 +143,6 @@ def test_two_jobs_and_their_questions_share_one_line(terminal, demo_job, tmp_pat
     assert not any(line.strip() for line in screen.display)
 
 
-def test_the_cursor_is_never_hidden(terminal, clock):
-    """A program that is killed could not show it again."""
-    with ProgressLine() as line:
-        clock[0] += 1
-        line.show(lambda: "reading")
-    assert "\x1b[?25l" not in terminal.getvalue()
-
-
 def test_no_color_is_respected(terminal, clock, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     with ProgressLine(10) as line:
@@ -159,17 +152,10 @@ def test_no_color_is_respected(terminal, clock, monkeypatch):
     assert not any(f"\x1b[{code}" in terminal.getvalue() for code in ("3", "9", "38", "1;3"))
 
 
-def test_nothing_is_drawn_where_nobody_sees_it(clock, monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
-    with ProgressLine(1000) as line:
-        clock[0] += 1
-        line.show(lambda: "reading", 500)
-    assert stream.getvalue() == ""
-
-
-def test_nothing_is_drawn_on_a_dumb_terminal(terminal, clock, monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
+@pytest.mark.parametrize("has_terminal", [False, True])
+def test_nothing_is_drawn_where_nobody_sees_it_and_on_a_dumb_terminal(terminal, clock, monkeypatch, has_terminal):
+    monkeypatch.setenv("TERM", "dumb" if has_terminal else "xterm-256color")
+    monkeypatch.setattr(terminal, "isatty", lambda: has_terminal)
     with ProgressLine(1000) as line:
         clock[0] += 1
         line.show(lambda: "reading", 500)

@@ -18,10 +18,7 @@ sys.exit(main(sys.argv[1:]))
 
 # The first only reads columns, the second packs and keeps what it has computed.
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("command", "disk"),
-    [("kernels", "full"), ("overview", "full"), pytest.param("overview", "writable", marks=pytest.mark.campaign)],
-)
+@pytest.mark.parametrize(("command", "disk"), [("kernels", "full"), ("overview", "full"), ("overview", "writable")])
 def test_it_works_where_its_partial_files_cannot_be_written(tmp_path, demo_job, unprivileged, command, disk):
     site = tmp_path / "site"
     shutil.copytree(Path(nsystui.__file__).parent, site / "nsystui", ignore=shutil.ignore_patterns("__pycache__"))

@@ -46,42 +46,7 @@ def test_ranks_that_are_not_recorded_run_the_program_alone(run, played):
     assert played(script, rank=1)[0] == ["train", "it's"]
 
 
-@pytest.mark.parametrize(
-    ("version", "flag", "there", "absent"),
-    [
-        ("2022.4", "--gpu-metrics", "--gpu-metrics-device=all", "--gpu-metrics-devices"),
-        ("2025.1", "--gpu-metrics", "--gpu-metrics-devices", "--gpu-metrics-device="),
-        ("2026.1", "--nccl-sizes", "--include-blobs=true", ""),
-        ("2024.2", "--nccl-sizes", "--include-json=true", "--include-blobs"),
-        ("2023.4", "--memory", "--cuda-memory-usage=true", "--include-json"),
-    ],
-)
-def test_options_are_those_of_the_version(run, version, flag, there, absent):
-    done = run("record", "--nsys-version", version, flag, "--", "train")
-    assert there in done.out
-    assert not absent or absent not in done.out
-
-
-def test_what_a_version_lacks_is_said(run):
-    done = run("record", "--nsys-version", "2022.4", "--python", "--", "train")
-    assert "python" not in done.out
-    assert "--python: not recorded, nsys 2023.1 or later is needed" in done.err
-
-
-def test_without_a_question_nothing_but_the_trace_is_recorded(run):
-    assert "--sample=none --cpuctxsw=none" in run("record", "--", "train").out
-
-
-def test_small_overhead_has_samples_without_stacks(run):
-    out = run("record", "--why-idle", "--small-overhead", "--", "train").out
-    assert "--backtrace=none" in out and "dwarf" not in out
-
-
 # The limits of --sampling-period depend on the machine, and these versions refuse --sampling-frequency.
-@pytest.mark.parametrize("version", ["2022.4", "2023.4", "2024.5", "2026.1"])
-def test_no_option_is_printed_that_a_version_may_refuse(run, version):
-    out = run("record", "--nsys-version", version, "--why-idle", "--small-overhead", "--", "train").out
-    assert "--sampling" not in out
 
 
 def test_torchrun_starts_an_nsys_for_each_rank(run, played):
@@ -97,31 +62,9 @@ def test_torchrun_starts_an_nsys_for_each_rank(run, played):
 
 
 @pytest.mark.parametrize(
-    "program", [["torchrun", "train.py"], ["/opt/bin/torchrun", "--nproc-per-node", "8", "train.py"]]
-)
-def test_torchrun_is_not_started_by_torchrun(run, program):
-    done = run("record", "--launcher", "torchrun", "--", *program)
-    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-
-
-@pytest.mark.parametrize(
     "words", [["--", "train", "a\nb"], ["-o", "run\t1", "--", "train"], ["--nvtx-range", "step\x1b[2J", "--", "train"]]
 )
 def test_words_that_cannot_be_printed_as_they_are_are_refused_in_a_line(run, words):
     done = run("record", *words)
     assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
     assert "cannot be printed" in done.err
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["--"],
-        ["--nsys-version", "new", "--", "train"],
-        ["--small-overhead", "--", "train"],
-        ["--profiler-api", "--delay", "3", "--", "train"],
-    ],
-)
-def test_what_makes_no_sense_is_wrong_usage(refused, words):
-    assert refused("record", *words)

@@ -165,11 +165,6 @@ def test_the_script_is_one_that_the_shell_reads(script, shell):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_another_shell_is_refused_with_those_there_are(refused):
-    said = refused("--print-completion", "tcsh")
-    assert said == "nsystui: --print-completion tcsh: name the shell, one of bash, zsh, fish\n"
-
-
 @pytest.mark.campaign
 def test_the_manual_page_has_every_command_and_option(capsys):
     page = printed(capsys, "--print-man").replace("\\-", "-")

@@ -24,25 +24,6 @@ class TestReports:
         words = ["--format", "csv", demo_job[0]]
         assert run("stats", "-r", "gpukernsum", *words).out == run("stats", "-r", SUM, *words).out
 
-    @pytest.mark.parametrize(
-        ("report", "complaint"),
-        [
-            ("osrt_sum:base", "has no option 'base': it has none"),
-            ("um_sum:rows", "has no option 'rows': [:rows=N]"),
-            ("um_sum:rows=few", "rows=few: not a number"),
-            ("cuda_gpu_kern_sum:longest", "[:nvtx-name][:base|:mangled]"),
-        ],
-    )
-    def test_an_unknown_option_of_a_report_is_told_with_those_it_has(self, refused, demo_job, report, complaint):
-        assert complaint in refused("stats", "-r", report, demo_job[0])
-
-
-class TestMissing:
-    def test_a_filter_that_leaves_nothing_prints_nothing_as_nsys_does(self, run, demo_job):
-        done = run("stats", "-r", SUM, demo_job[0], "--filter-time", "1000s/1001s", "--format", "csv")
-        assert (done.status, done.out) == (0, "")
-        assert "no rows" in done.err
-
 
 class TestFilters:
     def test_a_span_keeps_the_events_that_overlap_it(self, run, demo_job):
@@ -87,22 +68,6 @@ class TestFilters:
 
         assert total("ncclAllReduce@NCCL") == total("ncclAllReduce@*/0") != total("ncclAllReduce@NCCL/5")
 
-    @pytest.mark.parametrize(
-        ("name", "complaint"),
-        [
-            ("no such range", "no NVTX range 'no such range'"),
-            ("ncclAllReduce", "in no domain"),
-            ("step 1/first", "'first' is no number"),
-            ("a@b@c", "write RANGE[@DOMAIN][/INDEX]"),
-            ("step 1/7", "with index 7"),
-        ],
-    )
-    def test_a_range_that_is_not_there_is_told(self, refused, demo_job, name, complaint):
-        assert complaint in refused("stats", "-r", SUM, demo_job[0], "--filter-nvtx", name)
-
-    def test_two_words_for_a_window_are_one_too_many(self, refused, demo_job):
-        assert "leave one out" in refused("stats", "-r", SUM, demo_job[0], "--filter-time", "0/1s", "--time", "0:1s")
-
 
 class TestTimeUnit:
     def test_headings_and_numbers_are_in_it(self, run, demo_job):
@@ -127,10 +92,6 @@ class TestTimeUnit:
             length = int(row["Name"])
             assert row["Avg (ms)"] == row["Total Time (ms)"] == shown[length] == f"{length / 1e6:.4f}"
 
-    def test_another_word_is_told_before_anything_is_opened(self, refused, tmp_path):
-        said = refused("stats", "-r", SUM, tmp_path / "none.sqlite", "--timeunit", "fortnight")
-        assert "time unit 'fortnight'" in said
-
 
 class TestBlocks:
     def test_files_get_the_names_of_their_reports(self, run, demo_job, tmp_path):
@@ -152,6 +113,3 @@ class TestBlocks:
         assert run(*words, "--format", "parquet", "-o", target).status == 0
         ((count,),) = duckdb.sql(f"SELECT count(*) FROM '{target}'").fetchall()
         assert count == len(run(*words, "--format", "csv").table)
-
-    def test_parquet_on_stdout_is_refused_with_what_to_add(self, refused, demo_job):
-        assert "add -o FILE.parquet" in refused("stats", "-r", SUM, demo_job[0], "--format", "parquet")

@@ -3,7 +3,7 @@
 import shlex
 
 import pytest
-from synthetic import training_job, whole_graph_export
+from synthetic import training_job
 from synthetic.demo import TrainingJob
 
 
@@ -21,28 +21,6 @@ def test_the_command_that_shows_more_can_be_pasted(run, stalled):
     again = run(*shlex.split(command))
     assert again.status == 0, again.err
     assert "ms:" in command and all(str(path) in command for path in stalled)
-
-
-def test_the_report_has_the_evidence_as_tables(run, refused, stalled, tmp_path):
-    target = tmp_path / "triage.md"
-    assert run("triage", *stalled, "-o", target).status == 0
-    text = target.read_text()
-    assert text.startswith("# Triage\n")
-    assert "## Warning: idle-gaps  " in text and "| Rank | Device | Start (ns) | Duration (ns) |" in text
-    assert "## Not checked" in text
-    assert "exists already" in refused("triage", *stalled, "-o", target)
-    assert target.read_text() == text
-
-
-@pytest.mark.campaign
-def test_a_file_for_people_has_the_notes_that_go_to_standard_error(run, tmp_path):
-    path = whole_graph_export(tmp_path / "a.sqlite")
-    note = "10 whole CUDA graph launches count as busy"
-    assert note in run("triage", path).err
-    for name, start in (("triage.md", "* "), ("triage.txt", "-  ")):
-        target = tmp_path / name
-        run("triage", path, "-o", target)
-        assert f"\n{start}{note}" in target.read_text()
 
 
 @pytest.fixture(scope="module")

@@ -81,16 +81,13 @@ class TestAnchors:
         assert found(job(step * 6), "collectives") == ("collectives", 5, [len(step)])
 
     @pytest.mark.campaign
-    def test_any_operation_that_comes_back_once_a_step(self, job):
-        step = [TO_DEVICE, *layers(4), "update(int)", TO_HOST]
-        assert found(job(step * 6)) == ("kernels", 6, [len(step)])
-
-    @pytest.mark.campaign
-    def test_operations_of_layers_that_are_nearly_regular_are_no_steps(self, job):
-        """Each of 20 layers has 12 kernels, and what ends a step are as few as 3."""
-        layer = [f"part{part}(int)" for part in range(12)]
-        step = [*layer * 20, "head(int)", "sample(int)", TO_HOST]
-        assert found(job(step * 5)) == ("kernels", 4, [len(step)])
+    @pytest.mark.parametrize(("step", "times", "number"), [
+        ([TO_DEVICE, *layers(4), "update(int)", TO_HOST], 6, 6),
+        # Each of 20 layers has 12 kernels, and what ends a step are as few as 3.
+        ([*[f"part{part}(int)" for part in range(12)] * 20, "head(int)", "sample(int)", TO_HOST], 5, 4),
+    ])  # fmt: skip
+    def test_any_operation_that_comes_back_once_a_step_and_those_of_layers_do_not(self, job, step, times, number):
+        assert found(job(step * times)) == ("kernels", number, [len(step)])
 
     @pytest.mark.campaign
     def test_a_check_every_few_steps_does_not_make_longer_ones(self, job):

@@ -677,19 +677,6 @@ class TestCommands:
 
         return ask
 
-    @pytest.mark.campaign
-    def test_without_steps_all_of_the_time_is_one_iteration(self, asked: Any, tmp_path: Path):
-        path = stepping(tmp_path / "a.sqlite", steps=False)
-        rows, notes = asked("budget", "--by", "step", path)
-        assert (rows[0]["Part"], rows[0]["Total (ns)"], rows[0]["Iterations"]) == ("iteration", "295", "1")
-        assert "all of its time is one iteration" in notes and "no numbered NVTX ranges" in notes
-        rows, notes = asked("budget", "--by", "step", path, "--time", "1010ns:1070ns")
-        totals = {row["Part"]: row["Total (ns)"] for row in rows}
-        assert (totals["iteration"], totals["compute"]) == ("60", "40")
-        assert "all of its time is one iteration" in notes
-        rows, notes = asked("steps", "--budget", path, status=3)
-        assert rows == [] and "no numbered NVTX ranges" in notes
-
     def test_without_calls_of_the_api_all_gaps_are_unresolved(self, asked: Any, tmp_path: Path):
         path = stepping(tmp_path / "a.sqlite")
         edit(path, "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")

@@ -14,6 +14,8 @@ from nsystui.questions.queries import process_rows
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.fixture(scope="module")
 def paths(written_once):
@@ -29,7 +31,6 @@ def opened(paths, cache) -> closing[OpenJob]:
     return closing(OpenJob(session))
 
 
-@pytest.mark.campaign
 def test_a_file_that_is_known_already_is_not_computed_with_the_others(paths, tmp_path):
     with opened(paths[:1], tmp_path) as first:
         (own,) = blocking(first).whole.values()
@@ -39,7 +40,6 @@ def test_a_file_that_is_known_already_is_not_computed_with_the_others(paths, tmp
     assert found[0].parts.tolist() == own.parts.tolist()
 
 
-@pytest.mark.campaign
 def test_files_that_are_read_together_are_told_as_one_after_the_other(paths, tmp_path, monkeypatch):
     with opened(paths, tmp_path / "together") as job:
         together = blocking(job).whole
@@ -54,7 +54,6 @@ def test_files_that_are_read_together_are_told_as_one_after_the_other(paths, tmp
     }
 
 
-@pytest.mark.campaign
 def test_a_window_is_that_of_job_time_in_each_file(paths, tmp_path):
     with opened(paths, tmp_path) as job:
         for (task, device), own in blocking(job).iterations.items():

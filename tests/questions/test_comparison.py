@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import session_over, shared
+from support import records, session_over, shared
 from synthetic import (
     ExportWriter,
     nccl_without_nvtx_export,
     training_job,
 )
 
-from nsystui.base.answer import NAME, TableAnswer, iter_rows
+from nsystui.base.answer import NAME, TableAnswer
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.compare import TABLES, ComparisonOptions, summary
 from nsystui.questions.compare.pairs import Compared, Measured, compared
@@ -32,17 +32,12 @@ from nsystui.questions.ranks.steps import step_times
 from nsystui.store.session import Session
 
 
-def rows(answer: Any) -> list[dict[str, Any]]:
-    keys = [column.key for column in answer.columns]
-    return [dict(zip(keys, row, strict=True)) for row in iter_rows(answer)]
-
-
 def by(answer: Any, key: str = "name") -> dict[Any, dict[str, Any]]:
-    return {str(row[key]).strip(): row for row in rows(answer)}
+    return {str(row[key]).strip(): row for row in records(answer)}
 
 
 def total(answer: Any, key: str) -> float:
-    return sum(row[key] or 0 for row in rows(answer))
+    return sum(row[key] or 0 for row in records(answer))
 
 
 def side(job: OpenJob, *ranks: int, label: str = "", window: Window | None = None) -> Side:
@@ -91,7 +86,7 @@ def table_of(a: dict[str, Measured], b: dict[str, Measured], basis: Basis) -> Co
 @pytest.mark.campaign
 @given(things, things, st.integers(1, 5), st.integers(1, 5))
 def test_swapped_sides_turn_every_sign_and_nothing_else_and_nothing_differs_from_itself(a, b, ranks, others):
-    for row in rows(table_of(a, a, Basis(2, 2))):
+    for row in records(table_of(a, a, Basis(2, 2))):
         assert row["difference"] == row["by_count"] == row["by_duration"] == row["share"] == 0
     forth, back = by(table_of(a, b, Basis(ranks, others))), by(table_of(b, a, Basis(others, ranks)))
     assert forth.keys() == back.keys()
@@ -109,7 +104,7 @@ def test_swapped_sides_turn_every_sign_and_nothing_else_and_nothing_differs_from
 @pytest.mark.campaign
 @given(things, things, st.integers(1, 5), st.integers(1, 5))
 def test_the_two_parts_of_a_difference_are_all_of_it(a, b, ranks, others):
-    found = rows(table_of(a, b, Basis(ranks, others)))
+    found = records(table_of(a, b, Basis(ranks, others)))
     for row in found:
         assert row["by_count"] + row["by_duration"] == pytest.approx(row["difference"], abs=1)
     changes = [abs(row["difference"]) for row in found]
@@ -118,34 +113,32 @@ def test_the_two_parts_of_a_difference_are_all_of_it(a, b, ranks, others):
 
 
 def test_a_side_that_recorded_nothing_is_missing_and_makes_nothing_new():
-    (row,) = rows(table_of({"x": Measured(2, 10)}, {}, Basis(1, 0)))
+    (row,) = records(table_of({"x": Measured(2, 10)}, {}, Basis(1, 0)))
     assert (row["total_a"], row["count_a"]) == (10, 2)
     missing = ("total_b", "count_b", "difference", "ratio", "share", "by_count", "status")
     assert {row[key] for key in missing} == {None}
-    (row,) = rows(table_of({"x": Measured(2, 10)}, {}, Basis(1, 1)))
+    (row,) = records(table_of({"x": Measured(2, 10)}, {}, Basis(1, 1)))
     assert (row["total_b"], row["difference"], row["status"]) == (0, -10, "gone")
 
 
 def test_sorting_by_a_difference_looks_at_its_size():
     answer = table_of({"x": Measured(1, 10), "y": Measured(1, 1)}, {"z": Measured(1, 5)}, Basis(1, 1))
-    assert [row["name"] for row in rows(answer.sorted_by("difference", True))] == ["x", "z", "y"]
-    assert [row["name"] for row in rows(answer.sorted_by("difference", False))] == ["y", "z", "x"]
-    assert [row["name"] for row in rows(answer.sorted_by("total_b", True))] == ["z", "x", "y"]
+    assert [row["name"] for row in records(answer.sorted_by("difference", True))] == ["x", "z", "y"]
+    assert [row["name"] for row in records(answer.sorted_by("difference", False))] == ["y", "z", "x"]
+    assert [row["name"] for row in records(answer.sorted_by("total_b", True))] == ["z", "x", "y"]
 
 
 # Jobs
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.campaign] * (number % 3 > 0)) for number, name in enumerate(TABLES)]
-)
+@pytest.mark.parametrize("name", TABLES)
 def test_jobs_do_not_differ_from_themselves_and_two_differ_alike_from_either_side(demo, faster, forth, name):
-    same, back = (rows(TABLES[name].make(side(a), side(demo), ComparisonOptions())) for a in (demo, faster))
+    same, back = (records(TABLES[name].make(side(a), side(demo), ComparisonOptions())) for a in (demo, faster))
     assert same or name == "calltree"  # it has what differs
     assert all(not value for row in same for key, value in row.items() if key.endswith("difference"))
     assert all(row["ratio"] in (1, None) and row.get("status", "both") == "both" for row in same)
-    found = rows(forth[name])
+    found = records(forth[name])
     told = [key for key in ("what", "name", "collective", "bucket") if key in found[0]]
     other = {tuple(row[key] for key in told): row for row in back}
     assert len(other) == len(found) > 2
@@ -246,7 +239,7 @@ def test_a_side_without_nvtx_is_missing_not_zero(demo, tmp_path):
     with closing(job_of(nccl_without_nvtx_export(tmp_path / "silent.sqlite"))) as other:
         answer = nvtx(side(demo), side(other))
         found = nccl(side(demo), side(other))
-    assert {row["count_b"] for row in rows(answer)} == {row["difference"] for row in rows(answer)} == {None}
+    assert {row["count_b"] for row in records(answer)} == {row["difference"] for row in records(answer)} == {None}
     assert any(note.startswith("B: no NVTX ranges") for note in answer.notes)
     assert "bucket" not in by(found, "collective")["AllReduce"]
     assert any("only one side has message sizes" in note for note in found.notes)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import campaign
 import pytest
-from support import native, shared
+from support import native, records, shared
 from synthetic.writing.host import Frame
-from test_comparison import by, job_of, rows, side
+from test_comparison import by, job_of, side
 from test_host import launched, training
 
 from nsystui.base.selection import NameFilter, Selection, Window
@@ -60,8 +60,8 @@ def test_functions_and_nodes_differ_by_the_running_time_of_their_samples(
     part = Selection(None, None, name=NameFilter("train"))
     with closing(job_of(written(tmp_path / "b.sqlite", AFTER, period, install=install))) as after:
         found = by(functions(side(before), side(after)))
-        tree = rows(call_tree(side(before), side(after)))
-        (top, below) = rows(call_tree(Side(before, part, ""), Side(after, part, "")))
+        tree = records(call_tree(side(before), side(after)))
+        (top, below) = records(call_tree(Side(before, part, ""), Side(after, part, "")))
     differences = {name: (row["difference"] / MS, row["total_difference"] / MS) for name, row in found.items()}
     assert differences == {"load": (-30, -50), "train": (+24, +30), "decode": (-14, -14), "main": (0, -20)}
     assert (found["load"]["own_a_percent"], found["load"]["own_b_percent"]) == (40, 12.5)
@@ -111,7 +111,7 @@ def test_a_side_without_samples_is_missing_not_zero(before: OpenJob, tmp_path: P
         for table in (functions, call_tree):
             answer = table(side(before), side(without))
             assert len(answer) and any("B: no CPU samples" in note for note in answer.notes)
-            for row in rows(answer):
+            for row in records(answer):
                 missing = {row[key] for key in ("difference", "own_b", "own_b_percent", "status")}
                 assert missing == {None} and row["total_a"] > 0
             assert not len(table(side(without), side(without)))
@@ -133,7 +133,7 @@ def test_samples_of_a_real_before_and_after_differ_as_their_rows_do():
     naive = [Naive(path, *job.steps().of_task.values()) for path, job in zip(paths, jobs, strict=True)]
     found = {
         (row["full_name"], row["module"], row["mode"]): row
-        for row in rows(functions(*map(side, jobs)))
+        for row in records(functions(*map(side, jobs)))
         if row["own_samples_a"] or row["own_samples_b"]
     }
     assert set(found) == set(naive[0].own) | set(naive[1].own)
@@ -143,7 +143,7 @@ def test_samples_of_a_real_before_and_after_differ_as_their_rows_do():
         assert row["difference"] == pytest.approx(times[1] - times[0], abs=1)
     assert sum(row["own_a_percent"] for row in found.values()) == pytest.approx(100)
     ways: dict[int, tuple[Key, ...]] = {0: ()}
-    for row in rows(call_tree(*map(side, jobs))):
+    for row in records(call_tree(*map(side, jobs))):
         way = ways[row["node"]] = (*ways[row["parent"]], (row["full_name"], row["module"], row["mode"]))
         assert [row["total_samples_a"], row["total_samples_b"]] == [one.below[way] for one in naive]
         assert row["difference"] == pytest.approx(naive[1].below[way] * naive[1].weight - row["total_a"], abs=1)

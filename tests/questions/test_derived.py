@@ -15,6 +15,8 @@ from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.session import Computation, Session
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory) -> Iterator[Session]:
@@ -31,7 +33,6 @@ def indices(part, reports):
     return {report.index: {"index": np.array([report.index])} for report in reports}
 
 
-@pytest.mark.campaign
 def test_a_run_is_given_a_session_of_its_reports(session):
     seen = []
 
@@ -43,7 +44,6 @@ def test_a_run_is_given_a_session_of_its_reports(session):
     assert seen == [([number], [number]) for number in range(5)]
 
 
-@pytest.mark.campaign
 def test_what_was_computed_before_an_interruption_is_kept(session):
     def compute(part, reports):
         if reports[0].index == 3:
@@ -61,7 +61,6 @@ def test_what_was_computed_before_an_interruption_is_kept(session):
     assert {index: int(arrays["index"][0]) for index, arrays in found.items()} == {index: index for index in range(5)}
 
 
-@pytest.mark.campaign
 def test_it_is_told_how_far_the_runs_are_and_when_they_are_over(session, monkeypatch):
     told: list[Computation | None] = []
     monkeypatch.setattr(session, "tell", told.append)

@@ -12,9 +12,8 @@ from typing import Any
 import campaign
 import numpy as np
 import pytest
-from support import native, session_over
+from support import native, records, session_over
 from synthetic import ExportWriter
-from test_comparison import rows as records
 
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.counters.metric_means import metric_means

@@ -58,8 +58,7 @@ def summary_of(*texts: str, steps: str | None = None) -> LogSummary:
 
 
 def rows(name: str, summary: LogSummary) -> list[dict[str, Any]]:
-    answer = TABLES[name].make(summary)
-    return [dict(zip([column.key for column in answer.columns], row, strict=True)) for row in answer.rows]
+    return TABLES[name].make(summary).records()
 
 
 def cells(name: str, summary: LogSummary, *keys: str) -> list[tuple[Any, ...]]:

@@ -355,22 +355,6 @@ def test_without_the_row_that_names_the_domain(tmp_path):
 
 
 @pytest.mark.campaign
-def test_without_nvtx_the_kernels_say_what_they_are(tmp_path):
-    pairing = pairing_of(synthetic.nccl_without_nvtx_export(tmp_path / "silent.sqlite"))
-    told = rows(pairing.kernels, "collective", "message_size", "state", "reason")
-    names = ["AllReduce"] * 6 + ["AllGather"] * 3 + ["SendRecv"]
-    assert told == [(name, None, UNPAIRED, Reason.NO_CALLS) for name in names]
-    assert quality_of(pairing).line == ""
-
-
-@pytest.mark.campaign
-def test_nothing_to_pair(tmp_path):
-    for pairing in (pairing_of(), pairing_of(synthetic.empty_export(tmp_path / "empty.sqlite"))):
-        assert len(pairing.kernels) == len(pairing.calls) == 0
-        assert quality_of(pairing).line == ""
-
-
-@pytest.mark.campaign
 def test_ranks_of_an_old_nccl_are_trusted_only_if_nothing_else_can_be_meant(tmp_path):
     for name, before in (("first", False), ("later", True)):
         program = Program(tmp_path / f"{name}.sqlite", NcclPayloads.BEFORE_2_25)

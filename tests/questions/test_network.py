@@ -10,6 +10,7 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
+from support import records
 from synthetic import ExportWriter
 from synthetic.demo import CaptureSession as Capture
 from synthetic.demo.model import nccl_kernel
@@ -50,11 +51,6 @@ def rank(
     return path
 
 
-def rows(answer: Any) -> list[dict[str, Any]]:
-    keys = [column.key for column in answer.columns]
-    return [dict(zip(keys, row, strict=True)) for row in answer.page(0, len(answer))]
-
-
 @pytest.fixture
 def job(opened, tmp_path) -> OpenJob:
     """Ranks 0 and 1 on one host saw one adapter, rank 1 for longer; rank 2 has its own."""
@@ -69,7 +65,7 @@ def job(opened, tmp_path) -> OpenJob:
 
 @pytest.mark.campaign
 def test_an_adapter_that_two_reports_saw_counts_once_with_its_host(job):
-    found = rows(network_table(job, Selection(window=Window(0, 4 * MS))))
+    found = records(network_table(job, Selection(window=Window(0, 4 * MS))))
     assert [(one["host"], one["adapter"], one["link"], one["reports"]) for one in found] == [
         ("a", "mlx5_0", "InfiniBand", 2),
         ("b", "mlx5_0", "InfiniBand", 1),
@@ -80,13 +76,13 @@ def test_an_adapter_that_two_reports_saw_counts_once_with_its_host(job):
     assert (found[0]["waits"], found[0]["sampled"], found[0]["received"]) == (7.5, 100, None)
     assert found[0]["guid"] == found[1]["guid"] == "0x9c63c003000000"
     # Of a window counts what was sampled in it.
-    found = rows(network_table(job, Selection(window=Window(3 * MS, 5 * MS))))
+    found = records(network_table(job, Selection(window=Window(3 * MS, 5 * MS))))
     assert [(one["sent"], one["sampled"]) for one in found] == [(3e9, 50), (8e9, 50)]
 
 
 @pytest.mark.campaign
 def test_rates_beside_a_collective_are_those_of_the_hosts_that_ran_it(job):
-    (found,) = rows(network_by_collective(job, Selection()))
+    (found,) = records(network_by_collective(job, Selection()))
     host_a = (0.5 * 1e9 + 0.5 * 2e9) / 1.0  # from 0.5 to 1.5 ms
     assert (found["collective"], found["size"], found["count"], found["hosts"]) == ("AllReduce", None, 2, 2)
     assert found["sent"] == pytest.approx((host_a + 8e9) / 2)
@@ -96,21 +92,21 @@ def test_rates_beside_a_collective_are_those_of_the_hosts_that_ran_it(job):
 def test_waits_of_slow_collectives_stand_beside_those_of_all(opened, tmp_path):
     quick = [(place, place + 1) for place in range(0, 18, 2)]
     path = rank(tmp_path / "rank0.sqlite", "a", [(0, 20, 1, 10), (20, 40, 1, 5_000)], [*quick, (25, 35)])
-    (found,) = rows(network_by_collective(OpenJob(opened(path)), Selection()))
+    (found,) = records(network_by_collective(OpenJob(opened(path)), Selection()))
     assert (found["slow_waits"], found["waits"]) == (5_000, pytest.approx((9 * 10 + 10 * 5_000) / 19, abs=0.05))
 
 
 def test_a_unit_that_is_no_rate_of_bytes_makes_no_number(opened, tmp_path):
     path = rank(tmp_path / "rank0.sqlite", "a", [(0, 10, 7, 1)], metrics=(("Eth: Bytes sent", "furlongs"), SENT[1]))
     answer = network_table(OpenJob(opened(path)), Selection())
-    assert all(one["sent"] is None for one in rows(answer))
+    assert all(one["sent"] is None for one in records(answer))
     assert any("furlongs" in note for note in answer.notes)
 
 
 @pytest.mark.campaign
 def test_a_switch_counts_once_and_has_no_host(opened, tmp_path):
     paths = [synthetic.simulation_export(tmp_path / f"rank{number}.sqlite", rank=number) for number in range(2)]
-    found = rows(network_table(OpenJob(opened(*paths)), Selection()))
+    found = records(network_table(OpenJob(opened(*paths)), Selection()))
     switches = [(one["host"], one["reports"], one["sent"]) for one in found if one["link"] == "InfiniBand switch"]
     assert switches == [("", 2, 2e9)]
     assert len(found) == 2
@@ -141,7 +137,7 @@ def test_a_running_total_of_efa_is_a_rate_once_by_host(opened, tmp_path):
     )
     window = Selection(window=Window(0, 4_000 * MS))
     answer = network_table(job, window)
-    found = rows(answer)
+    found = records(answer)
     assert [(one["host"], one["adapter"], one["link"], one["reports"]) for one in found] == [
         ("a", "efa_metrics rdmap0s6 3", "EFA", 2),
         ("b", "efa_metrics rdmap0s6 3", "EFA", 1),

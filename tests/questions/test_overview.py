@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import campaign
 import pytest
-from support import native_count, session_over, shared
+from support import native_count, shared
 from synthetic import ExportWriter
 from synthetic.demo import CaptureSession as Capture
 from synthetic.demo import Process
-from synthetic.writing.writer import ERROR, INFO, WARNING
 
 from nsystui.base.answer import TableAnswer
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.questions.gpu.utilisation import BusyIntervals
-from nsystui.questions.queries.reports import contents_table, diagnostics_table
+from nsystui.questions.queries.reports import diagnostics_table
 from nsystui.questions.queries.tasks import ranked_tasks
 from nsystui.questions.ranks.overview import JobFacts, job_facts, task_table, title_of
 from nsystui.store.session import Session
@@ -132,47 +130,11 @@ def test_a_task_without_a_gpu_has_no_gpu_numbers(opened: Opener, tmp_path: Path)
     assert table.sorted_by("busy_percent", descending=True).cells("rank") == [1, 0]
 
 
-@pytest.fixture(scope="module")
-def complaining(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """Two reports that nsys had something to say about, and one of a version that says nothing."""
-    folder = tmp_path_factory.mktemp("complaining")
-    paths = [folder / f"rank{number}.sqlite" for number in range(3)]
-    for path in paths[:2]:
-        with ExportWriter(path) as export:
-            gpu_process(export, 1, (0, 100))
-            export.diagnostic(5, "Profiling has started.", severity=INFO)
-            export.diagnostic(60, "Not all CUDA events might have been collected.", severity=WARNING)
-            export.diagnostic(50, "Not all CUDA events might have been collected.", severity=WARNING)
-            if path is paths[1]:
-                export.diagnostic(90, "Unable to sample.", severity=ERROR)
-    with ExportWriter(paths[2], "3.7.2") as export:
-        gpu_process(export, 1, (0, 100))
-    with closing(session_over(*paths)) as session:
-        yield session
-
-
-@pytest.mark.campaign
-def test_diagnostics_are_grouped_worst_first_and_follow_the_tasks_and_the_name_filter(complaining: Session):
-    table = diagnostics_table(complaining, Selection(Window(0, 1)))
-    lost = "Not all CUDA events might have been collected."
-    assert table.rows == [
-        ("Error", 1, "rank1", 90, "Unable to sample."),
-        ("Warning", 4, "2 reports", 50, lost),
-        ("Info", 2, "2 reports", 5, "Profiling has started."),
-    ]
-    assert table.notes == (
-        f"events may be missing, so counts and times may be too low: {lost}",
-        "no diagnostics in rank2: nsys 2024.4 and later write them",
-    )
-    first = next(item.task for item in ranked_tasks(complaining) if item.report_name == "rank0")
-    table = diagnostics_table(complaining, Selection(tasks=frozenset({first})).with_name("started"))
-    assert (table.rows, table.total) == ([("Info", 1, "rank0", 5, "Profiling has started.")], 2)
+def test_diagnostics_follow_the_tasks_and_the_name_filter(demo_session: Session):
+    first = ranked_tasks(demo_session)[0].task
+    table = diagnostics_table(demo_session, Selection(tasks=frozenset({first})).with_name("started"))
+    assert ([row[:3] for row in table.rows], table.total) == ([("Info", 1, "rank0")], 3)
     assert table.notes[0].startswith("events may be missing"), "what is filtered out of sight is still true"
-
-
-def contents(session: Session, table: str) -> tuple[object, ...]:
-    (found,) = [row for row in contents_table(session).records() if row["table"] == table]
-    return tuple(found[key] for key in ("rows", "reports", "first", "last", "record"))
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def _only_os_calls(directory: Path) -> list[Path]:
     return [path]
 
 
-FAST: dict[str, Callable[[Path], list[Path]]] = {
+SHAPES: dict[str, Callable[[Path], list[Path]]] = {
     "processes that take turns": _one(
         synthetic.two_process_export,
         f"UPDATE {RUNTIME} SET globalTid = (SELECT globalTid FROM {RUNTIME} b WHERE b.rowid = {RUNTIME}.rowid + 150)"
@@ -63,8 +63,6 @@ FAST: dict[str, Callable[[Path], list[Path]]] = {
     "MPI": _one(synthetic.simulation_export),
     "every table": _one(synthetic.all_tables_export),
     "OS calls only": _only_os_calls,
-}
-CAMPAIGN: dict[str, Callable[[Path], list[Path]]] = {
     "no API calls": _one(synthetic.two_process_export, f"DELETE FROM {RUNTIME}"),
     "an old nsys": _one(synthetic.old_schema_export),
     "several runs": _two_runs,
@@ -148,9 +146,9 @@ def scans(read: Sequence[str], table: str) -> list[str]:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("shape", [*FAST, *(pytest.param(shape, marks=pytest.mark.campaign) for shape in CAMPAIGN)])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache: Cache):
-    paths = (FAST | CAMPAIGN)[shape](tmp_path)
+    paths = SHAPES[shape](tmp_path)
     expected = asked(paths, None, whole=True)
     assert (asked(paths, None), asked(paths, cache)) == (expected, expected)
     # From what was kept without a pack, beside one.

@@ -14,7 +14,6 @@ from synthetic.writing.writer import EVENT_SYNC, NO_STREAM, STREAM_SYNC
 
 import nsystui
 from nsystui.base.answer import record
-from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.questions.blocking.path import GROUPINGS, KINDS, critical_path, path_table
 from nsystui.questions.job.job import OpenJob
@@ -274,9 +273,3 @@ def test_hta_finds_the_same_shares_in_its_own_definitions(name, text, place, hta
         found = shares_as_hta_counts(job, window_of(job, text, place))
     assert found == pytest.approx(ours, abs=0.001)
     assert found == pytest.approx(hta, abs=tolerance)
-
-
-def test_a_step_that_no_rank_has_is_named(tmp_path):
-    path = written(tmp_path / "one.sqlite", back_to_back)
-    with job_of(path) as job, pytest.raises(UsageError, match="no selected rank has a step 7"):
-        path_table(job, Selection(), step=7)

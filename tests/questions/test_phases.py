@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 from blocking_program import Program
 from server_program import ADAM, CONTEXT, DECODE, FLASH, FMHA, GEMM, MS, ORDER, PREFILL, SPLIT, US, Server
-from support import session_over
+from support import records, session_over
 from triaging import finding, told, triaged
 
-from nsystui.base.answer import Record, record
 from nsystui.base.selection import Selection, Task
 from nsystui.cli import main
 from nsystui.questions.blocking.budget import budget_of_each_step
@@ -35,13 +33,9 @@ def opened_job(server: Server) -> closing[OpenJob]:
     return closing(OpenJob(session_over(server.export.path)))
 
 
-def rows_of(answer: Any) -> list[Record]:
-    return [record(answer.columns, row) for row in answer.rows]
-
-
 def phases_of(server: Server, name: str | None = None) -> list[str | None]:
     with opened_job(server) as job:
-        return [row["phase"] for row in rows_of(every_step(job.ranks, job.steps(name)))]
+        return [row["phase"] for row in records(every_step(job.ranks, job.steps(name)))]
 
 
 @pytest.fixture
@@ -54,8 +48,8 @@ class TestChosenSteps:
     def test_a_step_ends_at_the_next_one_of_its_name_whatever_its_phase(self, forward):
         """It does not swallow the prefill behind it: that made steps before a prefill take twice their time."""
         with opened_job(forward) as job:
-            found = rows_of(every_step(job.ranks, job.steps(r"_forward_step (\d+): 0 ctx")))
-            parts = rows_of(budget_of_each_step(job, Selection(), r"_forward_step (\d+): 0 ctx"))
+            found = records(every_step(job.ranks, job.steps(r"_forward_step (\d+): 0 ctx")))
+            parts = records(budget_of_each_step(job, Selection(), r"_forward_step (\d+): 0 ctx"))
         assert [row["step"] for row in found] == [number for number, one in enumerate(ORDER) if one == DECODE]
         assert {row["duration"] for row in found[:-1]} == {97_400 * US} and not any(row["slow"] for row in found)
         assert [row["duration"] for row in parts] == [row["duration"] for row in found]
@@ -68,7 +62,7 @@ class TestChosenSteps:
             server.now += 100 * US
         with opened_job(server) as job:
             (found,) = job.steps(r"^step [024]").of_task.values()
-            durations = [row["duration"] for row in rows_of(every_step(job.ranks, job.steps("^step [024]")))]
+            durations = [row["duration"] for row in records(every_step(job.ranks, job.steps("^step [024]")))]
         assert found.numbers.tolist() == [0, 2, 4] and found.outside == 3 * MS
         assert durations == [MS + 126 * US] * 3
 
@@ -104,7 +98,7 @@ class TestNames:
             tables = [every_step(job.ranks, steps), steps_across_ranks(job.ranks, steps)]
             tables.append(budget_of_each_step(job, Selection()))
         for table in tables:
-            assert [row["step"] for row in rows_of(table) if row["slow"]] == [11]
+            assert [row["step"] for row in records(table) if row["slow"]] == [11]
 
 
 class TestKernels:
@@ -155,9 +149,9 @@ class TestKernels:
     def test_without_evidence_there_is_no_phase(self, server, works):
         self.steps(server, *works)
         with opened_job(server) as job:
-            assert {row["phase"] for row in rows_of(every_step(job.ranks, job.steps()))} == {None}
+            assert {row["phase"] for row in records(every_step(job.ranks, job.steps()))} == {None}
             assert not any(note.startswith("phases") for note in job.steps().notes)
-            assert [row["phase"] for row in rows_of(budget_of_phases(job, Selection()))] == ["all"]
+            assert [row["phase"] for row in records(budget_of_phases(job, Selection()))] == ["all"]
 
     @pytest.mark.campaign
     @pytest.mark.parametrize("seed", range(4))
@@ -196,8 +190,8 @@ class TestTable:
     @pytest.mark.campaign
     def test_each_phase_has_its_own_budget(self, forward):
         with opened_job(forward) as job:
-            each = rows_of(budget_of_each_step(job, Selection()))
-            found = {row["phase"]: row for row in rows_of(budget_of_phases(job, Selection()))}
+            each = records(budget_of_each_step(job, Selection()))
+            found = {row["phase"]: row for row in records(budget_of_phases(job, Selection()))}
         assert list(found) == ["all", "prefill", "decode", "mixed"]
         for phase, row in found.items():
             own = [one for one in each if phase in ("all", one["phase"])]
@@ -224,7 +218,7 @@ class TestTable:
                 server.main, start, server.now, f"[Executor] _forward_step {number}: 0 ctx reqs, 1 gen reqs"
             )
         with opened_job(server) as job:
-            every, decode = rows_of(budget_of_phases(job, Selection()))
+            every, decode = records(budget_of_phases(job, Selection()))
         time = 4 * 1000 * US + 600 * US
         idle, exposed, total = 4 * 400 * US, 4 * 300 * US, 4 * 400 * US
         expected = {
@@ -247,7 +241,7 @@ class TestTable:
             requests = "0 ctx reqs, 1 gen reqs" if number % 2 else "1 ctx reqs, 0 gen reqs"
             server.export.nvtx_range(server.main, start, server.now, f"[Executor] _forward_step {number}: {requests}")
         with opened_job(server) as job:
-            found = {row["phase"]: row for row in rows_of(budget_of_phases(job, Selection()))}
+            found = {row["phase"]: row for row in records(budget_of_phases(job, Selection()))}
         assert {phase: row["host_bound"] for phase, row in found.items()} == {
             "all": "no", "prefill": "no", "decode": "yes"
         }  # fmt: skip

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import edit, session_over, shared
+from support import edit, records, session_over, shared
 from synthetic import cpu_only_export
 from synthetic.demo import TrainingJob
 from synthetic.illnesses import pipeline_stages
 
-from nsystui.base.answer import Unit, iter_rows
+from nsystui.base.answer import Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.projection import Projection
@@ -39,26 +39,17 @@ ANY = Measure("x", 0.0)
 EVERYTHING = Selection()
 
 
-def rows_of(answer: Any) -> list[dict[str, Any]]:
-    keys = [column.key for column in answer.columns]
-    return [dict(zip(keys, row, strict=True)) for row in iter_rows(answer)]
-
-
 class TestOddity:
-    def test_one_among_many_stands_out(self):
-        found = scores([10.0, 10.1, 9.9, 10.0, 14.0], ANY)
-        assert [is_odd(score) for score in found] == [False, False, False, False, True]
-
-    def test_ranks_that_agree_to_the_last_digit_do_not_hide_it(self):
-        assert is_odd(scores([5.0, 5.0, 5.0, 5.0, 8.0], ANY)[-1])
-
-    def test_what_nobody_would_care_for_is_not_odd(self):
-        assert not any(map(is_odd, scores([5.0, 5.0, 5.0, 5.0, 5.4], Measure("x", 2.0))))
-        assert not any(map(is_odd, scores([100.0, 100.0, 100.0, 100.0, 101.0], Measure("x", 0.0, 0.02))))
-
-    def test_low_counts_only_where_it_is_asked(self):
-        values = [5.0, 5.0, 5.0, 5.0, 0.0]
-        assert is_odd(scores(values, ANY)[-1]) and not is_odd(scores(values, Measure("x", 0.0, only_high=True))[-1])
+    @pytest.mark.parametrize(("values", "measure", "is_last_odd"), [
+        ([10.0, 10.1, 9.9, 10.0, 14.0], ANY, True),
+        ([5.0, 5.0, 5.0, 5.0, 8.0], ANY, True),  # that the others agree to the last digit does not hide it
+        ([5.0, 5.0, 5.0, 5.0, 5.4], Measure("x", 2.0), False),  # nobody would care
+        ([100.0, 100.0, 100.0, 100.0, 101.0], Measure("x", 0.0, 0.02), False),
+        ([5.0, 5.0, 5.0, 5.0, 0.0], ANY, True),
+        ([5.0, 5.0, 5.0, 5.0, 0.0], Measure("x", 0.0, only_high=True), False),
+    ])  # fmt: skip
+    def test_one_among_many_stands_out(self, values, measure, is_last_odd):
+        assert list(map(is_odd, scores(values, measure))) == [False, False, False, False, is_last_odd]
 
     def test_of_a_few_nobody_is_odd_and_missing_stays_missing(self):
         assert scores([1.0, 2.0, 900.0], ANY) == [None] * 3
@@ -135,7 +126,7 @@ def job(tmp_path_factory):
 class TestTable:
     @staticmethod
     def rows(job: OpenJob, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
-        return rows_of(rank_table(job.session, selection, job.ranks, job.rank_facts(selection)))
+        return records(rank_table(job.session, selection, job.ranks, job.rank_facts(selection)))
 
     @pytest.mark.campaign
     def test_the_straggler_is_the_odd_one_and_says_why(self, job):
@@ -173,7 +164,7 @@ class TestTable:
         job = OpenJob(opened(*shared("alcf-allgather-rank0", "alcf-allgather-rank4")))
         answer = rank_table(job.session, Selection(), job.ranks, job.rank_facts(Selection()))
         assert any(note.startswith("2 of 8 ranks are open") for note in answer.notes)
-        rows = rows_of(answer)
+        rows = records(answer)
         assert [(row["rank"], row["late"]) for row in rows] == [(0, 0), (4, 1)]
         assert rows[1]["median_lateness"] == 166_884_618 and rows[1]["step_median"] is None
 
@@ -185,10 +176,10 @@ class TestTable:
 class TestCollectiveTables:
     @staticmethod
     def operations(job: OpenJob, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
-        return rows_of(collective_operations(selection, job.ranks, job.collectives()))
+        return records(collective_operations(selection, job.ranks, job.collectives()))
 
     def test_transfer_and_waiting_of_a_kind_are_those_of_its_operations(self, job):
-        for kind in rows_of(collective_kinds(EVERYTHING, job.ranks, job.collectives())):
+        for kind in records(collective_kinds(EVERYTHING, job.ranks, job.collectives())):
             own = [row for row in self.operations(job) if row["collective"] == kind["collective"]]
             assert kind["operations"] == len(own)
             assert kind["transfer"] == sum(row["transfer"] for row in own)
@@ -203,13 +194,13 @@ class TestCollectiveTables:
         some = self.operations(job, Selection(window=Window(starts[3], starts[5])))
         assert [row["start"] for row in some] == starts[3:5]
         named = collective_operations(EVERYTHING.with_name("gather"), job.ranks, job.collectives())
-        assert {row["collective"] for row in rows_of(named)} == {"AllGather"} and named.total == len(starts)
+        assert {row["collective"] for row in records(named)} == {"AllGather"} and named.total == len(starts)
 
 
 class TestStepTables:
     def test_across_ranks_names_the_slowest(self, job):
-        every = rows_of(every_step(job.ranks, job.steps()))
-        for row in rows_of(steps_across_ranks(job.ranks, job.steps())):
+        every = records(every_step(job.ranks, job.steps()))
+        for row in records(steps_across_ranks(job.ranks, job.steps())):
             own = {one["rank"]: one["duration"] for one in every if one["step"] == row["step"]}
             assert row["max"] == max(own.values()) == own[row["slowest"]] and row["spread"] == row["max"] - row["min"]
 
@@ -225,7 +216,7 @@ def test_different_runs_are_not_compared(tmp_path, opened):
     matching = job.collectives()
     assert matching.unmatched and all(len(group.reports) == 1 for group in matching.groups)
     answer = rank_table(job.session, Selection(), job.ranks, job.rank_facts(Selection()))
-    assert not any(row["odd"] for row in rows_of(answer))
+    assert not any(row["odd"] for row in records(answer))
     assert any("of different runs" in note for note in answer.notes)
     found = triage(job)
     assert "different-runs" in {one.id for one in found.findings}

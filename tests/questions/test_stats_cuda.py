@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import session_over
+from support import asked_of_stats, csv_of_stats, session_over
 from synthetic import ExportWriter, old_schema_export
 from synthetic.demo import CaptureSession as Capture
 from synthetic.demo import Process, Thread
 from synthetic.writing.writer import BACKTRACE_CALL, PAGEABLE
 
 from nsystui.base.selection import Selection, Window
-from nsystui.output.formats import write
-from nsystui.questions.job.job import OpenJob
 from nsystui.questions.stats import all_reports, report_of
 from nsystui.questions.stats.cuda_sums import innermost
 
@@ -30,25 +28,13 @@ CUDA = [report.name for report in all_reports() if report.name.startswith("cuda_
 WITH_RANGES = [name for name in CUDA if "nvtx-name" in report_of(name)[0].takes]
 
 
-def ask(session: Any, text: str, selection: Selection = EVERYTHING) -> Any:
-    report, options = report_of(text)
-    return report.ask(OpenJob(session), selection, options)
-
-
-def printed(session: Any, text: str, selection: Selection = EVERYTHING) -> str:
-    """The report as CSV."""
-    to = io.StringIO(newline="")
-    write(ask(session, text, selection), "csv", to)
-    return to.getvalue()
-
-
 def lines(session: Any, text: str, selection: Selection = EVERYTHING) -> list[str]:
     """The CSV of the report, without the header."""
-    return printed(session, text, selection).splitlines()[1:]
+    return csv_of_stats(session, text, selection).splitlines()[1:]
 
 
 def records(session: Any, text: str, selection: Selection = EVERYTHING) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(printed(session, text, selection), newline="")))
+    return list(csv.DictReader(io.StringIO(csv_of_stats(session, text, selection), newline="")))
 
 
 def names(session: Any, text: str, selection: Selection = EVERYTHING) -> list[str]:
@@ -193,7 +179,7 @@ def test_without_ranges_the_numbers_are_those_of_the_plain_report(made):
     session = open_()
     for report in WITH_RANGES:
         assert lines(session, f"{report}:nvtx-name") == lines(session, report)
-    assert "NVTX" in " ".join(ask(session, "cuda_gpu_kern_sum:nvtx-name").notes)
+    assert "NVTX" in " ".join(asked_of_stats(session, "cuda_gpu_kern_sum:nvtx-name").notes)
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +284,7 @@ def test_the_gpu_trace_has_throughput_in_whole_inverse_durations(tmp_path, opene
     overflowing, *together = records(session, "cuda_gpu_trace")[4:]
     assert overflowing["Throughput (MB/s)"] == "1000000000000000.000", "more than a product of integers holds"
     assert [row["CorrId"] for row in together] == ["19", "13", "15", "12", "11"]
-    assert any("graph" in note for note in ask(session, "cuda_gpu_trace").notes)
+    assert any("graph" in note for note in asked_of_stats(session, "cuda_gpu_trace").notes)
 
 
 def test_memory_operations_alone_are_gpu_work(made):
@@ -312,7 +298,7 @@ def test_memory_operations_alone_are_gpu_work(made):
             "75.0,300,1,300.0,300.0,300,300,0.0,MEMORY_OPER,[CUDA memcpy Host-to-Device]",
             "25.0,100,1,100.0,100.0,100,100,0.0,MEMORY_OPER,[CUDA memset]",
         ]
-    assert any("no GPU kernels" in note for note in ask(session, "cuda_gpu_sum").notes)
+    assert any("no GPU kernels" in note for note in asked_of_stats(session, "cuda_gpu_sum").notes)
 
 
 def test_the_second_row_of_a_call_without_a_version_has_its_name(made):

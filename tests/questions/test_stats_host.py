@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-import io
 from contextlib import closing
 
 import pytest
-from support import edit, session_over
+from support import asked_of_stats, csv_of_stats, edit, session_over
 from synthetic import ExportWriter, all_tables_export, empty_export, simulation_export
 
 from nsystui.base.selection import Selection, Window
 from nsystui.exports import canonical
-from nsystui.output.formats import write
-from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import absent_note, missing_note
-from nsystui.questions.stats import report_of
+from nsystui.questions.stats import all_reports, report_of
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-HERE = (
-    "mpi_event_sum",
-    "mpi_event_trace",
-    "network_congestion",
-    "openacc_sum",
-    "openmp_sum",
-    "um_cpu_page_faults_sum",
-    "um_sum",
-    "um_total_sum",
-)
+KINDS = ("mpi", "network", "openacc", "openmp", "um")
+HERE = [one.name for one in all_reports() if one.name.partition("_")[0] in KINDS]
 STATISTICS = "Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns)"
-
-
-def ask(session: Session, report: str, selection: Selection | None = None):
-    asked, options = report_of(report)
-    return asked.ask(OpenJob(session), selection or Selection(), options)
-
-
-def csv(session: Session, report: str, selection: Selection | None = None) -> str:
-    printed = io.StringIO()
-    write(ask(session, report, selection), "csv", printed)
-    return printed.getvalue()
 
 
 def body(session: Session, report: str, selection: Selection | None = None) -> list[str]:
     """The lines of a report without its header."""
-    return csv(session, report, selection).splitlines()[1:]
+    return csv_of_stats(session, report, selection).splitlines()[1:]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +42,7 @@ class TestUnifiedMemory:
         session = opened(tmp_path / "many.sqlite")
         assert [line.split(",")[0] for line in body(session, "um_sum")] == [f"0x{0x1000 * n:X}" for n in range(10)]
         assert [line.split(",")[0] for line in body(session, "um_sum:rows=2")] == ["0x0", "0x1000"]
-        assert (len(body(session, "um_sum:rows=100")), ask(session, "um_sum:rows=2").total) == (12, 12)
+        assert (len(body(session, "um_sum:rows=100")), asked_of_stats(session, "um_sum:rows=2").total) == (12, 12)
 
     def test_faults_without_migrations_come_last_and_migrations_without_faults_count_too(self, opened, tmp_path):
         with ExportWriter(tmp_path / "apart.sqlite") as export:
@@ -107,14 +85,14 @@ class TestUnifiedMemory:
             session = opened(path)
             for report in ("um_total_sum", "um_sum"):
                 assert body(session, report) == [], table
-                assert len(ask(session, report).notes) == 1, table
+                assert len(asked_of_stats(session, report).notes) == 1, table
 
     def test_cpu_faults_of_an_older_export_have_no_place_and_equal_counts_come_as_it_has_them(self, opened, tmp_path):
         with ExportWriter(tmp_path / "old.sqlite", "3.7.2") as export:
             process = export.process(5_000)
             for start, instruction in enumerate(("z", "a", "m", "most", "most")):
                 export.cpu_page_fault(process, start, 0x1000, instruction=instruction)
-        assert csv(opened(tmp_path / "old.sqlite"), "um_cpu_page_faults_sum") == (
+        assert csv_of_stats(opened(tmp_path / "old.sqlite"), "um_cpu_page_faults_sum") == (
             "CPU Page Faults,CPU Instruction Address\n2,most\n1,z\n1,a\n1,m\n"
         )
 
@@ -132,15 +110,15 @@ class TestDirectives:
             export.openacc(main, 0, 10, "Wait", kind="OTHER")
             export.openacc(main, 20, 50, "Wait", kind="DATA")
             export.openacc(main, 60, 70, "Wait", kind="LAUNCH", file="a.f90", line=3)
-        assert csv(opened(tmp_path / "acc.sqlite"), "openacc_sum") == (
+        assert csv_of_stats(opened(tmp_path / "acc.sqlite"), "openacc_sum") == (
             f"Time (%),Total Time (ns),Num Calls,{STATISTICS},Name\n"
             "80.0,40,2,20.0,20.0,10,30,14.1,Wait\n"
             "20.0,10,1,10.0,10.0,10,10,0.0,Wait@a.f90:3\n"
         )
 
 
+@pytest.mark.campaign
 class TestMpi:
-    @pytest.mark.campaign
     def test_calls_that_never_returned_alone_have_no_statistics(self, opened, tmp_path):
         with ExportWriter(tmp_path / "stuck.sqlite") as export:
             main = export.thread(export.process(5_000), 5_000, "main")
@@ -154,7 +132,6 @@ class TestMpi:
         edit(tmp_path / "stuck.sqlite", "DROP TABLE MPI_OTHER_EVENTS")
         assert body(opened(tmp_path / "stuck.sqlite"), "mpi_event_sum") == [",,2,,,,,,collectives,MPI_Barrier"]
 
-    @pytest.mark.campaign
     def test_a_rank_belongs_to_its_thread_in_its_report(self, opened, tmp_path):
         for number, starts in ((0, (5,)), (1, (3, 9))):
             with ExportWriter(tmp_path / f"{number}.sqlite") as export:
@@ -169,7 +146,6 @@ class TestMpi:
             "9,10,1,MPI_Test,5000,5001,,,,,,,",
         ]
 
-    @pytest.mark.campaign
     @pytest.mark.parametrize(
         "statement", ["INSERT INTO MPI_RANKS SELECT globalTid, 9 FROM MPI_RANKS", "DROP TABLE MPI_RANKS"]
     )
@@ -209,13 +185,13 @@ def test_reports_without_tables_say_what_to_record_and_empty_tables_need_no_note
     none = opened(empty_export(tmp_path / "none.sqlite"))
     empty = opened(all_tables_export(tmp_path / "all.sqlite", "3.7.2"))
     for report in HERE:
-        answer = ask(none, report)
+        answer = asked_of_stats(none, report)
         assert (len(answer), answer.total) == (0, 0), report
         needed = [canonical.BY_NAME[name].what for group in report_of(report)[0].needs for name in group]
         assert [note.partition(" in this export: record with `nsys profile")[0] for note in answer.notes] == [
             f"no {what}" for what in needed
         ], report
-        assert ask(empty, report).notes == (), report
+        assert asked_of_stats(empty, report).notes == (), report
     assert body(empty, "um_total_sum") == [",,0,,,"]
 
 

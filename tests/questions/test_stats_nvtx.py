@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,15 +16,13 @@ import pytest
 from filling import Sessions, program
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support import asked_of_stats, csv_of_stats
+from support import records as rows_of
 from synthetic import ExportWriter
 from synthetic.writing.writer import BACKTRACE_CALL, PUSH_POP, RUNTIME_CALL, START_END
 
-from nsystui.base.answer import Answer
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection, Window
-from nsystui.output.formats import write
-from nsystui.questions.job.job import OpenJob
-from nsystui.questions.stats import report_of
 from nsystui.store.database import Limits
 from nsystui.store.session import Session
 
@@ -69,15 +66,8 @@ def session_of(sessions: Sessions) -> Iterator[Callable[..., Session]]:
     sessions.end_test()
 
 
-def ask(session: Session, report: str, selection: Selection = EVERYTHING) -> Answer:
-    asked, options = report_of(report)
-    return asked.ask(OpenJob(session), selection, options)
-
-
 def records(session: Session, report: str, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
-    answer = ask(session, report, selection)
-    keys = [column.key for column in answer.columns]
-    return [dict(zip(keys, row, strict=True)) for row in answer.page(0, len(answer))]
+    return rows_of(asked_of_stats(session, report, selection))
 
 
 def cells(session: Session, report: str, *keys: str, selection: Selection = EVERYTHING) -> list[tuple[Any, ...]]:
@@ -189,7 +179,7 @@ def check_export(drawn: Drawn) -> None:
         for at_once in (4_000_000, 1):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Limits, "rows_at_once", lambda limits, size, at_once=at_once: at_once)
-                answer = ask(session, "nvtx_kern_sum")
+                answer = asked_of_stats(session, "nvtx_kern_sum")
                 assert list(answer.page(0, len(answer))) == expected, at_once
         check_projection(drawn, records(session, "nvtx_gpu_proj_trace"), records(session, "nvtx_gpu_proj_sum"))
 
@@ -281,9 +271,7 @@ def test_kernels_by_range_are_all_kernels_where_the_nvtx_table_has_no_ranges(ses
         export.launch(20, (30, 40))
         export.kernel(50, 75, 99)  # its call is not in the export
 
-    lines = io.StringIO()
-    write(ask(session_of(fill), "nvtx_kern_sum"), "csv", lines)
-    assert lines.getvalue().splitlines()[1:] == [
+    assert csv_of_stats(session_of(fill), "nvtx_kern_sum").splitlines()[1:] == [
         ",,,,0,1,25,25.0,25.0,25,25,0.0,saxpy(float *)",
         f",,{PID},{PID},0,1,10,10.0,10.0,10,10,0.0,saxpy(float *)",
     ]
@@ -345,6 +333,6 @@ def test_more_names_than_the_limit_of_memory_holds_are_refused_by_name_of_the_ex
     session = session_of(program((0, 9, "one"), (10, 19, "two"), launches=[(1, (2, 3)), (11, (12, 13))]))
     monkeypatch.setattr(session, "limits", Limits(memory=(150 << 20) + 900))
     with pytest.raises(ExportError, match=r"rank0\.sqlite: more than 1 names of NVTX ranges do not fit into .* 151MiB"):
-        ask(session, name)
+        asked_of_stats(session, name)
     monkeypatch.setattr(session, "limits", Limits(memory=(150 << 20) + 1800))
-    assert len(ask(session, name)) == 2
+    assert len(asked_of_stats(session, name)) == 2

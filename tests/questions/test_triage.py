@@ -14,18 +14,18 @@ import campaign
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import empty_export, illnesses
-from synthetic.demo import CaptureSession as DemoSession
+from synthetic import rare_illnesses
 from synthetic.demo import TrainingJob
 from synthetic.illnesses import one_gpu
+from synthetic.writing.writer import PAGEABLE, PINNED
 from triaging import finding, ids, job_of, judged, told, triaged
 
-from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import command_parser
 from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import merge, union
-from nsystui.questions.host.causes import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, SYNCHRONISING, kind_of
+from nsystui.questions.host.causes import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, PROFILER, SYNCHRONISING, kind_of
+from nsystui.questions.host.gaps import gaps_list, gaps_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import views_of
@@ -33,7 +33,6 @@ from nsystui.questions.triage.case import at_least, below
 from nsystui.questions.triage.finding import DIAGNOSTICS, Door, NotChecked, Severity
 from nsystui.questions.triage.rules import rules as all_rules
 from nsystui.questions.triage.run import Triage, triage
-from nsystui.questions.triage.thresholds import Thresholds
 
 MS = 1_000_000
 STEPS, STALL, SLOW = 12, 150, 1.25
@@ -151,113 +150,14 @@ def test_a_stall_is_a_gap_and_a_slow_step_and_nothing_else(judged_job):
     assert f"(number {STEPS // 2 - 1})" in step.sentence or f"(number {STEPS // 2})" in step.sentence
 
 
-def test_kernels_that_end_before_the_next_is_launched_are_launch_overhead(tmp_path):
-    with one_gpu(tmp_path / "tiny.sqlite") as gpu:
-        for _ in gpu.rounds(2_000, 20_000, 5_000, early=6_000):
-            pass
-    found = triaged(tmp_path / "tiny.sqlite")
-    assert finding(found, "launch-overhead").cost == 1_999 * 15_000
-    assert "idle-gaps" not in ids(found)
-    # All of it is low: the same idle time, seen by the stretch.
-    assert finding(found, "low-utilisation").cost == pytest.approx(1_999 * 15_000, rel=0.01)
-
-
-def test_gaps_that_the_cpu_did_not_make_are_no_launch_overhead(tmp_path):
-    with one_gpu(tmp_path / "queued.sqlite") as gpu:
-        for number in range(200):
-            start = 10 * MS + 20_000 * number
-            gpu.kernel(start, start + 5_000, launched=MS + 3_000 * number)
-    assert "launch-overhead" not in ids(triaged(tmp_path / "queued.sqlite", rules=("launch_overhead",)))
-
-
-def test_a_gpu_that_idles_after_synchronisations_costs_what_follows(tmp_path):
-    with one_gpu(tmp_path / "sync.sqlite") as gpu:
-        for start in gpu.rounds(200, MS, 800_000):
-            gpu.call("cudaStreamSynchronize_v3020", start + 10_000, start + 810_000)
-    found = triaged(tmp_path / "sync.sqlite")
-    assert finding(found, "synchronising-calls").cost == 199 * 200_000
-    late = [one for one in found.findings if one.id == "launch-overhead"]
-    assert [one.under for one in late] == ["synchronising-calls"]
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    campaign.first(1, [("cudaMemcpyAsync_v3020", "pageable-copies"), ("cudaMemcpy_v3020", "synchronous-copies")]),
-)
-def test_copies_cost_the_time_that_no_kernel_hides(tmp_path, call, name):
-    with one_gpu(tmp_path / "copies.sqlite") as gpu:
-        for start in gpu.rounds(50, 4 * MS, 3 * MS):
-            gpu.copy(call, start + 2 * MS + 500_000, start + 4 * MS - 100_000)
-    found = triaged(tmp_path / "copies.sqlite", rules=("memory_copies", "exposed_memory"))
-    assert (finding(found, name).cost, finding(found, "exposed-memory").cost) == (50 * 900_000, 50 * 900_000)
-    assert len({"synchronous-copies", "pageable-copies"} & ids(found)) == 1
-
-
-@pytest.mark.campaign
-def test_a_rank_with_more_kernels_has_other_work(tmp_path):
-    paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(4)]
-    for rank, path in enumerate(paths):
-        with one_gpu(path, session=DemoSession(environment={"RANK": str(rank)}), gpu=rank) as gpu:
-            for number in range(140 if rank == 3 else 100):
-                gpu.kernel(MS + number * MS, 2 * MS + number * MS - 1_000, launched=900_000 + 2_000 * number)
-    found = triaged(*paths, rules=("different_work",))
-    assert finding(found, "different-work").ranks == (3,)
-    assert finding(found, "different-work").cost == pytest.approx(30 * MS, rel=0.1)
-
-
-@pytest.mark.campaign
-def test_a_straggler_is_compared_with_the_ranks_of_its_own_model_part(tmp_path):
-    written = illnesses.pipeline_stages(tmp_path)
-    found = triaged(*written.paths)
-    one = finding(found, "straggler")
-    assert (one.ranks, one.cost) == ((3,), written.cost)
-    told(one, "Among the 2 ranks of part B, the rank runs as many kernels as the others, but they take 50 % longer.")
-    assert "different-work" not in ids(found)
-    parts = finding(found, "model-parts")
-    told(parts, "The ranks form 2 model parts by their kernels: A (ranks 0, 1), B (ranks 2, 3).")
-    assert parts.severity is Severity.INFO
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("of_names", [True, False])
-def test_stages_of_different_work_are_neither_late_nor_uneven(tmp_path, of_names):
-    found = triaged(*illnesses.pipeline_stages(tmp_path, slow=1.0, of_names=of_names).paths)
-    assert not ids(found) & {"straggler", "imbalance", "different-work"}
-    assert finding(found, "model-parts")
-
-
-@pytest.mark.campaign
-def test_ranks_of_one_model_part_are_not_told_as_several(tmp_path):
-    with closing(job_of(*illnesses.pipeline_stages(tmp_path).paths)) as job:
-        second = triage(job, Selection(tasks=job.tasks_of_ranks(frozenset({2, 3}))), names=("different_work",))
-    assert second.findings == ()
-
-
-def numbered_steps(path: Path, times: list[int]) -> Path:
-    """Steps of so many ms, each one kernel as long as it."""
-    with one_gpu(path) as gpu:
-        gpu.steps([time * MS for time in times], idle=10_000)
-    return path
-
-
-def test_the_first_steps_are_warm_up_and_no_slow_steps(tmp_path):
-    found = triaged(numbered_steps(tmp_path / "warm.sqlite", [60, 40, *[10] * 15]))
-    assert (finding(found, "warm-up").cost, ids(found)) == (pytest.approx(80 * MS, rel=0.1), set())
-
-
-def test_steps_that_become_slower_drift(tmp_path):
-    found = triaged(numbered_steps(tmp_path / "drift.sqlite", [20, 20, *range(20, 32)]))
-    # The median of the first third is 21.5 ms.
-    lost = sum(max(time - 21.5, 0) for time in range(20, 32)) * MS
-    assert (finding(found, "drift").cost, ids(found)) == (pytest.approx(lost, rel=0.1), {"drift"})
-
-
 @pytest.mark.campaign
 def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_fails(tmp_path, monkeypatch):
     def broken(case: object) -> list[NotChecked]:
         raise RuntimeError("no luck")
 
-    with closing(job_of(numbered_steps(tmp_path / "one.sqlite", [*[20] * 13, 60]))) as job:
+    with one_gpu(tmp_path / "one.sqlite") as gpu:
+        gpu.steps([20 * MS] * 13 + [60 * MS], idle=10_000)
+    with closing(job_of(tmp_path / "one.sqlite")) as job:
         found = judged(job)
         assert ids(found) == {"slow-steps"}
         assert finding(found, "slow-steps").cost == pytest.approx(40 * MS, rel=0.1)
@@ -271,47 +171,55 @@ def test_one_slow_step_is_no_drift_and_slow_as_the_thresholds_say_whatever_rule_
     assert "no luck" in failed.why
 
 
+def slivers(path: Path) -> Path:
+    """Three gaps of 10 ms between kernels of 10 ms; nsys works for 0.1 ms twice in the first, in all of the second."""
+    with one_gpu(path) as gpu:
+        first, second, *_ = (start + 10 * MS for start in gpu.rounds(4, 20 * MS, 10 * MS))
+        for start, end in ((first + 3 * MS, 100_000), (first + 6 * MS, 100_000), (second, 10 * MS)):
+            gpu.export.profiler_overhead(gpu.main, start, start + end, "CUPTI Buffer flush")
+    return path
+
+
+def test_moments_of_the_profiler_divide_no_gap_and_cost_the_program_nothing(tmp_path):
+    with closing(job_of(slivers(tmp_path / "a.sqlite"))) as job:
+        found = judged(job, rules=("idle_gaps", "profiler_overhead"))
+        listed, summed = gaps_list(job, Selection()), gaps_table(job, Selection())
+    gaps = finding(found, "idle-gaps")
+    told(gaps, "(2 gaps on 1 GPU). The longest gap, on rank 0, takes 10 ms.", "For 100 % of the gap time the launching")
+    assert gaps.cost == (2 * 10 * MS) - 200_000
+    assert finding(found, "profiler-overhead").cost == 10 * MS + 200_000
+    assert [row["duration"] for row in listed.records() if row["part"] == "gap"] == [10 * MS] * 3
+    assert [row["gaps"] for row in summed.records() if row["cause"] == PROFILER] == [10 * MS + 200_000]
+
+
+def test_a_kernel_that_is_launched_once_has_no_later_launch_to_be_longer_than(tmp_path):
+    """Five kernels, each launched in 4 ms, then one again in 2 µs: that one alone can be compared."""
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        now = MS
+        for number in (0, 1, 2, 3, 4, 0):
+            launch = 2_000 if now > 20 * MS else 4 * MS
+            correlation = gpu.call("cudaLaunchKernel_v7000", now, now + launch)
+            now += launch
+            gpu.export.kernel(
+                gpu.process, 0, 7, now, now + MS, name=f"work{number}(float*)", correlation_id=correlation
+            )
+            now += MS
+    found = finding(triaged(tmp_path / "a.sqlite", rules=("first_use",)), "first-launches")
+    told(found, "delays 1 of 1 first launch (work0: 4 ms instead of 2 µs)")
+    assert [row["kernel"] for row in found.evidence.records()] == ["work0"]
+
+
 @pytest.mark.parametrize(
-    ("code", "severity"),
-    campaign.first(4, [(700, Severity.ERROR), (2, Severity.WARNING), (801, Severity.INFO), (600, None), (704, None)]),
+    ("source", "stream", "is_told"), campaign.first(1, [(PINNED, 7, True), (PINNED, 16, False), (PAGEABLE, 7, False)])
 )
-def test_what_a_call_returned_decides_how_bad_it_is(tmp_path, code, severity):
-    with one_gpu(tmp_path / "errors.sqlite") as gpu:
-        gpu.kernel(MS, 200 * MS, launched=900_000)
-        gpu.call("cudaEventQuery_v3020", 201 * MS, 202 * MS, return_value=code)
-    found = triaged(tmp_path / "errors.sqlite", rules=("api_errors",)).findings
-    assert [(one.id, one.severity) for one in found] == ([("api-errors", severity)] if severity else [])
-
-
-def test_lost_events_are_an_error(tmp_path):
-    with one_gpu(tmp_path / "lost.sqlite") as gpu:
-        gpu.kernel(MS, 200 * MS, launched=900_000)
-        gpu.export.diagnostic(5, "1234 CUDA events were dropped.", severity=2)
-    lost = finding(triaged(tmp_path / "lost.sqlite", rules=("capture",)), "lost-events")
-    assert lost.severity is Severity.ERROR
-
-
-def test_what_is_missing_is_not_checked_and_says_what_it_needs(tmp_path):
-    found = triaged(empty_export(tmp_path / "empty.sqlite"))
-    unchecked = {one.rule for one in found.not_checked}
-    assert {
-        "straggler",
-        "idle-gaps",
-        "exposed-communication",
-        "slow-steps",
-        "api-errors",
-        "tensor-activity",
-    } <= unchecked
-    assert all(one.why.startswith("needs ") and not one.failed for one in found.not_checked)
-
-
-@pytest.mark.parametrize(("setting", "words"), [
-    *((wrong, "--set") for wrong in ("nothing=1", "gap_ms", "gap_ms=x", "gap_ms=-1", "gap_ms=nan", "=3")),
-    *((near, r"there is no threshold .*: did you mean gap_ms\?$") for near in ("gap_sm=1", "gap-ms=1", "GAP_MS=1")),
-])  # fmt: skip
-def test_a_wrong_threshold_is_one_clear_line_with_the_one_that_was_meant(setting, words):
-    with pytest.raises(UsageError, match=words):
-        Thresholds().changed([setting])
+def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_threshold(tmp_path, source, stream, is_told):
+    """50 copies of 1 ms between kernels of 49 ms: 2 % of the time."""
+    ill = rare_illnesses.exposed_copies(tmp_path / "a.sqlite", source, stream, busy=49 * MS)
+    found = triaged(*ill.paths, rules=("exposed_memory",))
+    assert [one.id for one in found.findings] == ["exposed-memory"] * is_told
+    for one in found.findings:
+        assert (one.severity, one.cost) == (Severity.INFO, ill.cost)
+        told(one, "50 host-to-device copies of pinned memory", "50 ms", advises=("on a separate stream", "prefetch"))
 
 
 def parsed(command: str) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import campaign
 import numpy as np
 import pytest
 from support import edit
 from synthetic import illnesses as ill
+from synthetic import rare_illnesses as rare
 from synthetic.illnesses import Ill
 from synthetic.writing.host import INTERRUPTIBLE
 from synthetic.writing.target import GpuModel
@@ -35,7 +35,8 @@ LAUNCHES = ("launch_overhead", "launch_bound")
 RULES = {
     "slow-pace": ("kernel_pace",), "gil-held": ("blocked_host",), "blocking-reads": ("blocked_host",),
     "staged-peer-copies": COPIES, "pageable-copies": COPIES, "launch-bound": LAUNCHES, "slow-place": ("slow_places",),
-    "first-launches": ("first_use",), "synchronous-memsets": ("memory_copies",),
+    "first-launches": ("first_use",), "synchronous-memsets": ("memory_copies",), "straggler": ("stragglers",),
+    "synchronous-copies": COPIES, "warm-up": ("step_times",), "drift": ("step_times",),
 }  # fmt: skip
 """The rules that judge; by default the one that is called as the finding."""
 ILL: list[tuple[str, Write, str]] = [
@@ -45,6 +46,7 @@ ILL: list[tuple[str, Write, str]] = [
     ("slow-pace", ill.throttled, "to 1,650 MHz"),
     ("slow-pace", partial(ill.throttled, clock=False), ""),
     ("exposed-communication", ill.exposed_communication, ""),
+    ("exposed-communication", partial(rare.reducing, calls=8), "8 AllReduce a step"),
     ("gil-held", ill.gil_held, ""),
     ("blocking-reads", ill.file_reads, ""),
     ("layout-changes", ill.layout_changes, "one layout: NHWC"),
@@ -71,6 +73,15 @@ ILL: list[tuple[str, Write, str]] = [
     ("synchronous-memsets", ill.synchronous_memsets, ""),
     ("step-traffic", ill.step_traffic, "pinned already"),
     ("pageable-copies", ill.pageable_copies, "at 10.0 GB/s"),
+    ("launch-overhead", rare.waiting_for_launches, ""),
+    ("synchronising-calls", rare.synchronising_calls, ""),
+    ("synchronous-copies", rare.synchronous_copies, ""),
+    ("exposed-memory", rare.synchronous_copies, ""),
+    ("different-work", rare.different_work, ""),
+    ("straggler", ill.pipeline_stages, "Among the 2 ranks of part B"),
+    ("warm-up", rare.warming_up, ""),
+    ("drift", rare.drifting, ""),
+    ("round-trips", rare.round_trips, "on the GPU"),
 ]
 
 
@@ -93,6 +104,11 @@ HEALTHY: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     # Its longest launches take more than three times the median, and are no further off than the others.
     "a kernel always varies": (ill.varying_kernel, "kernel_outliers"),
     "a long kernel has the template of a short one": (ill.two_templates, "kernel_outliers"),
+    "kernels run beside a compiler": (partial(rare.compiling, busy=((50, 130), (130, 170))), "jit_compilation"),
+    "a library with a part of its name compiles": (
+        partial(rare.compiling, library="/opt/libtritonserver.so", function="infer"),
+        "jit_compilation",
+    ),
 }
 HEALTHY_TOO: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "BF16": (partial(ill.slow_precision, precision="bf16bf16_bf16f32_f32"), "precision"),
@@ -110,6 +126,8 @@ HEALTHY_TOO: dict[str, tuple[Write, str] | tuple[Write, str, str]] = {
     "longer kernels, launched in time": (partial(ill.launch_bound, ahead=50_000, slower=10), "launch_overhead"),
     "six first steps allocate": (partial(ill.allocator_churn, calls=6), "allocator_churn", "churn_percent=0"),
     "much free memory": (partial(ill.full_memory, gib=60), "device_memory"),
+    "gaps that the CPU did not make": (rare.short_gaps, "launch_overhead"),
+    "inputs and results of other sizes": (partial(rare.round_trips, up=(8,), down=(2,)), "round_trips"),
     "tensor cores work": (partial(ill.resting_tensor_cores, tensor=30), "tensor_activity"),
     "FP64 has to be exact": (partial(ill.slow_precision, precision="f64f64_f64f64_f64"), "precision"),
     "a V100 has no TF32": (partial(ill.slow_precision, model=GpuModel("Tesla V100-SXM2-16GB", "GV100")), "precision"),
@@ -135,19 +153,6 @@ def test_it_is_left_alone_where(tmp_path, name):
 def test_a_score_of_nothing_finds_outliers_of_a_kernel_that_always_varies(tmp_path):
     paths = ill.varying_kernel(tmp_path / "varying.sqlite").paths
     assert ids(triaged(*paths, settings=("outlier_score=0",), rules=("kernel_outliers",))) == {"kernel-outliers"}
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(("write", "cause", "rules", "symptom", "words"), [
-    (ill.gil_held, "gil-held", ("blocked_host", "idle_gaps"), "idle-gaps", ""),
-    (ill.preempted, "preempted", ("preempted", "idle_gaps"), "idle-gaps",
-        "not scheduled. Of that part, 100 % was with omp 5900 on the CPU."),
-    (ill.allocator_churn, "allocator-churn", ("allocator_churn", "launch_overhead"), "launch-overhead", ""),
-])  # fmt: skip
-def test_symptoms_stand_under_their_cause(tmp_path, write, cause, rules, symptom, words):
-    found = finding(triaged(*write(tmp_path / "ill.sqlite").paths, rules=rules), symptom)
-    assert found.under == cause
-    told(found, words)
 
 
 @pytest.mark.campaign
@@ -220,13 +225,6 @@ def test_slow_places_are_pci_addresses_where_no_numa_nodes_are_known(tmp_path):
     assert {one.cost for one in found} == {written.cost}
 
 
-@pytest.mark.campaign
-def test_tensor_activity_is_told_as_it_was_sampled(tmp_path):
-    paths = ill.resting_tensor_cores(tmp_path / "resting.sqlite").paths
-    one = finding(triaged(*paths, rules=("tensor_activity",)), "tensor-activity")
-    assert one.sentence == "Tensor cores are active 2.0 % of the time while SMs are active 80 %."
-
-
 @pytest.mark.parametrize(
     ("name", "chip", "factor"),
     [  # the dense peaks of NVIDIA's data sheets, TFLOPS: FP16 or BF16 (GeForce: FP32 accumulation), FP32
@@ -251,17 +249,11 @@ def test_fp32_costs_what_the_gpu_could_do_if_it_is_known(tmp_path, name, chip, f
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    campaign.first(
-        1,
-        [
-            ("void scale_kernel{}(float *)", "Write one kernel"),
-            ("loop_add_fusion_{}", "jax.jit"),
-            ("void at::native::unrolled_elementwise_kernel<Functor{}>(int)", "torch.compile"),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("name", "advice"), [
+    ("void scale_kernel{}(float *)", "Write one kernel"),
+    ("loop_add_fusion_{}", "jax.jit"),
+    ("void at::native::unrolled_elementwise_kernel<Functor{}>(int)", "torch.compile"),
+])  # fmt: skip
 def test_a_loop_of_two_kernels_is_fused_within_its_iterations_and_as_its_framework_can(tmp_path, name, advice):
     written = ill.unfused(tmp_path / "loop.sqlite", name, kinds=2)
     found = finding(triaged(*written.paths, rules=("unfused_kernels",)), "unfused-kernels")
@@ -332,22 +324,17 @@ def test_a_stretch_bound_by_launches_is_a_part_of_the_account_and_no_launch_over
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(("gib", "severity"), campaign.first(1, [(73, Severity.INFO), (78, Severity.WARNING)]))
-def test_the_share_of_the_devices_memory_decides(tmp_path, gib, severity):
-    (one,) = triaged(*ill.full_memory(tmp_path / "full.sqlite", gib).paths, rules=("device_memory",)).findings
+@pytest.mark.parametrize(("gib", "failures", "severity"), [
+    (73, 0, Severity.INFO), (73, 3, Severity.WARNING), (78, 0, Severity.WARNING),
+])  # fmt: skip
+def test_the_share_of_the_devices_memory_decides_and_allocations_that_fail_make_it_worse(
+    tmp_path, gib, failures, severity
+):
+    (one,) = triaged(*ill.full_memory(tmp_path / "a.sqlite", gib, failures).paths, rules=("device_memory",)).findings
     assert (one.id, one.severity) == ("memory-full", severity)
     share = f"{gib} GiB of 79.18 GiB ({100 * (gib << 30) / 85_014_413_312:.0f} %)"
     told(one, share, f"2 allocations, the largest {gib - 10} GiB")
     assert [row[3] for row in one.evidence.rows] == [(gib - 10) << 30, 10 << 30]
-
-
-@pytest.mark.campaign
-def test_allocations_that_fail_make_full_memory_worse(tmp_path):
-    written = ill.full_memory(tmp_path / "full.sqlite", 73, failures=3)
-    one = finding(triaged(*written.paths, rules=("device_memory",)), "memory-full")
-    assert one.severity is Severity.WARNING and one.sentence.endswith(
-        " 3 allocations failed. A retry succeeded 1 time, after 2 calls that freed memory."
-    )
 
 
 @pytest.mark.campaign

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from synthetic.illnesses import one_gpu
 from triaging import triaged
@@ -24,44 +22,6 @@ WARNING, INFO = Severity.WARNING, Severity.INFO
 def finding(name: str, percent: float | None, severity: Severity = WARNING, ranks: tuple[int, ...] = ()) -> Finding:
     cost = None if percent is None else int(percent * 1e6)
     return Finding(name, severity, "it is so", Advice("do", "because"), Door("gpu"), cost, percent, ranks=ranks)
-
-
-def starved(path: Path) -> Path:
-    """15 steps of 20 ms on the GPU, one of them followed by 300 ms in which the thread is in ``poll``."""
-    start = MS
-    with one_gpu(path) as gpu:
-        for number in range(15):
-            gpu.export.nvtx_range(gpu.main, start, start + 19 * MS, f"step {number}")
-            gpu.kernel(start + 10_000, start + 20 * MS - 10_000, launched=start + 1_000)
-            start += 20 * MS
-            if number == 9:
-                gpu.export.osrt(gpu.main, start, start + 300 * MS, "poll")
-                start += 300 * MS
-    return path
-
-
-@pytest.mark.campaign
-def test_the_cause_comes_before_its_symptom_which_is_folded_and_the_summary_says_what_the_gpu_waits_for(tmp_path):
-    found = triaged(starved(tmp_path / "a.sqlite"))
-    assert [(one.id, one.under) for one in found.findings[:2]] == [("idle-gaps", ""), ("slow-steps", "idle-gaps")]
-    text = lines(found)
-    assert any(line.startswith("   so: slow-steps") for line in text)
-    assert not any(line.startswith("W  slow-steps") for line in text)
-    assert found.losses == "The GPU is busy 50 % of the time. Largest loss: long idle gaps, mostly poll (50.0 %)."
-    assert "poll" in found.summary
-    assert found.summary[:40] in " ".join(text[:3])
-    assert "The GPU is busy 50 % of the time." in report(found)
-
-
-@pytest.mark.campaign
-def test_a_summary_of_idle_time_that_no_rule_explains_says_where_it_lies(tmp_path):
-    with one_gpu(tmp_path / "a.sqlite") as gpu:
-        gpu.call("cudaMallocHost", MS, 90 * MS)
-        gpu.kernel(90 * MS, 100 * MS, launched=90 * MS - 10_000)
-    assert (
-        triaged(tmp_path / "a.sqlite").losses
-        == "The GPU is busy 10 % of the time. Largest loss: start-up (89.9 %, mostly cudaMallocHost)."
-    )
 
 
 @pytest.mark.campaign

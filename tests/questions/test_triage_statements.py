@@ -6,7 +6,6 @@ from contextlib import closing
 from itertools import product
 from pathlib import Path
 
-import campaign
 import pytest
 from support import edit
 from synthetic import ExportWriter, whole_graph_export
@@ -14,20 +13,20 @@ from synthetic.demo import TrainingJob
 from synthetic.demo.model import nccl_kernel
 from synthetic.illnesses import one_gpu
 from synthetic.writing.target import CaptureSession as DemoSession
-from synthetic.writing.writer import DEVICE, MANAGED, PAGEABLE, PINNED, WARNING
+from synthetic.writing.writer import MANAGED
 from triaging import finding, job_of, judged, told, triaged
 
 from nsystui.base.selection import Selection
 from nsystui.output.findings import change_lines
 from nsystui.questions.collectives.alignment import ClockMode
 from nsystui.questions.compare import Side
-from nsystui.questions.host.causes import PROFILER
-from nsystui.questions.host.gaps import gaps_list, gaps_table
+from nsystui.questions.host.gaps import gaps_table
 from nsystui.questions.queries.tasks import world_size
 from nsystui.questions.ranks.steps import steps_by_rank
 from nsystui.questions.triage.baseline import against
-from nsystui.questions.triage.finding import Severity
 from nsystui.questions.triage.run import triage
+
+pytestmark = pytest.mark.campaign
 
 MS = 1_000_000
 
@@ -56,18 +55,11 @@ def with_gaps(
     return path
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("recorded", "wanted"),
-    campaign.first(
-        1,
-        [
-            ({}, ["-t osrt", "--cpuctxsw", "--sample"]),
-            ({"os_calls": True}, ["--cpuctxsw", "--sample"]),
-            ({"os_calls": True, "samples": True}, ["--cpuctxsw"]),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("recorded", "wanted"), [
+    ({}, ["-t osrt", "--cpuctxsw", "--sample"]),
+    ({"os_calls": True}, ["--cpuctxsw", "--sample"]),
+    ({"os_calls": True, "samples": True}, ["--cpuctxsw"]),
+])  # fmt: skip
 def test_what_to_record_is_only_what_is_not_there(tmp_path, recorded, wanted):
     found = triaged(with_gaps(tmp_path / "a.sqlite", **recorded), rules=("idle_gaps",))
     text = str(finding(found, "idle-gaps").advice)
@@ -75,7 +67,6 @@ def test_what_to_record_is_only_what_is_not_there(tmp_path, recorded, wanted):
     assert "checkpoints" not in text
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("ranges", "words"), [(2, "80 % was outside of every NVTX range"), (8, "80 % was in NVTX range `load`")]
 )
@@ -84,15 +75,14 @@ def test_gaps_without_a_range_count_against_the_most_frequent_one(tmp_path, rang
     told(finding(found, "idle-gaps"), words, never=("mostly in NVTX range",))
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize(("environment", "mpi", "size"), [
     # An allocation of 8 tasks in which a batch script started one program.
     ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, False, None),
     ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, False, 8),
-    pytest.param({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, True, 8, marks=pytest.mark.campaign),
-    pytest.param({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "4"}, False, 4, marks=pytest.mark.campaign),
-    pytest.param({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "1"}, False, 1, marks=pytest.mark.campaign),
-    pytest.param({"PMI_SIZE": "8", "PMI_RANK": "0"}, False, 8, marks=pytest.mark.campaign),
+    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, True, 8),
+    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "4"}, False, 4),
+    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "1"}, False, 1),
+    ({"PMI_SIZE": "8", "PMI_RANK": "0"}, False, 8),
 ])  # fmt: skip
 def test_an_allocation_is_no_job_of_so_many_ranks(tmp_path, environment, mpi, size):
     with one_gpu(tmp_path / "a.sqlite", session=DemoSession(environment=environment)) as gpu:
@@ -119,7 +109,6 @@ def stepped(path: Path, times: list[int], idle: int = 0) -> Path:
 STEPS = ("idle_gaps", "step_times")
 
 
-@pytest.mark.campaign
 def test_slow_steps_stand_under_the_gaps_that_made_them_slow(tmp_path):
     found = triaged(stepped(tmp_path / "a.sqlite", [20] * 10 + [80] + [20] * 3), rules=STEPS)
     slow = finding(found, "slow-steps")
@@ -128,7 +117,6 @@ def test_slow_steps_stand_under_the_gaps_that_made_them_slow(tmp_path):
     assert not any(word in str(slow.advice) for word in ("Every rank", "checkpoint"))  # there is but one rank
 
 
-@pytest.mark.campaign
 def test_slow_steps_are_held_against_the_median_that_the_table_of_steps_has(tmp_path):
     """The median of all is 10 ms, without the warm-up it would be 15 ms."""
     with closing(job_of(stepped(tmp_path / "a.sqlite", [10] * 5 + [20, 60, 20, 20, 10]))) as job:
@@ -139,45 +127,6 @@ def test_slow_steps_are_held_against_the_median_that_the_table_of_steps_has(tmp_
     assert slow.cost == pytest.approx((3 * 10 + 50) * MS, rel=0.01)
 
 
-def slivers(path: Path) -> Path:
-    """Three gaps of 10 ms between kernels of 10 ms; nsys works for 0.1 ms twice in the first, in all of the second."""
-    with one_gpu(path) as gpu:
-        first, second, *_ = (start + 10 * MS for start in gpu.rounds(4, 20 * MS, 10 * MS))
-        for start, end in ((first + 3 * MS, 100_000), (first + 6 * MS, 100_000), (second, 10 * MS)):
-            gpu.export.profiler_overhead(gpu.main, start, start + end, "CUPTI Buffer flush")
-    return path
-
-
-def test_moments_of_the_profiler_divide_no_gap_and_cost_the_program_nothing(tmp_path):
-    with closing(job_of(slivers(tmp_path / "a.sqlite"))) as job:
-        found = judged(job, rules=("idle_gaps", "profiler_overhead"))
-        listed, summed = gaps_list(job, Selection()), gaps_table(job, Selection())
-    gaps = finding(found, "idle-gaps")
-    told(gaps, "(2 gaps on 1 GPU). The longest gap, on rank 0, takes 10 ms.", "For 100 % of the gap time the launching")
-    assert gaps.cost == (2 * 10 * MS) - 200_000
-    assert finding(found, "profiler-overhead").cost == 10 * MS + 200_000
-    assert [row["duration"] for row in listed.records() if row["part"] == "gap"] == [10 * MS] * 3
-    assert [row["gaps"] for row in summed.records() if row["cause"] == PROFILER] == [10 * MS + 200_000]
-
-
-def test_a_kernel_that_is_launched_once_has_no_later_launch_to_be_longer_than(tmp_path):
-    """Five kernels, each launched in 4 ms, then one again in 2 µs: that one alone can be compared."""
-    with one_gpu(tmp_path / "a.sqlite") as gpu:
-        now = MS
-        for number in (0, 1, 2, 3, 4, 0):
-            launch = 2_000 if now > 20 * MS else 4 * MS
-            correlation = gpu.call("cudaLaunchKernel_v7000", now, now + launch)
-            now += launch
-            gpu.export.kernel(
-                gpu.process, 0, 7, now, now + MS, name=f"work{number}(float*)", correlation_id=correlation
-            )
-            now += MS
-    found = finding(triaged(tmp_path / "a.sqlite", rules=("first_use",)), "first-launches")
-    told(found, "delays 1 of 1 first launch (work0: 4 ms instead of 2 µs)")
-    assert [row["kernel"] for row in found.evidence.records()] == ["work0"]
-
-
-@pytest.mark.campaign
 def test_time_before_the_capture_of_a_rank_began_is_no_start_up(tmp_path):
     """The capture of rank 1 begins 300 ms after that of rank 0; each GPU works from 100 ms after that to 900 ms."""
     paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(2)]
@@ -197,7 +146,6 @@ def test_time_before_the_capture_of_a_rank_began_is_no_start_up(tmp_path):
     assert "not recorded" in found.account
 
 
-@pytest.mark.campaign
 def test_steps_that_compute_for_longer_stand_alone(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.steps([20 * MS] * 10 + [80 * MS] + [20 * MS] * 3)
@@ -210,11 +158,7 @@ CHANGES = (
 )
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("schema", "also_memory"),
-    campaign.first(2, [("2.9.1", True), ("3.25.0", False), ("2.9.1", False), ("3.25.0", True)]),
-)
+@pytest.mark.parametrize(("schema", "also_memory"), product(("2.9.1", "3.25.0"), (False, True)))
 def test_kernels_of_no_known_process_are_gpu_work(tmp_path, schema, also_memory):
     for number, (environment, change) in enumerate(product(({}, {"RANK": "0"}), CHANGES)):
         path = tmp_path / f"{number}.sqlite"
@@ -227,28 +171,6 @@ def test_kernels_of_no_known_process_are_gpu_work(tmp_path, schema, also_memory)
         assert "no-gpu-work" not in {one.id for one in found.findings}, (environment, change)
 
 
-LAUNCHES = ["cudaLaunchKernel_v7000"] * 3
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(("calls", "words"), [
-    (LAUNCHES, ("for rank 0. The CPU made 3 CUDA calls to launch, copy or set memory (3 cudaLaunchKernel).",
-        "CUPTI_ERROR_NOT_INITIALIZED.")),
-    (["cudaGetDeviceCount_v3020"], ("No GPU work was recorded for rank 0. Of 1 CUDA call, none launches",)),
-])  # fmt: skip
-def test_who_traced_cuda_is_not_told_to_trace_it(tmp_path, calls, words):
-    with ExportWriter(tmp_path / "a.sqlite") as export:
-        thread = export.thread(export.process(4_711), 4_711, "app")
-        for number, name in enumerate(calls, 1):
-            export.api(thread, number * MS, number * MS + 5_000, name, number)
-        export.diagnostic(0, "Unable to start: CUPTI_ERROR_NOT_INITIALIZED.", severity=3)
-    found = triaged(tmp_path / "a.sqlite")
-    told(finding(found, "no-gpu-work"), *words, never=("-t cuda",))
-    assert not any("-t cuda`" in one.why for one in found.not_checked)
-    assert "CUDA was traced" in {one.rule: one.why for one in found.not_checked}["idle-gaps"]
-
-
-@pytest.mark.campaign
 def test_a_gpu_that_hardly_works_is_in_no_healthy_job(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         gpu.call("cudaMalloc_v3020", 0, 900 * MS)
@@ -259,7 +181,6 @@ def test_a_gpu_that_hardly_works_is_in_no_healthy_job(tmp_path):
     assert found.summary.startswith("The GPU is busy <1 % of the time.")
 
 
-@pytest.mark.campaign
 def test_page_faults_that_were_not_recorded_are_not_0(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for start in gpu.rounds(5, 5 * MS, 5 * MS):
@@ -274,7 +195,6 @@ def test_page_faults_that_were_not_recorded_are_not_0(tmp_path):
     assert (row["gpu_faults"], row["cpu_faults"]) == (None, 5)
 
 
-@pytest.mark.campaign
 def test_warm_up_is_blamed_on_nothing_that_was_not_seen(tmp_path):
     """12 steps of 20 ms, the first of them 100 ms, of which 80 ms are a call of ``cudaHostAlloc``."""
     with one_gpu(tmp_path / "warm.sqlite") as gpu:
@@ -291,62 +211,6 @@ def test_warm_up_is_blamed_on_nothing_that_was_not_seen(tmp_path):
     told(found, "idle", "cudaHostAlloc", never=("compil", "autotuning", "connections"))
 
 
-@pytest.mark.campaign
-def test_memory_that_cannot_be_opened_is_missing_peer_access_and_no_probe(tmp_path):
-    with one_gpu(tmp_path / "a.sqlite") as gpu:
-        gpu.kernel(MS, 50 * MS, launched=MS - 10_000)
-        gpu.call("cuIpcOpenMemHandle_v2", 2 * MS, 3 * MS, return_value=217)
-    found = finding(triaged(tmp_path / "a.sqlite", rules=("api_errors",)), "api-errors")
-    told(found, "peer access")
-    assert "probe" not in str(found.advice)
-    assert found.severity is Severity.WARNING
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("source", "stream", "says", "says_not"),
-    campaign.first(
-        1,
-        [
-            (PINNED, 16, "the memory is pinned and the stream is separate", "Pin the host memory"),
-            (PAGEABLE, 7, "Pin", "already pinned"),
-            (PINNED, 7, "the copies share a stream", "Pin the host memory"),
-        ],
-    ),
-)
-def test_the_advice_for_copies_knows_what_is_pinned_already(tmp_path, source, stream, says, says_not):
-    with one_gpu(tmp_path / "a.sqlite") as gpu:
-        for start in gpu.rounds(10, 10 * MS, 5 * MS):
-            correlation = gpu.call("cudaMemcpyAsync_v3020", start, start + 10_000)
-            gpu.export.memcpy(
-                gpu.process, 0, stream, start + 5 * MS, start + 10 * MS, size=MS, kind="HtoD",
-                correlation_id=correlation, source=source, destination=DEVICE,
-            )  # fmt: skip
-    advice = str(finding(triaged(tmp_path / "a.sqlite", rules=("exposed_memory",)), "exposed-memory").advice)
-    assert says in advice
-    assert says_not not in advice
-
-
-@pytest.mark.parametrize(
-    ("source", "stream", "is_told"), campaign.first(1, [(PINNED, 7, True), (PINNED, 16, False), (PAGEABLE, 7, False)])
-)
-def test_pinned_copies_on_the_stream_of_the_kernels_are_a_remark_below_the_threshold(tmp_path, source, stream, is_told):
-    """40 copies of 1 ms between kernels of 49 ms: 2 % of the time."""
-    with one_gpu(tmp_path / "a.sqlite") as gpu:
-        for start in gpu.rounds(40, 50 * MS, 49 * MS):
-            correlation = gpu.call("cudaMemcpyAsync_v3020", start, start + 10_000)
-            gpu.export.memcpy(
-                gpu.process, 0, stream, start + 49 * MS, start + 50 * MS, size=MS, kind="HtoD",
-                correlation_id=correlation, source=source, destination=DEVICE,
-            )  # fmt: skip
-    found = triaged(tmp_path / "a.sqlite", rules=("exposed_memory",))
-    assert [one.id for one in found.findings] == ["exposed-memory"] * is_told
-    for one in found.findings:
-        assert (one.severity, one.cost) == (Severity.INFO, 40 * MS)
-        told(one, "40 host-to-device copies of pinned memory", "40 ms", advises=("on a separate stream", "prefetch"))
-
-
-@pytest.mark.campaign
 def test_the_launcher_of_nsys_is_not_the_program(tmp_path):
     path = tmp_path / "a.sqlite"
     with ExportWriter(path, "3.25.0", session=DemoSession(command=("/opt/app/solver", "-n", "5"))) as export:
@@ -361,7 +225,6 @@ def test_the_launcher_of_nsys_is_not_the_program(tmp_path):
         assert [item.process_name for item in job.ranks] == ["solver"]
 
 
-@pytest.mark.campaign
 def test_a_run_of_ten_times_the_time_got_worse(tmp_path):
     short, long = stepped(tmp_path / "a.sqlite", [20] * 3, 10), stepped(tmp_path / "b.sqlite", [200] * 3, 100)
     with closing(job_of(short)) as before, closing(job_of(long)) as after:
@@ -370,7 +233,6 @@ def test_a_run_of_ten_times_the_time_got_worse(tmp_path):
         assert "10.0 × slower" in head[0]
 
 
-@pytest.mark.campaign
 def test_more_steps_of_the_same_length_are_not_worse(tmp_path):
     short, long = stepped(tmp_path / "a.sqlite", [20] * 5), stepped(tmp_path / "b.sqlite", [20] * 50)
     with closing(job_of(short)) as before, closing(job_of(long)) as after:
@@ -380,21 +242,6 @@ def test_more_steps_of_the_same_length_are_not_worse(tmp_path):
         assert "Nothing got worse" in head
 
 
-@pytest.mark.campaign
-def test_what_nsys_says_it_may_have_lost_is_one_sentence(tmp_path):
-    with one_gpu(tmp_path / "a.sqlite") as gpu:
-        gpu.kernel(MS, 2 * MS, launched=MS // 2)
-        for time, what in enumerate(("NVTX", "CUDA")):
-            text = f"Not all {what} events might have been collected."
-            gpu.export.diagnostic(time, text, severity=WARNING)
-    one = finding(triaged(tmp_path / "a.sqlite", rules=("capture",)), "lost-events")
-    assert one.sentence == (
-        "Events may be missing, but nsys is not sure: Not all NVTX events might have been collected, "
-        "Not all CUDA events might have been collected."
-    )
-
-
-@pytest.mark.campaign
 def test_what_cuda_graphs_hide_is_not_said_to_be_missing(tmp_path):
     found = triaged(whole_graph_export(tmp_path / "a.sqlite"), rules=("exposed_communication", "exposed_memory"))
     assert {one.why.partition(": ")[2] for one in found.not_checked} == {
@@ -402,7 +249,6 @@ def test_what_cuda_graphs_hide_is_not_said_to_be_missing(tmp_path):
     }
 
 
-@pytest.mark.campaign
 def test_a_tail_that_is_the_profilers_is_not_to_be_shortened(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for _ in gpu.rounds(4, 10 * MS, 10 * MS):
@@ -413,7 +259,6 @@ def test_a_tail_that_is_the_profilers_is_not_to_be_shortened(tmp_path):
     told(tail, "38 ms the profiler's own work", advises=("a run without nsys",), never=("shorten", "pays"))
 
 
-@pytest.mark.campaign
 def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alone_on_its_gpu(tmp_path):
     """A rank of eight that does nothing but an AllGather."""
     session = DemoSession(environment={"RANK": "0", "SLURM_NTASKS": "8"})
@@ -425,7 +270,6 @@ def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alon
     told(alone, "in AllGather", advises=("no compute to hide",), never=("overlap communication",))
 
 
-@pytest.mark.campaign
 def test_communication_that_is_exposed_for_a_good_part_is_not_said_to_be_overlapped(tmp_path):
     """8 steps of 100 ms, with 24 ms of NCCL: 16 beside a kernel, 8 alone; and one more kernel alone."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
@@ -436,7 +280,6 @@ def test_communication_that_is_exposed_for_a_good_part_is_not_said_to_be_overlap
     told(one, "Compute hides 67 % of", advises=("overlap communication with compute",), never=("No action",))
 
 
-@pytest.mark.campaign
 def test_the_busiest_kernel_is_not_said_to_be_all_that_can_gain_in_a_job_that_waits_longer(tmp_path):
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for _ in gpu.rounds(20, 10 * MS, 4 * MS):
@@ -445,7 +288,6 @@ def test_the_busiest_kernel_is_not_said_to_be_all_that_can_gain_in_a_job_that_wa
     told(one, advises=("No other kernel can save as much time",), never=("nothing else",))
 
 
-@pytest.mark.campaign
 def test_the_straggler_that_is_gone_and_the_one_that_is_new_are_told_by_their_ranks(tmp_path):
     paths = [
         TrainingJob(ranks=2, steps=8, layers=4, straggler=rank, stall_ms=0).write(tmp_path / str(rank))

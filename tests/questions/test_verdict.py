@@ -21,6 +21,8 @@ from nsystui.questions.kernels.summary import Names
 from nsystui.questions.triage.baseline import Against, ChangeKind, against
 from nsystui.questions.triage.finding import Severity
 
+pytestmark = pytest.mark.campaign
+
 MS = 1_000_000
 
 
@@ -67,7 +69,6 @@ def steps(path: Path, times: Sequence[int], setup: int = 1) -> Path:
     return path
 
 
-@pytest.mark.campaign
 def test_the_same_work_in_a_longer_run_is_slower_although_the_gpu_is_idle_for_less(tmp_path):
     """The GPU is idle for 50 % of 200 ms in A, for 10 % of 2 s in B."""
     a = kernels(tmp_path / "a.sqlite", 10, 20, 10)
@@ -79,7 +80,6 @@ def test_the_same_work_in_a_longer_run_is_slower_although_the_gpu_is_idle_for_le
     assert back.is_faster and "× faster" in back.words and "compute -1.7 s" in back.words
 
 
-@pytest.mark.campaign
 def test_steps_are_judged_by_their_mean_and_not_their_median(tmp_path):
     """B's loader has two workers: every other step is fast, the median the fast one, the sum hardly less."""
     a = steps(tmp_path / "a.sqlite", [150] * 21)
@@ -91,7 +91,6 @@ def test_steps_are_judged_by_their_mean_and_not_their_median(tmp_path):
     assert found.b.unit == pytest.approx((10 * 420 + 10) / 21 * MS, rel=1e-3)
 
 
-@pytest.mark.campaign
 def test_steps_that_hold_little_of_a_job_do_not_decide_and_are_told(tmp_path):
     """Steps of 58 ms instead of 50, and 1 s instead of 3 before them."""
     a, b = steps(tmp_path / "a.sqlite", [50] * 10, setup=3_000), steps(tmp_path / "b.sqlite", [58] * 10, setup=1_000)
@@ -102,7 +101,6 @@ def test_steps_that_hold_little_of_a_job_do_not_decide_and_are_told(tmp_path):
     assert notes[0].startswith(f"B is {found.words}")
 
 
-@pytest.mark.campaign
 def test_a_job_that_takes_longer_is_said_so_although_its_steps_are_faster(tmp_path):
     a, b = steps(tmp_path / "a.sqlite", [40] * 10, setup=1), steps(tmp_path / "b.sqlite", [36] * 10, setup=200)
     found = triaged_against(a, b)
@@ -122,7 +120,6 @@ def launches(path: Path, grid: int, each: int, name: str = "add(int, float*, flo
     return path
 
 
-@pytest.mark.campaign
 def test_kernels_with_195_313_times_the_threads_do_other_work_and_are_not_slower(tmp_path):
     a, b = launches(tmp_path / "a.sqlite", 1, 10), launches(tmp_path / "b.sqlite", 195_313, 77)
     for pair, many in (((a, b), "195,313 × the threads"), ((b, a), "1/195,313 of the threads")):
@@ -151,7 +148,6 @@ def exchanging(path: Path, calls: int, count: int = 8, source: int = PAGEABLE) -
     return path
 
 
-@pytest.mark.campaign
 def test_the_first_sentence_names_the_counts_that_changed_most(tmp_path):
     """Of a step, whatever else the job launches and however many steps it has."""
     a = exchanging(tmp_path / "a.sqlite", 8)
@@ -164,14 +160,12 @@ def test_the_first_sentence_names_the_counts_that_changed_most(tmp_path):
     assert "→" not in found.words
 
 
-@pytest.mark.campaign
 def test_without_steps_the_sums_are_named(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 10, 20, 10, memory=PINNED)
     _, notes = judged(a, kernels(tmp_path / "b.sqlite", 20, 20, 10))
     assert notes[0].endswith("; copies and memsets 10 → 0, kernels launched 10 → 20.")
 
 
-@pytest.mark.campaign
 def test_captures_of_one_length_are_judged_by_the_work_in_them(tmp_path):
     """B runs the same kernel half as often in the same time."""
     found, _ = judged(kernels(tmp_path / "a.sqlite", 40, 20, 10), kernels(tmp_path / "b.sqlite", 20, 40, 10))
@@ -179,7 +173,6 @@ def test_captures_of_one_length_are_judged_by_the_work_in_them(tmp_path):
     assert found.b.unit / found.a.unit == pytest.approx(2, rel=0.05)
 
 
-@pytest.mark.campaign
 def test_other_kernels_are_other_work_and_count_among_what_changed_most(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 10, 20, 10)
     found, notes = judged(a, kernels(tmp_path / "b.sqlite", 20, 5, 2, name="fused(float*)"))
@@ -188,7 +181,6 @@ def test_other_kernels_are_other_work_and_count_among_what_changed_most(tmp_path
     assert "work -100 ms (gone)" in changed and "fused +40 ms (new)" in changed
 
 
-@pytest.mark.campaign
 def test_a_family_of_other_kernels_changed_by_what_its_total_did(tmp_path):
     """4 launches of 10 ms instead of 10, and 200 of 10 µs: by the mean of all it would be 1,048 ms in duration."""
     paths = tmp_path / "a.sqlite", tmp_path / "b.sqlite"
@@ -213,7 +205,6 @@ def test_a_family_of_other_kernels_changed_by_what_its_total_did(tmp_path):
     assert not any("in duration" in one for one in found.notes)
 
 
-@pytest.mark.campaign
 def test_a_slower_job_fails_on_warnings_without_any_finding(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 20, 20, 19)
     found = triaged_against(a, kernels(tmp_path / "b.sqlite", 20, 200, 199))
@@ -221,7 +212,6 @@ def test_a_slower_job_fails_on_warnings_without_any_finding(tmp_path):
     assert found.has(Severity.WARNING) and not found.has(Severity.ERROR)
 
 
-@pytest.mark.campaign
 def test_a_faster_job_passes_although_a_gap_has_a_larger_share_of_it(tmp_path):
     a = kernels(tmp_path / "a.sqlite", 20, 200, 190)
     found = triaged_against(a, kernels(tmp_path / "b.sqlite", 20, 20, 10))
@@ -238,10 +228,7 @@ PAIRS = {
 """How many times as long the second takes: the job; the job, whose steps hold 37 % of it; for 60 kernels, not 68."""
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    "names", [pytest.param(pair, marks=() if "gemm-pinned" in pair else pytest.mark.campaign) for pair in PAIRS]
-)
+@pytest.mark.parametrize("names", PAIRS)
 def test_the_verdicts_on_real_pairs_have_the_right_sign_from_either_side(names):
     a, b = shared(*names)
     for pair, ratio in (((a, b), PAIRS[names]), ((b, a), 1 / PAIRS[names])):

@@ -14,14 +14,15 @@ from synthetic.demo.model import nccl_kernel
 from synthetic.illnesses import MS, Ill, OneGpu, one_gpu
 from synthetic.writing.host import Frame
 from synthetic.writing.target import CaptureSession, Thread
-from synthetic.writing.writer import DEVICE, PAGEABLE, PINNED
+from synthetic.writing.writer import DEVICE, PAGEABLE, PINNED, WARNING
 
 
 def drifting(path: Path) -> Ill:
     """Two steps of 20 ms, then 12 of 20 to 31 ms; the median of the first third is 21.5 ms."""
     with one_gpu(path) as gpu:
         gpu.steps([time * MS for time in (20, 20, *range(20, 32))], idle=10_000)
-    return Ill((path,), int(sum(max(time - 21.5, 0) for time in range(20, 32)) * MS))
+    # The last step ends with its kernel, 20 µs less after the first operation of the step.
+    return Ill((path,), int(sum(max(time - 21.5, 0) for time in range(20, 32)) * MS) - 20_000)
 
 
 def warming_up(path: Path) -> Ill:
@@ -105,10 +106,10 @@ def no_kernels(path: Path, calls: Sequence[str]) -> Ill:
     return Ill((path,), 0)
 
 
-def exposed_copies(path: Path, source: int = PINNED, stream: int = 7) -> Ill:
-    """50 kernels of 3 ms, before each of which 1 ms is copied from the host."""
+def exposed_copies(path: Path, source: int = PINNED, stream: int = 7, busy: int = 3 * MS) -> Ill:
+    """50 kernels of `busy` ns, before each of which 1 ms is copied from the host."""
     with one_gpu(path) as gpu:
-        for start in gpu.rounds(50, 4 * MS, 3 * MS):
+        for start in gpu.rounds(50, busy + MS, busy):
             correlation = gpu.call("cudaMemcpyAsync_v3020", start - MS - 5_000, start - MS - 1_000)
             gpu.export.memcpy(
                 gpu.process, 0, stream, start - MS, start, size=10 * MS, kind="HtoD",
@@ -166,19 +167,45 @@ def different_work(folder: Path, launches: int = 140) -> Ill:
         with one_gpu(path, session=CaptureSession(environment={"RANK": str(rank)}), gpu=rank) as gpu:
             for number in range(launches if rank == 3 else 100):
                 gpu.kernel(MS + number * MS, 2 * MS + number * MS - 1_000, launched=900_000 + 2_000 * number)
-    return Ill(paths, (launches - 100) * MS * 3 // 4)
+    return Ill(paths, (launches - 100) * 999_000 * 3 // 4)
 
 
-def compiling(path: Path) -> Ill:
-    """A kernel of 20 ms, 60 ms in which a compiler is sampled, another kernel, and at last a ``cudaFree`` of 30 ms."""
-    frames = [Frame("main", "/x/app"), Frame("llvm::PassManager::run(llvm::Module&)", "/usr/lib/libnvrtc.so.12")]
+def compiling(
+    path: Path,
+    library: str = "/usr/lib/libnvrtc.so.12",
+    function: str = "llvm::PassManager::run(llvm::Module&)",
+    process: str = "",
+    busy: Sequence[tuple[int, int]] = ((50, 70), (130, 170)),
+) -> Ill:
+    """A compiler is sampled from 70 to 129 ms, in the launching thread or a `process`; kernels are `busy` in these ms.
+
+    At last a ``cudaFree`` takes 30 ms.
+    """
     with one_gpu(path) as gpu:
         gpu.call("cudaFree_v3020", 0, 40 * MS)
-        gpu.kernel(50 * MS, 70 * MS, launched=49 * MS)
-        gpu.export.on_cpu(gpu.main, 70 * MS, 129 * MS, frames)
-        gpu.kernel(130 * MS, 170 * MS, launched=129 * MS)
+        thread = gpu.export.thread(gpu.export.process(9_000, process), 9_000, process) if process else gpu.main
+        gpu.export.on_cpu(thread, 70 * MS, 129 * MS, [Frame("main", "/x/app"), Frame(function, library)])
+        for start, end in busy:
+            gpu.kernel(start * MS, end * MS, launched=(start - 1) * MS)
         gpu.call("cudaFree_v3020", 170 * MS, 200 * MS)
-    return Ill((path,), 60 * MS)
+    return Ill((path,), 59 * MS)
+
+
+def reducing(path: Path, calls: int, after: bool = True, before: int = 0) -> Ill:
+    """12 steps with 10 ms of compute, and so many AllReduce that take 5 ms together, beside it or `after` it.
+
+    Before all steps there are `before` AllReduce.
+    """
+    name, length = nccl_kernel("AllReduce").name, 5 * MS // calls
+    with one_gpu(path) as gpu:
+        for call in range(before):
+            gpu.kernel(call * 5_000, call * 5_000 + 1_000, launched=call * 5_000, name=name)
+        for number, start in enumerate(gpu.rounds(12, 16 * MS, 10 * MS)):
+            gpu.export.nvtx_range(gpu.main, start - 20_000, start + 15 * MS, f"step {number}")
+            for call in range(calls):
+                begin = start + (10 if after else 4) * MS + call * length
+                gpu.kernel(begin, begin + length, launched=start - 5_000, name=name)
+    return Ill((path,), 12 * 5 * MS)
 
 
 def _in(write: Callable[..., Ill], **how: object) -> Callable[[Path], Ill]:
@@ -202,9 +229,17 @@ VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
     "preempted-alone": _in(illnesses.preempted, others=False),
     "pair-even": partial(illnesses.slow_pair, times=1),
     "stages-even": partial(illnesses.pipeline_stages, slow=1.0, of_names=False),
+    "stages-named": partial(illnesses.pipeline_stages, slow=1.0),
     "errors-of-all-kinds": _in(capture_errors, codes=(1, 214, 217, 700, 702, 710, 714, 715, 716, 717, 718, 719, 801)),
     "errors-expected": _in(capture_errors, codes=(801, 1)),
     "errors-of-peers": _in(capture_errors, codes=(217,)),
+    "errors-of-memory": _in(capture_errors, codes=(2, 600, 704)),
+    "perhaps-lost": lambda folder: capture_errors(
+        folder / "rank0.sqlite",
+        *(f"Not all {what} events might have been collected." for what in ("NVTX", "CUDA")),
+        severity=WARNING,
+        codes=(),
+    ),
     "copies-pinned": _in(synchronous_copies, sources=(PINNED,)),
     "copies-mixed": _in(synchronous_copies, sources=(PAGEABLE, PINNED)),
     "exposed-pinned": _in(exposed_copies),
@@ -230,6 +265,10 @@ VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
             "off-cpu": _is_off_its_cpu,
         }.items()
     },
+    "reducing-once": _in(reducing, calls=1),
+    "reducing-often": _in(reducing, calls=250),
+    "reducing-beside": _in(reducing, calls=8, after=False),
+    "reducing-before": _in(reducing, calls=8, after=False, before=60),
     "mpi-set-up": partial(illnesses.mpi_waits, set_up=100 * MS),
 }
 """Jobs that differ from an ill one by what decides a rule, and ill training jobs; each writes into a directory."""
