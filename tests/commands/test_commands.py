@@ -60,7 +60,6 @@ class TestFlags:
 
 
 WRONG = {
-    "a filter in another encoding": ["--filter", "caf\udce9"],
     "an ending of no format": ["-o", "kernels.xlsx"],
     "two formats": ["-o", "kernels.csv", "--format", "json"],
 }

@@ -197,8 +197,6 @@ class TestFilterInMemory:
 
     def test_empty_odd_and_broken_texts(self):
         assert Selection().with_name("") == Selection().with_name(None) == Selection()
-        with pytest.raises(UsageError, match="UTF-8"):
-            NameFilter("caf\udce9")
         with warnings.catch_warnings():  # Python's doubts are not written over the screen
             warnings.simplefilter("error")
             NameFilter("/[[a]--[b]]/").matches("x")

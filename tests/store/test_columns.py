@@ -332,8 +332,8 @@ class TestKept:
         said: list[str] = []
         assert len(ask(export, said.append)) == 200
         (line,) = said
-        assert line.startswith(f"the cache {cache.directory} cannot be written (")
-        assert line.endswith("): keeping columns in memory")
+        assert line.startswith(f"the cache {cache.directory} is not used: it is not a directory")
+        assert line.endswith("; keeping columns in memory")
 
 
 class TestDamagedExports:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, starmap
@@ -113,6 +113,8 @@ FEW = 300
 """Of so many spans only the calls are read that overlap one, or are beside it."""
 _SPAN = 1600
 """Bytes that a span takes with the calls around it, the pieces of its causes and the NVTX ranges around these."""
+_PIECES = 1 << 19
+"""The most pieces of idle time that are held before they are added up."""
 BESIDE = 10_000_000
 """As far before or behind a span as this, ns, a call locates time in it of which nothing is recorded."""
 _PORTION = 1 << 18
@@ -196,20 +198,35 @@ def attribute(
         if len(part) < len(spans):
             host.read_calls(job.session, part)
         launcher = host.launchers(part)
-        pieces = _pieces(host, part, launcher, ranges, with_calls)
-        span, cause, place, time = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
-        key, inverse = np.unique((span * len(host.causes) + cause) * len(names) + place, return_inverse=True)
-        spent = np.zeros(len(key), np.int64)
-        np.add.at(spent, inverse.reshape(-1), time)
-        pair, place = np.divmod(key, len(names))
-        span, cause = np.divmod(pair, len(host.causes))
-        columns = [narrow(values) for values in (launcher, span + rows.start, cause, place, spent)]
+        pieces: list[tuple[Numbers, Numbers, Numbers, Times]] = []
+        held, most = 0, _PIECES
+        for piece in _pieces(host, part, launcher, ranges, with_calls):
+            pieces.append(piece)
+            held += len(piece[0])
+            if held > most:  # the idle time of many GPUs meets the same calls again and again
+                pieces = [_summed(pieces, len(host.causes), len(names))]
+                held = len(pieces[0][0])
+                most = max(_PIECES, 2 * held)
+        span, cause, place, time = _summed(pieces, len(host.causes), len(names))
+        columns = [narrow(values) for values in (launcher, span + rows.start, cause, place, time)]
         for kept, values in zip(found.values(), columns, strict=True):
             kept.append(values)
-        del pieces, span, cause, place, key, inverse, spent, pair, columns
+        del pieces, span, cause, place, time, columns
         give_back()
     launcher, span, cause, place, time = (np.concatenate(found.pop(key)) for key in list(found))
     return Attribution(spans, tuple(host.threads), launcher, tuple(host.causes), span, cause, place, names, time)
+
+
+def _summed(
+    pieces: Iterable[tuple[Numbers, Numbers, Numbers, Times]], causes: int, names: int
+) -> tuple[Numbers, Numbers, Numbers, Times]:
+    """Add up the time of each span, cause and range."""
+    span, cause, place, time = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+    key, inverse = np.unique((span * causes + cause) * names + place, return_inverse=True)
+    spent = np.zeros(len(key), np.int64)
+    np.add.at(spent, inverse.reshape(-1), time)
+    pair, place = np.divmod(key, names)
+    return (*np.divmod(pair, causes), place, spent)
 
 
 def _pieces(
