@@ -6,7 +6,7 @@ tells what they are:
 - ``$`` a command, without ``nsystui``; its files are `JOBS`, written into the current directory
 - ``|`` a line on standard output or in the file that the command writes, ``!`` a line on standard error
 - ``?`` the exit status unless it is 0
-- ``=`` the keys of a table in JSON, ``~`` its headings on a narrow and on a wide screen
+- ``=`` the keys of a table in JSON, ``~`` its headings on screens of `WIDTHS`
 - ``,`` its CSV, of which at most `ROWS` rows are recorded, and ``+`` the number of rows that are left out, with the sum
   of each column of numbers and the count of different values of the others
 - ``#`` a comment
@@ -46,6 +46,8 @@ from nsystui.ui.widgets.table_layout import TableLayout
 ANSWERS: Final = Path(__file__).parent / "answers"
 ROWS: Final = 5
 """The rows of a table that are recorded one by one."""
+WIDTHS: Final = (58, 78, 98, 118, 158, 198)
+"""The widths of screens for which the headings of a table are recorded, each unless it is that of the one before."""
 LINES: Final = 12
 """The lines of text that are recorded if the rows of the table are recorded as well."""
 
@@ -222,9 +224,10 @@ def _rows_of(answer: Answer, said: Callable[[str], list[str]]) -> list[str]:
     layout.word(first)
     for values in first:
         layout.format(values)
-    for width in (58, 118):
+    for width in WIDTHS:
         layout.place(width, None)
-        lines.append(f"~ {''.join(text for text, _ in layout.heading_pieces(width, None))}".rstrip())
+        heading = f"~ {''.join(text for text, _ in layout.heading_pieces(width, None))}".rstrip()
+        lines += [] if heading == lines[-1] else [heading]
     for row in (header, *rows[:ROWS]):
         text = io.StringIO()
         csv.writer(text, lineterminator="").writerow([value.replace("\n", "␊")[:300] for value in row])
