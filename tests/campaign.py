@@ -15,17 +15,17 @@ FACTOR = float(_FACTOR or 1)
 
 
 def cases(number: float) -> int:
-    """How many cases, where CI tries ``number``."""
+    """How many cases, where a campaign without a factor tries ``number``."""
     return max(round(number * FACTOR), 1)
 
 
 def step(number: float) -> int:
-    """Every how many cases is tried, where CI tries every ``number``th."""
+    """Every how many cases is tried, where a campaign without a factor tries every ``number``th."""
     return max(round(number / FACTOR), 1)
 
 
 def some(number: int, values: Iterable[Any]) -> list[Any]:
-    """Return a sample of the values, which the seed chooses, in their order; ``number`` of them in CI."""
+    """Return a sample of the values, which the seed chooses, in their order; ``number`` of them without a factor."""
     every = list(values)
     chosen = random.Random(SEED).sample(range(len(every)), min(cases(number), len(every)))
     return [every[place] for place in sorted(chosen)]
