@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import NAME, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.kernel_families import family_of
-from nsystui.base.selection import Window
 from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, iterations
@@ -227,7 +226,10 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
         basis = Basis(steps[0].count, steps[1].count, by_step=True)
         chosen = []
         for own, of in zip(ranges, steps, strict=True):
-            chosen.append(_begin_in(own, of.spans))
+            # The ranges that begin in the span of the steps of their report.
+            spans = [of.spans.get(lane.report) for lane in own.lanes]
+            first, last = (np.array([getattr(one, edge, 0) for one in spans], np.int64) for edge in ("start", "end"))
+            chosen.append((own.start >= first[own.lane]) & (own.start < last[own.lane]))
             own.forget()
         left_out = [f"{len(own) - int(own.sum()):,} of {len(own):,}" for own in chosen]
         notes.append(
@@ -255,15 +257,6 @@ def _labels(names: Sequence[str], templates: Collection[str], side: Side) -> lis
         None if wanted is not None and not wanted.matches(name) else text if text in templates else name
         for name, text in folded
     ]
-
-
-def _begin_in(ranges: NvtxRanges, spans: Mapping[int, Window]) -> Flags:
-    """Which ranges begin in the span of their report."""
-    own = [spans.get(lane.report) for lane in ranges.lanes]
-    first, last = (np.array([getattr(one, edge, 0) for one in own], np.int64) for edge in ("start", "end"))
-    start, lane = ranges.start, ranges.lane
-    found: Flags = (start >= first[lane]) & (start < last[lane])
-    return found
 
 
 _ROW = 100
@@ -341,8 +334,10 @@ def steps(a: Side, b: Side, name: str | None = None) -> Compared:
         _step_row(what, found[0][what], found[1][what]) for what in found[0] if any(one[what].maximum for one in found)
     ]
     has_any = any(one[STEP].count for one in found)
-    notes = (*both(*(side.job.steps(name).notes for side in (a, b))), *_clocks(a, b, name))
-    return Compared("diff-steps", _STEP_COLUMNS, rows if has_any else [], len(rows) if has_any else 0, notes)
+    notes = [*both(*(side.job.steps(name).notes for side in (a, b)))]
+    if len({one.on_gpu for side in (a, b) for one in _step_times(side, name)}) > 1:
+        notes.append("some steps have no GPU work: their time is that on the CPU")
+    return Compared("diff-steps", _STEP_COLUMNS, rows if has_any else [], len(rows) if has_any else 0, tuple(notes))
 
 
 def spreads(side: Side, name: str | None = None) -> dict[str, DurationSpread]:
@@ -363,12 +358,6 @@ def _step_times(side: Side, name: str | None) -> list[StepTimes]:
     tasks = {item.task for item in side.ranks}
     found = step_times(side.job.steps(name), side.selection.window)
     return [one for task, one in found.items() if task in tasks]
-
-
-def _clocks(a: Side, b: Side, name: str | None) -> tuple[str, ...]:
-    """A sentence where a step of one side is its time on the GPU, and of the other on the CPU."""
-    kinds = {one.on_gpu for side in (a, b) for one in _step_times(side, name)}
-    return ("some steps have no GPU work: their time is that on the CPU",) if len(kinds) > 1 else ()
 
 
 def _together(parts: Sequence[Times]) -> Times:

@@ -173,16 +173,12 @@ def powers_of_two(sizes: pd.Series[Any]) -> pd.Series[Any]:
 
 def group_numbers(frame: pd.DataFrame, groups: Sequence[NcclProperty]) -> Ints:
     """The number of the group of each row, from 0 without gaps; all 0 without ``groups``."""
-    parts = [_codes(frame, by) for by in groups]
+    parts = []
+    for by in groups:  # sizes, ranks and steps keep their order; ``NONE`` is a missing value
+        values = frame["message_size"] if by is NcclProperty.SIZE else values_of(frame, by)
+        number = bucket_numbers if by is NcclProperty.SIZE else codes if COLUMNS[by].unit is Unit.TEXT else whole
+        parts.append(number(values))
     return one_key(*parts) if parts else np.zeros(len(frame), np.int64)
-
-
-def _codes(frame: pd.DataFrame, by: NcclProperty) -> Ints:
-    """A number for each value of a group, ``NONE`` where it is missing; sizes, ranks and steps keep their order."""
-    if by is NcclProperty.SIZE:
-        return bucket_numbers(frame["message_size"])
-    values = values_of(frame, by)
-    return codes(values) if COLUMNS[by].unit is Unit.TEXT else whole(values)
 
 
 def shared_values(values: pd.Series[Any], group: Ints, count: int) -> pd.Series[Any]:

@@ -297,22 +297,20 @@ def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
 
 
 def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
-    """The tasks of each report: its processes with GPU work, else those that say most of a parallel program."""
+    """The tasks of each report: its processes with GPU work.
+
+    Else the processes that called CUDA or MPI, or had NVTX ranges; else the one with the most OS runtime calls.
+    """
     found = set(devices)
     with_gpu = {task.report for task in devices}
     for report in session.reports:
-        if report.index not in with_gpu:
-            found |= _tasks_without_gpu(session, report)
+        if report.index in with_gpu:
+            continue
+        working = (BY_NAME[name] for name in ("api_calls", "mpi_calls", "nvtx_ranges"))
+        table = next((table for table in working if report.count(table)), None)
+        calls = rows_of_tasks(session, table or BY_NAME["os_calls"], [report])
+        found.update(sorted(calls, key=lambda task: (-calls[task], task))[: 1 if table is None else None])
     return sorted(found)
-
-
-def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
-    """The processes that called CUDA or MPI, or had NVTX ranges; else the one with the most OS runtime calls."""
-    for name in ("api_calls", "mpi_calls", "nvtx_ranges"):
-        if report.count(BY_NAME[name]):
-            return set(rows_of_tasks(session, BY_NAME[name], [report]))
-    calls = rows_of_tasks(session, BY_NAME["os_calls"], [report])
-    return set(sorted(calls, key=lambda task: (-calls[task], task))[:1])
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
@@ -322,8 +320,9 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
     def numbered(numbers: Sequence[int]) -> Ranks:
         return dict(zip(tasks, numbers, strict=False))
 
+    packed = {task: report_at(session, task.report).ranks.get(task.process) for task in tasks}
     sources: tuple[tuple[str, Callable[[], Ranks]], ...] = (
-        ("packed job", lambda: _from_packed_job(session, tasks)),
+        ("packed job", lambda: {task: rank for task, rank in packed.items() if rank is not None}),
         (MPI, lambda: _from_mpi(session, tasks)),
         (NCCL, lambda: _from_nccl(session, tasks)),
         (ENVIRONMENT, lambda: numbered(by_environment([report.metadata.environment for report in alone]))),
@@ -335,16 +334,6 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
             return ranks, name
     ordered = sorted(tasks, key=lambda task: (task.report, devices.get(task, ((0, ""),))[0][0], task.process))
     return {task: number for number, task in enumerate(ordered)}, BY_ORDER
-
-
-def _from_packed_job(session: Session, tasks: list[Task]) -> Ranks:
-    """The ranks that packing found or was given."""
-    found = {}
-    for task in tasks:
-        rank = report_at(session, task.report).ranks.get(task.process)
-        if rank is not None:
-            found[task] = rank
-    return found
 
 
 def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:

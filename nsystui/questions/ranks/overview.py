@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,18 +96,13 @@ def title_of(reports: Sequence[Report]) -> str:
     names = [report.name for report in reports]
     if len(names) == 1:
         return names[0]
-    common = _NUMBERED.sub("", _common_start(min(names, default=""), max(names, default="")))
+    common = _NUMBERED.sub("", os.path.commonprefix(names))  # noqa: RUF071 - names, not paths
     if common:
         return common
     folders = {report.folder.name for report in reports}
     if len(folders) == 1:
         return folders.pop()
     return next((command for report in reports if (command := os.path.basename(report.metadata.command))), "")
-
-
-def _common_start(first: str, last: str) -> str:
-    """The common beginning of two names, and of all names between them in alphabetical order."""
-    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
 
 
 def _duration(session: Session) -> int | None:
