@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import NAME, Column, Row, TableAnswer, Unit, Value
 from nsystui.base.kernel_families import family_of
+from nsystui.base.selection import Window
 from nsystui.questions.algebra.groups import measures_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, iterations
@@ -226,10 +227,7 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
         basis = Basis(steps[0].count, steps[1].count, by_step=True)
         chosen = []
         for own, of in zip(ranges, steps, strict=True):
-            # The ranges that begin in the span of the steps of their report.
-            spans = [of.spans.get(lane.report) for lane in own.lanes]
-            first, last = (np.array([getattr(one, edge, 0) for one in spans], np.int64) for edge in ("start", "end"))
-            chosen.append((own.start >= first[own.lane]) & (own.start < last[own.lane]))
+            chosen.append(_begin_in(own, of.spans))
             own.forget()
         left_out = [f"{len(own) - int(own.sum()):,} of {len(own):,}" for own in chosen]
         notes.append(
@@ -257,6 +255,15 @@ def _labels(names: Sequence[str], templates: Collection[str], side: Side) -> lis
         None if wanted is not None and not wanted.matches(name) else text if text in templates else name
         for name, text in folded
     ]
+
+
+def _begin_in(ranges: NvtxRanges, spans: Mapping[int, Window]) -> Flags:
+    """Which ranges begin in the span of their report."""
+    own = [spans.get(lane.report) for lane in ranges.lanes]
+    first, last = (np.array([getattr(one, edge, 0) for one in own], np.int64) for edge in ("start", "end"))
+    start, lane = ranges.start, ranges.lane
+    found: Flags = (start >= first[lane]) & (start < last[lane])
+    return found
 
 
 _ROW = 100

@@ -187,15 +187,18 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
     for task in tasks:
         report = report_at(session, task.report)
         used = devices.get(task, ())
+        variables = report.metadata.environment
+        local_ranks = (_number(variables.get(variable, "")) for variable in LOCAL_RANK_VARIABLES)
+        program = names.get(task, "").rpartition("/")[2]
         found.append(
             RankedTask(
                 task,
                 ranks[task],
                 source,
-                _local_rank(report) if task in alone else None,
+                next((rank for rank in local_ranks if rank is not None), None) if task in alone else None,
                 report.metadata.host,
                 None if task.process == NO_PROCESS else pid_of(task.process),
-                _program(names.get(task, ""), report),
+                report.metadata.command.rpartition("/")[2] if program == _LAUNCHER else program,
                 report.name,
                 tuple(device for device, _ in used),
                 tuple(name for _, name in used if name),
@@ -206,12 +209,6 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
 
 _LAUNCHER = "nsys-launcher"
 """The program of nsys that starts the profiled one, and whose name the process keeps in some exports."""
-
-
-def _program(path: str, report: Report) -> str:
-    """The name of the program of a process."""
-    name = path.rpartition("/")[2]
-    return report.metadata.command.rpartition("/")[2] if name == _LAUNCHER else name
 
 
 def selected_ranks(ranks: Sequence[RankedTask], selection: Selection) -> list[RankedTask]:
@@ -405,14 +402,6 @@ def all_different(every: Iterable[Sequence[int | None]]) -> Sequence[int]:
         if len(set(known)) == len(numbers):
             return known
     return ()
-
-
-def _local_rank(report: Report) -> int | None:
-    for variable in LOCAL_RANK_VARIABLES:
-        rank = _number(report.metadata.environment.get(variable, ""))
-        if rank is not None:
-            return rank
-    return None
 
 
 def _number(text: str) -> int | None:

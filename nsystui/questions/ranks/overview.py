@@ -105,6 +105,14 @@ def title_of(reports: Sequence[Report]) -> str:
     return next((command for report in reports if (command := os.path.basename(report.metadata.command))), "")
 
 
+def _count_gpus(session: Session) -> int:
+    """GPUs that worked; one that several processes share counts once."""
+    reports = {report.index: report for report in session.reports}
+    devices = used_devices(session)
+    used = [one for one in devices if one.device != UNKNOWN] or devices
+    return len({gpu_key(reports[one.task.report], one.task, one.device) for one in used})
+
+
 def _duration(session: Session) -> int | None:
     """The length of the job's sessions on one clock, ns; of runs that share none, the longest."""
     if all(report.metadata.duration is None and report.packed.last_event is None for report in session.reports):
@@ -113,14 +121,6 @@ def _duration(session: Session) -> int | None:
         window = extent(session, Selection(), fit=False)
         return window.end - window.start
     return max(window.end - window.start for window in map(recorded, session.reports))
-
-
-def _count_gpus(session: Session) -> int:
-    """GPUs that worked; one that several processes share counts once."""
-    reports = {report.index: report for report in session.reports}
-    devices = used_devices(session)
-    used = [one for one in devices if one.device != UNKNOWN] or devices
-    return len({gpu_key(reports[one.task.report], one.task, one.device) for one in used})
 
 
 def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:

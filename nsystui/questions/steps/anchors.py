@@ -162,8 +162,10 @@ class OperationSequence:
 
     def steps(self, task: Task) -> list[TaskSteps]:
         """The steps by each kind of anchor that has any."""
+        ends = (lasts + 1 for _, lasts in _bursts(self._places(self.names.of(OPTIMIZER))))
+        by_optimizer = [one for edges in ends for one in self._all(edges, "optimizer kernels")]
         by = {
-            anchors.OPTIMIZER: self._best(list(self._optimizer())),
+            anchors.OPTIMIZER: self._best(by_optimizer),
             anchors.COLLECTIVES: self._best(list(self._collectives()), _LEAST_AGREEMENT),
             anchors.GRAPH: self._best(list(self._graphs())),
             anchors.KERNELS: self._any_operation(),
@@ -233,11 +235,6 @@ class OperationSequence:
         """Of several the one that most names agree with, then the one of the longest steps."""
         enough = [one for one in found if self._agreement(one) >= least]
         return max(enough, key=lambda one: (self._agreement(one), -len(one)), default=None)
-
-    def _optimizer(self) -> Iterator[_Repetition]:
-        """A step ends with the work of the optimizer."""
-        for _, lasts in _bursts(self._places(self.names.of(OPTIMIZER))):
-            yield from self._all(lasts + 1, "optimizer kernels")
 
     def _collectives(self) -> Iterator[_Repetition]:
         """A step begins with the first collective of a group, of one name or of any."""

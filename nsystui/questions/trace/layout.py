@@ -248,7 +248,11 @@ def _threads(session: Session, selection: Selection, contents: Contents) -> list
     names = thread_names(session)
     found = {
         ThreadTrack(
-            _task(report, process), thread, track_kind(EventKind(kind)), domain or "", names.get((report, thread), "")
+            Task(report, -1 if process is None else process),
+            thread,
+            track_kind(EventKind(kind)),
+            domain or "",
+            names.get((report, thread), ""),
         )
         for report, process, thread, kind, domain in session.rows(query)
     }
@@ -267,7 +271,3 @@ def thread_names(session: Session) -> dict[tuple[int, int], str]:
     columns = tables.threads.c
     query = sa.select(columns.report, columns.thread, columns.name).where(columns.name.is_not(None), columns.name != "")
     return {(report, thread): name for report, thread, name in session.rows(query)}
-
-
-def _task(report: int, process: int | None) -> Task:
-    return Task(report, -1 if process is None else process)
