@@ -63,16 +63,13 @@ def version_of(compute: Callable[..., object] | None = None) -> str:
 
 @cache
 def _version_of(module: str | None) -> str:
-    source = _state_of_code() if module is None else _source_of(module)
+    if module is None:  # an answer may be of any module, and is not read to find out: when was each written?
+        root = Path(__file__).parents[1]
+        every = (Path(place) / name for place, _, names in os.walk(root) for name in names if name.endswith(".py"))
+        states = sorted((path.relative_to(root).as_posix(), path.stat().st_mtime_ns) for path in every)
+    source = json.dumps(states) if module is None else _source_of(module)
     definition = json.dumps([__version__, canonical.fingerprint(), module, source])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
-
-
-def _state_of_code() -> str:
-    """When each module of the program was written: an answer may be of any of them, and is not read to find out."""
-    root = Path(__file__).parents[1]
-    every = (Path(place) / name for place, _, names in os.walk(root) for name in names if name.endswith(".py"))
-    return json.dumps(sorted((path.relative_to(root).as_posix(), path.stat().st_mtime_ns) for path in every))
 
 
 @cache

@@ -250,7 +250,8 @@ def _threads(session: Session, selection: Selection, contents: Contents) -> list
         ThreadTrack(
             Task(report, -1 if process is None else process),
             thread,
-            track_kind(EventKind(kind)),
+            # Marks stand among the NVTX ranges of their thread and domain.
+            EventKind.NVTX if EventKind(kind) is EventKind.MARK else EventKind(kind),
             domain or "",
             names.get((report, thread), ""),
         )
@@ -259,11 +260,6 @@ def _threads(session: Session, selection: Selection, contents: Contents) -> list
     return sorted(
         found, key=lambda one: (one.task, -1 if one.thread is None else one.thread, one.kind.order, one.domain)
     )
-
-
-def track_kind(kind: EventKind) -> EventKind:
-    """Marks stand among the NVTX ranges of their thread and domain."""
-    return EventKind.NVTX if kind is EventKind.MARK else kind
 
 
 def thread_names(session: Session) -> dict[tuple[int, int], str]:
