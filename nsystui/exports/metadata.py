@@ -325,8 +325,6 @@ def _integer(value: Any) -> int | None:
 
 
 _LATEST_CUDA, _MOST_CPUS = 999_999, 999_999
-
-
 _DRIVER = re.compile(r"\A(\d{3})(\d{2,3})(\d{2})\Z", re.ASCII)
 
 

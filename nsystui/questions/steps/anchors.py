@@ -273,12 +273,9 @@ class OperationSequence:
             if len(agree) >= max(2, _LEAST_VOTES * len(self._regular)) and len(agree) > differ:
                 # A result that goes to the host ends a step.
                 firsts = [self._regular[code] for code in agree if not self.names.is_to_host[code]]
-                return max(firsts, key=self._wait, default=None)
+                waits = np.diff(self.launch)
+                return max(firsts, key=lambda one: float(np.median(waits[one.edges[1:-1] - 1])), default=None)
         return None
-
-    def _wait(self, steps: _Repetition) -> float:
-        inner = steps.edges[1:-1]
-        return float(np.median(self.launch[inner] - self.launch[inner - 1]))
 
     def _as_steps(self, task: Task, anchor: str, found: _Repetition) -> TaskSteps:
         agree, differ = self._votes(found)
