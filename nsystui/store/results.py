@@ -309,7 +309,11 @@ def _trim(directory: Path, caps: Caps) -> None:
 
 def _encoded(value: Any) -> list[bytes | memoryview]:
     """A header of JSON after its length, then the bytes of the arrays: the header describes these, or is the value."""
-    arrays = _narrow(value)
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    if isinstance(value, Mapping) and any(hasattr(item, "dtype") for item in value.values()):
+        import numpy as np
+
+        arrays = {name: np.ascontiguousarray(_narrowest(array)) for name, array in value.items()}
     described = [[name, array.dtype.str, value[name].dtype.str, len(array)] for name, array in arrays.items()]
     head = json.dumps({"arrays": described} if arrays else {"value": value}, separators=(",", ":")).encode()
     parts = [array.view("u1").data for array in arrays.values()]
@@ -329,15 +333,6 @@ def _decoded(content: memoryview) -> Any:
         found[name] = array.astype(kind, copy=False)
         start += array.nbytes
     return found
-
-
-def _narrow(value: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays as they are stored; none where ``value`` is plain JSON."""
-    if not isinstance(value, Mapping) or not any(hasattr(item, "dtype") for item in value.values()):
-        return {}
-    import numpy as np
-
-    return {name: np.ascontiguousarray(_narrowest(array)) for name, array in value.items()}
 
 
 def _narrowest(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
