@@ -152,7 +152,7 @@ def memory_errors(limits: Limits, is_kept: bool, *paths: Path) -> Iterator[None]
         if not causes:
             raise
         name = named(paths[0]) if len(paths) == 1 else f"{named(paths[0])} and {len(paths) - 1} more"
-        # DuckDB says how much is used where it was its own limit.
+        # DuckDB says how much of its own limit is used if that was reached; else the system refused.
         cause, advice = _too_little(limits, refused=not any(" used)" in str(cause) for cause in causes))
         if not is_kept:
             advice += ", or leave --no-cache out"

@@ -63,7 +63,7 @@ def version_of(compute: Callable[..., object] | None = None) -> str:
 
 @cache
 def _version_of(module: str | None) -> str:
-    if module is None:  # an answer may be of any module, and is not read to find out: when was each written?
+    if module is None:  # an answer may be of any module: all count by when they were written, none is read
         root = Path(__file__).parents[1]
         every = (Path(place) / name for place, _, names in os.walk(root) for name in names if name.endswith(".py"))
         states = sorted((path.relative_to(root).as_posix(), path.stat().st_mtime_ns) for path in every)
