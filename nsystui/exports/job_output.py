@@ -74,16 +74,12 @@ def _streams(connection: sqlite3.Connection, native: Schema) -> Iterator[tuple[i
         f"LEFT JOIN StringIds f ON f.id = filenameId ORDER BY {TABLE}.rowid"
     )
     for process, file, content in connection.execute(query):
-        key = (process if isinstance(process, int) else 0, _stream_name(str(file or "")))
+        name = str(file or "").replace("\\", "/").rpartition("/")[2]
+        stream = next((known for known in ("stdout", "stderr") if known in name), name)
+        key = (process if isinstance(process, int) else 0, stream)
         pieces.setdefault(key, []).append(str(content or ""))
     for (process, stream), contents in pieces.items():
         yield process, stream, "".join(contents)
-
-
-def _stream_name(file: str) -> str:
-    """``stdout`` or ``stderr``; else the file's own name, without the directories around it."""
-    name = file.replace("\\", "/").rpartition("/")[2]
-    return next((known for known in ("stdout", "stderr") if known in name), name)
 
 
 _LONGEST = 1_000
@@ -195,7 +191,10 @@ def time_of(line: str, zone: timezone | None) -> tuple[int | None, bool]:
     if found is None or found.start() > _WITHIN:
         return None, False
     *parts, fraction, offset = found.groups()
-    known = zone if offset is None else _offset(offset)
+    known = UTC if offset == "Z" else zone
+    if offset not in (None, "Z"):
+        distance = timedelta(hours=int(offset[1:3]) % 24, minutes=int(offset[-2:]) % 60)
+        known = timezone(-distance if offset[0] == "-" else distance)
     if known is None:
         return None, False
     year, month, day, hour, minute, second = map(int, parts)
@@ -204,13 +203,6 @@ def time_of(line: str, zone: timezone | None) -> tuple[int | None, bool]:
     except (ValueError, OverflowError):
         return None, False
     return seconds * 10**9 + int((fraction or "0").ljust(9, "0")), bool(fraction)
-
-
-def _offset(text: str) -> timezone:
-    if text == "Z":
-        return UTC
-    hours, minutes = int(text[1:3]), int(text[-2:])
-    return timezone(timedelta(hours=hours % 24, minutes=minutes % 60) * (-1 if text[0] == "-" else 1))
 
 
 def _zone(connection: sqlite3.Connection, native: Schema) -> timezone | None:

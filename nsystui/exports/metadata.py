@@ -226,6 +226,7 @@ class _Reader:
         # The command's arguments and directory are left where they are.
         capture = self._names("META_DATA_CAPTURE")
         durations = self._rows("ANALYSIS_DETAILS", ("duration",))
+        devices = self._rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
         return Metadata(
             nsys_version=export.get("EXPORT_PRODUCT_VERSION", ""),
             schema_version=export.get("EXPORT_SCHEMA_VERSION", ""),
@@ -236,14 +237,15 @@ class _Reader:
             os=system.get("OsDescription", ""),
             made_of=export.get(MADE_OF, ""),
             cpus=whole_number(system.get("CpuCores", ""), _MOST_CPUS),
-            driver_version=_driver_version(system.get("NvDriverVersion", "")),
+            # Without its points up to nsys 2024: 57013320 is driver 570.133.20, 5154807 is 515.48.07.
+            driver_version=_DRIVER.sub(r"\1.\2.\3", system.get("NvDriverVersion", "")),
             cuda_version=_cuda_version(system.get("CudaDriverVersion", "")),
             command=capture.get("PROCESS_0:COMMAND", ""),
             graph_trace_mode=capture.get("PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE")
             or capture.get("CUDA_GRAPH_TRACE_OPTIONS:MODE", ""),
             environment=self._environment(),
             gpus=self._gpus(),
-            cuda_devices=self._cuda_devices(),
+            cuda_devices=tuple(CudaDevice(*row) for row in devices if all(isinstance(value, int) for value in row)),
             blocking_streams=self._blocking_streams(),
             mpi_ranks=self._mpi_ranks(),
             json_included=export.get("EXPORT_PARAM_INCLUDE_JSON", "").lower() == "true",
@@ -288,10 +290,6 @@ class _Reader:
                 gpus.append(Gpu(number, name, uuid, bus, chip, sms, memory, ordinal, numa, holds, bandwidth))
         return tuple(sorted(gpus, key=lambda gpu: gpu.gpu))
 
-    def _cuda_devices(self) -> tuple[CudaDevice, ...]:
-        rows = self._rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
-        return tuple(CudaDevice(*row) for row in rows if all(isinstance(value, int) for value in row))
-
     def _blocking_streams(self) -> tuple[BlockingStream, ...]:
         names = ("processId", "contextId", "streamId")
         told = self._rows("TARGET_INFO_CUDA_NULL_STREAM", names)
@@ -327,15 +325,7 @@ def _integer(value: Any) -> int | None:
 
 
 _LATEST_CUDA, _MOST_CPUS = 999_999, 999_999
-
-
-_DRIVER = re.compile(r"(\d{3})(\d{2,3})(\d{2})", re.ASCII)
-
-
-def _driver_version(raw: str) -> str:
-    """Up to nsys 2024 without its points: 57013320 is driver 570.133.20, 5154807 is 515.48.07."""
-    found = _DRIVER.fullmatch(raw)
-    return ".".join(found.groups()) if found else raw
+_DRIVER = re.compile(r"\A(\d{3})(\d{2,3})(\d{2})\Z", re.ASCII)
 
 
 def _cuda_version(raw: str) -> str:

@@ -147,7 +147,7 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
             for name, root in roots.items():
                 if name in without:
                     continue
-                last[name] = _read_last(path, connection, name)
+                last[name] = _last_rowid(path, connection, name)
                 if not is_accounted_for(file, root):
                     integrity.check_pages(path, connection, name, f"only {last[name]:,} rows")
         efa_types = efa_types_of(connection, columns)
@@ -188,24 +188,17 @@ def _has_python_samples(connection: sqlite3.Connection, columns: Mapping[str, fr
         return False
 
 
-def _read_last(path: Path, connection: sqlite3.Connection, table: str) -> int:
-    try:
-        return _last_rowid(path, connection, table)
-    except opening.READ_ERRORS as error:
-        raise opening.corrupt(path, error, table) from None
-
-
 def _last_rowid(path: Path, connection: sqlite3.Connection, table: str) -> int:
     """The highest rowid: the row count of an event table, found without a scan. 0 for an empty table."""
     quoted = table.replace('"', '""')
     try:
         (last,) = connection.execute(f'SELECT max(rowid) FROM "{quoted}"').fetchone()
-    except sqlite3.OperationalError as error:
-        if "rowid" in str(error):  # a WITHOUT ROWID table: none of nsys's own
-            return 0
-        raise
-    if last is not None:
-        integrity.check_last(path, connection, table, last)
+        if last is not None:
+            integrity.check_last(path, connection, table, last)
+    except opening.READ_ERRORS as error:
+        if isinstance(error, sqlite3.OperationalError) and "rowid" in str(error):
+            return 0  # a WITHOUT ROWID table: none of nsys's own
+        raise opening.corrupt(path, error, table) from None
     if last == 0:  # StringIds starts at 0
         return 1
     return int(last or 0)

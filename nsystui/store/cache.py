@@ -332,7 +332,9 @@ def _trim(directory: Path, cap: int, keep: Collection[Path] = ()) -> int:
     for item in items:
         if total <= cap:
             break
-        if item.may_go and not {item.path, _pack_of(item.path)}.intersection(keep):
+        # Single columns and results are named after the pack that they belong to.
+        pack = item.path.with_name(item.path.name.partition(".")[0] or item.path.name)
+        if item.may_go and not {item.path, pack}.intersection(keep):
             remove(item.path)
             total -= item.size
     return cap - total
@@ -373,7 +375,8 @@ def _items(directory: Path) -> Iterator[Item]:
     for path in _in(directory / CONVERTED):
         with suppress(OSError):
             if _CONVERTED_NAME.fullmatch(path.name):
-                yield Item(path.stat().st_mtime, size_of(path), path, may_go=not _is_being_made(path))
+                is_made = all(map(is_abandoned, path.glob(f"{PARTIAL}*")))
+                yield Item(path.stat().st_mtime, size_of(path), path, may_go=is_made)
 
 
 def _in(directory: Path) -> list[Path]:
@@ -381,12 +384,3 @@ def _in(directory: Path) -> list[Path]:
         return list(directory.iterdir())
     except OSError:
         return []
-
-
-def _pack_of(path: Path) -> Path:
-    """Where the pack is that single columns and results belong to; a pack's own place is that of the pack."""
-    return path.with_name(path.name.partition(".")[0] or path.name)
-
-
-def _is_being_made(path: Path) -> bool:
-    return any(not is_abandoned(file) for file in path.glob(f"{PARTIAL}*"))

@@ -148,10 +148,12 @@ def memory_errors(limits: Limits, is_kept: bool, *paths: Path) -> Iterator[None]
     try:
         yield
     except Exception as error:
-        if not _is_out_of_memory(error):
+        causes = _causes(error)
+        if not causes:
             raise
         name = named(paths[0]) if len(paths) == 1 else f"{named(paths[0])} and {len(paths) - 1} more"
-        cause, advice = _too_little(limits, refused=not _is_of_the_limit(error))
+        # DuckDB says how much of its own limit is used if that was reached; else the system refused.
+        cause, advice = _too_little(limits, refused=not any(" used)" in str(cause) for cause in causes))
         if not is_kept:
             advice += ", or leave --no-cache out"
         raise ExportError(name, cause, advice) from None
@@ -170,18 +172,8 @@ def _too_little(limits: Limits, refused: bool) -> tuple[str, str]:
     return fits, f"allow more, such as --memory-limit {size_words(more)}"
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether DuckDB's memory was too little, also where SQLAlchemy or one of our errors took the place of that."""
-    return any(_causes(error))
-
-
-def _is_of_the_limit(error: BaseException) -> bool:
-    """Whether it was DuckDB's own limit: then it says how much of it is used."""
-    return any(" used)" in str(cause) for cause in _causes(error))
-
-
 def _causes(error: BaseException) -> list[BaseException]:
-    """DuckDB's errors about memory that are behind an error."""
+    """DuckDB's errors about memory that are behind an error: SQLAlchemy or one of ours may have taken their place."""
     import duckdb
 
     every = (error, getattr(error, "orig", None), error.__context__)

@@ -25,7 +25,7 @@ from nsystui.exports.integrity import PageChecks
 from nsystui.exports.metadata import Metadata, pid_of
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile
-from nsystui.exports.sources import Source, Transform
+from nsystui.exports.sources import Source
 from nsystui.store.cache import Cache, PackedFiles, Room
 from nsystui.store.database import Limits, connect, memory_errors, memory_setting
 from nsystui.store.reader import (
@@ -310,7 +310,9 @@ class Packer:
         except (duckdb.Error, OSError) as error:
             if self.is_cancelled():
                 raise PackingCancelled from None
-            if _is_disk_trouble(error):
+            # Writing failed: a full or read-only cache is answered by packing into memory. DuckDB only writes files
+            # here: exports are read by SQLite.
+            if isinstance(error, OSError | duckdb.IOException):
                 raise
             if lacking := shortage(error):
                 raise ExportError(opening.named(self.path), lacking) from None
@@ -399,16 +401,6 @@ class Packer:
                     self.report_progress(Progress(self.path, chunk.source.table, done, chunks.total))
 
 
-def _is_disk_trouble(error: Exception) -> bool:
-    """Whether writing failed, not reading: a full or read-only cache is answered by packing into memory.
-
-    DuckDB only writes files here: exports are read by SQLite.
-    """
-    import duckdb
-
-    return isinstance(error, OSError | duckdb.IOException)
-
-
 _LONG_NAME = 8 << 10
 _CHUNK_TEXT = 12 << 20
 """Where a name has that many bytes, a chunk has so many bytes of names, were each the longest: rows have copies."""
@@ -477,7 +469,9 @@ class ChunkPacker:
             if written := self._sink.write(part.table, self.connection, part.select, chunk.position):
                 self.packed.count(part.table, written, part.first, part.last)
             if part.table.name in WORK_TABLES and self._fields is ALL_FIELDS:
-                self._note_devices(reader.source.makes[part.table.name])
+                used = reader.source.makes[part.table.name].of_fields(("process", "device")).select(tie="")
+                pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({used})").fetchall()
+                self.packed.devices.update((process, device) for process, device in pairs if process is not None)
         return rows
 
     def row_after(self, export: ArrowReader, chunk: Chunk) -> int:
@@ -490,11 +484,6 @@ class ChunkPacker:
             left_out, lookups = self.packed.left_out, self._lookups
             self._readers[which] = Reader(self.connection, lookups, chunk.source, self._fields, left_out, self._payload)
         return self._readers[which]
-
-    def _note_devices(self, transform: Transform) -> None:
-        used = transform.of_fields(("process", "device")).select(tie="")
-        pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({used})").fetchall()
-        self.packed.devices.update((process, device) for process, device in pairs if process is not None)
 
 
 WORK_TABLES = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.GRAPH_LAUNCHES.name)

@@ -184,7 +184,7 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     first = min(known, default=0)
     spread = max(known, default=0) - first
     # Where they start together it need not be known how long they last, which may be costly to find out.
-    is_far = spread > _START_SPREAD and spread > _longest(reports) + _START_SPREAD
+    is_far = spread > _START_SPREAD and spread - _START_SPREAD > max(one.packed.last_event or 0 for one in reports)
     one_job = bool(known) and not is_far and (spread <= _TOGETHER or not _apart(reports, starts))
     moved = []
     for report, start in zip(reports, starts, strict=True):
@@ -223,7 +223,3 @@ def _start(facts: Metadata, first: tuple[int, int] | None) -> int | None:
         return facts.session_start_utc
     by_clock = first[1] + facts.system_clock - first[0]
     return by_clock if abs(by_clock - facts.session_start_utc) < _SAME_BOOT else facts.session_start_utc
-
-
-def _longest(reports: Sequence[Report]) -> int:
-    return max((report.packed.last_event or 0 for report in reports), default=0)

@@ -63,16 +63,13 @@ def version_of(compute: Callable[..., object] | None = None) -> str:
 
 @cache
 def _version_of(module: str | None) -> str:
-    source = _state_of_code() if module is None else _source_of(module)
+    if module is None:  # an answer may be of any module: all count by when they were written, none is read
+        root = Path(__file__).parents[1]
+        every = (Path(place) / name for place, _, names in os.walk(root) for name in names if name.endswith(".py"))
+        states = sorted((path.relative_to(root).as_posix(), path.stat().st_mtime_ns) for path in every)
+    source = json.dumps(states) if module is None else _source_of(module)
     definition = json.dumps([__version__, canonical.fingerprint(), module, source])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
-
-
-def _state_of_code() -> str:
-    """When each module of the program was written: an answer may be of any of them, and is not read to find out."""
-    root = Path(__file__).parents[1]
-    every = (Path(place) / name for place, _, names in os.walk(root) for name in names if name.endswith(".py"))
-    return json.dumps(sorted((path.relative_to(root).as_posix(), path.stat().st_mtime_ns) for path in every))
 
 
 @cache
@@ -312,7 +309,11 @@ def _trim(directory: Path, caps: Caps) -> None:
 
 def _encoded(value: Any) -> list[bytes | memoryview]:
     """A header of JSON after its length, then the bytes of the arrays: the header describes these, or is the value."""
-    arrays = _narrow(value)
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    if isinstance(value, Mapping) and any(hasattr(item, "dtype") for item in value.values()):
+        import numpy as np
+
+        arrays = {name: np.ascontiguousarray(_narrowest(array)) for name, array in value.items()}
     described = [[name, array.dtype.str, value[name].dtype.str, len(array)] for name, array in arrays.items()]
     head = json.dumps({"arrays": described} if arrays else {"value": value}, separators=(",", ":")).encode()
     parts = [array.view("u1").data for array in arrays.values()]
@@ -332,15 +333,6 @@ def _decoded(content: memoryview) -> Any:
         found[name] = array.astype(kind, copy=False)
         start += array.nbytes
     return found
-
-
-def _narrow(value: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays as they are stored; none where ``value`` is plain JSON."""
-    if not isinstance(value, Mapping) or not any(hasattr(item, "dtype") for item in value.values()):
-        return {}
-    import numpy as np
-
-    return {name: np.ascontiguousarray(_narrowest(array)) for name, array in value.items()}
 
 
 def _narrowest(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -38,15 +38,13 @@ def _write_arrow(directory: Path, target: Path, advance: Advance) -> None:
 
     def read(path: str) -> Any:
         try:
-            return pyarrow.RecordBatchReader.from_batches(*_batches(pyarrow.ipc.open_file(path)))
+            file = pyarrow.ipc.open_file(path)
+            batches = (file.get_batch(number) for number in range(file.num_record_batches))
+            return pyarrow.RecordBatchReader.from_batches(file.schema, batches)
         except pyarrow.ArrowInvalid:  # a stream, which has no footer
             return pyarrow.ipc.open_stream(path)
 
     _write(directory, ".arrow", target, advance, read)
-
-
-def _batches(file: Any) -> tuple[Any, Any]:
-    return file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
 
 
 def _write(directory: Path, ending: str, target: Path, advance: Advance, read: Callable[[str], Any]) -> None:

@@ -65,7 +65,12 @@ def _unpacked(path: Path, packed: IO[bytes]) -> Iterator[Any]:
         with zipfile.ZipFile(packed) as archive, archive.open(_member(path, archive)) as stream:
             yield stream
     elif path.suffix == ".zst":
-        with _zstd(path, packed) as stream:
+        try:
+            import pyarrow
+        except ImportError:
+            advice = f"pip install 'nsystui[formats]', or unpack it: unzstd {shell_word(str(path))}"
+            raise ExportError(str(path), "compressed with zstd, which needs pyarrow", advice) from None
+        with pyarrow.CompressedInputStream(pyarrow.PythonFile(packed, "r"), "zstd") as stream:
             yield stream
     else:
         import bz2
@@ -85,15 +90,6 @@ def _member(path: Path, archive: zipfile.ZipFile) -> str:
     cause = f"{len(names)} exports in it" if names else "no export in it: none of its files ends in .sqlite"
     advice = f"unpack it, and name what to open: unzip {shell_word(str(path))}"
     raise ExportError(str(path), cause, advice)
-
-
-def _zstd(path: Path, packed: IO[bytes]) -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        advice = f"pip install 'nsystui[formats]', or unpack it: unzstd {shell_word(str(path))}"
-        raise ExportError(str(path), "compressed with zstd, which needs pyarrow", advice) from None
-    return pyarrow.CompressedInputStream(pyarrow.PythonFile(packed, "r"), "zstd")
 
 
 COMPRESSED = Form("a compressed export", (_ZIP, *_ENDINGS), _is_compressed, _unpack)

@@ -364,7 +364,9 @@ class LogReader:
             elif b"COMPLETE" in line or b"Init START" in line:
                 communicator = communicator_in(line)
                 if communicator is not None:
-                    yield self._of_process(*communicator)
+                    prefix, told = communicator
+                    writer = self._writer(writer_of(prefix), told.pointer)
+                    yield replace(told, writer=writer, thread=thread_of(prefix))
             elif b"NCCL INFO" in line or b"NCCL version" in line:
                 topology = topology_in(line)
                 if topology is not None:
@@ -437,9 +439,6 @@ class LogReader:
             self._by_prefix.clear()
             self._tuning.clear()
             self._recognised = 1
-
-    def _of_process(self, prefix: bytes, line: CommunicatorLine) -> CommunicatorLine:
-        return replace(line, writer=self._writer(writer_of(prefix), line.pointer), thread=thread_of(prefix))
 
     def _writer(self, writer: Writer | None, communicator: int | None) -> Writer | None:
         """``writer`` with the host name that its process had before.

@@ -312,13 +312,6 @@ _CHAIN_TABLES = {"SAMPLING_CALLCHAINS": "sample", "OSRT_CALLCHAINS": "os", "CUDA
 
 # The frames of a chain as one number, whatever their order in the file, for their depth is part of it. A stack has the
 # number of its first row in the chunk, which is in no other one.
-def _signatures(frames: str) -> str:
-    return (
-        "SELECT chain, min(row_id) AS first, count(*) AS frames, sum(hash(depth, function_id, module_id, flags)) "
-        f"AS signature FROM {frames} WHERE chain IS NOT NULL GROUP BY chain"
-    )
-
-
 def _numbers(frames: str) -> str:
     return (
         f"SELECT number FROM (SELECT DISTINCT unnest([function_id, module_id]) AS number FROM {frames}) "
@@ -336,7 +329,10 @@ def _stacks(kind: str, frames: str = "chunk") -> dict[str, Transform]:
         "is_kernel": "c.flags & 1",
         "is_unresolved": "c.flags >> 1",
     }
-    signed = _signatures(frames)
+    signed = (
+        "SELECT chain, min(row_id) AS first, count(*) AS frames, sum(hash(depth, function_id, module_id, flags)) "
+        f"AS signature FROM {frames} WHERE chain IS NOT NULL GROUP BY chain"
+    )
     of_chain = f"SELECT chain, min(first) OVER (PARTITION BY signature, frames) AS stack FROM ({signed})"
     of_stack = (
         f"SELECT k.* EXCLUDE (chain), u.stack FROM {frames} k JOIN (SELECT min(first) AS stack, "

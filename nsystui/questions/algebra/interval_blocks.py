@@ -325,7 +325,12 @@ def _packed(starts: Times, ends: Times) -> IntervalBlocks:
     if not len(starts):
         return NO_BLOCKS
     if (ends - starts).max() > _LONGEST:
-        starts, ends = _in_pieces(starts, ends)
+        # An interval that is too long for one step is cut into pieces that touch.
+        pieces = np.maximum(-(-(ends - starts) // _LONGEST), 1)
+        which = np.repeat(np.arange(len(starts)), pieces)
+        number = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        starts = starts[which] + number * _LONGEST
+        ends = np.minimum(starts + _LONGEST, ends[which])
     count = len(starts)
     far = np.flatnonzero(starts[1:] - ends[:-1] > _LONGEST) + 1
     bounds = distinct(np.concatenate((np.arange(0, count, BLOCK), far)))
@@ -334,15 +339,6 @@ def _packed(starts: Times, ends: Times) -> IntervalBlocks:
     steps[2 * bounds] = 0
     covered = np.add.reduceat(ends - starts, bounds)
     return IntervalBlocks(starts[bounds], covered, tuple(map(EdgeSteps.of, np.split(steps, 2 * bounds[1:]))))
-
-
-def _in_pieces(starts: Times, ends: Times) -> tuple[Times, Times]:
-    """The same with intervals that are too long for one step cut into pieces that touch."""
-    pieces = np.maximum(-(-(ends - starts) // _LONGEST), 1)
-    which = np.repeat(np.arange(len(starts)), pieces)
-    number = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    begin = starts[which] + number * _LONGEST
-    return begin, np.minimum(begin + _LONGEST, ends[which])
 
 
 def put_blocks(arrays: dict[str, NDArray[Any]], key: str, *sets: IntervalBlocks) -> None:

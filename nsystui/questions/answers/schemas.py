@@ -79,11 +79,18 @@ def schema_of_tables(name: str, description: str, tables: Sequence[Titled]) -> d
 
 def _rows(columns: Sequence[Column]) -> dict[str, Any]:
     is_mixed = any(column.key == "unit" for column in columns)  # times, percents and counts in one column
+    properties = {}
+    for column in columns:
+        # Tables over several kinds of values write a whole number as one.
+        is_whole = column.decimals is None and not (is_mixed and column.unit is Unit.NUMBER)
+        kind = "string" if column.unit is Unit.TEXT else "integer" if is_whole else "number"
+        unit = {"unit": UNITS[column.unit]} if column.unit in UNITS else {}
+        properties[column.file_key] = {"type": [kind, "null"], "description": column.header, **unit}
     has_window = {START.file_key, END.file_key} <= {column.file_key for column in columns}
     return {
         **({"description": "The window of a row: --time {start_ns}ns:{end_ns}ns"} if has_window else {}),
         "type": "object",
-        "properties": {column.file_key: _property(column, is_mixed) for column in columns},
+        "properties": properties,
         "required": [column.file_key for column in columns],
     }
 
@@ -91,11 +98,3 @@ def _rows(columns: Sequence[Column]) -> dict[str, Any]:
 def _block(table: Titled, rows: dict[str, Any]) -> dict[str, Any]:
     properties = {"table": {"const": table.name}, "rows": {"type": "array", "items": rows}}
     return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _property(column: Column, is_mixed: bool) -> dict[str, Any]:
-    is_whole = column.decimals is None and not (is_mixed and column.unit is Unit.NUMBER)
-    kind = "string" if column.unit is Unit.TEXT else "integer" if is_whole else "number"
-    # Tables over several kinds of values write a whole number as one.
-    unit = {"unit": UNITS[column.unit]} if column.unit in UNITS else {}
-    return {"type": [kind, "null"], "description": column.header, **unit}

@@ -15,7 +15,7 @@ record that counts is the last one before the wait, or where both have an ``even
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import product
@@ -266,21 +266,16 @@ def _producers(rows: ProcessRows, work: dict[str, Numbers]) -> Times:
     waiters.append(streams.first_after(streams.numbers(waits, known), waits["correlation"][known]))
     record = record[known]
     sources.append(streams.last_before(streams.numbers(records, record), records["correlation"][record]))
-    for default, blocking in _default_streams(rows.session, rows.task, streams):
-        for stream, other in ((default, blocking), (blocking, default)):
+    metadata = report_at(rows.session, rows.task.report).metadata
+    told = metadata.blocking_streams_by_pid.get(pid_of(rows.task.process), ())
+    numbers = [(one, streams.number(one.context, one.stream)) for one in told]
+    # The legacy default stream of a context and each blocking stream beside it wait for each other.
+    for (one, stream), (two, other) in product((pair for pair in numbers if pair[1] != NONE), repeat=2):
+        if one.is_default != two.is_default and one.context == two.context:
             own = streams.order[streams.which == stream]
             waiters.append(own)
             sources.append(streams.last_before(np.full(len(own), other), work["correlation"][own]))
     return _last_to_end(len(end), end, waiters, sources)
-
-
-def _default_streams(session: Session, task: Task, streams: _Streams) -> Iterator[tuple[int, int]]:
-    """The legacy default stream of each context and each blocking stream beside it, where both have operations."""
-    every = report_at(session, task.report).metadata.blocking_streams_by_pid.get(pid_of(task.process), ())
-    own = [one for one in every if streams.number(one.context, one.stream) != NONE]
-    for one, other in product(own, repeat=2):
-        if one.is_default and not other.is_default and one.context == other.context:
-            yield streams.number(one.context, one.stream), streams.number(other.context, other.stream)
 
 
 _KEYS = ("context", "stream", "event", "event_sync", "correlation_id")

@@ -74,7 +74,10 @@ def sampled_kernels(opened: Sequence[Opened]) -> Iterator[Answer]:
     rows = sum(last for _, _, last in chosen)
     first = _Sums()
     for item, source, last in chosen:
-        _add(first, item, source, _strata(last))
+        # A few rows from each of ``_STRATA`` parts of the rows.
+        starts = sorted({1 + number * last // _STRATA for number in range(_STRATA)})
+        width = min(_ROWS_PER_STRATUM, max(1, last // len(starts)))
+        _add(first, item, source, [(start, start + width - 1) for start in starts])
     if first.sampled:
         yield first.answer(rows)
     sums, taken = _Sums(), 0.0
@@ -86,13 +89,6 @@ def sampled_kernels(opened: Sequence[Opened]) -> Iterator[Answer]:
         taken = share
         if sums.sampled > first.sampled:
             yield sums.answer(rows)
-
-
-def _strata(last: int) -> list[Span]:
-    """A few rows from each of ``_STRATA`` parts of the rows 1 … ``last``."""
-    starts = sorted({1 + number * last // _STRATA for number in range(_STRATA)})
-    width = min(_ROWS_PER_STRATUM, max(1, last // len(starts)))
-    return [(start, start + width - 1) for start in starts]
 
 
 def _spans(last: int, before: float, share: float) -> list[Span]:

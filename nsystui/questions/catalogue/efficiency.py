@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsystui.questions.queries.question import Option, Question, Titled, Values, chosen_tables, steps_in
@@ -72,10 +71,6 @@ def _mfu_request(values: Values) -> MfuRequest | None:
         if option.is_given(values):
             raise UsageError(f"--{option.flag} goes with --flops-per-step")
     return None
-
-
-def _baseline(values: Values) -> tuple[Sequence[str], str | None] | None:
-    return (values["baseline"], values["baseline_time"]) if values["baseline"] else None
 
 
 def _compare(job: OpenJob, selection: Selection, options: _Options) -> _Options:
@@ -191,7 +186,7 @@ less than the time of the other tables, from the job's first event to its last; 
         ),
         read=_read,
         tables=_tables,
-        other=_baseline,
+        other=lambda values: (values["baseline"], values["baseline_time"]) if values["baseline"] else None,
         compare=_compare,
         is_whole=True,
         has_times=True,

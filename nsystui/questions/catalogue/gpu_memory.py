@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import OVER_TIME, Option, Question, View, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, View, function, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
 
@@ -22,14 +21,6 @@ def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     if options["allocations"]:
         return allocation_table(job, selection, options["allocations"])
     return pool_table(job, selection) if options["pools"] else memory_table(job, selection)
-
-
-def _draw(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
-    """The curve, whichever table is asked for."""
-    from nsystui.questions.memory.gpu_memory import memory_over_time
-    from nsystui.questions.report.drawings import memory_lanes
-
-    return memory_lanes(memory_over_time(job, selection, options["bins"]), options["bins"])
 
 
 QUESTIONS = (
@@ -61,7 +52,7 @@ with --allocations the single allocations, the largest first, with their NVTX ra
             Option("pools", "one row for each memory pool", one_of="table"),
         ),
         read=read_bins,
-        drawing=_draw,
+        drawing=function("report.drawings:memory_lanes", "bins"),
         has_times=True,
         row="device",
         home="gpu",

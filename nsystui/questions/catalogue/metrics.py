@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsystui.questions.queries.question import OVER_TIME, Option, Question, View, read_bins
+from nsystui.questions.queries.question import OVER_TIME, Option, Question, View, function, read_bins
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
-    from nsystui.base.drawing import Drawing as Shapes
     from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
 
@@ -22,14 +21,6 @@ def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     if options["over_time"]:
         return metrics_over_time(job, selection, options["bins"])
     return metric_means(job, selection, options["by"]) if options["by"] else metric_statistics(job, selection)
-
-
-def _draw(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
-    """Over time, whichever table is asked for."""
-    from nsystui.questions.counters.metric_tables import metrics_over_time
-    from nsystui.questions.report.drawings import metric_lanes
-
-    return metric_lanes(metrics_over_time(job, selection, options["bins"]), options["bins"])
 
 
 QUESTIONS = (
@@ -60,7 +51,7 @@ launches, NVTX ranges (their GPU time), steps or collectives: each sample is wei
             ),
         ),
         read=read_bins,
-        drawing=_draw,
+        drawing=function("report.drawings:metric_lanes", "bins"),
         is_whole=True,
         has_times=True,
         of_reports=True,

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError
-from nsystui.questions.queries.question import COMPARISON, Option, Question, Row, Values, in_module
+from nsystui.questions.queries.question import COMPARISON, Option, Question, Values, in_module
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer
@@ -63,25 +63,11 @@ def _recipe(
     needs: tuple[tuple[str, ...], ...] = (),
     options: tuple[Option, ...] = (),
     differs: tuple[str, ...] = (),
-    row: Row = "other",
-    is_whole: bool = False,
-    has_times: bool = False,
+    **facts: Any,
 ) -> Question:
     """A table, answered by the function of that name in ``ASK`` of a module of `nsystui.questions.recipes`."""
     ask = in_module(f"recipes.{module}", "ASK", name)
-    return Question(
-        name,
-        answers,
-        ask,
-        FAMILY,
-        options=options,
-        needs=needs,
-        differs=differs,
-        read=_options,
-        is_whole=is_whole,
-        has_times=has_times,
-        row=row,
-    )
+    return Question(name, answers, ask, FAMILY, options=options, needs=needs, differs=differs, read=_options, **facts)
 
 
 def _map(
@@ -95,19 +81,8 @@ def _map(
 
         return map_table(make(job, selection, options))
 
-    return Question(
-        name,
-        answers,
-        ask,
-        FAMILY,
-        options=(BINS, WIDTH),
-        needs=needs,
-        differs=differs,
-        read=_options,
-        map=make,
-        has_times=True,
-        row="time",
-    )
+    facts: dict[str, Any] = {"options": (BINS, WIDTH), "needs": needs, "differs": differs, "row": "time"}
+    return Question(name, answers, ask, FAMILY, read=_options, map=make, has_times=True, **facts)
 
 
 def _one_side(*_: object) -> Answer:

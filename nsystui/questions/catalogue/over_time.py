@@ -97,14 +97,6 @@ def _ask_streams(job: OpenJob, selection: Selection, options: dict[str, Any]) ->
     return queues_over_time(job, selection, options["bins"]) if options["over_time"] else stream_table(job, selection)
 
 
-def _draw_streams(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
-    """The queues over time, whichever table is asked for."""
-    from nsystui.questions.report.drawings import queue_lanes
-    from nsystui.questions.timeline.streams import queues_over_time
-
-    return queue_lanes(queues_over_time(job, selection, options["bins"]), options["bins"])
-
-
 QUESTIONS = (
     Question(
         "streams",
@@ -121,7 +113,7 @@ equal spans of the selected time.""",
         order=135,
         options=(*OVER_TIME,),
         read=read_bins,
-        drawing=_draw_streams,
+        drawing=function("report.drawings:queue_lanes", "bins"),
         has_times=True,
         of_reports=True,
         row="stream",

@@ -14,6 +14,7 @@ from enum import Enum
 import numpy as np
 
 from nsystui.base.answer import Unit
+from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.questions.collectives.matching import STREAM_COLUMNS, MatchedCollectives, match, stream_sequences
 from nsystui.questions.queries.time_window import shares_clock
@@ -106,8 +107,7 @@ class Alignment:
             return (
                 f"clock: UTC of the hosts, which may be milliseconds apart (the reports share no {kinds} to refine it)"
             )
-        number = self.fit.collectives
-        told = f"{number:,} collective" + ("" if number == 1 else "s")
+        told = counted(self.fit.collectives, "collective")
         error = "not known" if self.fit.error is None else format_value(Unit.DURATION, self.fit.error)
         rest = len(reports) - len(self.fit.shifts)
         only_utc = f"; UTC only for {rest} of {len(reports)} reports" if rest else ""

@@ -113,10 +113,11 @@ def _columns_of(extra: Extra, basis: Basis) -> list[Column]:
     each = basis.each if extra.is_sum else ""
     per, short = (f" per {each.capitalize()}", f"/{each}") if each else ("", "")
     decimals = 1 if each else extra.decimals
+    unit = {Unit.DURATION: " (ns)", Unit.CHANGE: " (ns)", Unit.RATE: " (B/s)"}.get(extra.unit, "")
     pair = [
         Column(
             f"{extra.key}_{side}",
-            header=f"{extra.title} {side.upper()}{per}{_unit_of(extra.unit)}",
+            header=f"{extra.title} {side.upper()}{per}{unit}",
             label=f"{side.upper()} {extra.label}".rstrip() + short,
             unit=extra.unit,
             decimals=decimals,
@@ -136,10 +137,6 @@ def _columns_of(extra: Extra, basis: Basis) -> list[Column]:
         importance=max(extra.importance - 1, 0),
     )
     return [change, *pair]
-
-
-def _unit_of(unit: Unit) -> str:
-    return {Unit.DURATION: " (ns)", Unit.CHANGE: " (ns)", Unit.RATE: " (B/s)"}.get(unit, "")
 
 
 def compared(

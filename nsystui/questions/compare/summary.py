@@ -296,7 +296,12 @@ def _work(
 
 def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
     """What the runs were given: the memory that they copy from, the kernels of a step, their workers."""
-    pageable = [_pageable(side) for side in sides]
+    pageable = []
+    for side in sides:
+        copies = [one for one in host_copies(side.job.session, side.selection) if one.memory is not None]
+        copied = sum(one.bytes for one in copies)
+        pageable_bytes = sum(one.bytes for one in copies if one.memory == PAGEABLE)
+        pageable.append(100.0 * pageable_bytes / copied if copied else None)
     if any(pageable):
         fact = "pageable share of the bytes copied"
         yield _Line("pageable, of bytes copied", "%", pageable[0], pageable[1], "memory", fact=fact)
@@ -313,13 +318,6 @@ def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
     ]
     if any(workers):
         yield _Line("worker processes", "count", workers[0], workers[1], fact="worker processes")
-
-
-def _pageable(side: Side) -> float | None:
-    """The share of the bytes between host and GPUs that are from or to pageable memory, %."""
-    found = host_copies(side.job.session, side.selection)
-    whole = sum(one.bytes for one in found if one.memory is not None)
-    return 100.0 * sum(one.bytes for one in found if one.memory == PAGEABLE) / whole if whole else None
 
 
 def _of_a_step(side: Side, step_range: str | None) -> _Pair:

@@ -341,8 +341,10 @@ def steps(a: Side, b: Side, name: str | None = None) -> Compared:
         _step_row(what, found[0][what], found[1][what]) for what in found[0] if any(one[what].maximum for one in found)
     ]
     has_any = any(one[STEP].count for one in found)
-    notes = (*both(*(side.job.steps(name).notes for side in (a, b))), *_clocks(a, b, name))
-    return Compared("diff-steps", _STEP_COLUMNS, rows if has_any else [], len(rows) if has_any else 0, notes)
+    notes = [*both(*(side.job.steps(name).notes for side in (a, b)))]
+    if len({one.on_gpu for side in (a, b) for one in _step_times(side, name)}) > 1:
+        notes.append("some steps have no GPU work: their time is that on the CPU")
+    return Compared("diff-steps", _STEP_COLUMNS, rows if has_any else [], len(rows) if has_any else 0, tuple(notes))
 
 
 def spreads(side: Side, name: str | None = None) -> dict[str, DurationSpread]:
@@ -363,12 +365,6 @@ def _step_times(side: Side, name: str | None) -> list[StepTimes]:
     tasks = {item.task for item in side.ranks}
     found = step_times(side.job.steps(name), side.selection.window)
     return [one for task, one in found.items() if task in tasks]
-
-
-def _clocks(a: Side, b: Side, name: str | None) -> tuple[str, ...]:
-    """A sentence where a step of one side is its time on the GPU, and of the other on the CPU."""
-    kinds = {one.on_gpu for side in (a, b) for one in _step_times(side, name)}
-    return ("some steps have no GPU work: their time is that on the CPU",) if len(kinds) > 1 else ()
 
 
 def _together(parts: Sequence[Times]) -> Times:

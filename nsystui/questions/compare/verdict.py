@@ -148,17 +148,13 @@ class Verdict:
 
     @property
     def _times(self) -> str:
-        return f"{self.basis.value} takes {_instead(self.a.parts, self.b.parts)}"
-
-
-def _instead(a: Mapping[str, float], b: Mapping[str, float]) -> str:
-    """Two times, and the parts of them that changed most."""
-    after, before = (format_value(Unit.DURATION, sum(one.values())) for one in (b, a))
-    changes = {name: b[name] - a[name] for name in _PARTS}
-    least = _TOLD_SHARE * max(map(abs, changes.values()))
-    largest = sorted(changes, key=lambda name: -abs(changes[name]))[:_TOLD]
-    told = [f"{name} {format_value(Unit.CHANGE, changes[name])}" for name in largest if abs(changes[name]) > least]
-    return f"{after} instead of {before}" + (f" ({', '.join(told)})" if told else "")
+        """The times of both sides, and the parts of them that changed most."""
+        after, before = (format_value(Unit.DURATION, sum(one.parts.values())) for one in (self.b, self.a))
+        changes = {name: self.b.parts[name] - self.a.parts[name] for name in _PARTS}
+        least = _TOLD_SHARE * max(map(abs, changes.values()))
+        largest = sorted(changes, key=lambda name: -abs(changes[name]))[:_TOLD]
+        told = [f"{name} {format_value(Unit.CHANGE, changes[name])}" for name in largest if abs(changes[name]) > least]
+        return f"{self.basis.value} takes {after} instead of {before}" + (f" ({', '.join(told)})" if told else "")
 
 
 def verdict(a: Side, b: Side, launched: Compared, step_range: str | None = None) -> Verdict | None:

@@ -202,7 +202,8 @@ def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: s
     for key, number in groups.items():
         own = np.flatnonzero(group == number)
         of_cause = times[own].sum(axis=1).tolist()
-        largest, cause = max(zip(of_cause, (shown[place][1] for place in own), strict=True), key=_by_time)
+        causes = zip(of_cause, (shown[place][1] for place in own), strict=True)
+        largest, cause = max(causes, key=lambda one: (one[0], one[1].words))
         time = sum(of_cause)
         share = (100.0 * time / idle.idle, *cause_cells(cause), *((100.0 * largest / time,) if has_largest else ()))
         count = int(spans[number])
@@ -250,10 +251,6 @@ _Shown = tuple[Row, Cause]
 def _group(key: _Shown, has_largest: bool) -> tuple[Row, Cause | None]:
     """What has one row."""
     return key[0], None if has_largest else key[1]
-
-
-def _by_time(one: tuple[int, Cause]) -> tuple[int, str]:
-    return one[0], one[1].words
 
 
 Pairs = tuple[Sequence[Row], NDArray[Any]]

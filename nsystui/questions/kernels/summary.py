@@ -316,7 +316,7 @@ def kernel_instances(
     answer = PagedAnswer.of(
         session, "kernel-instances", INSTANCE_COLUMNS, query, count, everything, ("start", False), ("report", "row")
     )
-    return answer.in_time(kernels).with_late(_LaunchDelay())
+    return replace(answer.in_time(kernels), late=_LaunchDelay())
 
 
 class _LaunchDelay:

@@ -72,7 +72,9 @@ _AT_ONCE = 4096
 def sizes_moved(kernels: pd.DataFrame) -> tuple[Floats, Floats]:
     """S and S · f of each kernel of an `NcclPairing`, bytes; shapes ``(n,)``, NaN where they are not known."""
     collective = kernels["collective"].astype(object)
-    ranks, message, one_way = (_floats(kernels[key]) for key in ("ranks", "message_size", "one_way"))
+    numbers = [whole(kernels[key]) for key in ("ranks", "message_size", "one_way")]
+    # As floats, NaN where one is missing; bytes stay exact up to 9 PB.
+    ranks, message, one_way = (np.where(number >= 0, number, np.nan) for number in numbers)
     ranks[ranks == 0] = np.nan  # damage
     is_of_sends = ~np.isnan(one_way)
     is_multiplied = collective.isin(_TIMES_RANKS).to_numpy(bool)
@@ -91,12 +93,6 @@ def sizes_moved(kernels: pd.DataFrame) -> tuple[Floats, Floats]:
         1.0,
     )
     return size, size * factor
-
-
-def _floats(column: pd.Series[Any]) -> Floats:
-    """A column of numbers from 0 as floats, NaN where one is missing; bytes stay exact up to 9 PB."""
-    numbers = whole(column)
-    return np.where(numbers >= 0, numbers, np.nan)
 
 
 def rate(size: Floats, duration: Floats) -> Floats:

@@ -9,7 +9,7 @@ stays as it is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -129,16 +129,13 @@ def read_log(names: Iterable[str], ranks: Iterable[RankedTask]) -> LogSizes:
 
     def lines(name: str) -> Iterator[Line]:
         with open_log(name) as log:
-            yield from (line for line in reader.read(log.read) if _may_be_of(line, pids))
+            for line in reader.read(log.read):
+                writer = line.signature.writer if isinstance(line, Call) else None
+                if writer is None or writer.process.pid in pids:
+                    yield line
 
     sequences = call_sequences(chain.from_iterable(map(lines, names)))
     return LogSizes(sequences, {item.task.report: item.host for item in ranks}, tuple(reader.reported))
-
-
-def _may_be_of(line: Line, pids: Collection[int]) -> bool:
-    """Whether a line is no call, or one of these processes."""
-    writer = line.signature.writer if isinstance(line, Call) else None
-    return writer is None or writer.process.pid in pids
 
 
 def with_log_sizes(

@@ -33,7 +33,10 @@ def selected(frame: pd.DataFrame, selection: Selection) -> pd.DataFrame:
     if selection.window is not None:
         chosen &= _in_window(frame, selection.window)
     if selection.tasks is not None:
-        chosen &= _of_tasks(frame, selection.tasks)
+        number = one_key(whole(frame["report"]), whole(frame["process"]))
+        firsts = frame.iloc[np.unique(number, return_index=True)[1]]
+        places = zip(firsts["report"].tolist(), firsts["process"].tolist(), strict=True)
+        chosen &= np.array([Task(*place) in selection.tasks for place in places] or [False], bool)[number]
     for key, wanted in (("device", selection.devices), ("stream", selection.streams)):
         if wanted is not None and key in frame.columns:
             chosen &= frame[key].isin(wanted).to_numpy(bool)
@@ -46,13 +49,6 @@ def _in_window(frame: pd.DataFrame, window: Window) -> Flags:
     start, end = whole(frame["start"]), whole(frame["end"])
     reaches: Flags = (start >= window.start) | (end > window.start) | frame["end"].isna().to_numpy(bool)
     return reaches & (start < window.end)
-
-
-def _of_tasks(frame: pd.DataFrame, tasks: frozenset[Task]) -> Flags:
-    number = one_key(whole(frame["report"]), whole(frame["process"]))
-    firsts = np.unique(number, return_index=True)[1]
-    places = zip(frame["report"].iloc[firsts].tolist(), frame["process"].iloc[firsts].tolist(), strict=True)
-    return np.array([Task(*place) in tasks for place in places] or [False], bool)[number]
 
 
 def _named(frame: pd.DataFrame, wanted: NameFilter) -> Flags:
@@ -173,16 +169,12 @@ def powers_of_two(sizes: pd.Series[Any]) -> pd.Series[Any]:
 
 def group_numbers(frame: pd.DataFrame, groups: Sequence[NcclProperty]) -> Ints:
     """The number of the group of each row, from 0 without gaps; all 0 without ``groups``."""
-    parts = [_codes(frame, by) for by in groups]
+    parts = []
+    for by in groups:  # sizes, ranks and steps keep their order; ``NONE`` is a missing value
+        values = frame["message_size"] if by is NcclProperty.SIZE else values_of(frame, by)
+        number = bucket_numbers if by is NcclProperty.SIZE else codes if COLUMNS[by].unit is Unit.TEXT else whole
+        parts.append(number(values))
     return one_key(*parts) if parts else np.zeros(len(frame), np.int64)
-
-
-def _codes(frame: pd.DataFrame, by: NcclProperty) -> Ints:
-    """A number for each value of a group, ``NONE`` where it is missing; sizes, ranks and steps keep their order."""
-    if by is NcclProperty.SIZE:
-        return bucket_numbers(frame["message_size"])
-    values = values_of(frame, by)
-    return codes(values) if COLUMNS[by].unit is Unit.TEXT else whole(values)
 
 
 def shared_values(values: pd.Series[Any], group: Ints, count: int) -> pd.Series[Any]:

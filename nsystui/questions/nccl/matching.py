@@ -96,7 +96,9 @@ def match(calls: UnitMembers, kernels: UnitMembers) -> UnitMatching:
 
     before = groups
     codes = (calls.communicator, calls.collective, calls.detail)
-    is_alike = np.logical_and.reduce([_is_alike(groups.call, code[is_call], groups.count) for code in codes])
+    # Whether all calls of a group have the same codes (unknown counts as one).
+    extremes = [_extremes(groups.call, code[is_call], groups.count) for code in codes]
+    is_alike = np.logical_and.reduce([lowest >= highest for lowest, highest in extremes])
     groups, is_divided = _divide(groups, *_places(groups), is_every_key_needed=True)
     call_estimated |= (is_divided & ~is_alike)[before.call]
     kernel_estimated |= (is_divided & ~is_alike)[before.kernel]
@@ -152,12 +154,6 @@ def place_in_group(group: Ints) -> Ints:
     place = np.empty(len(group), np.int64)
     place[order] = np.arange(len(group)) - start
     return place
-
-
-def _is_alike(group: Ints, code: Ints, count: int) -> Flags:
-    """Whether all entries of a group have the same code (unknown counts as one)."""
-    lowest, highest = _extremes(group, code, count)
-    return lowest >= highest
 
 
 def common(group: Ints, code: Ints, count: int) -> Ints:

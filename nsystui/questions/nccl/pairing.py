@@ -240,9 +240,11 @@ def _kernel_reasons(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.Da
 
 def _calls(calls: pd.DataFrame, found: Found) -> pd.DataFrame:
     is_communication = roles_of(calls["name"]) == Role.COMMUNICATION
-    units, operation = found.units, _operations_of_calls(found)
+    units, of_call, of_kernel = found.units, found.matching.of_call, found.matching.of_kernel
+    # A management call of a group stands with the first operation that the group launched.
+    of_unit = np.append(of_kernel, NONE)[first_of_each(found.unit_of_kernel, len(units.window))]
+    operation = np.where(of_call >= 0, of_call, np.append(of_unit, NONE)[units.of_call])
     count = len(found.matching.is_estimated)
-    of_kernel = found.matching.of_kernel
     kernels = np.append(np.bincount(of_kernel[of_kernel >= 0], minlength=count), 0)[operation]
     window = np.append(units.window, NONE)[units.of_call]
     choices = ((~is_communication | (kernels > 0), None), (window == NONE, Reason.GROUP_IS_OPEN))
@@ -256,14 +258,6 @@ def _calls(calls: pd.DataFrame, found: Found) -> pd.DataFrame:
         partner=np.append(first_of_each(of_kernel, count), NONE)[operation],
     )
     return _compact(finished)
-
-
-def _operations_of_calls(found: Found) -> Ints:
-    """The operation of each call; a management call of a group stands with the first that the group launched."""
-    of_call, units = found.matching.of_call, found.units
-    first = first_of_each(found.unit_of_kernel, len(units.window))
-    of_unit = np.append(found.matching.of_kernel, NONE)[first]
-    return np.where(of_call >= 0, of_call, np.append(of_unit, NONE)[units.of_call])
 
 
 def _first_that_holds(choices: tuple[tuple[Any, Reason | None], ...], otherwise: Reason, count: int) -> Any:

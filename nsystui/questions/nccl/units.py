@@ -48,13 +48,6 @@ _ROLES = {GROUP_START: Role.GROUP_START, GROUP_END: Role.GROUP_END, "ncclGroupSi
 _DEPTH_STEPS = np.array([0, 0, 1, -1, -1])  # by role
 
 
-def role_of(name: str) -> Role:
-    """The role of an NCCL API call by its name."""
-    if collective_of_api(name) is not None:
-        return Role.COMMUNICATION
-    return _ROLES.get(name, Role.OTHER)
-
-
 @dataclass(frozen=True, eq=False)
 class Units:
     """The units over n calls.
@@ -233,7 +226,11 @@ def _renumbered(key: Ints, span: int) -> Ints:
 def roles_of(names: pd.Series[Any]) -> Ints:
     """The role of each call by its name."""
     number, distinct = names.factorize()
-    roles: Ints = np.array([int(role_of(str(name))) for name in distinct] or [0], np.int64)
+    found: list[int] = [
+        Role.COMMUNICATION if collective_of_api(name) is not None else _ROLES.get(name, Role.OTHER)
+        for name in map(str, distinct)
+    ]
+    roles: Ints = np.array(found or [0], np.int64)
     return roles[np.asarray(number, np.int64)]
 
 

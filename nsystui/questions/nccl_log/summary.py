@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from nsystui.base.text import counted
 from nsystui.exports.nccl_log.files import Reported, TrainingStep
 from nsystui.exports.nccl_log.lines import (
     Call,
@@ -228,23 +229,23 @@ def notes(summary: LogSummary, cut: StepCut | None = None) -> tuple[str, ...]:
 def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
     unread = [f"{summary.unread[damage]:,} {damage.value}" for damage in Damage if summary.unread[damage]]
     why = f" ({', '.join(unread)})" if unread else ""
-    found = f"{_many(summary.calls, 'call')} in {_many(summary.lines, 'line')}"
+    found = f"{counted(summary.calls, 'call')} in {counted(summary.lines, 'line')}"
     yield f"{found}; {summary.unread.total():,} more could not be read{why}"
     if cut is not None:
         yield (
-            f"--steps chose {_many(cut.chosen, 'training line')}, {_many(cut.outside, 'call')} left out; the calls "
+            f"--steps chose {counted(cut.chosen, 'training line')}, {counted(cut.outside, 'call')} left out; the calls "
             f"after the line of an iteration belong to it"
         )
     if summary.iterations_left_out:
-        left_out = _many(summary.iterations_left_out, "line")
+        left_out = counted(summary.iterations_left_out, "line")
         yield f"the table of iterations has the first {_MOST_ITERATIONS:,}; {left_out} of later ones left out"
     if summary.topology.left_out:
-        yield f"the topology is not whole: {_many(summary.topology.left_out, 'part')} left out, there are too many"
+        yield f"the topology is not whole: {counted(summary.topology.left_out, 'part')} left out, there are too many"
     if not summary.calls:
         yield f"no calls: {_RECORD}"
         return
     yield (
-        f"message sizes are those of one rank's call, from {_many(len(summary.gpus()), 'GPU')}; for AllGather, "
+        f"message sizes are those of one rank's call, from {counted(len(summary.gpus()), 'GPU')}; for AllGather, "
         "ReduceScatter, AlltoAll, Gather and Scatter that is one rank's share of the whole"
     )
     yield from _missing(summary)
@@ -253,28 +254,25 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
 def _missing(summary: LogSummary) -> Iterator[str]:
     homeless = sum(made.calls for member, made in summary.members.items() if member.process is None)
     if homeless:
-        yield f"{_many(homeless, 'call')} without host and process: counted, but for no GPU"
+        yield f"{counted(homeless, 'call')} without host and process: counted, but for no GPU"
     unnamed = sum(made.calls for member, made in summary.members.items() if member.communicator is None)
     if unnamed:
-        yield f"{_many(unnamed, 'call')} without a communicator: counted, but for no communicator"
+        yield f"{counted(unnamed, 'call')} without a communicator: counted, but for no communicator"
     pointers = sum(not member.is_shared and member.communicator is not None for member in summary.members)
     if pointers:
         yield (
-            f"no line says which ranks share the communicators of {_many(pointers, 'pointer')} of single processes: "
+            f"no line says which ranks share the communicators of {counted(pointers, 'pointer')} of single processes: "
             f"{_RECORD}"
         )
     empty = sum(number for kind, number in summary.kinds.items() if kind.elements == 0)
     if empty:
-        yield f"{_many(empty, 'call')} with count 0: counted as 0 bytes, while the awk scripts leave them out"
+        yield f"{counted(empty, 'call')} with count 0: counted as 0 bytes, while the awk scripts leave them out"
     strange = sum(number for kind, number in summary.kinds.items() if datatype_size(kind.datatype) is None)
     if strange:
-        yield f"{_many(strange, 'call')} of a datatype whose size is not known: counted without their bytes"
+        yield f"{counted(strange, 'call')} of a datatype whose size is not known: counted without their bytes"
     if summary.folded:
-        yield f"{_many(summary.folded, 'line')} of several calls each, as Ray folded them: record with RAY_DEDUP_LOGS=0"
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
+        folded = counted(summary.folded, "line")
+        yield f"{folded} of several calls each, as Ray folded them: record with RAY_DEDUP_LOGS=0"
 
 
 def nothing(summary: LogSummary, cut: StepCut | None = None) -> str:

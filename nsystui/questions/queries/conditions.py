@@ -88,12 +88,12 @@ _FEW = 8
 
 def given(columns: Mapping[str, Sequence[int | str | None]]) -> sa.Select[Any]:
     """Rows to join with. Each column is bound as one array, so the text of the query does not grow with them."""
-    return sa.select(*(_unnested(values).label(name) for name, values in columns.items()))
-
-
-def _unnested(values: Sequence[int | str | None]) -> sa.ColumnElement[Any]:
-    kind = sa.BigInteger() if any(isinstance(value, int) for value in values) else sa.Text()
-    return sa.cast(sa.func.unnest(sa.literal(list(values), sa.ARRAY(kind)), type_=kind), kind)
+    unnested: list[sa.ColumnElement[Any]] = []
+    for name, values in columns.items():
+        kind = sa.BigInteger() if any(isinstance(value, int) for value in values) else sa.Text()
+        bound = sa.literal(list(values), sa.ARRAY(kind))
+        unnested.append(sa.cast(sa.func.unnest(bound, type_=kind), kind).label(name))
+    return sa.select(*unnested)
 
 
 def matches(name: sa.ColumnElement[Any], wanted: NameFilter) -> Condition:

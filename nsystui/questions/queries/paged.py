@@ -92,10 +92,6 @@ class PagedAnswer:
         total = length if everything is count else int(session.scalar(everything) or 0)
         return cls(session, name, columns, query, length, total, order, ties, notes)
 
-    def with_late(self, late: Late) -> PagedAnswer:
-        """The same with the column of ``late`` added."""
-        return replace(self, late=late)
-
     def in_time(self, table: sa.Table) -> PagedAnswer:
         """The same, where the key ``start`` of the query is the start of a row of ``table`` in job time."""
         return replace(self, in_time_of=table)

@@ -187,15 +187,18 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
     for task in tasks:
         report = report_at(session, task.report)
         used = devices.get(task, ())
+        variables = report.metadata.environment
+        local_ranks = (_number(variables.get(variable, "")) for variable in LOCAL_RANK_VARIABLES)
+        program = names.get(task, "").rpartition("/")[2]
         found.append(
             RankedTask(
                 task,
                 ranks[task],
                 source,
-                _local_rank(report) if task in alone else None,
+                next((rank for rank in local_ranks if rank is not None), None) if task in alone else None,
                 report.metadata.host,
                 None if task.process == NO_PROCESS else pid_of(task.process),
-                _program(names.get(task, ""), report),
+                report.metadata.command.rpartition("/")[2] if program == _LAUNCHER else program,
                 report.name,
                 tuple(device for device, _ in used),
                 tuple(name for _, name in used if name),
@@ -206,12 +209,6 @@ def ranked_tasks(session: Session, given: Numbering | None = None) -> tuple[Rank
 
 _LAUNCHER = "nsys-launcher"
 """The program of nsys that starts the profiled one, and whose name the process keeps in some exports."""
-
-
-def _program(path: str, report: Report) -> str:
-    """The name of the program of a process."""
-    name = path.rpartition("/")[2]
-    return report.metadata.command.rpartition("/")[2] if name == _LAUNCHER else name
 
 
 def selected_ranks(ranks: Sequence[RankedTask], selection: Selection) -> list[RankedTask]:
@@ -297,22 +294,20 @@ def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
 
 
 def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
-    """The tasks of each report: its processes with GPU work, else those that say most of a parallel program."""
+    """The tasks of each report: its processes with GPU work.
+
+    Else the processes that called CUDA or MPI, or had NVTX ranges; else the one with the most OS runtime calls.
+    """
     found = set(devices)
     with_gpu = {task.report for task in devices}
     for report in session.reports:
-        if report.index not in with_gpu:
-            found |= _tasks_without_gpu(session, report)
+        if report.index in with_gpu:
+            continue
+        working = (BY_NAME[name] for name in ("api_calls", "mpi_calls", "nvtx_ranges"))
+        table = next((table for table in working if report.count(table)), None)
+        calls = rows_of_tasks(session, table or BY_NAME["os_calls"], [report])
+        found.update(sorted(calls, key=lambda task: (-calls[task], task))[: 1 if table is None else None])
     return sorted(found)
-
-
-def _tasks_without_gpu(session: Session, report: Report) -> set[Task]:
-    """The processes that called CUDA or MPI, or had NVTX ranges; else the one with the most OS runtime calls."""
-    for name in ("api_calls", "mpi_calls", "nvtx_ranges"):
-        if report.count(BY_NAME[name]):
-            return set(rows_of_tasks(session, BY_NAME[name], [report]))
-    calls = rows_of_tasks(session, BY_NAME["os_calls"], [report])
-    return set(sorted(calls, key=lambda task: (-calls[task], task))[:1])
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
@@ -322,8 +317,9 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
     def numbered(numbers: Sequence[int]) -> Ranks:
         return dict(zip(tasks, numbers, strict=False))
 
+    packed = {task: report_at(session, task.report).ranks.get(task.process) for task in tasks}
     sources: tuple[tuple[str, Callable[[], Ranks]], ...] = (
-        ("packed job", lambda: _from_packed_job(session, tasks)),
+        ("packed job", lambda: {task: rank for task, rank in packed.items() if rank is not None}),
         (MPI, lambda: _from_mpi(session, tasks)),
         (NCCL, lambda: _from_nccl(session, tasks)),
         (ENVIRONMENT, lambda: numbered(by_environment([report.metadata.environment for report in alone]))),
@@ -335,16 +331,6 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
             return ranks, name
     ordered = sorted(tasks, key=lambda task: (task.report, devices.get(task, ((0, ""),))[0][0], task.process))
     return {task: number for number, task in enumerate(ordered)}, BY_ORDER
-
-
-def _from_packed_job(session: Session, tasks: list[Task]) -> Ranks:
-    """The ranks that packing found or was given."""
-    found = {}
-    for task in tasks:
-        rank = report_at(session, task.report).ranks.get(task.process)
-        if rank is not None:
-            found[task] = rank
-    return found
 
 
 def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
@@ -416,14 +402,6 @@ def all_different(every: Iterable[Sequence[int | None]]) -> Sequence[int]:
         if len(set(known)) == len(numbers):
             return known
     return ()
-
-
-def _local_rank(report: Report) -> int | None:
-    for variable in LOCAL_RANK_VARIABLES:
-        rank = _number(report.metadata.environment.get(variable, ""))
-        if rank is not None:
-            return rank
-    return None
 
 
 def _number(text: str) -> int | None:

@@ -8,7 +8,7 @@ was recorded in it (a capture of 0.3 s in a run of two minutes), so the default 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from nsystui.base.selection import Selection, Window
 from nsystui.store.report import Report
@@ -71,7 +71,8 @@ def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
         return selection.window
     reports = selected_reports(session, selection)
     spans = [span for report in reports if fit and (span := event_span(report)) is not None]
-    return _hull(spans or [recorded(report) for report in reports])
+    spans = spans or [recorded(report) for report in reports] or [Window(0, 0)]
+    return Window(min(span.start for span in spans), max(span.end for span in spans))
 
 
 def extents(session: Session, selection: Selection) -> dict[int, Window]:
@@ -90,10 +91,3 @@ def extents(session: Session, selection: Selection) -> dict[int, Window]:
 def shares_clock(reports: Sequence[Report]) -> bool:
     """Whether the times of these reports lie on one clock: one report, or all aligned (docs/ranks.md#clock)."""
     return len(reports) <= 1 or all(report.on_job_clock for report in reports)
-
-
-def _hull(spans: Iterable[Window]) -> Window:
-    found = list(spans)
-    if not found:
-        return Window(0, 0)
-    return Window(min(span.start for span in found), max(span.end for span in found))

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,7 +96,7 @@ def title_of(reports: Sequence[Report]) -> str:
     names = [report.name for report in reports]
     if len(names) == 1:
         return names[0]
-    common = _NUMBERED.sub("", _common_start(min(names, default=""), max(names, default="")))
+    common = _NUMBERED.sub("", os.path.commonprefix(names))  # noqa: RUF071 - names, not paths
     if common:
         return common
     folders = {report.folder.name for report in reports}
@@ -106,9 +105,12 @@ def title_of(reports: Sequence[Report]) -> str:
     return next((command for report in reports if (command := os.path.basename(report.metadata.command))), "")
 
 
-def _common_start(first: str, last: str) -> str:
-    """The common beginning of two names, and of all names between them in alphabetical order."""
-    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+def _count_gpus(session: Session) -> int:
+    """GPUs that worked; one that several processes share counts once."""
+    reports = {report.index: report for report in session.reports}
+    devices = used_devices(session)
+    used = [one for one in devices if one.device != UNKNOWN] or devices
+    return len({gpu_key(reports[one.task.report], one.task, one.device) for one in used})
 
 
 def _duration(session: Session) -> int | None:
@@ -119,14 +121,6 @@ def _duration(session: Session) -> int | None:
         window = extent(session, Selection(), fit=False)
         return window.end - window.start
     return max(window.end - window.start for window in map(recorded, session.reports))
-
-
-def _count_gpus(session: Session) -> int:
-    """GPUs that worked; one that several processes share counts once."""
-    reports = {report.index: report for report in session.reports}
-    devices = used_devices(session)
-    used = [one for one in devices if one.device != UNKNOWN] or devices
-    return len({gpu_key(reports[one.task.report], one.task, one.device) for one in used})
 
 
 def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:

@@ -12,10 +12,12 @@ from nsystui.base.drawing import Bar, Bars, Curves, DrawnLane, DrawnLanes, LaneN
 from nsystui.base.selection import Selection
 from nsystui.base.units import MISSING, format_value, numbered
 from nsystui.questions.blocking.budget import LABELS, RankIterations
+from nsystui.questions.counters.metric_tables import metrics_over_time
 from nsystui.questions.gpu.device_time import Device
 from nsystui.questions.gpu.utilisation import BusyIntervals
 from nsystui.questions.host.time_budget import PARTS, Budget, DeviceBudget
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.memory.gpu_memory import memory_over_time
 from nsystui.questions.nccl.bandwidth import link_rate
 from nsystui.questions.nccl.sizes import DurationsOfSize, bandwidth_curve
 from nsystui.questions.queries.tasks import selected_ranks
@@ -23,6 +25,7 @@ from nsystui.questions.queries.time_window import extent
 from nsystui.questions.recipes.recipe import RecipeMap
 from nsystui.questions.timeline.lanes import CATEGORIES, IDLE
 from nsystui.questions.timeline.picture import LanePicture, lane_label, lane_text
+from nsystui.questions.timeline.streams import queues_over_time
 
 MOST_LANES = 512
 LANE_COLUMNS = 380
@@ -191,8 +194,8 @@ def step_lanes(answer: Answer, most: int = MOST_LANES) -> DrawnLanes | None:
     return DrawnLanes(title, 0, 0, _STEP_PARTS, tuple(lanes), len(steps) - len(lanes), tuple(numbers))
 
 
-def metric_lanes(answer: Answer, columns: int) -> DrawnLanes | None:
-    """A lane for each metric of each GPU; ``answer`` is ``metrics --over-time`` of so many columns.
+def metric_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
+    """A lane for each metric of each GPU, as ``metrics --over-time`` has them.
 
     Percentages are drawn in 100 %, other metrics in their own largest value.
     """
@@ -202,11 +205,13 @@ def metric_lanes(answer: Answer, columns: int) -> DrawnLanes | None:
             return 100.0, f"≤ {format_value(Unit.PERCENT, most)}"
         return most, f"≤ {format_value(Unit.COUNT, most)}"
 
+    answer = metrics_over_time(job, selection, columns)
     return _over_time("GPU metrics", answer, columns, ("metric", "value"), words, "metric")
 
 
-def memory_lanes(answer: Answer, columns: int) -> DrawnLanes | None:
-    """A lane for each kind of memory of each GPU, all in the largest peak; ``answer`` is ``gpu-memory --over-time``."""
+def memory_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
+    """A lane for each kind of memory of each GPU, all in the largest peak, as ``gpu-memory --over-time`` has them."""
+    answer = memory_over_time(job, selection, columns)
     values = [record(answer.columns, row)["peak"] for row in iter_rows(answer)]
     peaks = [float(value) for value in values if isinstance(value, int | float)]
 
@@ -216,12 +221,13 @@ def memory_lanes(answer: Answer, columns: int) -> DrawnLanes | None:
     return _over_time("GPU memory in use", answer, columns, ("memory", "peak"), words, "memory")
 
 
-def queue_lanes(answer: Answer, columns: int) -> DrawnLanes | None:
-    """A lane for each stream, in its largest queue; ``answer`` is ``streams --over-time`` of so many columns."""
+def queue_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
+    """A lane for each stream, in its largest queue, as ``streams --over-time`` has them."""
 
     def words(_: Record, most: float) -> tuple[float, str]:
         return most, f"≤ {format_value(Unit.COUNT, most)}"
 
+    answer = queues_over_time(job, selection, columns)
     return _over_time("launches that wait, stream by stream", answer, columns, ("stream", "queued_mean"), words, "api")
 
 

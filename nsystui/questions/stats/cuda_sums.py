@@ -95,7 +95,11 @@ def _last_reaching(values: Times, before: Rows, least: Times) -> Rows:
     All questions climb a pyramid of maxima together, each to the nearest block on its left that has such a value, and
     come down again inside that block.
     """
-    pyramid = _pyramid(values)
+    # ``values``, then the maxima of every whole block of 2, 4, 8 … of them.
+    pyramid = [values]
+    while len(pyramid[-1]) > 1:
+        whole = pyramid[-1][: len(pyramid[-1]) & ~1]
+        pyramid.append(np.maximum(whole[::2], whole[1::2]))
     left = before.copy()  # from here on to the right everything is too small
     height = np.full(len(before), -1)
     for level, maxima in enumerate(pyramid):
@@ -109,15 +113,6 @@ def _last_reaching(values: Times, before: Rows, least: Times) -> Rows:
         right = 2 * place[down] + 1
         place[down] = right - (pyramid[level - 1][right] < least[down])
     return place
-
-
-def _pyramid(values: Times) -> list[Times]:
-    """``values``, then the maxima of every whole block of 2, 4, 8 … of them."""
-    levels = [values]
-    while len(levels[-1]) > 1:
-        whole = levels[-1][: len(levels[-1]) & ~1]
-        levels.append(np.maximum(whole[::2], whole[1::2]))
-    return levels
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,15 +276,15 @@ _SIZE_COLUMNS = tuple(
 def sizes_as_nsys(session: Session, selection: Selection) -> TableAnswer:
     """``cuda_gpu_mem_size_sum``: the bytes of `memory_sizes` in MB of 10⁶."""
     answer = memory_sizes(session, selection)
-    return replace(answer, columns=_SIZE_COLUMNS, rows=[_in_megabytes(row) for row in answer.rows])
-
-
-def _in_megabytes(row: Row) -> Row:
-    pairs = zip(_SIZE_COLUMNS, row, strict=True)
-    return tuple(
-        value / MEGABYTE if column.unit is Unit.MEGABYTES and isinstance(value, int | float) else value
-        for column, value in pairs
-    )
+    in_megabytes = [column.unit is Unit.MEGABYTES for column in _SIZE_COLUMNS]
+    rows = [
+        tuple(
+            value / MEGABYTE if is_size and isinstance(value, int | float) else value
+            for is_size, value in zip(in_megabytes, row, strict=True)
+        )
+        for row in answer.rows
+    ]
+    return replace(answer, columns=_SIZE_COLUMNS, rows=rows)
 
 
 def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
@@ -300,12 +295,6 @@ def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
     rows = statistics.summary_rows(session, calls, calls.c.duration, keys, [], _API_COLUMNS)
     note = missing_note(session, _CALLS)
     return TableAnswer("cuda-api-sum", _API_COLUMNS, rows, len(rows), (note,) if note else ())
-
-
-def _api_groups(session: Session, selection: Selection) -> pd.DataFrame:
-    calls = _api_calls(selection)
-    keys = [calls.c.name.label("name"), calls.c.version.label("version")]
-    return statistics.group_frame(session, calls, calls.c.duration, keys, [])
 
 
 def _api_calls(selection: Selection) -> sa.Subquery:
@@ -401,8 +390,10 @@ def _gpu_work(session: Session, selection: Selection, options: ReportOptions) ->
 
 def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
     """``cuda_api_gpu_sum``."""
+    calls = _api_calls(selection)
+    keys = [calls.c.name.label("name"), calls.c.version.label("version")]
     frame = _together(
-        CUDA_API=_api_groups(session, selection),
+        CUDA_API=statistics.group_frame(session, calls, calls.c.duration, keys, []),
         CUDA_KERNEL=_kernel_groups(session, selection, options),
         MEMORY_OPER=_groups(session, selection, _MEMORY_OPS, _MEMORY_OPS.c.operation),
     )

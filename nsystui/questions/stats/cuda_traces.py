@@ -123,12 +123,6 @@ def _megabytes(size: sa.ColumnElement[Any], label: str) -> sa.Label[Any]:
     return (size / MEGABYTE).label(label)
 
 
-def _throughput(table: sa.Table) -> sa.ColumnElement[Any]:
-    """Bytes per second as nsys has them: the inverse of the duration is a whole number. Missing without a duration."""
-    per_second = sa.literal(_NS_IN_A_SECOND).op("//")(sa.func.nullif(duration(table), 0))
-    return table.c.bytes * sa.cast(per_second, sa.Double)
-
-
 _GRID = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 
@@ -155,12 +149,14 @@ def _kernel_rows(selection: Selection, options: ReportOptions) -> sa.Select[Any]
 def _memory_rows(selection: Selection) -> sa.Select[Any]:
     columns = _MEMORY_OPS.c
     is_memset = columns.is_memset == 1
+    # Throughput as nsys has it: the inverse of the duration is a whole number. Missing without a duration.
+    per_second = sa.literal(_NS_IN_A_SECOND).op("//")(sa.func.nullif(duration(_MEMORY_OPS), 0))
     rows = sa.select(
         sa.literal(1).label("kind"),
         *_place(_MEMORY_OPS),
         *(_no_number(key) for key in (*_GRID, "registers", "static_memory", "dynamic_memory")),
         _megabytes(columns.bytes, "size"),
-        _megabytes(_throughput(_MEMORY_OPS), "throughput"),
+        _megabytes(columns.bytes * sa.cast(per_second, sa.Double), "throughput"),
         # nsys has the memory of a memset where a copy comes from.
         sa.case((is_memset, columns.target_memory), else_=columns.source_memory).label("source"),
         sa.case((is_memset, sa.null()), else_=columns.target_memory).label("target"),

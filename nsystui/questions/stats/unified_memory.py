@@ -61,7 +61,9 @@ def _totals(session: Session, selection: Selection, _: ReportOptions) -> TableAn
     notes = _notes(session)
     if not _is_complete(session):
         return TableAnswer("um-totals", _TOTAL_COLUMNS, [], 0, notes)
-    htod, dtoh = (_migrated(session, selection, kind) for kind in (_HOST_TO_DEVICE, _DEVICE_TO_HOST))
+    size, address, kind = sa.func.sum(_COPIES.c.bytes), _COPIES.c.virtual_address, _COPIES.c.copy_kind
+    htod = _one_row(session, _COPIES, selection, size, address, kind == _HOST_TO_DEVICE)
+    dtoh = _one_row(session, _COPIES, selection, size, address, kind == _DEVICE_TO_HOST)
     cpu = _one_row(session, _CPU, selection, sa.func.count(), _CPU.c.address)
     gpu = _one_row(session, _GPU, selection, sa.func.sum(_GPU.c.count), _GPU.c.address)
     lowest, highest = zip(*(part[1:] for part in (cpu, gpu, htod, dtoh)), strict=True)
@@ -74,13 +76,6 @@ def _totals(session: Session, selection: Selection, _: ReportOptions) -> TableAn
         None if None in highest else _hexadecimal(max(highest)),
     )
     return TableAnswer("um-totals", _TOTAL_COLUMNS, [row], 1, notes)
-
-
-def _migrated(session: Session, selection: Selection, kind: int) -> tuple[Any, Any, Any]:
-    columns = _COPIES.c
-    return _one_row(
-        session, _COPIES, selection, sa.func.sum(columns.bytes), columns.virtual_address, columns.copy_kind == kind
-    )
 
 
 def _one_row(

@@ -162,8 +162,10 @@ class OperationSequence:
 
     def steps(self, task: Task) -> list[TaskSteps]:
         """The steps by each kind of anchor that has any."""
+        ends = (lasts + 1 for _, lasts in _bursts(self._places(self.names.of(OPTIMIZER))))
+        by_optimizer = [one for edges in ends for one in self._all(edges, "optimizer kernels")]
         by = {
-            anchors.OPTIMIZER: self._best(list(self._optimizer())),
+            anchors.OPTIMIZER: self._best(by_optimizer),
             anchors.COLLECTIVES: self._best(list(self._collectives()), _LEAST_AGREEMENT),
             anchors.GRAPH: self._best(list(self._graphs())),
             anchors.KERNELS: self._any_operation(),
@@ -234,11 +236,6 @@ class OperationSequence:
         enough = [one for one in found if self._agreement(one) >= least]
         return max(enough, key=lambda one: (self._agreement(one), -len(one)), default=None)
 
-    def _optimizer(self) -> Iterator[_Repetition]:
-        """A step ends with the work of the optimizer."""
-        for _, lasts in _bursts(self._places(self.names.of(OPTIMIZER))):
-            yield from self._all(lasts + 1, "optimizer kernels")
-
     def _collectives(self) -> Iterator[_Repetition]:
         """A step begins with the first collective of a group, of one name or of any."""
         codes = self.names.of(NCCL, COMMUNICATION)
@@ -276,12 +273,9 @@ class OperationSequence:
             if len(agree) >= max(2, _LEAST_VOTES * len(self._regular)) and len(agree) > differ:
                 # A result that goes to the host ends a step.
                 firsts = [self._regular[code] for code in agree if not self.names.is_to_host[code]]
-                return max(firsts, key=self._wait, default=None)
+                waits = np.diff(self.launch)
+                return max(firsts, key=lambda one: float(np.median(waits[one.edges[1:-1] - 1])), default=None)
         return None
-
-    def _wait(self, steps: _Repetition) -> float:
-        inner = steps.edges[1:-1]
-        return float(np.median(self.launch[inner] - self.launch[inner - 1]))
 
     def _as_steps(self, task: Task, anchor: str, found: _Repetition) -> TaskSteps:
         agree, differ = self._votes(found)

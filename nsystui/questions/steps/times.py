@@ -274,7 +274,12 @@ def _steps(
     """The steps of the tasks of reports whose launches are few enough to be joined with their GPU work."""
     indices = {report.index for report in reports}
     candidates = _candidates(session, [task for task in tasks if task.report in indices], wanted)
-    _add_gpu_work(session, candidates)
+    by_task: dict[Task, list[_Candidate]] = {}
+    for one in candidates:
+        by_task.setdefault(one.task, []).append(one)
+    for task, batch in launched_work(session, {task.report for task in by_task}):
+        for one in by_task.get(task, ()):
+            one.add(**batch)
     return {task: one.steps() for task, one in _best(candidates, wanted is None)}
 
 
@@ -400,16 +405,6 @@ def _numbers(names: Sequence[str]) -> Times:
     if not columns.shape[1]:
         return np.zeros(len(names), np.int64)
     return columns[:, ascending[0] if ascending else 0]
-
-
-def _add_gpu_work(session: Session, candidates: Sequence[_Candidate]) -> None:
-    """Gives each candidate the GPU operations launched in it, and the GPU time of its task."""
-    by_task: dict[Task, list[_Candidate]] = {}
-    for one in candidates:
-        by_task.setdefault(one.task, []).append(one)
-    for task, batch in launched_work(session, {task.report for task in by_task}):
-        for one in by_task.get(task, ()):
-            one.add(**batch)
 
 
 def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Task, _Candidate]]:

@@ -195,9 +195,11 @@ class Neighbours:
 
     def find(self, lane: LaneIdentity, time: int, forward: bool) -> Row | None:
         """Find the first operation that starts after ``time``, or the last before it; ``None`` at the ends."""
-        found = self._at_hand(lane, time, forward)
-        if found is not None:
-            return found
+        if lane == self._lane and self._low - 1 <= time <= self._high:
+            for row in self._rows if forward else reversed(self._rows):
+                start = key_of(row).start
+                if start > time if forward else start < time:
+                    return row
         for low, high in self._spans(lane, time, forward):
             rows = self._run(lane, low, high, forward)
             if rows:
@@ -209,13 +211,6 @@ class Neighbours:
                 self._high = furthest + 1 if cut and forward else high
                 return rows[0]
         return None
-
-    def _at_hand(self, lane: LaneIdentity, time: int, forward: bool) -> Row | None:
-        if lane != self._lane or not self._low - 1 <= time <= self._high:
-            return None
-        if forward:
-            return next((row for row in self._rows if key_of(row).start > time), None)
-        return next((row for row in reversed(self._rows) if key_of(row).start < time), None)
 
     def _run(self, lane: LaneIdentity, low: int, high: int, forward: bool) -> Sequence[Row]:
         """The operations that start in ``[low, high)``, nearest first, not all of very many."""
@@ -252,22 +247,19 @@ def thread_spans(timeline: Timeline, lane: LaneIdentity, window: Window, count: 
     """
     own = timeline.events(lane)
     least = (window.end - window.start) / count
-    rows = _last_of_columns(own, window, count) if own.follow else _inside(own, window)
+    if own.follow:
+        # The last range that starts before the end of each column: whatever is as long as a column is among them, for
+        # no other range can start in the same column after it.
+        edges = window.start - (-np.arange(1, count + 1) * (window.end - window.start) // count)
+        rows = np.unique(np.searchsorted(own.start, edges, side="left") - 1)
+        rows = rows[rows >= 0]
+    else:
+        rows = _inside(own, window)
     rows = rows[(own.end[rows] - own.start[rows] >= least) & (own.end[rows] > window.start)]
     return [
         EventSpan(int(own.start[row]), int(own.end[row]), own.names[int(own.name[row])], own.category_of(row))
         for row in rows.tolist()
     ]
-
-
-def _last_of_columns(level: ThreadEvents, window: Window, count: int) -> NDArray[np.int64]:
-    """The last range that starts before the end of each column: whatever is as long as a column is among them.
-
-    Of ranges that follow one another, no other can start in the same column after it.
-    """
-    edges = window.start - (-np.arange(1, count + 1) * (window.end - window.start) // count)
-    rows = np.unique(np.searchsorted(level.start, edges, side="left") - 1)
-    return np.asarray(rows[rows >= 0], np.int64)
 
 
 def _inside(level: ThreadEvents, window: Window) -> NDArray[np.int64]:

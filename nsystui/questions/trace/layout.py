@@ -248,7 +248,12 @@ def _threads(session: Session, selection: Selection, contents: Contents) -> list
     names = thread_names(session)
     found = {
         ThreadTrack(
-            _task(report, process), thread, track_kind(EventKind(kind)), domain or "", names.get((report, thread), "")
+            Task(report, -1 if process is None else process),
+            thread,
+            # Marks stand among the NVTX ranges of their thread and domain.
+            EventKind.NVTX if EventKind(kind) is EventKind.MARK else EventKind(kind),
+            domain or "",
+            names.get((report, thread), ""),
         )
         for report, process, thread, kind, domain in session.rows(query)
     }
@@ -257,17 +262,8 @@ def _threads(session: Session, selection: Selection, contents: Contents) -> list
     )
 
 
-def track_kind(kind: EventKind) -> EventKind:
-    """Marks stand among the NVTX ranges of their thread and domain."""
-    return EventKind.NVTX if kind is EventKind.MARK else kind
-
-
 def thread_names(session: Session) -> dict[tuple[int, int], str]:
     """The name of each (report, thread) that has one."""
     columns = tables.threads.c
     query = sa.select(columns.report, columns.thread, columns.name).where(columns.name.is_not(None), columns.name != "")
     return {(report, thread): name for report, thread, name in session.rows(query)}
-
-
-def _task(report: int, process: int | None) -> Task:
-    return Task(report, -1 if process is None else process)

@@ -96,28 +96,20 @@ def _one_kind(
         conditions.append(source.condition)
     rows_of: sa.FromClause = source.table
     if kind is EventKind.SYNC and "thread" in fields:
-        waiting = _threads_of_calls()
+        # The thread of a synchronisation is not recorded, but its call is.
+        calls = tables.api_calls.c
+        call = (calls.report, calls.process, calls.correlation_id)
+        threads = sa.select(*call, sa.func.min(calls.thread).label("thread"))
+        waiting = threads.where(calls.correlation_id.is_not(None)).group_by(*call).subquery()
         known["thread"] = waiting.c.thread
         rows_of = source.table.outerjoin(waiting, is_launched_by(source.table, waiting))
     if kind is EventKind.NVTX and not {"bytes", "communicator"}.isdisjoint(fields):
-        calls, ranges = tables.nccl_calls, source.table
-        is_same = sa.and_(calls.c.report == ranges.c.report, calls.c.row == ranges.c.row)
-        rows_of = ranges.outerjoin(calls, is_same)
-    return sa.select(*[_field(known, field).label(field) for field in fields]).select_from(rows_of).where(*conditions)
-
-
-def _threads_of_calls() -> sa.Subquery:
-    """The thread of each API call: that of a synchronisation is not recorded, but its call is."""
-    calls = tables.api_calls.c
-    place = (calls.report, calls.process, calls.correlation_id)
-    query = sa.select(*place, sa.func.min(calls.thread).label("thread"))
-    return query.where(calls.correlation_id.is_not(None)).group_by(*place).subquery()
-
-
-def _field(known: Mapping[str, Expression], field: str) -> Expression:
-    if field in known:
-        return known[field]
-    return sa.cast(sa.null(), sa.Text if field in _TEXTS else sa.BigInteger)
+        payload, ranges = tables.nccl_calls, source.table
+        is_same = sa.and_(payload.c.report == ranges.c.report, payload.c.row == ranges.c.row)
+        rows_of = ranges.outerjoin(payload, is_same)
+    missing = {field: sa.cast(sa.null(), sa.Text if field in _TEXTS else sa.BigInteger) for field in fields}
+    columns = [(missing | known)[field].label(field) for field in fields]
+    return sa.select(*columns).select_from(rows_of).where(*conditions)
 
 
 def _expressions(kind: EventKind, table: sa.Table, names: Names, ends: Mapping[int, int]) -> dict[str, Expression]:
@@ -127,7 +119,9 @@ def _expressions(kind: EventKind, table: sa.Table, names: Names, ends: Mapping[i
     name: Expression = KIND_TABLES[kind].name
     if kind in (EventKind.KERNEL, EventKind.NCCL):
         name = name_of(table, names)
-        known |= {shape: _shape(table, shape) for shape in ("grid", "block")}
+        for shape in ("grid", "block"):
+            x, y, z = (sa.cast(columns[f"{shape}_{axis}"], sa.Text) for axis in "xyz")
+            known[shape] = x + "x" + y + "x" + z
     elif kind in (EventKind.NVTX, EventKind.MARK):
         name = columns.name
         known["domain"] = sa.func.coalesce(columns.domain, "")
@@ -148,11 +142,6 @@ def _expressions(kind: EventKind, table: sa.Table, names: Names, ends: Mapping[i
         known["bytes"] = tables.nccl_calls.c.message_size
         known["communicator"] = tables.nccl_calls.c.communicator
     return known
-
-
-def _shape(table: sa.Table, shape: str) -> Expression:
-    x, y, z = (sa.cast(table.c[f"{shape}_{axis}"], sa.Text) for axis in "xyz")
-    return x + "x" + y + "x" + z
 
 
 def _end(table: sa.Table, start: Expression, ends: Mapping[int, int]) -> Expression:

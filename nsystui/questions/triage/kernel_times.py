@@ -117,7 +117,9 @@ def _of_top(case: Case, bounds: Mapping[int, tuple[int, int]]) -> list[tuple[Any
     """The rows of `_grouped` of the kernels with most time."""
     rows = case.job.session.rows(_grouped(case, bounds).limit(_MOST_GROUPS))
     if len(rows) == _MOST_GROUPS:  # grids that are never the same: only now it pays to look for the largest first
-        rows = case.job.session.rows(_grouped(case, bounds, _top(case)))
+        keys, time = shape_columns(), sa.func.sum(duration(tables.kernels))
+        largest = sa.select(*keys).where(*conditions(case)).group_by(*keys).order_by(time.desc(), *keys)
+        rows = case.job.session.rows(_grouped(case, bounds, largest.limit(MOST_KERNELS).cte("top")))
     place, shape = len(_PLACE), len(_PLACE) + 1 + len(_SIZES)
     sums: Counter[tuple[Any, ...]] = Counter()
     for row in rows:
@@ -187,14 +189,6 @@ def conditions(case: Case) -> list[Condition]:
     """The selected kernels that do not communicate."""
     kernels = tables.kernels
     return [*where(kernels, case.chosen), sa.not_(communicates(case.communicating)), kernels.c.end.is_not(None)]
-
-
-def _top(case: Case) -> sa.CTE:
-    """The keys of the kernels with most time."""
-    keys = shape_columns()
-    time = sa.func.sum(duration(tables.kernels))
-    query = sa.select(*keys).where(*conditions(case)).group_by(*keys).order_by(time.desc(), *keys).limit(MOST_KERNELS)
-    return query.cte("top")
 
 
 _NORMAL = 0.6745

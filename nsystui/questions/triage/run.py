@@ -298,15 +298,12 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
         if not round(min(share, most)):
             continue
         standing = Standing.MEASURED if is_measured else Standing.BOUNDED
-        others = sorted(two.id for two in costly if two.id != one.id and _may_share(one, two))
+        # Two gains may be the same time: by the parts of the budget, and by when they cost time.
+        alike = [two for two in costly if two.id != one.id and not {*own}.isdisjoint(kind_of(two.id).parts)]
+        others = sorted(two.id for two in alike if one.shared_with(two) != 0)
         whole, standing = round(sum(parts.values())), Standing.INFERRED if own == BY_COMPUTE else standing
         gains[one.id] = Gain(round(min(share, most)), whole, standing, tuple(others), is_step)
     return [replace(one, gain=gains.get(one.id)) for one in findings]
-
-
-def _may_share(one: Finding, other: Finding) -> bool:
-    """Whether two gains may be the same time: by when they cost time, or by the parts of the budget."""
-    return bool({*kind_of(one.id).parts} & {*kind_of(other.id).parts}) and one.shared_with(other) != 0
 
 
 def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[float, float]:

@@ -273,13 +273,7 @@ class _Translator:
 
     # -- work of the CPU --------------------------------------------------------------------------------------------
 
-    def runtime_call(self, span: _Span) -> None:
-        self._call(span, _RUNTIME_CALL)
-
-    def driver_call(self, span: _Span) -> None:
-        self._call(span, _DRIVER_CALL)
-
-    def _call(self, span: _Span, kind: int) -> None:
+    def api_call(self, span: _Span, kind: int) -> None:
         thread = self._thread(span.event)
         values = (thread, kind, span.number("correlation"), self.export.intern(span.name), 0)
         self.export.add("CUPTI_ACTIVITY_KIND_RUNTIME", span.start, span.end, *values)
@@ -366,8 +360,8 @@ _WRITERS: Mapping[str, _Write] = {
     "gpu_memcpy": _Translator.copy,
     "gpu_memset": _Translator.memset,
     "cuda_sync": _Translator.synchronisation,
-    "cuda_runtime": _Translator.runtime_call,
-    "cuda_driver": _Translator.driver_call,
+    "cuda_runtime": lambda translator, span: translator.api_call(span, _RUNTIME_CALL),
+    "cuda_driver": lambda translator, span: translator.api_call(span, _DRIVER_CALL),
     "user_annotation": _Translator.annotation,
     "cpu_op": _Translator.operator,
     "python_function": _Translator.python_function,
