@@ -150,14 +150,14 @@ def memory(root: Path = _ROOT) -> int | None:
 
     ``None`` where neither can be read.
     """
-    return min([*_available(root), *_memory_limits(root), *_address_space()], default=None)
-
-
-def _address_space() -> Iterator[int]:
-    """The addresses that the program itself leaves of those it may use."""
+    found = [*_available(root)]
+    # Above ``memory.high`` a process is slowed down to a crawl: as good as a limit.
+    names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+    found += [number for group in _groups(root, "memory") for name in names for number in _numbers(group / name)]
     space = address_limit()
     if space is not None:
-        yield max(space - OWN_ADDRESSES, 0)
+        found.append(max(space - OWN_ADDRESSES, 0))
+    return min(found, default=None)
 
 
 def _available(root: Path) -> Iterator[int]:
@@ -165,13 +165,6 @@ def _available(root: Path) -> Iterator[int]:
         words = line.split()
         if words[:1] == ["MemAvailable:"] and len(words) > 1 and words[1].isdecimal():
             yield int(words[1]) * 1024
-
-
-def _memory_limits(root: Path) -> Iterator[int]:
-    for group in _groups(root, "memory"):
-        # Above ``memory.high`` a process is slowed down to a crawl: as good as a limit.
-        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
-            yield from _numbers(group / name)
 
 
 def _quotas(root: Path) -> Iterator[int]:

@@ -145,7 +145,7 @@ def write_records(
     return written + body.samples
 
 
-Pairs = tuple[tuple[int, int], ...]
+Pairs = list[tuple[int, int]]
 """The types of a record with their values, that of the event first."""
 
 _PLACES = {field: place for place, field in enumerate(TIMED_FIELDS)}
@@ -229,7 +229,13 @@ class _Body:
             self._busy_until[prefix] = end  # states of a row may not overlap: the outer call counts
             yield f"1:{prefix}:{start}:{end}:{state}\n"
         number, value = self._types.events[kind, group or "", domain or "", loose or 0, name]
-        pairs = ((number, value), *self._details_of(number, row))
+        pairs = [(number, value)]
+        for index, detail, first in self._details.get(number, ()):
+            cell = row[index]
+            if isinstance(cell, str):
+                cell = self._types.values[detail][cell]
+            if cell is not None and cell >= 0:
+                pairs.append((detail, cell + first))
         yield _record(prefix, start, pairs)
         if kind != _MARK:
             self._open.setdefault((prefix, number), []).append(pairs)
@@ -241,15 +247,6 @@ class _Body:
             other_prefix = self._prefixes[task, (to_device, to_stream, lane)]
             at, tag = to - self._origin, COPIES if to_kind == _MEMORY else LAUNCHES
             yield f"3:{prefix}:{start}:{start}:{other_prefix}:{at}:{at}:{to_size}:{tag}\n"
-
-    def _details_of(self, number: int, row: tuple[Any, ...]) -> Iterator[tuple[int, int]]:
-        """The further types of the record of an event, of those fields that it has."""
-        for place, detail, first in self._details.get(number, ()):
-            value = row[place]
-            if isinstance(value, str):
-                value = self._types.values[detail][value]
-            if value is not None and value >= 0:
-                yield detail, value + first
 
 
 def _record(prefix: str, time: int, pairs: Iterable[tuple[int, int]]) -> str:
