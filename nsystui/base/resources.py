@@ -134,7 +134,13 @@ def cpus(root: Path = _ROOT) -> int:
     A quota of one and a half CPUs is one.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(min([allowed, *_quotas(root)]), 1)
+    for group in _groups(root, "cpu"):
+        both = _numbers(group / "cpu.max")
+        if len(both) != 2:
+            both = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]
+        if len(both) == 2 and both[1]:
+            allowed = min(allowed, both[0] // both[1])
+    return max(allowed, 1)
 
 
 def usual_threads() -> int:
@@ -165,15 +171,6 @@ def _available(root: Path) -> Iterator[int]:
         words = line.split()
         if words[:1] == ["MemAvailable:"] and len(words) > 1 and words[1].isdecimal():
             yield int(words[1]) * 1024
-
-
-def _quotas(root: Path) -> Iterator[int]:
-    for group in _groups(root, "cpu"):
-        both = _numbers(group / "cpu.max")
-        if len(both) != 2:
-            both = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]
-        if len(both) == 2 and both[1]:
-            yield both[0] // both[1]
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

@@ -36,7 +36,10 @@ def write_chrome_trace(trace: Trace, stream: ByteSink, progress: Progress = lamb
     trace: a batch of rows at a time is read, written and forgotten.
     """
     writer = _Writer(trace)
-    stream.write(_head(trace, writer.shift))
+    facts = {"producer": f"nsystui {__version__}", "clock": trace.clock or "clock: the report's own"}
+    if writer.shift:
+        facts["shift"] = f"{writer.shift} ns are added to job time: no event of a trace may lie before 0"
+    stream.write(f'{{"displayTimeUnit":"ns","otherData":{to_json(facts)},"traceEvents":[\n'.encode())
     stream.write(",\n".join(writer.metadata()).encode())
     rows = 0
     for count, lines in writer.batches():
@@ -46,13 +49,6 @@ def write_chrome_trace(trace: Trace, stream: ByteSink, progress: Progress = lamb
         progress(rows)
     stream.write(b"\n]}\n")
     return rows
-
-
-def _head(trace: Trace, shift: int) -> bytes:
-    facts = {"producer": f"nsystui {__version__}", "clock": trace.clock or "clock: the report's own"}
-    if shift:
-        facts["shift"] = f"{shift} ns are added to job time: no event of a trace may lie before 0"
-    return f'{{"displayTimeUnit":"ns","otherData":{to_json(facts)},"traceEvents":[\n'.encode()
 
 
 def microseconds(time: int) -> str:

@@ -182,14 +182,10 @@ def _section(section: Section) -> Iterator[str]:
     if section.method and (section.tables or section.drawings):
         yield "<details><summary>How these numbers are counted</summary>"
         for name, text in section.method:
-            yield f'<p class="note"><code>{_text(name)}</code></p><div class="method">{_lines(text)}</div>'
+            lines = "\n".join(map(_text, text.splitlines()))
+            yield f'<p class="note"><code>{_text(name)}</code></p><div class="method">{lines}</div>'
         yield "</details>"
     yield "</section>"
-
-
-def _lines(text: str) -> str:
-    """A text of ours, whose line breaks stay."""
-    return "\n".join(map(_text, text.splitlines()))
 
 
 def _notes(lines: Iterable[str]) -> Iterator[str]:

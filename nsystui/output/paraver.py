@@ -97,16 +97,14 @@ class ParaverRows:
         starts = [report.metadata.session_start_utc for report in trace.session.reports]
         began = min((start for start in starts if start), default=0)
         date = datetime.fromtimestamp(began // _SECOND, UTC).strftime("%d/%m/%Y at %H:%M")
-        cpus = ",".join(str(sum(self._size(one.task) for one in self._on(host))) for host in self.hosts)
+        sizes = [sum(self._size(one.task) for one in self.processes if one.host == host) for host in self.hosts]
+        cpus = ",".join(map(str, sizes))
         tasks = ",".join(f"{self._size(one.task)}:{self.hosts.index(one.host) + 1}" for one in self.processes)
         duration = max(trace.span.end - trace.span.start, 1)
         return f"#Paraver ({date}):{duration}_ns:{len(self.hosts)}({cpus}):1:{len(self.processes)}({tasks})\n"
 
     def _size(self, task: Task) -> int:
         return len(self.of_task[task])
-
-    def _on(self, host: str) -> list[Any]:
-        return [process for process in self.processes if process.host == host]
 
     def row_file(self) -> str:
         """The ``.row``: every level with its size and a name for each."""
@@ -145,7 +143,7 @@ def write_records(
     return written + body.samples
 
 
-Pairs = list[tuple[int, int]]
+Pairs = tuple[tuple[int, int], ...]
 """The types of a record with their values, that of the event first."""
 
 _PLACES = {field: place for place, field in enumerate(TIMED_FIELDS)}
@@ -229,13 +227,7 @@ class _Body:
             self._busy_until[prefix] = end  # states of a row may not overlap: the outer call counts
             yield f"1:{prefix}:{start}:{end}:{state}\n"
         number, value = self._types.events[kind, group or "", domain or "", loose or 0, name]
-        pairs = [(number, value)]
-        for index, detail, first in self._details.get(number, ()):
-            cell = row[index]
-            if isinstance(cell, str):
-                cell = self._types.values[detail][cell]
-            if cell is not None and cell >= 0:
-                pairs.append((detail, cell + first))
+        pairs = ((number, value), *self._details_of(number, row))
         yield _record(prefix, start, pairs)
         if kind != _MARK:
             self._open.setdefault((prefix, number), []).append(pairs)
@@ -247,6 +239,15 @@ class _Body:
             other_prefix = self._prefixes[task, (to_device, to_stream, lane)]
             at, tag = to - self._origin, COPIES if to_kind == _MEMORY else LAUNCHES
             yield f"3:{prefix}:{start}:{start}:{other_prefix}:{at}:{at}:{to_size}:{tag}\n"
+
+    def _details_of(self, number: int, row: tuple[Any, ...]) -> Iterator[tuple[int, int]]:
+        """The further types of the record of an event, of those fields that it has."""
+        for place, detail, first in self._details.get(number, ()):
+            value = row[place]
+            if isinstance(value, str):
+                value = self._types.values[detail][value]
+            if value is not None and value >= 0:
+                yield detail, value + first
 
 
 def _record(prefix: str, time: int, pairs: Iterable[tuple[int, int]]) -> str:
@@ -293,10 +294,11 @@ def view_texts(types: EventTypes) -> dict[str, str]:
         timeline: Window = ("Timeline by state", "State As Is", ())
         found["states"] = _file([timeline])
         found["useful"] = _file([timeline], [("Useful time: time in each state", "Time", max(STATES) + 1)])
-        found["durations"] = _file(
-            [_duration(state) for state in states],
-            [(f"Durations: {STATES[state][0]}", "# Bursts", None) for state in states],
-        )
+        windows: list[Window] = []
+        for state in states:
+            semantic = f"window_semantic_module thread State Record Dur. {{ 1, {{ 1 {state}.000000000000 }} }}"
+            windows.append((f"Duration: {STATES[state][0]}", "State Record Dur.", (semantic,)))
+        found["durations"] = _file(windows, [(f"Durations: {STATES[state][0]}", "# Bursts", None) for state in states])
     return found
 
 
@@ -305,16 +307,6 @@ def _value(label: str, number: int) -> Window:
     name = safe_text(label).replace('"', "'") or "(no name)"
     lines = (f"window_filter_module evt_type 1 {number}", f'window_filter_module evt_type_label 1 "{name}"')
     return name, "Last Evt Val", lines
-
-
-def _duration(state: int) -> Window:
-    """How long each record of a state lasts."""
-    function = "State Record Dur."
-    return (
-        f"Duration: {STATES[state][0]}",
-        function,
-        (f"window_semantic_module thread {function} {{ 1, {{ 1 {state}.000000000000 }} }}",),
-    )
 
 
 def _file(windows: Sequence[Window], histograms: Sequence[tuple[str, str, int | None]] = ()) -> str:

@@ -331,7 +331,9 @@ class DiffScreen(FilteredTableScreen):
         sides, table, names = self.sides, self._current, self._options().names
         assert sides is not None
         side = sides[number]
-        chosen = replace(side.selection, name=_exactly(name))
+        # This name and no other; a numbered name has any number at its ``*``.
+        pattern = re.escape(name).replace(r"\*", "(?:[0-9]+|0[xX][0-9a-fA-F]+|[*])")
+        chosen = replace(side.selection, name=NameFilter(f"re:^{pattern}$", name))
         if self._own_app is not None:
             await self._own_app.open_side(side, "AB"[number])
         await show_view(self.explorer, _VIEWS[table], chosen, names=names.value)
@@ -361,12 +363,6 @@ def _side_of(text: str) -> int:
     return "AB".index(word)
 
 
-def _exactly(name: str) -> NameFilter:
-    """The filter for this name and no other; a numbered name has any number at its ``*``."""
-    pattern = re.escape(name).replace(r"\*", "(?:[0-9]+|0[xX][0-9a-fA-F]+|[*])")
-    return NameFilter(f"re:^{pattern}$", name)
-
-
 # -- from a line that a user typed ------------------------------------------------------------------------------------
 
 Groups = tuple[frozenset[int], frozenset[int]]
@@ -374,7 +370,8 @@ Groups = tuple[frozenset[int], frozenset[int]]
 
 def comparison_with(job: OpenJob, selection: Selection, opened: JobSource, text: str) -> DiffScreen:
     """The comparison with the job, or of the ranks, that ``text`` names; raises NsystuiError."""
-    if _names_ranks(text):
+    # Numbers only, as ``0-3 -- 4-7``, name ranks, unless a file has that name.
+    if re.fullmatch(r"[\d\s,-]+", text) and not os.path.lexists(text.strip()):
         return comparison_of_ranks(job, selection, *groups_of(job, text))
     return OtherJobScreen(job, opened, files_of_other(text))
 
@@ -390,11 +387,6 @@ def comparison_of_ranks(
 
 def _label(ranks: Collection[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
-
-
-def _names_ranks(text: str) -> bool:
-    """Whether a text has numbers only, as ``0-3 -- 4-7``, and no file has that name."""
-    return bool(re.fullmatch(r"[\d\s,-]+", text)) and not os.path.lexists(text.strip())
 
 
 def groups_of(job: OpenJob, text: str) -> Groups:

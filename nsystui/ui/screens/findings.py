@@ -151,7 +151,7 @@ class FindingsTable(WindowTable):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id, elastic="sentence", row_style=_category)
-        self.cell_styles = _severity
+        self.cell_styles = lambda values: {"severity": _category(values)}
         self.found: Triage | None = None
         self.status = ""
         """The line in place of the table until there are findings."""
@@ -238,13 +238,6 @@ def _category(values: Record) -> str:
 _SEVERITIES = {"E": "error", "W": "warning"}
 
 
-def _severity(values: Record) -> dict[str, str]:
-    return {"severity": _category(values)}
-
-
-_NO_EVIDENCE = TableAnswer("finding", (), ())
-
-
 class FindingScreen(TableScreen):
     """A finding of a triage by its number; ``[`` and ``]`` go through all. Its table is the evidence."""
 
@@ -278,24 +271,21 @@ class FindingScreen(TableScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         """Give the evidence, which the triage has already."""
-        return self.finding.evidence or _NO_EVIDENCE
+        return self.finding.evidence or TableAnswer("finding", (), ())
 
     def show(self, result: object, same_place: bool) -> None:
         """Show the finding, with the cursor on the row it is about."""
         self._show_words()
         super().show(result, same_place)
         self.table.styles.max_height = self.table.row_count + 1
-        if not same_place:
-            self.table.move_to(self._row_of_finding())
-
-    def _row_of_finding(self) -> int:
-        """The row that begins when the finding does, of those that have a start."""
+        if same_place:
+            return
         window, evidence = self.finding.window, self.finding.evidence
-        if window is None or evidence is None:
-            return 0
-        starts = [record(evidence.columns, row).get("start") for row in evidence.page(0, len(evidence))]
-        away = {row: abs(start - window.start) for row, start in enumerate(starts) if isinstance(start, int)}
-        return min(away, key=away.__getitem__, default=0)
+        away = {}
+        if window is not None and evidence is not None:
+            starts = [record(evidence.columns, row).get("start") for row in evidence.page(0, len(evidence))]
+            away = {row: abs(start - window.start) for row, start in enumerate(starts) if isinstance(start, int)}
+        self.table.move_to(min(away, key=away.__getitem__, default=0))
 
     def row_window(self) -> Window | None:
         """The time of a row of evidence, by whichever column has its length."""

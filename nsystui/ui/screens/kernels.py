@@ -299,7 +299,13 @@ class KernelsScreen(ViewsScreen):
             self._select_stream()
             return
         if self.options["by"] in _OF_NAMES and self.answered.question.row == "kernel":
-            self._open_kind()
+            word = self.values().get(self.options["by"])
+            if not isinstance(word, str):
+                self.say("the names of these kernels do not show a precision: b returns to all names")
+                return
+            self.explorer.remember()
+            self.options |= {"by": "", "only": word}
+            self.job_changed()
             return
         name = self.values().get("name")
         if not isinstance(name, str):
@@ -323,16 +329,6 @@ class KernelsScreen(ViewsScreen):
     def take_view(self, name: str, **options: str) -> None:
         """Show a view with all its rows."""
         super().take_view(name, **{"only": "", **options})
-
-    def _open_kind(self) -> None:
-        """The kernels of the family or precision under the cursor, by name."""
-        word = self.values().get(self.options["by"])
-        if not isinstance(word, str):
-            self.say("the names of these kernels do not show a precision: b returns to all names")
-            return
-        self.explorer.remember()
-        self.options |= {"by": "", "only": word}
-        self.job_changed()
 
     def action_ncu(self) -> None:
         """Show the ``ncu`` commands for all launches of the name."""
