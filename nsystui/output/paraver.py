@@ -147,8 +147,6 @@ Pairs = tuple[tuple[int, int], ...]
 """The types of a record with their values, that of the event first."""
 
 _PLACES = {field: place for place, field in enumerate(TIMED_FIELDS)}
-_FROM_ONE = frozenset({"event_kind"})
-"""Fields that count from 0: in Paraver 0 is nothing."""
 
 
 class _Body:
@@ -166,8 +164,8 @@ class _Body:
         self.samples = 0
         self._samples = self._sampled(trace, rows)
         self._sample = next(self._samples, None)
-        self._details = {
-            number: [(_PLACES[field], detail, int(field in _FROM_ONE)) for field, detail in details.items()]
+        self._details = {  # ``event_kind`` counts from 0, which is nothing in Paraver
+            number: [(_PLACES[field], detail, int(field == "event_kind")) for field, detail in details.items()]
             for number, details in DETAILS.items()
         }
 

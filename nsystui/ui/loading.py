@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from nsystui.base.answer import TableAnswer, Unit
+from nsystui.base.answer import Answer, TableAnswer, Unit
 from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.base.units import format_value
 from nsystui.questions.job.opening import Export, JobSource, Listener, Opener
@@ -53,9 +53,9 @@ class ExportOpened(Message):
 
 @dataclass
 class SampleTaken(Message):
-    """A first kernel table from a sample of rows (an ``Answer``), until exact numbers are there."""
+    """A first kernel table from a sample of rows, until exact numbers are there."""
 
-    answer: Any
+    answer: Answer
 
 
 @dataclass

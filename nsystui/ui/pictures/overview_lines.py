@@ -110,9 +110,6 @@ _PARTS = (
 )
 """Of each part of the GPU time its field, its name, its category, and its glyph: the colour alone says nothing."""
 
-_SWATCH = "■"
-"""In place of a full block in the legend, which would melt into the bar above it."""
-
 
 def time_lines(
     picture: OverviewPicture, idle: IdlePicture | None, found: Triage | None, width: int, rows: int, coloured: bool
@@ -167,7 +164,7 @@ def _part_words(spent: Breakdown, with_hidden: bool) -> list[Part]:
         if time or (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
             hidden = whole.get(field, time) - time
             rest = f" (hidden {_percent(spent.percent(hidden))})" if hidden else ""
-            swatch = glyph.replace("█", _SWATCH)
+            swatch = glyph.replace("█", "■")  # a full block would melt into the bar above the legend
             parts.append((f"{swatch} {name} {_percent(spent.percent(time))}{rest}", category))
     return parts
 

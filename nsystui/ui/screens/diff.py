@@ -55,9 +55,6 @@ _VIEWS = {
     "calltree": "call tree",
 }
 """The view that shows the names of a table."""
-_OF_SAMPLES = ("functions", "calltree")
-_AS_THEY_COME = (_SUMMARY, "steps", "calltree")
-"""The tables whose rows have an order of their own."""
 
 
 class DiffScreen(FilteredTableScreen):
@@ -198,7 +195,7 @@ class DiffScreen(FilteredTableScreen):
 
     def natural_order(self) -> tuple[str | None, bool]:
         """The largest difference first, unless rows have an order of their own."""
-        return (None, True) if self._current in _AS_THEY_COME else ("difference", True)
+        return (None, True) if self._current in (_SUMMARY, "steps", "calltree") else ("difference", True)
 
     def empty_text(self, answer: Answer) -> str:
         """Say that neither side has any of this."""
@@ -309,7 +306,7 @@ class DiffScreen(FilteredTableScreen):
             self._open_name(values)
 
     def _open_name(self, values: dict[str, Value]) -> None:
-        key = "collective" if self._current == "nccl" else "full_name" if self._current in _OF_SAMPLES else "name"
+        key = {"nccl": "collective", "functions": "full_name", "calltree": "full_name"}.get(self._current, "name")
         name, shown = values.get(key), values.get("name")
         if self._current not in _VIEWS or not isinstance(name, str):
             self.say("this row has no screen of its own")

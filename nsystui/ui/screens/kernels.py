@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from nsystui.ui.screens import TabView
 
 
-_PANEL_WIDTH = 42
 _KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, "mpi": EventKind.MPI}
 
 
@@ -44,7 +43,7 @@ def distribution_lines(shape: Distribution) -> list[str]:
         return []
     labels = [format_value(Unit.DURATION, low) for low in shape.edges[:-1]]
     figures = (("min", shape.minimum), ("median", shape.median), ("p95", shape.p95), ("max", shape.maximum))
-    lines = ["duration", *histogram_lines(labels, list(shape.counts), _PANEL_WIDTH), ""]
+    lines = ["duration", *histogram_lines(labels, list(shape.counts), 42), ""]
     return lines + [f"{word:7} {format_value(Unit.DURATION, value)}" for word, value in figures]
 
 
@@ -190,9 +189,6 @@ _GROUPS = {
 _OF_NAMES = ("family", "precision", "graph")
 """Those whose rows are all kernels of a kind: Enter shows their names."""
 
-_BARS = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
-"""The category of the bars in the table of each kind of work."""
-
 
 class KernelsScreen(ViewsScreen):
     """Summaries by name."""
@@ -238,7 +234,8 @@ class KernelsScreen(ViewsScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the summary with bars in the colour of its work."""
-        self.table.bar_category = _BARS.get(self.view.question.row)
+        bars = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
+        self.table.bar_category = bars.get(self.view.question.row)
         super().show(result, same_place)
 
     def shown_names(self) -> Mapping[str, str]:

@@ -116,9 +116,6 @@ class RangeWorkScreen(EventRowsScreen):
         return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(str(values["kind"]))
 
 
-_BY_WORDS = {TreeGrouping.THREAD: "rank and thread", TreeGrouping.RANK: "rank", TreeGrouping.ALL: "all ranks together"}
-
-
 def _row(node: Node) -> Row:
     single = node.kind is NodeKind.RANGE
     return (
@@ -132,9 +129,6 @@ def _row(node: Node) -> Row:
         node.gpu_median,
         node.gpu_ops,
     )
-
-
-LAYOUT = OutlineLayout("nvtx", OUTLINE_COLUMNS, _row, ORDERS)
 
 
 class NvtxOutline(Outline[Node]):
@@ -236,7 +230,8 @@ class NvtxScreen(OutlineScreen[Node]):
         self.nvtx_tree = tree
         opened = self.opened_in(tree) or _first_opened(tree, order)
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
-        outline = NvtxOutline(tree, LAYOUT, order, tree.ranges.notes, opened)
+        layout = OutlineLayout("nvtx", OUTLINE_COLUMNS, _row, ORDERS)
+        outline = NvtxOutline(tree, layout, order, tree.ranges.notes, opened)
         self.show_outline(outline)
         self.chart.display &= len(outline) > 0
         if self._target is not None:
@@ -346,8 +341,9 @@ class NvtxScreen(OutlineScreen[Node]):
 
     def choices(self) -> tuple[Choice, ...]:
         """Offer what the outermost rows are."""
-        words = {kind: _BY_WORDS[kind] for kind in TreeGrouping}
-        return (*super().choices(), Choice.among("by", words, self.by, lambda by: self.ask_with(by=by)))
+        words = ("rank and thread", "rank", "all ranks together")
+        by = dict(zip(TreeGrouping, words, strict=True))
+        return (*super().choices(), Choice.among("by", by, self.by, lambda by: self.ask_with(by=by)))
 
     def action_fold(self) -> None:
         """Fold steps only, no numbered names, or all of them."""

@@ -112,9 +112,6 @@ class PartLines(CategoryWidget):
         return self.words_style(style) if is_words else self.fill_style(style)
 
 
-_MOST_LINES = 4
-
-
 class NoteLines(Widget):
     """As many lines as the notes need, at most four unless a screen allows more; none where there is nothing to say."""
 
@@ -127,7 +124,7 @@ class NoteLines(Widget):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self._notes: tuple[str, ...] = ()
-        self._most = _MOST_LINES
+        self._most = 4
 
     def allow(self, lines: int) -> None:
         """How many lines there may be at most."""

@@ -58,11 +58,6 @@ class ThrottledScreen(Screen[Result]):
     # What the focused widget was sent before it lost the focus it still handles. A key pressed twice would lay two
     # screens over each other, or take away the one below; a mode changed beneath the palette would leave it there.
 
-    @property
-    def is_covered(self) -> bool:
-        """Whether another screen lies over this one, which keys are for."""
-        return self in self.app.screen_stack[:-1]
-
     def lay_over(self, screen: Screen[Other], then: Callable[[Other | None], None] | None = None) -> None:
         """Opens a screen over this one, if this is the one that is shown; ``then`` hears what it is dismissed with."""
         if self.is_active:
