@@ -277,18 +277,15 @@ class KernelsScreen(ViewsScreen):
             return views
         return (
             *views,
-            Choice("by", tuple(_GROUPS.values()), list(_GROUPS).index(self.options["by"]), self._group_by),
+            Choice.among("by", _GROUPS, self.options["by"], self._group_by),
             names_choice(Names(self.options["names"]), self._show_names),
         )
 
-    def _group_by(self, place: int) -> None:
-        by = list(_GROUPS)[place]
-        self.options |= {"by": by} | ({"only": ""} if by in _OF_NAMES else {})
-        self.job_changed()
+    def _group_by(self, by: str) -> None:
+        self.ask_with(options={**self.options, "by": by, **({"only": ""} if by in _OF_NAMES else {})})
 
     def _show_names(self, names: Names) -> None:
-        self.options["names"] = names.value
-        self.job_changed()
+        self.ask_with(options={**self.options, "names": names.value})
 
     def open_row(self) -> None:
         """Open the launches or calls of a name, the names of a kind of kernels, or select a stream for all screens."""

@@ -287,5 +287,4 @@ def _part_cells(values: Record) -> Mapping[str, str]:
     return {part: colour for part, colour in _COLOURS.items() if values.get(part)} | slow
 
 
-def _duration(value: Value) -> str:
-    return format_value(Unit.DURATION, value)
+_duration = partial(format_value, Unit.DURATION)
