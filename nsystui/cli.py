@@ -29,8 +29,6 @@ FAILED = 70
 # Slurm sends SIGTERM some seconds before it kills.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_PRINTING = ("--print-completion", "--print-man")
-
 _COMMANDS_MEANT = {"summary": "overview", "compare": "diff", "findings": "triage", "analyze": "triage"}
 """The commands that other words stand for elsewhere."""
 _OPTIONS_MEANT = {
@@ -156,7 +154,7 @@ def _run(words: list[str]) -> int:
     if words[0] in ("-V", "--version"):
         _print(f"nsystui {__version__}\n")
         return 0
-    if words[0].partition("=")[0] in _PRINTING:
+    if words[0].partition("=")[0] in ("--print-completion", "--print-man"):
         return _print_from_parsers(words)
     # What follows an option is its value, whatever it is called.
     values = (two for one, two in pairwise(words) if not one.startswith("-"))

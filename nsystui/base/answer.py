@@ -261,8 +261,10 @@ class TableAnswer:
         return cls(name, columns, ArrayRows(arrays, tuple(column.key for column in columns)), total, notes)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rows, FrameRows | ArrayRows):
-            object.__setattr__(self, "rows", _plain_rows(self.rows))
+        if isinstance(self.rows, FrameRows | ArrayRows):
+            return
+        if not {type(cell) for row in self.rows for cell in row} <= _PLAIN_KINDS:
+            object.__setattr__(self, "rows", [tuple(_plain(row)) for row in self.rows])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -317,19 +319,12 @@ class TableAnswer:
         if isinstance(self.rows, ArrayRows):
             return pd.DataFrame({**self.rows.arrays})
         cells = list(zip(*self.rows, strict=True)) if self.rows else [()] * len(self.columns)
-        return pd.DataFrame(
-            {
-                column.key: pd.Series(list(values), dtype=_dtype(column))
-                for column, values in zip(self.columns, cells, strict=True)
-            }
-        )
-
-
-def _dtype(column: Column) -> Any:
-    """Text as objects, what is written with decimals as floats (NaN is missing), other numbers as ``Int64``."""
-    if column.unit is Unit.TEXT:
-        return "object"
-    return "float64" if column.decimals is not None else "Int64"
+        series = {}
+        for column, values in zip(self.columns, cells, strict=True):
+            # A missing value is NaN among floats, which are written with decimals, and NA in ``Int64``.
+            dtype = "object" if column.unit is Unit.TEXT else "Int64" if column.decimals is None else "float64"
+            series[column.key] = pd.Series(list(values), dtype=dtype)
+        return pd.DataFrame(series)
 
 
 class _MadeRows(Sequence[Row]):
@@ -400,13 +395,6 @@ class FrameRows(_MadeRows):
     def taken(self, order: Sequence[int]) -> FrameRows:
         """The rows at these places, in this order."""
         return replace(self, frame=self.frame.iloc[list(order)].reset_index(drop=True))
-
-
-def _plain_rows(rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows themselves where they hold nothing but Python's own values, else with these."""
-    if {type(cell) for row in rows for cell in row} <= _PLAIN_KINDS:
-        return rows
-    return [tuple(_plain(row)) for row in rows]
 
 
 _PLAIN_KINDS = {int, str, type(None)}

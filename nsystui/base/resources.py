@@ -134,7 +134,13 @@ def cpus(root: Path = _ROOT) -> int:
     A quota of one and a half CPUs is one.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(min([allowed, *_quotas(root)]), 1)
+    for group in _groups(root, "cpu"):
+        both = _numbers(group / "cpu.max")
+        if len(both) != 2:
+            both = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]
+        if len(both) == 2 and both[1]:
+            allowed = min(allowed, both[0] // both[1])
+    return max(allowed, 1)
 
 
 def usual_threads() -> int:
@@ -150,14 +156,14 @@ def memory(root: Path = _ROOT) -> int | None:
 
     ``None`` where neither can be read.
     """
-    return min([*_available(root), *_memory_limits(root), *_address_space()], default=None)
-
-
-def _address_space() -> Iterator[int]:
-    """The addresses that the program itself leaves of those it may use."""
+    found = [*_available(root)]
+    # Above ``memory.high`` a process is slowed down to a crawl: as good as a limit.
+    names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+    found += [number for group in _groups(root, "memory") for name in names for number in _numbers(group / name)]
     space = address_limit()
     if space is not None:
-        yield max(space - OWN_ADDRESSES, 0)
+        found.append(max(space - OWN_ADDRESSES, 0))
+    return min(found, default=None)
 
 
 def _available(root: Path) -> Iterator[int]:
@@ -165,22 +171,6 @@ def _available(root: Path) -> Iterator[int]:
         words = line.split()
         if words[:1] == ["MemAvailable:"] and len(words) > 1 and words[1].isdecimal():
             yield int(words[1]) * 1024
-
-
-def _memory_limits(root: Path) -> Iterator[int]:
-    for group in _groups(root, "memory"):
-        # Above ``memory.high`` a process is slowed down to a crawl: as good as a limit.
-        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
-            yield from _numbers(group / name)
-
-
-def _quotas(root: Path) -> Iterator[int]:
-    for group in _groups(root, "cpu"):
-        both = _numbers(group / "cpu.max")
-        if len(both) != 2:
-            both = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]
-        if len(both) == 2 and both[1]:
-            yield both[0] // both[1]
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

@@ -43,16 +43,15 @@ class _SafeTable(dict[int, int | str]):
         self._ascii = ascii_only
 
     def __missing__(self, code: int) -> int | str:
-        is_seen = chr(code).isprintable() and code not in _INVISIBLE
-        self[code] = code if is_seen else self._substitute(code)
+        if chr(code).isprintable() and code not in _INVISIBLE:
+            self[code] = code
+        elif self._ascii:
+            self[code] = "?"
+        elif code < 0x20:
+            self[code] = chr(0x2400 + code)  # Unicode has a picture of each of these: ␛ for ESC, ␉ for tab
+        else:
+            self[code] = "␡" if code == 0x7F else _SUBSTITUTE
         return self[code]
-
-    def _substitute(self, code: int) -> str:
-        if self._ascii:
-            return "?"
-        if code < 0x20:
-            return chr(0x2400 + code)  # Unicode has a picture of each of these: ␛ for ESC, ␉ for tab
-        return "␡" if code == 0x7F else _SUBSTITUTE
 
 
 _SAFE = _SafeTable(ascii_only=False)
@@ -72,15 +71,12 @@ def safe_text(text: str, ascii: bool = False) -> str:  # noqa: A002 - the word t
     if text.isascii() and text.isprintable():  # nearly every string, and this is called for every cell of every screen
         return text
     replaced = text.translate(_SAFE_ASCII if ascii else _SAFE)
-    return replaced if max(replaced) < "\u0300" else _with_few_marks(replaced, "?" if ascii else _SUBSTITUTE)
-
-
-def _with_few_marks(text: str, substitute: str) -> str:
-    """``text`` without towers of marks, which would cover the lines above and below."""
+    if max(replaced) < "\u0300":
+        return replaced
     found, marks = [], 0
-    for char in text:
+    for char in replaced:  # towers of marks would cover the lines above and below
         marks = marks + 1 if _is_mark(char) else 0
-        found.append(char if marks <= _MARKS else substitute)
+        found.append(char if marks <= _MARKS else "?" if ascii else _SUBSTITUTE)
     return "".join(found)
 
 

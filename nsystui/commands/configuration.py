@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 CLOCKS = ("collectives", "utc", "own")
 THEMES = ("dark", "light")
-_TRIAGE = "triage"
-_FAMILIES = "families"
 # The time that tomllib takes grows with the square of a line; an integer of this many digits can still be printed.
 _MOST_BYTES, _LONGEST_LINE = 1 << 16, 2_000
 
@@ -246,8 +244,8 @@ _KEYS: Mapping[str, _Key] = {
     "ascii": _Key(_Reader.switch, "ascii"),
     "color": _Key(_Reader.switch, "color"),
     "mouse": _Key(_Reader.switch, "mouse"),
-    _FAMILIES: _Key(_Reader.families),
-    _TRIAGE: _Key(_Reader.thresholds, "set"),
+    "families": _Key(_Reader.families),
+    "triage": _Key(_Reader.thresholds, "set"),
 }
 
 

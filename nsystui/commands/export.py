@@ -11,7 +11,7 @@ from nsystui.commands import arguments as shared
 from nsystui.commands.request import OutputName, Request
 
 if TYPE_CHECKING:
-    from nsystui.questions.trace.trace import Trace
+    pass
 
 DESCRIPTION = """A trace of the selection for another tool, all reports on the job's clock. .json and .json.gz are
 Chrome's Trace Events, for ui.perfetto.dev and chrome://tracing: processes are ranks, tracks are streams and, for each
@@ -76,7 +76,13 @@ def run(request: Request) -> int:
         with job.session.waiting("trace"):
             trace = Trace.of(job, shared.selection_of(request.selecting, job), contents, Names(own["names"]))
         if target == "-":
-            rows = _to_stdout(trace)
+            from nsystui.output.chrome_trace import write_chrome_trace
+            from nsystui.output.files import refuse_empty
+            from nsystui.output.pipe import quiet_pipe
+
+            refuse_empty(trace)
+            with quiet_pipe() as stream:
+                rows = write_chrome_trace(trace, cast("BinaryIO", getattr(stream, "buffer", sys.stdout)))
         else:
             from nsystui.output.files import save_trace
 
@@ -135,13 +141,3 @@ def _check_target(request: Request, target: str) -> None:
     if not request.output.force:
         for file in trace_files(target):
             refuse_existing(file)
-
-
-def _to_stdout(trace: Trace) -> int:
-    from nsystui.output.chrome_trace import write_chrome_trace
-    from nsystui.output.files import refuse_empty
-    from nsystui.output.pipe import quiet_pipe
-
-    refuse_empty(trace)
-    with quiet_pipe() as stream:
-        return write_chrome_trace(trace, cast("BinaryIO", getattr(stream, "buffer", sys.stdout)))

@@ -54,14 +54,11 @@ def lines_of(drawn: RecipeMap, width: int) -> list[str]:
             lines += ["", f"{figure.title}: 0 everywhere"]
             continue
         is_share = figure.column.unit is Unit.PERCENT
-        scale = "" if is_share else f", full height {figure.words(_largest(drawn, number))}"
+        largest = float(np.nanmax(np.stack([line.values[number] for line in drawn.lines])))
+        scale = "" if is_share else f", full height {figure.words(largest)}"
         lines += ["", f"{figure.title}{scale}"]
         for line, row in zip(drawn.lines, rows, strict=True):
             label = fit(safe_text(line.label), _LABEL, "right")
             lines.append(f"{label} {blocks(row.tolist(), columns)} {figure.words(line.mean(number)).rjust(_VALUE)}")
         lines.append(" " * (_LABEL + 1) + time_axis(window.start, window.end, columns).rstrip())
     return lines
-
-
-def _largest(drawn: RecipeMap, number: int) -> float:
-    return float(np.nanmax(np.stack([line.values[number] for line in drawn.lines])))

@@ -30,8 +30,6 @@ EXAMPLES = """  nsystui ncu rank0.sqlite
   nsystui ncu rank*.sqlite --ranks 3 --kernel softmax --wrapper > ncu-ranks.sh
   nsystui ncu rank0.sqlite --event 4711"""
 
-_SHOWN = 10
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from nsystui.questions.capture.recording import LAUNCHERS
@@ -94,7 +92,7 @@ def run(request: Request) -> int:
             return shared.deliver(request, ncu_table(job, commands))
         if own["wrapper"]:
             return _print_wrapper(request, job, commands)
-        return _print(job, commands, _SHOWN if request.output.top is None else request.output.top)
+        return _print(job, commands, 10 if request.output.top is None else request.output.top)
     finally:
         job.close()
 

@@ -112,10 +112,14 @@ def checked_terminal(command: str) -> Mapping[str, str]:
 
 def start(request: Request, environ: Mapping[str, str], files: NamedFiles) -> int:
     """Runs the application and returns its exit status."""
-    from nsystui.ui.app import NsystuiApp
+    from nsystui.questions.job.opening import JobSource
+    from nsystui.ui.app import LogApp, NsystuiApp
 
     look = look_of(request.screen, environ)
-    app = NsystuiApp(source_of(request, files), look) if files.exports else _log_app(files, look)
+    if files.exports:
+        app = NsystuiApp(source_of(request, files), look)
+    else:
+        app = LogApp(JobSource((), logs=files.logs, log_steps=files.log_steps), look)
     return run_app(request.screen, environ, app)
 
 
@@ -154,14 +158,6 @@ def run_app(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
     return app.return_code or 0
 
 
-def _log_app(files: NamedFiles, look: Look) -> NsystuiApp:
-    """The screens of logs alone: other ones, which a start on exports need not import."""
-    from nsystui.questions.job.opening import JobSource
-    from nsystui.ui.app import LogApp
-
-    return LogApp(JobSource((), logs=files.logs, log_steps=files.log_steps), look)
-
-
 def _log_steps(request: Request, files: NamedFiles) -> IterationSpan | None:
     """The training steps of ``--steps``; raises UsageError where there is no log to choose them in."""
     steps = request.own["steps"] if "nccl_log" in request.own else None
@@ -175,27 +171,21 @@ def _log_steps(request: Request, files: NamedFiles) -> IterationSpan | None:
 
 
 def source_of(request: Request, files: NamedFiles) -> JobSource:
-    """The exports and logs to open, and how, from the flags."""
+    """The exports and logs to open, and how, from the flags; raises UsageError."""
+    from nsystui.base.selection import NameFilter
     from nsystui.commands import arguments as shared
 
+    step_range: str | None = request.own.get("step_range")
+    if step_range is not None:
+        NameFilter(f"re:{step_range}")  # refuses what is no regular expression
     return replace(
         shared.source_of(request),
         files=files.exports,
         logs=files.logs,
         log_steps=files.log_steps,
         ranks=_numbered(request, files),
-        step_range=_step_range(request),
+        step_range=step_range,
     )
-
-
-def _step_range(request: Request) -> str | None:
-    """Which NVTX ranges are steps; raises UsageError where that is no regular expression."""
-    from nsystui.base.selection import NameFilter
-
-    wanted: str | None = request.own.get("step_range")
-    if wanted is not None:
-        NameFilter(f"re:{wanted}")
-    return wanted
 
 
 def _numbered(request: Request, files: NamedFiles) -> str:
@@ -244,7 +234,14 @@ def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> Nam
         )
     if logs and log_patterns:
         raise UsageError(f"{logs[0]} is {FileKind.LOG.value}: name it after --nccl-log, and before that an export")
-    return NamedFiles((), tuple(paths)) if logs else NamedFiles(tuple(files), _logs(log_patterns or ()))
+    if logs:
+        return NamedFiles((), tuple(paths))
+    named_logs = named(log_patterns or ())
+    for name in named_logs:
+        problem = _problem(name)
+        if problem:
+            raise UsageError(f"--nccl-log {shell_word(name)}: {problem}")
+    return NamedFiles(tuple(files), tuple(named_logs))
 
 
 def _told_apart(paths: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -262,16 +259,6 @@ def _told_apart(paths: Sequence[str]) -> tuple[list[str], list[str]]:
             logs |= {path} if kind is FileKind.LOG else set()
             exports |= {path} if kind is FileKind.EXPORT else set()
     return [path for path in paths if path in exports], [path for path in paths if path in logs]
-
-
-def _logs(patterns: Sequence[str]) -> tuple[str, ...]:
-    """The logs of ``--nccl-log``. Raises UsageError for one that is not there, or is no log at all."""
-    names = named(patterns)
-    for name in names:
-        problem = _problem(name)
-        if problem:
-            raise UsageError(f"--nccl-log {shell_word(name)}: {problem}")
-    return tuple(names)
 
 
 def _problem(name: str) -> str:

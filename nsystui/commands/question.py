@@ -138,7 +138,7 @@ def run(question: Question, request: Request) -> int:
         return shared.deliver(request, answer)
 
 
-def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selection, options: Any) -> int:
+def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selection, options: object) -> int:
     """Prints or writes the drawing; 3 where there is nothing to draw, which the notes of the table explain."""
     from nsystui.output.files import print_lines, save_text
     from nsystui.output.svg import svg

@@ -74,7 +74,9 @@ def run(request: Request) -> int:
         selection = shared.selection_of(request.selecting, job)
         selected = "" if selection.is_everything else describe(selection, job.ranks)
         top = TOP if request.output.top is None else request.output.top
-        asked = Asked(job, selection, selected, _flags(request), top, own["step_range"], thresholds)
+        given = vars(request.selecting).items()
+        flags = " ".join(f"--{name} {shell_word(value)}" for name, value in given if value is not None)
+        asked = Asked(job, selection, selected, flags, top, own["step_range"], thresholds)
         baseline = None
         if own["baseline"]:
             other = replace(request, opening=replace(request.opening, files=own["baseline"]))
@@ -93,9 +95,3 @@ def run(request: Request) -> int:
     more = f", and {len(written) - 1} drawings in {written[1].parent}" if len(written) > 1 else ""
     shared.complain(f"wrote the report to {target}{more}")
     return 0
-
-
-def _flags(request: Request) -> str:
-    """The flags of the selection, as they were given."""
-    given = vars(request.selecting).items()
-    return " ".join(f"--{name} {shell_word(value)}" for name, value in given if value is not None)

@@ -51,36 +51,24 @@ def deliver_tables(request: Request, tables: Iterable[Titled]) -> int:
     is_json = request.output.format == "json" and not request.output.is_file
     for number, table in enumerate(tables, 1):
         if request.output.is_file:
-            _to_file(request, table, notes)
+            target = Path(str(request.output.target))
+            named = target.with_name(f"{target.stem}_{table.name}{target.suffix}")
+            shared.deliver(replace(request, output=replace(request.output, target=str(named))), table.answer, notes)
         elif is_json:
-            _as_json(request, table, number, notes)
+            labels = to_json(dict(table.labels) or {"table": table.name}).removesuffix("}")
+            with quiet_pipe() as stream:
+                stream.write(f'{"," if number > 1 else "["}\n{labels}, "rows": ')
+            shared.deliver(request, table.answer, notes)
+            with quiet_pipe() as stream:
+                stream.write("}")
         else:
-            _as_text(request, table, number, notes)
+            if number > 1:
+                print_lines([""])
+            if table.needs_title or request.output.format in (None, "table", "md"):
+                print_lines([f"## {table.title}", ""] if request.output.format == "md" else [f"# {table.title}"])
+            shared.deliver(request, table.answer, notes)
     if is_json:
         print_lines(["", "]"] if number else ["[]"])
     for note in notes:
         shared.say_note(note)
     return number
-
-
-def _to_file(request: Request, table: Titled, notes: list[str]) -> None:
-    target = Path(str(request.output.target))
-    named = target.with_name(f"{target.stem}_{table.name}{target.suffix}")
-    shared.deliver(replace(request, output=replace(request.output, target=str(named))), table.answer, notes)
-
-
-def _as_json(request: Request, table: Titled, number: int, notes: list[str]) -> None:
-    labels = to_json(dict(table.labels) or {"table": table.name}).removesuffix("}")
-    with quiet_pipe() as stream:
-        stream.write(f'{"," if number > 1 else "["}\n{labels}, "rows": ')
-    shared.deliver(request, table.answer, notes)
-    with quiet_pipe() as stream:
-        stream.write("}")
-
-
-def _as_text(request: Request, table: Titled, number: int, notes: list[str]) -> None:
-    if number > 1:
-        print_lines([""])
-    if table.needs_title or request.output.format in (None, "table", "md"):
-        print_lines([f"## {table.title}", ""] if request.output.format == "md" else [f"# {table.title}"])
-    shared.deliver(request, table.answer, notes)

@@ -87,7 +87,14 @@ def run(request: Request) -> int:
     own = request.own
     thresholds = Thresholds().changed(own["set"])
     if own["explain"]:
-        return _explain(own["explain"], thresholds)
+        import textwrap
+
+        from nsystui.output.files import print_lines
+        from nsystui.questions.triage.explain import explanation
+
+        found = explanation(own["explain"], thresholds)
+        print_lines(part for line in found for part in textwrap.wrap(line, 79, subsequent_indent="   "))
+        return 0
     if not request.opening.files:
         raise UsageError("triage: name an export, a directory of them, or a packed job; or --explain RULE")
     if own["baseline"]:
@@ -130,18 +137,6 @@ def _found(
     return text, table
 
 
-def _explain(name: str, thresholds: Thresholds) -> int:
-    """Prints how a finding is measured."""
-    import textwrap
-
-    from nsystui.output.files import print_lines
-    from nsystui.questions.triage.explain import explanation
-
-    found = explanation(name, thresholds)
-    print_lines(part for line in found for part in textwrap.wrap(line, 79, subsequent_indent="   "))
-    return 0
-
-
 def _against(request: Request, thresholds: Thresholds) -> int:
     """Compares the triage of one job with that of the other."""
     from contextlib import closing
@@ -181,13 +176,15 @@ def _against(request: Request, thresholds: Thresholds) -> int:
 def _deliver(request: Request, lines: Callable[[], list[str]], report: Callable[[], str], table: Answer) -> None:
     """As lines or as a report for people, or as a table for programs."""
     from nsystui.output import formats
-    from nsystui.output.files import print_lines
+    from nsystui.output.files import print_lines, save_text
 
     is_file = request.output.is_file
     form = formats.format_for_path(str(request.output.target)) if is_file else request.output.format or "table"
     if is_file and form in ("md", "table"):
         notes = ["Notes:", *(f"-  {note}" for note in table.notes)] if table.notes else []
-        _save(request, report() if form == "md" else "\n".join([*lines(), *notes]) + "\n")
+        text = report() if form == "md" else "\n".join([*lines(), *notes]) + "\n"
+        save_text(text, str(request.output.target), overwrite=request.output.force)
+        shared.complain(f"wrote the triage to {request.output.target}")
     elif not is_file and form == "table" and not request.output.sort:
         print_lines(lines())
     else:
@@ -195,10 +192,3 @@ def _deliver(request: Request, lines: Callable[[], list[str]], report: Callable[
         return
     for note in table.notes:
         shared.say_note(note)
-
-
-def _save(request: Request, text: str) -> None:
-    from nsystui.output.files import save_text
-
-    save_text(text, str(request.output.target), overwrite=request.output.force)
-    shared.complain(f"wrote the triage to {request.output.target}")

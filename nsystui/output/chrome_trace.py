@@ -36,7 +36,10 @@ def write_chrome_trace(trace: Trace, stream: ByteSink, progress: Progress = lamb
     trace: a batch of rows at a time is read, written and forgotten.
     """
     writer = _Writer(trace)
-    stream.write(_head(trace, writer.shift))
+    facts = {"producer": f"nsystui {__version__}", "clock": trace.clock or "clock: the report's own"}
+    if writer.shift:
+        facts["shift"] = f"{writer.shift} ns are added to job time: no event of a trace may lie before 0"
+    stream.write(f'{{"displayTimeUnit":"ns","otherData":{to_json(facts)},"traceEvents":[\n'.encode())
     stream.write(",\n".join(writer.metadata()).encode())
     rows = 0
     for count, lines in writer.batches():
@@ -46,13 +49,6 @@ def write_chrome_trace(trace: Trace, stream: ByteSink, progress: Progress = lamb
         progress(rows)
     stream.write(b"\n]}\n")
     return rows
-
-
-def _head(trace: Trace, shift: int) -> bytes:
-    facts = {"producer": f"nsystui {__version__}", "clock": trace.clock or "clock: the report's own"}
-    if shift:
-        facts["shift"] = f"{shift} ns are added to job time: no event of a trace may lie before 0"
-    return f'{{"displayTimeUnit":"ns","otherData":{to_json(facts)},"traceEvents":[\n'.encode()
 
 
 def microseconds(time: int) -> str:
@@ -169,7 +165,12 @@ class _Writer:
             lines.append(self._slice(f'"name":{self._text(name)},"cat":"{kind}",{track}', start, end, args))
             if call_start is not None:
                 call_tid, _ = self._host_track(report, process, call_thread, EventKind.API.value, None)
-                lines += self._arrow(pid, tid, start, call_tid, call_start)
+                self._last_id += 1
+                arrow = f'"name":"launch","cat":"launch","id":{self._last_id},"pid":{pid}'
+                lines += (
+                    f'{{"ph":"s",{arrow},"tid":{call_tid},"ts":{microseconds(call_start + self.shift)}}}',
+                    f'{{"ph":"f","bp":"e",{arrow},"tid":{tid},"ts":{microseconds(start + self.shift)}}}',
+                )
         return len(rows), lines
 
     def _gpu_track(self, report: int, process: int | None, device: int, stream: int, lane: int) -> tuple[int, int, str]:
@@ -196,14 +197,6 @@ class _Writer:
         return (
             f'{{"ph":"b",{event},"ts":{microseconds(start + self.shift)},"args":{{{args}}}}}',
             f'{{"ph":"e",{event},"ts":{microseconds(end + self.shift)}}}',
-        )
-
-    def _arrow(self, pid: int, tid: int, start: int, call_tid: int, call_start: int) -> tuple[str, str]:
-        self._last_id += 1
-        event = f'"name":"launch","cat":"launch","id":{self._last_id},"pid":{pid}'
-        return (
-            f'{{"ph":"s",{event},"tid":{call_tid},"ts":{microseconds(call_start + self.shift)}}}',
-            f'{{"ph":"f","bp":"e",{event},"tid":{tid},"ts":{microseconds(start + self.shift)}}}',
         )
 
     def _mark(self, row: tuple[Any, ...]) -> str:

@@ -320,7 +320,6 @@ def _why(error: OSError, directory: Path) -> str:
 
 
 _LONGEST_NAME = 150  # bytes: far from the 255 of file systems, and it still fits a prompt
-_EXPORT_ENDINGS = (".sqlite", ".nsys-rep", ".qdrep", ".parquet", ".arrow", ".db")
 
 
 def propose_name(job: str, pane: str, filter_text: str | None, extension: str) -> str:
@@ -329,8 +328,11 @@ def propose_name(job: str, pane: str, filter_text: str | None, extension: str) -
     The name has only ASCII letters, digits and ``. _ -``, so that no shell and no file system trips over it, begins
     with a letter or digit, and has at most 150 bytes: a long filter is cut first.
     """
+    name = job.rstrip("/").rpartition("/")[2]
+    for export_ending in (".sqlite", ".nsys-rep", ".qdrep", ".parquet", ".arrow", ".db"):
+        name = name.removesuffix(export_ending)
     ending = "." + (_slug(extension) or "txt")
-    stem = "-".join(filter(None, [_slug(_stem(job)) or "report", _slug(pane)]))
+    stem = "-".join(filter(None, [_slug(name) or "report", _slug(pane)]))
     negated = (filter_text or "").startswith("!")
     detail = _slug(("not-" if negated else "") + (filter_text or "").removeprefix("!").removeprefix("re:"))
     room = _LONGEST_NAME - len(ending)
@@ -338,14 +340,6 @@ def propose_name(job: str, pane: str, filter_text: str | None, extension: str) -
         stem = stem[: room // 2].rstrip("-._") + "-" + stem[len(stem) - room // 2 + 1 :].lstrip("-._")
     detail = detail[: max(0, room - len(stem) - 1)].rstrip("-._")
     return "-".join(filter(None, [stem, detail])) + ending
-
-
-def _stem(name: str) -> str:
-    """The name of a job or report without directory and ending."""
-    stem = name.rstrip("/").rpartition("/")[2]
-    for ending in _EXPORT_ENDINGS:
-        stem = stem.removesuffix(ending)
-    return stem
 
 
 def _slug(text: str) -> str:

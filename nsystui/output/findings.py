@@ -129,21 +129,18 @@ def body_report(one: Finding, files: str) -> list[str]:
         parts.append(f"* **When**: `{window_flag(one.window)}`")
     if one.ranks:
         parts.append(f"* **{'Rank' if len(one.ranks) == 1 else 'Ranks'}**: {one.rank_numbers}")
-    return [*parts, f"* **See**: `nsystui {one.door.command_for(files)}`", _evidence(one)]
+    parts.append(f"* **See**: `nsystui {one.door.command_for(files)}`")
+    if one.evidence is None or not len(one.evidence):
+        return [*parts, ""]
+    text = io.StringIO()
+    write(Head(one.evidence, _EVIDENCE), "md", text)
+    more = len(one.evidence) - _EVIDENCE
+    return [*parts, f"\n{text.getvalue()}" + (f"\n{more:,} rows more.\n" if more > 0 else "")]
 
 
 def not_checked_report(found: Triage) -> list[str]:
     """The rules that could not judge, as a list."""
     return [f"* {plain(text)}" for text in found.unjudged]
-
-
-def _evidence(one: Finding) -> str:
-    if one.evidence is None or not len(one.evidence):
-        return ""
-    text = io.StringIO()
-    write(Head(one.evidence, _EVIDENCE), "md", text)
-    more = len(one.evidence) - _EVIDENCE
-    return f"\n{text.getvalue()}" + (f"\n{more:,} rows more.\n" if more > 0 else "")
 
 
 _CODE = re.compile("(`[^`]+`)")

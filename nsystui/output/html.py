@@ -138,8 +138,11 @@ def _finding(one: Told) -> Iterator[str]:
     kind = f'<b class="kind">{_text(one.kind)}</b> ' if one.kind else ""
     cost = ""
     if one.cost:
-        share = "" if one.percent is None else f" <b>{_text(format_value(Unit.PERCENT, one.percent))}</b>"
-        cost = f'<span class="cost">{_text(one.cost)}{share}{_meter(one.percent)}</span>'
+        share = ""
+        if one.percent is not None:
+            share = f" <b>{_text(format_value(Unit.PERCENT, one.percent))}</b>"
+            share += f'<i class="meter"><i style="width:{_percent(one.percent)}"></i></i>'
+        cost = f'<span class="cost">{_text(one.cost)}{share}</span>'
     was = f'<span class="was">was {_text(one.was)}</span>' if one.was else ""
     under = f'<span class="was">caused by {_text(one.under)}</span>' if one.under else ""
     badge = f'<span class="badge">{_text(one.severity)}</span>'
@@ -164,12 +167,6 @@ def _finding(one: Told) -> Iterator[str]:
     yield "</article>"
 
 
-def _meter(percent: float | None) -> str:
-    if percent is None:
-        return ""
-    return f'<i class="meter"><i style="width:{_percent(percent)}"></i></i>'
-
-
 def _percent(value: Value) -> str:
     """A length in CSS."""
     return f"{min(max(float(value or 0), 0.0), 100.0):.1f}%"
@@ -185,14 +182,10 @@ def _section(section: Section) -> Iterator[str]:
     if section.method and (section.tables or section.drawings):
         yield "<details><summary>How these numbers are counted</summary>"
         for name, text in section.method:
-            yield f'<p class="note"><code>{_text(name)}</code></p><div class="method">{_lines(text)}</div>'
+            lines = "\n".join(map(_text, text.splitlines()))
+            yield f'<p class="note"><code>{_text(name)}</code></p><div class="method">{lines}</div>'
         yield "</details>"
     yield "</section>"
-
-
-def _lines(text: str) -> str:
-    """A text of ours, whose line breaks stay."""
-    return "\n".join(map(_text, text.splitlines()))
 
 
 def _notes(lines: Iterable[str]) -> Iterator[str]:
@@ -239,7 +232,10 @@ class _Cells:
 
     def __init__(self, column: Column, wording: Wording, values: Sequence[Value]) -> None:
         self._column, self._values, self._wording = column, values, wording
-        is_text = column.unit is Unit.TEXT and not _are_worded(values)
+        texts = [value for value in values if isinstance(value, str)]
+        # Numbers with units, laid out for their column, are aligned as numbers.
+        is_worded = any(text.strip() != text for text in texts) and all(map(_WORDED.fullmatch, texts))
+        is_text = column.unit is Unit.TEXT and not is_worded
         self._kind = "" if is_text else ' class="n"'
         self.head = f'<th scope="col"{self._kind}><button>{_text(self._wording.heading(column.label))}</button></th>'
 
@@ -252,12 +248,6 @@ class _Cells:
 
 
 _WORDED = re.compile(r"\s*(?:[-+<]?[0-9][0-9,. ]*(?: ?[^\s0-9]+)?|–)\s*")
-
-
-def _are_worded(values: Sequence[Value]) -> bool:
-    """Whether these texts are numbers with units, laid out for their column."""
-    texts = [value for value in values if isinstance(value, str)]
-    return any(text.strip() != text for text in texts) and all(map(_WORDED.fullmatch, texts))
 
 
 # -- the style --------------------------------------------------------------------------------------------------------

@@ -97,16 +97,14 @@ class ParaverRows:
         starts = [report.metadata.session_start_utc for report in trace.session.reports]
         began = min((start for start in starts if start), default=0)
         date = datetime.fromtimestamp(began // _SECOND, UTC).strftime("%d/%m/%Y at %H:%M")
-        cpus = ",".join(str(sum(self._size(one.task) for one in self._on(host))) for host in self.hosts)
+        sizes = [sum(self._size(one.task) for one in self.processes if one.host == host) for host in self.hosts]
+        cpus = ",".join(map(str, sizes))
         tasks = ",".join(f"{self._size(one.task)}:{self.hosts.index(one.host) + 1}" for one in self.processes)
         duration = max(trace.span.end - trace.span.start, 1)
         return f"#Paraver ({date}):{duration}_ns:{len(self.hosts)}({cpus}):1:{len(self.processes)}({tasks})\n"
 
     def _size(self, task: Task) -> int:
         return len(self.of_task[task])
-
-    def _on(self, host: str) -> list[Any]:
-        return [process for process in self.processes if process.host == host]
 
     def row_file(self) -> str:
         """The ``.row``: every level with its size and a name for each."""
@@ -149,8 +147,6 @@ Pairs = tuple[tuple[int, int], ...]
 """The types of a record with their values, that of the event first."""
 
 _PLACES = {field: place for place, field in enumerate(TIMED_FIELDS)}
-_FROM_ONE = frozenset({"event_kind"})
-"""Fields that count from 0: in Paraver 0 is nothing."""
 
 
 class _Body:
@@ -168,8 +164,8 @@ class _Body:
         self.samples = 0
         self._samples = self._sampled(trace, rows)
         self._sample = next(self._samples, None)
-        self._details = {
-            number: [(_PLACES[field], detail, int(field in _FROM_ONE)) for field, detail in details.items()]
+        self._details = {  # ``event_kind`` counts from 0, which is nothing in Paraver
+            number: [(_PLACES[field], detail, int(field == "event_kind")) for field, detail in details.items()]
             for number, details in DETAILS.items()
         }
 
@@ -296,10 +292,11 @@ def view_texts(types: EventTypes) -> dict[str, str]:
         timeline: Window = ("Timeline by state", "State As Is", ())
         found["states"] = _file([timeline])
         found["useful"] = _file([timeline], [("Useful time: time in each state", "Time", max(STATES) + 1)])
-        found["durations"] = _file(
-            [_duration(state) for state in states],
-            [(f"Durations: {STATES[state][0]}", "# Bursts", None) for state in states],
-        )
+        windows: list[Window] = []
+        for state in states:
+            semantic = f"window_semantic_module thread State Record Dur. {{ 1, {{ 1 {state}.000000000000 }} }}"
+            windows.append((f"Duration: {STATES[state][0]}", "State Record Dur.", (semantic,)))
+        found["durations"] = _file(windows, [(f"Durations: {STATES[state][0]}", "# Bursts", None) for state in states])
     return found
 
 
@@ -308,16 +305,6 @@ def _value(label: str, number: int) -> Window:
     name = safe_text(label).replace('"', "'") or "(no name)"
     lines = (f"window_filter_module evt_type 1 {number}", f'window_filter_module evt_type_label 1 "{name}"')
     return name, "Last Evt Val", lines
-
-
-def _duration(state: int) -> Window:
-    """How long each record of a state lasts."""
-    function = "State Record Dur."
-    return (
-        f"Duration: {STATES[state][0]}",
-        function,
-        (f"window_semantic_module thread {function} {{ 1, {{ 1 {state}.000000000000 }} }}",),
-    )
 
 
 def _file(windows: Sequence[Window], histograms: Sequence[tuple[str, str, int | None]] = ()) -> str:

@@ -49,7 +49,8 @@ def write_parquet(answer: Answer, path: Path, progress: Progress | None = None) 
                     progress(rows)
             if len(parts) > 1:
                 # By name, because that also reconciles a column that is BIGINT in one part and DOUBLE in another.
-                names = ", ".join(_quoted(part) for part in parts)
+                # Absolute, because DuckDB takes a name such as ``s3:x`` for an address.
+                names = ", ".join("'" + str(part.absolute()).replace("'", "''") + "'" for part in parts)
                 _copy(connection, f"SELECT * FROM read_parquet([{names}], union_by_name = true)", path)
             elif parts:
                 parts[0].replace(path)
@@ -101,8 +102,3 @@ def _copy(connection: duckdb.DuckDBPyConnection, select: str, path: Path) -> Non
         copy_to_parquet(connection, select, path, "COMPRESSION snappy")
     except duckdb.Error as error:
         raise OSError(str(error).partition("\n")[0]) from error
-
-
-def _quoted(path: Path) -> str:
-    """``path`` as an SQL string; absolute, or DuckDB would take a name such as ``s3:x`` for an address."""
-    return "'" + str(path.absolute()).replace("'", "''") + "'"

@@ -44,7 +44,10 @@ def save_report(report: JobPage, path: str, overwrite: bool = False) -> tuple[Pa
         save_text(page(report), target, overwrite)
         return (target,)
     folder = _folder(target)
-    drawings = {folder / name: svg(drawing) for name, drawing in _drawings(report)}
+    drawings = {} if report.budget is None else {folder / "summary.svg": svg(report.budget)}
+    for section in report.sections:
+        for number, drawing in enumerate(section.drawings):
+            drawings[folder / _file_of(section, number)] = svg(drawing)
     is_new = not os.path.exists(folder)
     try:
         try:
@@ -64,15 +67,6 @@ def save_report(report: JobPage, path: str, overwrite: bool = False) -> tuple[Pa
 def _folder(target: Path) -> Path:
     """``report.files`` for ``report.md``."""
     return target.with_name(f"{target.stem}.files")
-
-
-def _drawings(report: JobPage) -> Iterator[tuple[str, Drawing]]:
-    """Every drawing by the name of its file."""
-    if report.budget is not None:
-        yield "summary.svg", report.budget
-    for section in report.sections:
-        for number, drawing in enumerate(section.drawings):
-            yield _file_of(section, number), drawing
 
 
 def _file_of(section: Section, number: int) -> str:

@@ -298,10 +298,11 @@ def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
         across = math.log(point[0] / low) / math.log(high / low)
         return left + plot * (0.02 + 0.96 * across), bottom - (bottom - ceiling) * 0.95 * point[1] / largest
 
-    for value in _levels(largest):
-        level = place((low, value))[1]
+    step = _round_step(largest / 4)
+    for number in range(int(largest / step) + 1):
+        level = place((low, number * step))[1]
         body.append(f'<path class="grid" d="M{left} {_number(level)}h{plot}"/>')
-        body.append(_words("right", left - 8, level + 4, format_value(drawing.y, value)))
+        body.append(_words("right", left - 8, level + 4, format_value(drawing.y, number * step)))
     body.append(f'<path class="frame" d="M{left} {bottom}h{plot}"/>')
     for size in _powers(low, high):
         at = place((size, 0))[0]
@@ -328,11 +329,6 @@ def _mark(number: int, category: str, x: float, y: float, words: str = "") -> st
     shape = f'd="M{_number(x)} {_number(y)}{_MARKS[number % len(_MARKS)]}"'
     kind = f"{category} line-{category}" if is_filled else f"mark line-{category}"
     return f'<path class="{kind}" {shape}>{f"<title>{_text(words)}</title>" if words else ""}</path>'
-
-
-def _levels(largest: float) -> list[float]:
-    step = _round_step(largest / 4)
-    return [number * step for number in range(int(largest / step) + 1)]
 
 
 def _powers(low: float, high: float) -> list[float]:

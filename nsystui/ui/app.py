@@ -313,9 +313,11 @@ class NsystuiApp(App[int]):
 
     def stop_loading(self) -> bool:
         """Stops the reading of exports and logs; ``False`` where nothing is being read."""
-        is_reading_log = self.stop_log()
+        log = self._log_loading if self._is_reading_log else None
+        if log is not None:
+            log.stop()
         if self._loading is None or not self.loading_now:
-            return is_reading_log
+            return log is not None
         self._loading.stop()
         return True
 
@@ -323,13 +325,6 @@ class NsystuiApp(App[int]):
         """Hold the opening of a packed job as long as a screen asks its first question."""
         if self._loading is not None:
             self._loading.hold(is_asking)
-
-    def stop_log(self) -> bool:
-        """Stops the reading of the logs; ``False`` where none is being read."""
-        if self._log_loading is None or not self._is_reading_log:
-            return False
-        self._log_loading.stop()
-        return True
 
     def read_log(self, again: bool = True) -> bool:
         """Reads the logs from their start; ``False`` where there are none, or they are being read.

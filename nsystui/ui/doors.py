@@ -11,7 +11,7 @@ from nsystui.ui.screens import screen_of
 if TYPE_CHECKING:
     from nsystui.base.selection import Selection, Task, Window
     from nsystui.questions.events.listing import EventKey
-    from nsystui.questions.triage.finding import Door, Finding
+    from nsystui.questions.triage.finding import Finding
     from nsystui.ui.app import NsystuiApp
 
 _AROUND = 0.25
@@ -63,21 +63,16 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
 
     The overview shows the diagnostics of the capture behind ``W``.
     """
+    from nsystui.base.selection import Window
     from nsystui.questions.triage.finding import DIAGNOSTICS
 
-    door = finding.door
+    door, selection = finding.door, app.selection
     if door.view == DIAGNOSTICS:
         app.open_screen(screen_of("diagnostics"))
         return
-    shown = await show_view(app, door.view, _selection(app.selection, door))
-    if shown and app.current_mode == "timeline" and finding.ranks:
-        shown.open_rank(min(finding.ranks))
-
-
-def _selection(selection: Selection, door: Door) -> Selection:
-    from nsystui.base.selection import Window
-
     if door.window is not None:
         around = max(int(_AROUND * (door.window.end - door.window.start)), 1_000)
         selection = selection.with_window(Window(door.window.start - around, door.window.end + around))
-    return selection.with_name(door.filter) if door.filter else selection
+    shown = await show_view(app, door.view, selection.with_name(door.filter) if door.filter else selection)
+    if shown and app.current_mode == "timeline" and finding.ranks:
+        shown.open_rank(min(finding.ranks))

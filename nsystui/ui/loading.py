@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from nsystui.base.answer import TableAnswer, Unit
+from nsystui.base.answer import Answer, TableAnswer, Unit
 from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.base.units import format_value
 from nsystui.questions.job.opening import Export, JobSource, Listener, Opener
@@ -53,9 +53,9 @@ class ExportOpened(Message):
 
 @dataclass
 class SampleTaken(Message):
-    """A first kernel table from a sample of rows (an ``Answer``), until exact numbers are there."""
+    """A first kernel table from a sample of rows, until exact numbers are there."""
 
-    answer: Any
+    answer: Answer
 
 
 @dataclass
@@ -126,7 +126,10 @@ class _Messages(Listener):
         self._post(ReportReady(path, report))
 
     def failed(self, path: Path, error: NsystuiError) -> None:
-        self._post(ExportFailed(path, _reason(error)))
+        reason = str(error)
+        if isinstance(error, ExportError):
+            reason = error.cause + (f" ({error.advice})" if error.advice else "")
+        self._post(ExportFailed(path, reason))
 
     def warned(self, text: str) -> None:
         self._post(Warned(text))
@@ -179,7 +182,9 @@ class Loading:
 
         opened, joined = [], 0
         for number, path in numbered:
-            found = self._looked_at(job, Export(number, path))
+            found = self._opener.look_at(job, Export(number, path))
+            if found is not None and found.opened is not None:
+                self._post(ExportOpened(found.path, found.opened))
             if found is not None and isinstance(found.opened, JobReport):
                 self._opener.add_one(job, found)
                 joined += 1
@@ -191,24 +196,14 @@ class Loading:
         sampling.start()
         self._opener.add(job, opened)
         sampling.join()
-        self._align(job)
-        if job.several_runs:
-            self._post(Warned(job.several_runs))
-        self._post(LoadingEnded(self._opener.is_stopped))
-        self._remember(job)
-
-    def _looked_at(self, job: OpenJob, export: Export) -> Export | None:
-        found = self._opener.look_at(job, export)
-        if found is not None and found.opened is not None:
-            self._post(ExportOpened(found.path, found.opened))
-        return found
-
-    def _align(self, job: OpenJob) -> None:
-        """Aligns the clocks of all reports; if that fails, they stay on UTC."""
         try:
             self._opener.align(job)
         except NsystuiError as error:
             self._post(Warned(f"clocks are aligned by UTC alone: {error}"))
+        if job.several_runs:
+            self._post(Warned(job.several_runs))
+        self._post(LoadingEnded(self._opener.is_stopped))
+        self._remember(job)
 
     def _remember(self, job: OpenJob) -> None:
         """Remembers the first answers for the commands; a failure only costs those time."""
@@ -231,12 +226,6 @@ class Loading:
             if self._opener.is_stopped or job.session.reports:
                 return
             self._post(SampleTaken(answer))
-
-
-def _reason(error: NsystuiError) -> str:
-    if not isinstance(error, ExportError):
-        return str(error)
-    return error.cause + (f" ({error.advice})" if error.advice else "")
 
 
 LINES_AT_ONCE = 50_000

@@ -101,11 +101,6 @@ def words_of(question: Question) -> str:
     return f"{family}{question.name} – {question.help}"
 
 
-def offered_questions() -> list[Question]:
-    """The questions that the palette offers, in its order."""
-    return [question for question in questions() if question.home in (PALETTE, COMPARISON)]
-
-
 def _has_job(screen: JobScreen) -> bool:
     """Whether there are screens of one job: a comparison of two jobs has none of its own."""
     return "diff alone" not in screen.places()
@@ -191,9 +186,10 @@ class EverythingProvider(Provider):
             return
         yield from views(screen)
         yield from commands(screen)
-        for question in offered_questions():
-            titles, others = (question.name, question.title, question.family), SYNONYMS.get(question.name, "")
-            yield Offer(words_of(question), partial(screen.open_question, question), titles, others)
+        for question in questions():
+            if question.home in (PALETTE, COMPARISON):
+                titles, others = (question.name, question.title, question.family), SYNONYMS.get(question.name, "")
+                yield Offer(words_of(question), partial(screen.open_question, question), titles, others)
 
     async def discover(self) -> Hits:
         """Offer everything but names before anything is typed."""

@@ -11,7 +11,7 @@ from nsystui.base.units import Wording, format_value
 from nsystui.ui import keys
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Record, Row, Value
+    from nsystui.base.answer import Row, Value
     from nsystui.questions.events.listing import EventKey
     from nsystui.questions.job.job import OpenJob
     from nsystui.store.session import Session
@@ -75,14 +75,17 @@ def event_details(job: OpenJob, row: Row, besides: Mapping[str, str] = MappingPr
         for word, value, name in found
         if name not in _NOT_TOLD and not name.startswith(_SHAPES)
     ]
-    time = f"{format_value(Unit.DURATION, values['duration'])} from {format_value(Unit.TIME, values['start'])}"
+    place = [f"{format_value(Unit.DURATION, values['duration'])} from {format_value(Unit.TIME, values['start'])}"]
+    place += [f"{word} {values[key]}" for key, word in _PLACE.items() if values[key] is not None]
+    if values["correlation_id"] is not None:
+        place.append(f"correlation {values['correlation_id']:,}")
     path = _path(session, call if call is not None else row)
     told = {"start", "duration", "correlation_id", *_PLACE, *known}
     return [
         [str(values["name"] or "")],
         [*partner, *([waited] if waited else []), *idle_before(job, row)],
         path,
-        [time, *_place(values)],
+        place,
         [*(words for key, words in besides.items() if _FACTS.get(key, key) not in told), *shapes, *others],
     ]
 
@@ -141,7 +144,7 @@ def _collective(job: OpenJob, key: EventKey) -> list[str]:
     rank = next((item.rank for item in job.ranks if last is not None and item.task == last.task), None)
     if transfer is not None and transfer == transfer:
         found += [f"rank {rank} came last"] if rank is not None else ["no rank was late"]
-        found.append(f"transfer {_duration(int(transfer))}")
+        found.append(f"transfer {format_value(Unit.DURATION, int(transfer))}")
     elif rank is not None:  # the communicator is not known, or not all of its ranks are open
         found.append(f"rank {rank} came last of the open ranks")
     return [" · ".join(found)] if found else []
@@ -159,13 +162,6 @@ def idle_before(job: OpenJob, row: Row) -> list[str]:
         return []
     said = before_launch(job, Task(key.report, process), device, key.start)
     return [said] if said else []
-
-
-def _place(values: Record) -> list[str]:
-    found = [f"{word} {values[key]}" for key, word in _PLACE.items() if values[key] is not None]
-    if values["correlation_id"] is not None:
-        found.append(f"correlation {values['correlation_id']:,}")
-    return found
 
 
 def _partner(job: OpenJob, row: Row) -> tuple[list[str], Row | None]:
@@ -195,10 +191,6 @@ def _delay(call: Row, work: Row) -> str:
     wording = Wording.of(Unit.DURATION, (delays.delay,))
     queue = "began before the call returned" if delays.queue is None else f"queued {wording.words(delays.queue)}"
     return f"{wording.words(delays.delay)} from call to start ({queue})"
-
-
-def _duration(value: int) -> str:
-    return format_value(Unit.DURATION, value)
 
 
 def _name(row: Row) -> Value:

@@ -9,7 +9,6 @@ from nsystui.base.answer import Column, Record, Row, TableAnswer, Value, record
 
 BAR = Column("bar", header="Bar", label="▼ less │ more ▲", importance=2)
 _HALF = 6  # cells of a bar on each side of its middle
-_LESS_IS_BETTER = ("GPU idle", "exposed NCCL")
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,6 @@ def summary_styles(summary: TableAnswer) -> dict[Value, dict[str, str]]:
         what, change, is_percent = values["what"], values["difference"], values["unit"] == "%"
         if is_percent and isinstance(change, int | float):
             change = round(change, 1)  # as it is shown
-        if values["unit"] == "ns" or str(what).strip() in _LESS_IS_BETTER:
+        if values["unit"] == "ns" or str(what).strip() in ("GPU idle", "exposed NCCL"):
             styles[what] = change_styles({"difference": change})
     return styles

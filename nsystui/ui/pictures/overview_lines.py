@@ -110,9 +110,6 @@ _PARTS = (
 )
 """Of each part of the GPU time its field, its name, its category, and its glyph: the colour alone says nothing."""
 
-_SWATCH = "■"
-"""In place of a full block in the legend, which would melt into the bar above it."""
-
 
 def time_lines(
     picture: OverviewPicture, idle: IdlePicture | None, found: Triage | None, width: int, rows: int, coloured: bool
@@ -167,7 +164,7 @@ def _part_words(spent: Breakdown, with_hidden: bool) -> list[Part]:
         if time or (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
             hidden = whole.get(field, time) - time
             rest = f" (hidden {_percent(spent.percent(hidden))})" if hidden else ""
-            swatch = glyph.replace("█", _SWATCH)
+            swatch = glyph.replace("█", "■")  # a full block would melt into the bar above the legend
             parts.append((f"{swatch} {name} {_percent(spent.percent(time))}{rest}", category))
     return parts
 
@@ -267,12 +264,15 @@ def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: i
     """The remarks that the user should know before believing the numbers, worst first, in at most ``most`` lines."""
     from nsystui.questions.queries.reports import lost_events
 
-    diagnostics = picture.diagnostics
-    lost = lost_events(zip(diagnostics.cells("severity"), diagnostics.cells("text"), strict=True))
+    diagnostics = list(zip(*map(picture.diagnostics.cells, ("severity", "text")), strict=True))
+    lost = lost_events(diagnostics)
     # Not the notes of the table: that nsys wrote no diagnostics is nothing to remark, the user did nothing wrong.
     warning = f"events may be missing, so counts and times may be too low: {few(lost)}"
     notes = [*picture.tasks.notes, *([warning] if lost else ())]
-    said = [text for text in _warnings(diagnostics) if not any(text in note for note in notes)]
+    texts = [(severity, str(text or "").strip()) for severity, text in diagnostics]
+    texts = [(severity, f"nsys error: {text}" if severity == "Error" else text) for severity, text in texts]
+    said = [text for severity, text in texts if severity in ("Error", "Warning")]
+    said = [text for text in said if not any(text in note for note in notes)]
     remarks = [("! ", note) for note in notes] + [("· ", text) for text in said]
     lines = failure_lines(states, width)
     for number, (mark, text) in enumerate(remarks):
@@ -300,13 +300,6 @@ def labelled(label: str, text: str, width: int, most: int = 2) -> list[Line]:
     """``text`` on at most so many lines after ``label``."""
     lines = textwrap.wrap(safe_text(text), max(20, width - len(label)), max_lines=most, placeholder=" …")
     return [[(" " * len(label) if number else label, "bold"), (line, "")] for number, line in enumerate(lines)]
-
-
-def _warnings(diagnostics: TableAnswer) -> list[str]:
-    """The texts of errors and warnings of nsys, errors first."""
-    texts = zip(diagnostics.cells("severity"), diagnostics.cells("text"), strict=True)
-    said = [(severity, str(text or "").strip()) for severity, text in texts if severity in ("Error", "Warning")]
-    return [f"nsys error: {text}" if severity == "Error" else text for severity, text in said]
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------

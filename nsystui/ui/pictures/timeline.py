@@ -102,7 +102,10 @@ def timeline_picture(job: OpenJob, selection: Selection, wanted: TimelineRequest
     window = (inside(wanted.view, base) or base) if wanted.view is not None else base
     opened = wanted.opened
     if opened is None or (opened and not opened & {item.task for item in timeline.tasks}):
-        opened = _opened_first(timeline, wanted.lane)
+        # The rank of the cursor is opened, unless that takes much time and memory.
+        tasks = [item.task for item in timeline.tasks]
+        first = wanted.lane.task if wanted.lane is not None and wanted.lane.task in tasks else next(iter(tasks), None)
+        opened = frozenset({first} if first is not None and timeline.rows_inside(first) <= _MOST_ROWS else ())
     lanes, has_all = timeline.lanes(opened, wanted.rests)
     if (path := wanted.path) is not None and path.task in opened:
         timeline.paths[path] = path_events(job, path)
@@ -111,8 +114,11 @@ def timeline_picture(job: OpenJob, selection: Selection, wanted: TimelineRequest
     sight = _in_sight(lanes, wanted)
     chosen = [lanes[number] for number in sight]
     with_names = wanted.rests or (len(job.session.reports) <= _FEW_REPORTS and wanted.found is None)
-    draw = lane_pictures if with_names else plain_pictures
-    pictures = dict(zip(sight, _drawn(draw is lane_pictures, timeline, chosen, window, wanted), strict=True))
+    if with_names:
+        drawn = lane_pictures(timeline, chosen, window, wanted.columns, wanted.found)
+    else:
+        drawn = plain_pictures(timeline, chosen, window, wanted.columns)
+    pictures = dict(zip(sight, drawn, strict=True))
     gpu = [lane for lane in chosen if not lane.is_host]
     is_whole = has_all and (with_names or not (wanted.found or has_names(timeline, gpu, window)))
     labels = tuple(_label(lane, opened, wanted.label_width) for lane in lanes)
@@ -121,21 +127,6 @@ def timeline_picture(job: OpenJob, selection: Selection, wanted: TimelineRequest
     notes = notes if lanes else (missing_note(job.session, tables.kernels),)
     kinds = tuple(_kind(timeline, lane, base) if len(lanes) <= wanted.lines else "" for lane in lanes)
     return TimelinePicture(timeline, base, window, lanes, opened, pictures, labels, kinds, lines, is_whole, notes)
-
-
-def _opened_first(timeline: Timeline, lane: LaneIdentity | None) -> frozenset[Task]:
-    """The rank of the cursor is opened, unless that takes much time and memory."""
-    tasks = [item.task for item in timeline.tasks]
-    first = lane.task if lane is not None and lane.task in tasks else next(iter(tasks), None)
-    return frozenset({first} if first is not None and timeline.rows_inside(first) <= _MOST_ROWS else ())
-
-
-def _drawn(
-    with_names: bool, timeline: Timeline, lanes: list[LaneIdentity], window: Window, wanted: TimelineRequest
-) -> list[LanePicture]:
-    if with_names:
-        return lane_pictures(timeline, lanes, window, wanted.columns, wanted.found)
-    return plain_pictures(timeline, lanes, window, wanted.columns)
 
 
 def _in_sight(lanes: tuple[LaneIdentity, ...], wanted: TimelineRequest) -> list[int]:
@@ -278,7 +269,7 @@ def _path_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Wi
     piece = own.pieces[place].piece
     length, row = piece.end - piece.start, row_of_piece(timeline, lane, piece)
     name = _full_name(timeline, row) if row is not None else own.pieces[place].name
-    title = f"{KINDS[piece.kind]} {_duration(length)}{f': {name}' if name else ''}"
+    title = f"{KINDS[piece.kind]} {format_value(Unit.DURATION, length)}{f': {name}' if name else ''}"
     rank = next((item.rank for item in timeline.ranks if item.task == piece.task), lane.rank)
     share = _percent(length / int(own.end[-1] - own.start[0]))
     facts = [f"on the critical path of {whose}, {share} of it", f"rank {rank}"]
@@ -300,7 +291,8 @@ def _cpu_facts(
     if found is None:
         yield ["nothing was recorded of the thread here"]
     else:
-        length, start = _duration(found.window.end - found.window.start), format_value(Unit.TIME, found.window.start)
+        length = format_value(Unit.DURATION, found.window.end - found.window.start)
+        start = format_value(Unit.TIME, found.window.start)
         when = f"for {length} from {start} · rank {lane.rank} thread {tid_of(thread)}"
         if found.place is None:
             yield [f"the thread {_STATES.get(found.state, 'ran')} {when}"]
@@ -310,11 +302,8 @@ def _cpu_facts(
             yield [f"on a CPU {when}"]
         if cpu.tree is not None and found.node:
             yield ["stack", cpu.tree.words(found.node, _CALLERS)]
-    yield [_around(path_at(timeline.session, lane.task.report, thread, (window.start + window.end) // 2))]
-
-
-def _duration(time: int) -> str:
-    return format_value(Unit.DURATION, time)
+    path = path_at(timeline.session, lane.task.report, thread, (window.start + window.end) // 2)
+    yield [f"NVTX {' › '.join(path)}" if path else "in no NVTX range"]
 
 
 def _full_name(timeline: Timeline, row: Row) -> str:
@@ -341,10 +330,6 @@ def _meanwhile(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Win
         yield f"in the call {values['name']}, {format_value(Unit.DURATION, values['duration'])}"
     if lane.stream is None and lane.device is not None and timeline.session.count(tables.api_calls):
         yield f"the GPU was idle here: {causes_in(job, lane.task, lane.device, window.start, window.end)}"
-
-
-def _around(path: tuple[str, ...]) -> str:
-    return f"NVTX {' › '.join(path)}" if path else "in no NVTX range"
 
 
 # -- from event to event ----------------------------------------------------------------------------------------------

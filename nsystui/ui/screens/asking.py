@@ -150,12 +150,14 @@ class Asker:
         """Asks, unless ``token`` says that the answer would be the same; perhaps only after a pause."""
         if token == self._asked:
             return
-        if self._is_too_early(token):
+        has_only_grown = self._asked is not None and self._asked[1:] == token[1:]
+        is_early = not self.is_settled or time.monotonic() < self._next
+        if has_only_grown and is_early and self._screen.explorer.loading_now:
             if self._later is None:
                 pause = max(_LEAST_PAUSE, self._next - time.monotonic())
                 self._later = self._screen.set_timer(pause, self._ask_again)
             return
-        self.keeps_enter &= self._asked is None or self._asked[1:] == token[1:]
+        self.keeps_enter &= self._asked is None or has_only_grown
         self._asked = token
         self._began = time.monotonic()
         if self._finished is None:
@@ -171,12 +173,6 @@ class Asker:
             return screen.ask(job, selection), ranks
 
         in_thread(screen, "question", ask, partial(self._arrived, token), partial(self._failed, token))
-
-    def _is_too_early(self, token: Token) -> bool:
-        """Whether only the data grew, and the last question has just been asked."""
-        if not self._screen.explorer.loading_now or self._asked is None or self._asked[1:] != token[1:]:
-            return False
-        return not self.is_settled or time.monotonic() < self._next
 
     def _say_late(self, token: Token) -> None:
         if token == self._asked and self.is_awaited:

@@ -321,14 +321,9 @@ class JobScreen(ExportingScreen, SelectingScreen):
     def cursor_rests(self) -> None:
         """Fetches and shows the details of the cursor's place."""
 
-    @property
-    def is_drilled(self) -> bool:
-        """Whether this screen lies over another one of its mode."""
-        return len(self.app.screen_stack) > 1
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Refuse actions of a screen that is covered, or has no widgets yet."""
-        return self.is_mounted and not self.is_covered  # before it is mounted an action has no widgets to act on
+        """Refuse actions of a screen that lies below another one, which keys are for, or has no widgets yet."""
+        return self.is_mounted and self not in self.app.screen_stack[:-1]
 
     def lay_over(self, screen: Screen[Other], then: Callable[[Other | None], None] | None = None) -> None:
         """Open a screen over this one, as one step that going back undoes."""
@@ -342,7 +337,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     async def action_timeline(self) -> None:
         """Opens the timeline on the event or time under the cursor."""
-        if self.app.current_mode == "timeline" and not self.is_drilled:
+        if self.app.current_mode == "timeline" and len(self.app.screen_stack) == 1:
             self.say("this is the timeline")
             return
         key, window = self.event_here(), self.time_here()

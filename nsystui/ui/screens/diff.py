@@ -55,9 +55,6 @@ _VIEWS = {
     "calltree": "call tree",
 }
 """The view that shows the names of a table."""
-_OF_SAMPLES = ("functions", "calltree")
-_AS_THEY_COME = (_SUMMARY, "steps", "calltree")
-"""The tables whose rows have an order of their own."""
 
 
 class DiffScreen(FilteredTableScreen):
@@ -198,7 +195,7 @@ class DiffScreen(FilteredTableScreen):
 
     def natural_order(self) -> tuple[str | None, bool]:
         """The largest difference first, unless rows have an order of their own."""
-        return (None, True) if self._current in _AS_THEY_COME else ("difference", True)
+        return (None, True) if self._current in (_SUMMARY, "steps", "calltree") else ("difference", True)
 
     def empty_text(self, answer: Answer) -> str:
         """Say that neither side has any of this."""
@@ -309,7 +306,7 @@ class DiffScreen(FilteredTableScreen):
             self._open_name(values)
 
     def _open_name(self, values: dict[str, Value]) -> None:
-        key = "collective" if self._current == "nccl" else "full_name" if self._current in _OF_SAMPLES else "name"
+        key = {"nccl": "collective", "functions": "full_name", "calltree": "full_name"}.get(self._current, "name")
         name, shown = values.get(key), values.get("name")
         if self._current not in _VIEWS or not isinstance(name, str):
             self.say("this row has no screen of its own")
@@ -331,7 +328,9 @@ class DiffScreen(FilteredTableScreen):
         sides, table, names = self.sides, self._current, self._options().names
         assert sides is not None
         side = sides[number]
-        chosen = replace(side.selection, name=_exactly(name))
+        # This name and no other; a numbered name has any number at its ``*``.
+        pattern = re.escape(name).replace(r"\*", "(?:[0-9]+|0[xX][0-9a-fA-F]+|[*])")
+        chosen = replace(side.selection, name=NameFilter(f"re:^{pattern}$", name))
         if self._own_app is not None:
             await self._own_app.open_side(side, "AB"[number])
         await show_view(self.explorer, _VIEWS[table], chosen, names=names.value)
@@ -361,12 +360,6 @@ def _side_of(text: str) -> int:
     return "AB".index(word)
 
 
-def _exactly(name: str) -> NameFilter:
-    """The filter for this name and no other; a numbered name has any number at its ``*``."""
-    pattern = re.escape(name).replace(r"\*", "(?:[0-9]+|0[xX][0-9a-fA-F]+|[*])")
-    return NameFilter(f"re:^{pattern}$", name)
-
-
 # -- from a line that a user typed ------------------------------------------------------------------------------------
 
 Groups = tuple[frozenset[int], frozenset[int]]
@@ -374,7 +367,8 @@ Groups = tuple[frozenset[int], frozenset[int]]
 
 def comparison_with(job: OpenJob, selection: Selection, opened: JobSource, text: str) -> DiffScreen:
     """The comparison with the job, or of the ranks, that ``text`` names; raises NsystuiError."""
-    if _names_ranks(text):
+    # Numbers only, as ``0-3 -- 4-7``, name ranks, unless a file has that name.
+    if re.fullmatch(r"[\d\s,-]+", text) and not os.path.lexists(text.strip()):
         return comparison_of_ranks(job, selection, *groups_of(job, text))
     return OtherJobScreen(job, opened, files_of_other(text))
 
@@ -390,11 +384,6 @@ def comparison_of_ranks(
 
 def _label(ranks: Collection[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
-
-
-def _names_ranks(text: str) -> bool:
-    """Whether a text has numbers only, as ``0-3 -- 4-7``, and no file has that name."""
-    return bool(re.fullmatch(r"[\d\s,-]+", text)) and not os.path.lexists(text.strip())
 
 
 def groups_of(job: OpenJob, text: str) -> Groups:

@@ -208,11 +208,7 @@ class EventsScreen(TableScreen):
     def action_kinds(self) -> None:
         """Ask for the kinds of events to list."""
         names = ",".join(kind.value for kind in self.chosen)
-        self.prompt.ask("kinds (empty: all but os)", names, kinds_of, self._list_kinds)
-
-    def _list_kinds(self, kinds: tuple[EventKind, ...]) -> None:
-        self.chosen = kinds
-        self.job_changed()
+        self.prompt.ask("kinds (empty: all but os)", names, kinds_of, lambda kinds: self.ask_with(chosen=kinds))
 
     def action_match(self, direction: int) -> None:
         """Go to the next event of the searched name (-1: the one before)."""

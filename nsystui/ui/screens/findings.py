@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from nsystui.ui.widgets.window_table import WindowTable
 if TYPE_CHECKING:
     from nsystui.base.selection import Selection, Window
     from nsystui.questions.job.job import OpenJob
-    from nsystui.questions.triage.finding import Finding, NotChecked
+    from nsystui.questions.triage.finding import Finding
     from nsystui.questions.triage.run import Triage
 
 
@@ -52,13 +52,10 @@ HEALTHY, NOT_CHECKED = "ok", "-"
 _STYLES = {"error": "error", "warning": "warning"}
 """What is coloured of the severities."""
 _LABEL = 12
-_LONGEST_RANKS = 60
 _LENGTHS = ("max", "idle", "duration")
 """The columns of evidence that say how long what began at ``start`` took."""
 _ROOMY = 30
 """On a terminal of so many lines there are empty ones around the evidence."""
-
-NOT_CHECKED_COLUMNS = (Column("rule", header="Rule", label="not checked"), Column("why", header="Why", label="why"))
 
 
 def findings_answer(found: Triage) -> TableAnswer:
@@ -79,11 +76,6 @@ def _row(number: int, one: Finding) -> Row:
     name = f"└ {one.id}" if one.under else one.id
     won = None if one.gain is None else one.gain.recoverable
     return (one.severity.value[0].upper(), name, one.cost, one.percent, won, one.sentence, number)
-
-
-def not_checked_answer(rules: Sequence[NotChecked]) -> TableAnswer:
-    """The rules that could not judge, and what they need."""
-    return TableAnswer("not-checked", NOT_CHECKED_COLUMNS, tuple((one.rule, one.why) for one in rules))
 
 
 def finding_lines(one: Finding, width: int) -> list[list[Part]]:
@@ -130,7 +122,7 @@ def _place(one: Finding) -> str:
         length = format_value(Unit.DURATION, one.window.end - one.window.start)
         words.append(f"at {format_value(Unit.TIME, one.window.start)}, for {length}")
     if one.ranks:
-        words.append(f"rank{'s' if len(one.ranks) > 1 else ''} {shorten(one.rank_numbers, _LONGEST_RANKS)}")
+        words.append(f"rank{'s' if len(one.ranks) > 1 else ''} {shorten(one.rank_numbers, 60)}")
     return "; ".join(words)
 
 
@@ -151,7 +143,7 @@ class FindingsTable(WindowTable):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id, elastic="sentence", row_style=_category)
-        self.cell_styles = _severity
+        self.cell_styles = lambda values: {"severity": _category(values)}
         self.found: Triage | None = None
         self.status = ""
         """The line in place of the table until there are findings."""
@@ -232,17 +224,7 @@ class FindingsTable(WindowTable):
 
 def _category(values: Record) -> str:
     """Problems have the colour of their severity; remarks are less prominent."""
-    return _SEVERITIES.get(str(values["severity"]), "idle")
-
-
-_SEVERITIES = {"E": "error", "W": "warning"}
-
-
-def _severity(values: Record) -> dict[str, str]:
-    return {"severity": _category(values)}
-
-
-_NO_EVIDENCE = TableAnswer("finding", (), ())
+    return {"E": "error", "W": "warning"}.get(str(values["severity"]), "idle")
 
 
 class FindingScreen(TableScreen):
@@ -278,24 +260,21 @@ class FindingScreen(TableScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         """Give the evidence, which the triage has already."""
-        return self.finding.evidence or _NO_EVIDENCE
+        return self.finding.evidence or TableAnswer("finding", (), ())
 
     def show(self, result: object, same_place: bool) -> None:
         """Show the finding, with the cursor on the row it is about."""
         self._show_words()
         super().show(result, same_place)
         self.table.styles.max_height = self.table.row_count + 1
-        if not same_place:
-            self.table.move_to(self._row_of_finding())
-
-    def _row_of_finding(self) -> int:
-        """The row that begins when the finding does, of those that have a start."""
+        if same_place:
+            return
         window, evidence = self.finding.window, self.finding.evidence
-        if window is None or evidence is None:
-            return 0
-        starts = [record(evidence.columns, row).get("start") for row in evidence.page(0, len(evidence))]
-        away = {row: abs(start - window.start) for row, start in enumerate(starts) if isinstance(start, int)}
-        return min(away, key=away.__getitem__, default=0)
+        away = {}
+        if window is not None and evidence is not None:
+            starts = [record(evidence.columns, row).get("start") for row in evidence.page(0, len(evidence))]
+            away = {row: abs(start - window.start) for row, start in enumerate(starts) if isinstance(start, int)}
+        self.table.move_to(min(away, key=away.__getitem__, default=0))
 
     def row_window(self) -> Window | None:
         """The time of a row of evidence, by whichever column has its length."""
@@ -366,4 +345,5 @@ class NotCheckedScreen(TextTableScreen):
         self.found = found
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        return not_checked_answer(self.found.not_checked)
+        columns = (Column("rule", header="Rule", label="not checked"), Column("why", header="Why", label="why"))
+        return TableAnswer("not-checked", columns, tuple((one.rule, one.why) for one in self.found.not_checked))

@@ -137,7 +137,12 @@ class GpuScreen(ZoomableChartScreen):
         """Draw the lanes with the cursor where it was, or say why there are none."""
         picture: GpuPicture = result
         self.picture = picture
-        self._show_view(picture)
+        count = sum(not gpu.is_host for gpu in picture.gpus)
+        seen, whole = (window.end - window.start for window in (picture.window, picture.base))
+        time = format_value(Unit.DURATION, seen)
+        if picture.window != picture.base:
+            time += f" of {format_value(Unit.DURATION, whole)}"
+        self.show_title(right=f"{count:,} GPU{'' if count == 1 else 's'} · {time}" if picture.lanes else "")
         if not picture.lanes:
             why = picture.notes or ("no GPU is in the selection: Esc goes back",)
             self.show_empty("\n".join((*why, "", "1 Overview shows what was recorded")))
@@ -159,15 +164,6 @@ class GpuScreen(ZoomableChartScreen):
                     return number
         return self.chart.cursor_lane
 
-    def _show_view(self, picture: GpuPicture) -> None:
-        """How many GPUs, and how much of the time is in view."""
-        count = sum(not gpu.is_host for gpu in picture.gpus)
-        seen, whole = (window.end - window.start for window in (picture.window, picture.base))
-        time = format_value(Unit.DURATION, seen)
-        if picture.window != picture.base:
-            time += f" of {format_value(Unit.DURATION, whole)}"
-        self.show_title(right=f"{count:,} GPU{'' if count == 1 else 's'} · {time}" if picture.lanes else "")
-
     def show_detail(self) -> None:
         """Show the values at the cursor, or over the marked span."""
         picture = self.picture
@@ -175,17 +171,12 @@ class GpuScreen(ZoomableChartScreen):
             return
         here = self.chart.span or (self.chart.cursor_column, self.chart.cursor_column)
         times = self.chart.span_times or self.chart.cursor_times
-        columns = self._bins_of(picture, here)
+        bins = len(picture.lanes[0].bins)  # fewer than columns where a column would be shorter than a nanosecond
+        first, last = (column * bins // self.chart.chart_width for column in here)
         marked = self.chart.span is not None
         width = self.app.size.width
-        lines = detail_lines(picture, self.chart.cursor_lane, columns, times, marked, width, self._detail_height)
+        lines = detail_lines(picture, self.chart.cursor_lane, (first, last), times, marked, width, self._detail_height)
         self.detail.show_lines(lines)
-
-    def _bins_of(self, picture: GpuPicture, columns: tuple[int, int]) -> tuple[int, int]:
-        """The bins of these columns: fewer than columns where a column would be shorter than a nanosecond."""
-        bins = len(picture.lanes[0].bins)
-        first, last = (column * bins // self.chart.chart_width for column in columns)
-        return first, last
 
     @on(StripChart.CursorMoved)
     def _keep_place(self, message: StripChart.CursorMoved) -> None:

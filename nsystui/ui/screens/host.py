@@ -51,8 +51,6 @@ from nsystui.ui.screens.table import GroupedViewsScreen, TableScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
-_SAMPLED = ("thread", "function")
-"""The rows of views that count samples."""
 _OF_THREAD = ("functions", "call tree")
 """The views of one thread."""
 _GAPS = 3
@@ -154,7 +152,7 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
         """Answer the view's question, and count the samples where rows are of them."""
-        samples = samples_of_job(job, selection) if self.view.question.row in _SAMPLED else None
+        samples = samples_of_job(job, selection) if self.view.question.row in ("thread", "function") else None
         return super().ask(job, selection), samples
 
     def show(self, result: Any, same_place: bool) -> None:

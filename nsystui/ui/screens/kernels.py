@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from nsystui.ui.screens import TabView
 
 
-_PANEL_WIDTH = 42
 _KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, "mpi": EventKind.MPI}
 
 
@@ -44,7 +43,7 @@ def distribution_lines(shape: Distribution) -> list[str]:
         return []
     labels = [format_value(Unit.DURATION, low) for low in shape.edges[:-1]]
     figures = (("min", shape.minimum), ("median", shape.median), ("p95", shape.p95), ("max", shape.maximum))
-    lines = ["duration", *histogram_lines(labels, list(shape.counts), _PANEL_WIDTH), ""]
+    lines = ["duration", *histogram_lines(labels, list(shape.counts), 42), ""]
     return lines + [f"{word:7} {format_value(Unit.DURATION, value)}" for word, value in figures]
 
 
@@ -190,9 +189,6 @@ _GROUPS = {
 _OF_NAMES = ("family", "precision", "graph")
 """Those whose rows are all kernels of a kind: Enter shows their names."""
 
-_BARS = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
-"""The category of the bars in the table of each kind of work."""
-
 
 class KernelsScreen(ViewsScreen):
     """Summaries by name."""
@@ -238,7 +234,8 @@ class KernelsScreen(ViewsScreen):
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the summary with bars in the colour of its work."""
-        self.table.bar_category = _BARS.get(self.view.question.row)
+        bars = {"kernel": "compute", "memory": "memory", "api": "api", "os": "os", "mpi": "os"}
+        self.table.bar_category = bars.get(self.view.question.row)
         super().show(result, same_place)
 
     def shown_names(self) -> Mapping[str, str]:
@@ -280,18 +277,15 @@ class KernelsScreen(ViewsScreen):
             return views
         return (
             *views,
-            Choice("by", tuple(_GROUPS.values()), list(_GROUPS).index(self.options["by"]), self._group_by),
+            Choice.among("by", _GROUPS, self.options["by"], self._group_by),
             names_choice(Names(self.options["names"]), self._show_names),
         )
 
-    def _group_by(self, place: int) -> None:
-        by = list(_GROUPS)[place]
-        self.options |= {"by": by} | ({"only": ""} if by in _OF_NAMES else {})
-        self.job_changed()
+    def _group_by(self, by: str) -> None:
+        self.ask_with(options={**self.options, "by": by, **({"only": ""} if by in _OF_NAMES else {})})
 
     def _show_names(self, names: Names) -> None:
-        self.options["names"] = names.value
-        self.job_changed()
+        self.ask_with(options={**self.options, "names": names.value})
 
     def open_row(self) -> None:
         """Open the launches or calls of a name, the names of a kind of kernels, or select a stream for all screens."""
@@ -299,7 +293,13 @@ class KernelsScreen(ViewsScreen):
             self._select_stream()
             return
         if self.options["by"] in _OF_NAMES and self.answered.question.row == "kernel":
-            self._open_kind()
+            word = self.values().get(self.options["by"])
+            if not isinstance(word, str):
+                self.say("the names of these kernels do not show a precision: b returns to all names")
+                return
+            self.explorer.remember()
+            self.options |= {"by": "", "only": word}
+            self.job_changed()
             return
         name = self.values().get("name")
         if not isinstance(name, str):
@@ -323,16 +323,6 @@ class KernelsScreen(ViewsScreen):
     def take_view(self, name: str, **options: str) -> None:
         """Show a view with all its rows."""
         super().take_view(name, **{"only": "", **options})
-
-    def _open_kind(self) -> None:
-        """The kernels of the family or precision under the cursor, by name."""
-        word = self.values().get(self.options["by"])
-        if not isinstance(word, str):
-            self.say("the names of these kernels do not show a precision: b returns to all names")
-            return
-        self.explorer.remember()
-        self.options |= {"by": "", "only": word}
-        self.job_changed()
 
     def action_ncu(self) -> None:
         """Show the ``ncu`` commands for all launches of the name."""

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -388,12 +389,7 @@ def _size_words(value: float) -> str:
     return format_value(Unit.BYTES, round(value))
 
 
-def _rate_words(value: float) -> str:
-    return format_value(Unit.RATE, value)
-
-
-def _duration_words(value: float) -> str:
-    return format_value(Unit.DURATION, value)
+_rate_words, _duration_words = partial(format_value, Unit.RATE), partial(format_value, Unit.DURATION)
 
 
 _GROUPS: tuple[NcclProperty | None, ...] = (

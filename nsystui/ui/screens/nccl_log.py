@@ -26,12 +26,6 @@ _ORDER = (
 )
 """The tables in the order in which a user goes through them: what was called first, then by whom, over what."""
 
-_SORTED_BY = {"ops": "total_bytes"}
-"""The column by which a table comes sorted, largest first, where it is one column."""
-
-_ELASTIC = {"rings": "ring", "problems": "evidence", "settings": "value"}
-"""The column that takes the room to spare, where it is not the communicator's."""
-
 Tables = Mapping[str, TableAnswer]
 Holds = Callable[[Record], bool]
 
@@ -170,7 +164,8 @@ class NcclLogScreen(FilteredTableScreen):
             answer = tables[self.name_of_table]
         else:
             answer = rows_inside(tables, self.inside)
-        self.table.elastic = _ELASTIC.get(self.name_of_table, self.ELASTIC)
+        elastic = {"rings": "ring", "problems": "evidence", "settings": "value"}
+        self.table.elastic = elastic.get(self.name_of_table, self.ELASTIC)
         self.show(rows_with(answer, self.words), same_place)
 
     def _tables_with_rows(self) -> list[str]:
@@ -178,8 +173,8 @@ class NcclLogScreen(FilteredTableScreen):
         return [name for name in _ORDER if len(self._tables[name]) or name == self.name_of_table]
 
     def natural_order(self) -> tuple[str | None, bool]:
-        """The column by which a table of the log comes sorted."""
-        return _SORTED_BY.get(self.name_of_table), True
+        """The column by which a table of the log comes sorted, if it is a single column."""
+        return "total_bytes" if self.name_of_table == "ops" else None, True
 
     def empty_text(self, answer: Answer) -> str:
         """Say whether rows may still come."""

@@ -116,9 +116,6 @@ class RangeWorkScreen(EventRowsScreen):
         return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(str(values["kind"]))
 
 
-_BY_WORDS = {TreeGrouping.THREAD: "rank and thread", TreeGrouping.RANK: "rank", TreeGrouping.ALL: "all ranks together"}
-
-
 def _row(node: Node) -> Row:
     single = node.kind is NodeKind.RANGE
     return (
@@ -134,9 +131,6 @@ def _row(node: Node) -> Row:
     )
 
 
-LAYOUT = OutlineLayout("nvtx", OUTLINE_COLUMNS, _row, ORDERS)
-
-
 class NvtxOutline(Outline[Node]):
     """The rows of a tree of ranges, of which one may be shown wherever it is."""
 
@@ -148,19 +142,17 @@ class NvtxOutline(Outline[Node]):
         self.opened |= set(way[:-1])
         self.rebuild()
         for above, inside in pairwise(way):
-            if self.row_of(inside) is None:
-                self._fetch(above, self.tree.place_of(inside, self.order))
+            if self.row_of(inside) is not None:
+                continue
+            place = self.tree.place_of(inside, self.order)
+            for index, line in enumerate(self.lines):
+                if line.node.id == above and line.offset <= place < line.offset + line.rest:
+                    skip = (place - line.offset) // PAGE * PAGE
+                    self.lines[index : index + 1] = self._flattened(self._fetched(line, skip))
+                    break
         row = self.row_of(number)
         assert row is not None
         return row
-
-    def _fetch(self, above: int, place: int) -> None:
-        """Fetches the page of the rows inside a node that has the one at ``place``."""
-        for index, line in enumerate(self.lines):
-            if line.node.id == above and line.offset <= place < line.offset + line.rest:
-                skip = (place - line.offset) // PAGE * PAGE
-                self.lines[index : index + 1] = self._flattened(self._fetched(line, skip))
-                return
 
     def table(self) -> TableAnswer:
         """The rows as they stand open, for a file: with their paths, and what single ranges have, a start.
@@ -213,7 +205,11 @@ class NvtxScreen(OutlineScreen[Node]):
     def body(self) -> Iterable[Widget]:
         """Compose the tree with bars of GPU time, and below it the durations of the ranges of one path."""
         around, notes = super().body()
-        self.chart = StillChart(label_width=24, value_width=10, axis=self._range_axis, id="chart")
+
+        def axis(_: int, count: int, width: int) -> str:
+            return step_axis(range(1, count + 1, -(-count // width) or 1), width)
+
+        self.chart = StillChart(label_width=24, value_width=10, axis=axis, id="chart")
         yield from (around, self.chart, notes)
 
     def show_range(self, key: EventKey) -> None:
@@ -234,7 +230,8 @@ class NvtxScreen(OutlineScreen[Node]):
         self.nvtx_tree = tree
         opened = self.opened_in(tree) or _first_opened(tree, order)
         self.table.empty_text = "\n".join(tree.ranges.notes) or "no NVTX range in the selection: Esc goes back"
-        outline = NvtxOutline(tree, LAYOUT, order, tree.ranges.notes, opened)
+        layout = OutlineLayout("nvtx", OUTLINE_COLUMNS, _row, ORDERS)
+        outline = NvtxOutline(tree, layout, order, tree.ranges.notes, opened)
         self.show_outline(outline)
         self.chart.display &= len(outline) > 0
         if self._target is not None:
@@ -243,10 +240,6 @@ class NvtxScreen(OutlineScreen[Node]):
                 self.say("the selection leaves that range out: Esc goes back, T and an empty line select all time")
             else:
                 self.rows_changed(outline.reveal(number))
-
-    def _range_axis(self, _: int, count: int, width: int) -> str:
-        """The numbers of the ranges below their bars."""
-        return step_axis(range(1, count + 1, -(-count // width) or 1), width)
 
     def cursor_rests(self) -> None:
         """Draw the durations of the ranges of the path under the cursor, where the tree leaves room for that."""
@@ -319,19 +312,16 @@ class NvtxScreen(OutlineScreen[Node]):
     def event_here(self) -> EventKey | None:
         """The single range under the cursor."""
         node = self.node()
-        return None if node is None else self._event_of(node)
-
-    def action_nvtx_range(self) -> None:
-        """Say that ranges are here."""
-        self.say("this is the tree of the NVTX ranges")
-
-    def _event_of(self, node: Node) -> EventKey | None:
-        if node.index is None or self.nvtx_tree is None:
+        if node is None or node.index is None or self.nvtx_tree is None:
             return None
         ranges = self.nvtx_tree.ranges
         lane = ranges.lane_of(node.index)
         row, start = ranges.value("row", node.index), ranges.value("start", node.index)
         return EventKey(lane.report, EventKind.NVTX, row, start)
+
+    def action_nvtx_range(self) -> None:
+        """Say that ranges are here."""
+        self.say("this is the tree of the NVTX ranges")
 
     def row_window(self) -> Window | None:
         """The time of a range, or from the first to the last of several."""
@@ -351,8 +341,9 @@ class NvtxScreen(OutlineScreen[Node]):
 
     def choices(self) -> tuple[Choice, ...]:
         """Offer what the outermost rows are."""
-        words = {kind: _BY_WORDS[kind] for kind in TreeGrouping}
-        return (*super().choices(), Choice.among("by", words, self.by, lambda by: self.ask_with(by=by)))
+        words = ("rank and thread", "rank", "all ranks together")
+        by = dict(zip(TreeGrouping, words, strict=True))
+        return (*super().choices(), Choice.among("by", by, self.by, lambda by: self.ask_with(by=by)))
 
     def action_fold(self) -> None:
         """Fold steps only, no numbered names, or all of them."""

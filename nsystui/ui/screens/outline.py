@@ -175,17 +175,13 @@ class Outline(Generic[AnyNode]):
         """Closes a row, or goes to the row around it; the row to stand on afterwards."""
         line = self.lines[index]
         if line.rest or line.node.id not in self.opened:
-            return self._above(index)
+            return next((row for row in range(index - 1, -1, -1) if self.lines[row].depth < line.depth), index)
         self.opened.discard(line.node.id)
         end = index + 1
         while end < len(self.lines) and self.lines[end].depth > line.depth:
             end += 1
         del self.lines[index + 1 : end]
         return index
-
-    def _above(self, index: int) -> int:
-        depth = self.lines[index].depth
-        return next((i for i in range(index - 1, -1, -1) if self.lines[i].depth < depth), index)
 
     @property
     def order_key(self) -> str:
@@ -219,7 +215,12 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
 
     def show_outline(self, outline: Outline[AnyNode]) -> None:
         """Shows a tree with the cursor on the node that it was on; its notes stand below, or in place of rows."""
-        row = self._same_row(outline) if self.table.is_placed else 0
+        node, before, row = self.node(), self.outline, 0
+        if self.table.is_placed and node is not None and before is not None:
+            # The node under the cursor in another tree, else the innermost node around it there.
+            way = (node.id, *reversed(before.tree.ancestors(node)))
+            found = (outline.row_of(number) for old in way for number in outline.tree.find_all(before.tree, (old,)))
+            row = next((place for place in found if place is not None), 0)
         self.outline = outline
         self.table.prefix = outline.prefix
         self.table.set_answer(outline, keep_cursor=True)
@@ -229,15 +230,6 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         if not len(outline):
             self.pane.show([])
         self.show_count()
-
-    def _same_row(self, outline: Outline[AnyNode]) -> int:
-        """The row of the node under the cursor in another tree, else of the innermost node around it there."""
-        node, before = self.node(), self.outline
-        if node is None or before is None:
-            return 0
-        way = (node.id, *reversed(before.tree.ancestors(node)))
-        found = (outline.row_of(number) for old in way for number in outline.tree.find_all(before.tree, (old,)))
-        return next((row for row in found if row is not None), 0)
 
     def node(self) -> AnyNode | None:
         """The node under the cursor."""

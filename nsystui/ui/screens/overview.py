@@ -147,9 +147,18 @@ class OverviewScreen(TablesScreen):
         self._show_head(picture)
         self._put(self.ranks, self._ranks_answer(picture), same_place)
         if picture.spent is None:
-            self._show_held(picture, same_place)
+            everything = self.selection.tasks is None and self.selection.devices is None
+            what = "No GPU work was recorded" if everything else "No GPU work in the selection"
+            self.kernels.entitle(f"{what}; there is:")
+            self.kernels.empty_text = "nothing else either"
+            self._put(self.kernels, words.held_answer(picture.held), same_place)
         else:
-            self._show_kernels(picture, same_place)
+            count, total = len(picture.kernels), picture.kernels.total or 0
+            order = "" if picture.kernels.name in self._sorted else "by total time"
+            self.kernels.entitle("Kernels", order if count == total else f"{order}, of {total:,} in all".lstrip(", "))
+            self.kernels.empty_text = "\n".join(picture.kernels.notes) or "no kernel is in the selection: Esc goes back"
+            self.kernels.names = self.job.smart_names() if self.job is not None else {}
+            self._put(self.kernels, picture.kernels, same_place)
         self._share_room()
         self.seek_findings()
         self._seek_idle()
@@ -170,21 +179,6 @@ class OverviewScreen(TablesScreen):
         )
         self.show_title(about=about)
         self.head.show_lines([*lines, *remarks])
-
-    def _show_kernels(self, picture: OverviewPicture, same_place: bool) -> None:
-        count, total = len(picture.kernels), picture.kernels.total or 0
-        order = "" if picture.kernels.name in self._sorted else "by total time"
-        self.kernels.entitle("Kernels", order if count == total else f"{order}, of {total:,} in all".lstrip(", "))
-        self.kernels.empty_text = "\n".join(picture.kernels.notes) or "no kernel is in the selection: Esc goes back"
-        self.kernels.names = self.job.smart_names() if self.job is not None else {}
-        self._put(self.kernels, picture.kernels, same_place)
-
-    def _show_held(self, picture: OverviewPicture, same_place: bool) -> None:
-        everything = self.selection.tasks is None and self.selection.devices is None
-        what = "No GPU work was recorded" if everything else "No GPU work in the selection"
-        self.kernels.entitle(f"{what}; there is:")
-        self.kernels.empty_text = "nothing else either"
-        self._put(self.kernels, words.held_answer(picture.held), same_place)
 
     def _put(self, table: WindowTable, answer: Answer, keep_cursor: bool) -> None:
         """Shows an answer in the order that the user chose for it."""
@@ -396,33 +390,22 @@ class OverviewScreen(TablesScreen):
         elif message.table is self.findings:
             self._open_finding()
         elif message.table is self.ranks:
-            await self._open_rank(self.picture)
+            rank = self.ranks.current_values.get("rank")
+            tasks = frozenset(item.task for item in self.picture.ranks if item.rank == rank)
+            if tasks:
+                await self.explorer.go("kernels", self.selection.with_tasks(tasks))
         elif self.picture.spent is None:
-            await self._open_held(self.picture)
+            what = self.kernels.current_values.get("what")
+            view = next((view_of_table(held.table) for held in self.picture.held if held.what == what), None)
+            if view is not None:
+                await show_view(self.explorer, view.name)
         else:
-            self._open_kernel()
+            from nsystui.questions.kernels.summary import Names
+            from nsystui.ui.screens.kernels import KernelInstancesScreen
 
-    async def _open_rank(self, picture: OverviewPicture) -> None:
-        """The kernels of this rank; it stays selected on every screen."""
-        rank = self.ranks.current_values.get("rank")
-        tasks = frozenset(item.task for item in picture.ranks if item.rank == rank)
-        if tasks:
-            await self.explorer.go("kernels", self.selection.with_tasks(tasks))
-
-    async def _open_held(self, picture: OverviewPicture) -> None:
-        """The screen that shows these rows."""
-        what = self.kernels.current_values.get("what")
-        view = next((view_of_table(held.table) for held in picture.held if held.what == what), None)
-        if view is not None:
-            await show_view(self.explorer, view.name)
-
-    def _open_kernel(self) -> None:
-        from nsystui.questions.kernels.summary import Names
-        from nsystui.ui.screens.kernels import KernelInstancesScreen
-
-        name = self.kernels.current_values.get("name")
-        if isinstance(name, str):
-            self.lay_over(KernelInstancesScreen(name, Names.FULL))
+            name = self.kernels.current_values.get("name")
+            if isinstance(name, str):
+                self.lay_over(KernelInstancesScreen(name, Names.FULL))
 
     def action_compare(self) -> None:
         """Mark a rank, or compare it with the marked one."""

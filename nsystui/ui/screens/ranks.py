@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from textual.widget import Widget
 
 from nsystui.base.answer import Record, Value
-from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.ranks.table import odd_figures
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.rank_comparison import RankComparison
@@ -122,7 +121,7 @@ class RanksScreen(ViewsScreen):
         window = self.row_window()
         if window is not None:
             selection = selection.with_window(window)
-        ranks = self._ranks_of(values.get("rank"))
+        ranks = [item for item in self.job_ranks if str(item.rank) == str(values.get("rank"))]
         if ranks:
             selection = selection.with_tasks(frozenset(item.task for item in ranks))
         elif window is None:
@@ -132,9 +131,6 @@ class RanksScreen(ViewsScreen):
                 self.say("this row covers all ranks: open one of them")
             return
         self.call_later(self.explorer.go, "events" if self.answered.name == "collectives" else "gpu", selection)
-
-    def _ranks_of(self, number: object) -> Sequence[RankedTask]:
-        return [item for item in self.job_ranks if str(item.rank) == str(number)]
 
     def _odd_cells(self, values: Record) -> dict[str, str]:
         odd = self._odd_figures.get(values.get("rank"))

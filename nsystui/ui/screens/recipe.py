@@ -72,19 +72,17 @@ class RecipeScreen(TableScreen):
         """Offer the options that the question takes."""
         found = []
         if "by-rank" in self.recipe.takes:
-            found.append(Choice("by", ("all ranks", "rank"), int(bool(self.option_values["by_rank"])), self._by_rank))
+            ways = {False: "all ranks", True: "rank"}
+            found.append(Choice.among("by", ways, bool(self.option_values["by_rank"]), self._by_rank))
         if "names" in self.recipe.takes:
             found.append(names_choice(self._names(), self._show_names, without={Names.SMART}))
         return tuple(found)
 
-    def _by_rank(self, place: int) -> None:
-        self.option_values["by_rank"] = bool(place)
-        self._sort = None
-        self.job_changed()
+    def _by_rank(self, by_rank: bool) -> None:
+        self.ask_with(option_values={**self.option_values, "by_rank": by_rank}, _sort=None)
 
     def _show_names(self, names: Names) -> None:
-        self.option_values["names"] = names.value
-        self.job_changed()
+        self.ask_with(option_values={**self.option_values, "names": names.value})
 
     def open_row(self) -> None:
         """Open the launches, calls or ranges of the name."""

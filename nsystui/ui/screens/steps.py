@@ -82,7 +82,9 @@ class StepsScreen(GroupedViewsScreen):
 
     def body(self) -> Iterable[Widget]:
         """Compose the chart above the table."""
-        self.chart = StillChart(label_width=30, value_width=10, axis=self._step_axis, id="chart")
+        self.chart = StillChart(
+            label_width=30, value_width=10, axis=lambda _lo, _hi, width: step_axis(self._bars, width), id="chart"
+        )
         yield from (self.chart, *super().body())
         self.table.cell_styles = _part_cells
 
@@ -172,10 +174,6 @@ class StepsScreen(GroupedViewsScreen):
         edges = [(int(place) * width // len(bars), (int(place) + 1) * width // len(bars) - 1) for place in places]
         self.chart.mark_span(*(edges[0] if edges else (None,)))
 
-    def _step_axis(self, _lo: int, _hi: int, width: int) -> str:
-        """The numbers of the steps below their bars."""
-        return step_axis(self._bars, width)
-
     def action_anchor(self) -> None:
         """Other steps: those by the next anchor."""
         job = self.job
@@ -214,7 +212,10 @@ class StepsScreen(GroupedViewsScreen):
         elif name == "path":
             self.say("this is time of the CPU: L shows it on the timeline, t selects it")
         elif name == "kernels by step":
-            self._open_kernels(values)
+            if isinstance(values.get("name"), str):
+                self.lay_over(KernelInstancesScreen(str(values["name"]), Names.SMART))
+            else:
+                self.app.call_later(partial(show_view, self.explorer, "kernels", by="", only=str(values["family"])))
         elif name == "operations":
             self.call_later(self.explorer.go, "nvtx")
         elif name in ("budget", "steps by phase"):
@@ -226,13 +227,6 @@ class StepsScreen(GroupedViewsScreen):
             if ranks and self.job is not None and len(self.job_ranks) > 1:
                 selection = selection.with_tasks(self.job.tasks_of_ranks(ranks))
             self.explorer.select(selection)
-
-    def _open_kernels(self, values: Record) -> None:
-        """Open the launches of a kernel, or the kernels of a family on their own screen."""
-        if isinstance(values.get("name"), str):
-            self.lay_over(KernelInstancesScreen(str(values["name"]), Names.SMART))
-        else:
-            self.app.call_later(partial(show_view, self.explorer, "kernels", by="", only=str(values["family"])))
 
     def row_category(self, values: Record) -> str | None:
         """The colour of a part or a kind of piece."""
@@ -262,16 +256,12 @@ class StepsScreen(GroupedViewsScreen):
             return [[str(values["part"])], [MEANINGS[str(values["part"])]], figures, *own[2:]]
         if self.answered.name == "path" and values:
             name = next(str(values[key]) for key in ("name", "range", "kind") if values[key] is not None)
-            return [[name], self._of_path(values), *own[1:]]
+            share = format_value(Unit.PERCENT, values["share"])
+            much = [f"{values['kind']}: {_duration(values['time'])} of the path ({share})"]
+            if values["pieces"] != 1:
+                much.append(f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}")
+            return [[name], much, *own[1:]]
         return own
-
-    @staticmethod
-    def _of_path(values: Record) -> list[str]:
-        """How much of the path a row is."""
-        share = format_value(Unit.PERCENT, values["share"])
-        words = f"{values['kind']}: {_duration(values['time'])} of the path ({share})"
-        several = f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}"
-        return [words, *([several] if values["pieces"] != 1 else [])]
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
         """Ask for the details of the event of the path under the cursor, with how much of the path it is."""
@@ -297,5 +287,4 @@ def _part_cells(values: Record) -> Mapping[str, str]:
     return {part: colour for part, colour in _COLOURS.items() if values.get(part)} | slow
 
 
-def _duration(value: Value) -> str:
-    return format_value(Unit.DURATION, value)
+_duration = partial(format_value, Unit.DURATION)

@@ -15,7 +15,6 @@ from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart
 
 # -- events with names ------------------------------------------------------------------------------------------------
 
-_NOT_COMPUTED = "…"
 _EIGHTHS = 8
 _GAP_ABOVE = "▔"
 _THIN = 2
@@ -205,7 +204,7 @@ class LaneChart(TimeChart):
         """Draw a row of a lane: filled, in letters, or dots until it is computed."""
         known, width = self._lines.get(lane), self.chart_width
         if known is None:
-            text, cells = _NOT_COMPUTED.ljust(width)[:width], [_PLAIN] * width
+            text, cells = "…".ljust(width)[:width], [_PLAIN] * width  # it is being computed
         elif self.has_colours:
             text, cells = self._filled(known, part, self._heights[lane], width)
         else:

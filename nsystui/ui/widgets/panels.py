@@ -112,9 +112,6 @@ class PartLines(CategoryWidget):
         return self.words_style(style) if is_words else self.fill_style(style)
 
 
-_MOST_LINES = 4
-
-
 class NoteLines(Widget):
     """As many lines as the notes need, at most four unless a screen allows more; none where there is nothing to say."""
 
@@ -127,7 +124,7 @@ class NoteLines(Widget):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self._notes: tuple[str, ...] = ()
-        self._most = _MOST_LINES
+        self._most = 4
 
     def allow(self, lines: int) -> None:
         """How many lines there may be at most."""
@@ -248,18 +245,15 @@ class DetailPane(PlainLines):
         if width < 1 or not self._details:
             self.show_lines(())
             return
-        self.show_lines(self._tall(width) if is_tall else self._flat(width, height))
-
-    def _tall(self, width: int) -> list[str]:
         lines: list[str] = []
-        for paragraph in [*self._details, [self._doors]]:
-            lines += [line for fact in paragraph for line in textwrap.wrap(safe_text(fact), max(width, 8))]
-            lines.append("")
-        return lines
-
-    def _flat(self, width: int, height: int) -> list[str]:
-        doors = [self._doors] if self._doors and height > 2 else []
-        return [*fill(self._details, width, max(height - len(doors), 1)), *doors]
+        if is_tall:
+            for paragraph in [*self._details, [self._doors]]:
+                lines += [line for fact in paragraph for line in textwrap.wrap(safe_text(fact), max(width, 8))]
+                lines.append("")
+        else:
+            doors = [self._doors] if self._doors and height > 2 else []
+            lines = [*fill(self._details, width, max(height - len(doors), 1)), *doors]
+        self.show_lines(lines)
 
 
 def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:

@@ -95,7 +95,6 @@ def time_axis(lo: int, hi: int, width: int) -> str:
 
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_IDLE = "░"
 
 
 def bar(value: object, full: float, width: int) -> str:
@@ -124,7 +123,7 @@ def stacked_bar(parts: Sequence[tuple[str, float]], full: float, width: int) -> 
         own = [(name, eighths) for name, eighths in shares if eighths > 0]
         filled = sum(eighths for _, eighths in own)
         if not filled:
-            glyph, category = _IDLE, "idle"
+            glyph, category = "░", "idle"
         elif filled < 8 or len(own) == 1:
             glyph, category = _EIGHTHS[filled % 8] if filled < 8 else "█", max(own, key=lambda one: one[1])[0]
         else:
@@ -194,7 +193,6 @@ def _bar(count: int, largest: int, width: int) -> str:
 
 # From how many points on a cell has which mark; they differ in size, not in colour.
 _MARKS = ((10, "■"), (2, "○"), (1, "·"))
-_AXIS = "│"
 
 Words = Callable[[float], str]
 Ends = tuple[float, float]
@@ -221,7 +219,7 @@ def framed(rows: Sequence[str], ends: tuple[Ends, Ends], width: int, words: tupl
     for number, marks in enumerate(rows):
         at_end = {0: ends[1][1], len(rows) - 1: ends[1][0]}.get(number)
         label = words[1](at_end) if at_end is not None else ""
-        lines.append(fit(fit(label, labels - 2, "right") + f" {_AXIS}" + marks, width))
+        lines.append(fit(fit(label, labels - 2, "right") + " │" + marks, width))
     left, right = (words[0](end) for end in ends[0])
     room = max(width - labels - width_of(left), 0)
     return [*lines, fit(" " * labels + left + fit(right, room, "right"), width)]

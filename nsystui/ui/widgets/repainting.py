@@ -48,7 +48,8 @@ class ThrottledScreen(Screen[Result]):
         event.refresh_styles = False
 
     def _on_timer_update(self) -> None:
-        if not self._is_line_full():
+        drawn_on = sys.__stderr__
+        if self.app.is_headless or drawn_on is None or not terminal.is_full(drawn_on.fileno()):
             super()._on_timer_update()
         # else its timer goes on, and asks again
 
@@ -56,11 +57,6 @@ class ThrottledScreen(Screen[Result]):
     #
     # What the focused widget was sent before it lost the focus it still handles. A key pressed twice would lay two
     # screens over each other, or take away the one below; a mode changed beneath the palette would leave it there.
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether another screen lies over this one, which keys are for."""
-        return self in self.app.screen_stack[:-1]
 
     def lay_over(self, screen: Screen[Other], then: Callable[[Other | None], None] | None = None) -> None:
         """Opens a screen over this one, if this is the one that is shown; ``then`` hears what it is dismissed with."""
@@ -75,10 +71,6 @@ class ThrottledScreen(Screen[Result]):
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
         """Close with a result, once, however often the key comes."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
-
-    def _is_line_full(self) -> bool:
-        drawn_on = sys.__stderr__
-        return not self.app.is_headless and drawn_on is not None and terminal.is_full(drawn_on.fileno())
 
 
 class OwnFocus(Widget):

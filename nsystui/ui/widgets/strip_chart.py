@@ -307,10 +307,12 @@ class StripChart(TimeChart):
         if not self.HAS_CURSOR or not is_here or column >= width:
             return cells, styles
         styles = [*styles]
-        if self._halves:  # the colours of the two halves are not to be exchanged
+        if self._halves:  # not exchanged: the other half keeps its colour, that of the cursor has the colour of words
             half = "▄" if self.cursor_lane % 2 else "▀"
             cells = cells[:column] + half + cells[column + 1 :]
-            styles[column] = self._cursor_half(lane, column)
+            other = self._halves_of(lane + 1 - self.cursor_lane % 2, width)[column]
+            behind = self._fill(other).color if other not in ("", NO_DATA) else self.rich_style.bgcolor
+            styles[column] = Style(color=self.rich_style.color, bgcolor=behind)
         else:
             styles[column] += REVERSE
         return cells, styles
@@ -338,12 +340,6 @@ class StripChart(TimeChart):
             return [""] * width
         shown = self.lanes[lane]
         return dominant(shown.stack, width) if shown.stack else shades(shown.bins, width, shown.category or "nvtx")
-
-    def _cursor_half(self, lane: int, column: int) -> Style:
-        """The other half in its own colour, that of the cursor in the colour of words."""
-        other = self._halves_of(lane + 1 - self.cursor_lane % 2, self.chart_width)[column]
-        behind = self._fill(other).color if other not in ("", NO_DATA) else self.rich_style.bgcolor
-        return Style(color=self.rich_style.color, bgcolor=behind)
 
     def _fill(self, front: str, behind: str = "") -> Style:
         """The style of a cell: a category, with a shade of it behind a colon, and what shows behind its glyph."""

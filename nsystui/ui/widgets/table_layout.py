@@ -37,9 +37,6 @@ TEXT_MINIMUM = 6
 BAR_WIDTH = 5
 """Cells of the bar beside a share."""
 
-_OF_MAXIMUM = "█=max"
-"""Above bars whose full length is the column's maximum, not a whole."""
-
 _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
 
 
@@ -102,7 +99,8 @@ class ColumnMeasure:
     def heading(self, width: int, sort_mark: str, bar_width: int = 0) -> str:
         """The column's heading in ``width`` cells, of them ``bar_width`` of a bar, with ``sort_mark`` at its end."""
         if bar_width and self.column.unit is not Unit.PERCENT:
-            return fit(_OF_MAXIMUM, bar_width) + self.heading(width - bar_width, sort_mark)
+            # The full length of such a bar is the column's maximum, not a whole.
+            return fit("█=max", bar_width) + self.heading(width - bar_width, sort_mark)
         label = shorten(self.label, width - len(sort_mark)) + sort_mark
         return fit(label, width, "left" if self.is_text else "right")
 

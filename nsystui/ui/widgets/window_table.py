@@ -518,9 +518,17 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         if y < 0:
             return self._title_line(width)
         if not self._cache or self._cache.failure is not None:
-            return self._message_line(y, width)
+            failure = self._cache.failure if self._cache is not None else None
+            words = f"These rows could not be read: {failure}" if failure else self.empty_text
+            lines = [" " * width, *message_lines(words, width)]
+            text = lines[y] if y < len(lines) else " " * width
+            return Strip([Segment(text, self._style("window-table--empty"))], width)
         if y == 0:
-            return Strip(self._heading_segments(width), width)
+            style = self._style("window-table--header")
+            pieces = self._table.heading_pieces(width - len(MARKER), self.sorted_by, self._letters)
+            segments = [Segment(" " * len(MARKER), style)]
+            segments.extend(Segment(text, style + _PRESSED if is_letter else style) for text, is_letter in pieces)
+            return Strip(list(Segment.simplify(segment for segment in segments if segment.text)), width)
         index = self._window.top + y - 1
         if index >= len(self._cache):
             return Strip.blank(width, self.rich_style)
@@ -539,13 +547,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         text = shorten(said, max(0, width - width_of(name) - 2))
         segments = [Segment(f"{name}  ", self._style("window-table--title")), Segment(text, self.rich_style)]
         return Strip(segments).adjust_cell_length(width, self.rich_style)
-
-    def _heading_segments(self, width: int) -> list[Segment]:
-        style = self._style("window-table--header")
-        pieces = self._table.heading_pieces(width - len(MARKER), self.sorted_by, self._letters)
-        segments = [Segment(" " * len(MARKER), style)]
-        segments.extend(Segment(text, style + _PRESSED if is_letter else style) for text, is_letter in pieces)
-        return list(Segment.simplify(segment for segment in segments if segment.text))
 
     def _row_segments(self, index: int, width: int) -> list[Segment]:
         """One row as few segments as possible: every change of style costs a line some 25 bytes."""
@@ -579,14 +580,6 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         bar = self.fill_style(of_bar) if of_bar else self._style("window-table--bar")
         pieces = {PieceKind.NAME: name, PieceKind.BAR: bar, PieceKind.OTHER: self.rich_style}
         return pieces, {key: self.words_style(found) for key, found in categories.items()}
-
-    def _message_line(self, y: int, width: int) -> Strip:
-        """Line ``y`` of the words that stand where rows would be."""
-        failure = self._cache.failure if self._cache is not None else None
-        words = f"These rows could not be read: {failure}" if failure else self.empty_text
-        lines = [" " * width, *message_lines(words, width)]
-        text = lines[y] if y < len(lines) else " " * width
-        return Strip([Segment(text, self._style("window-table--empty"))], width)
 
     def _style(self, component: str) -> Style:
         return self.get_component_rich_style(component)
