@@ -27,6 +27,10 @@ def odd_inputs(directory: Path) -> None:
     (directory / "arrow/CUPTI_ACTIVITY_KIND_KERNEL.arrow").write_bytes(b"ARROW1 is the beginning only")
     with closing(sqlite3.connect(directory / "browser.sqlite")) as other, other:
         other.execute("CREATE TABLE moz_places (id INTEGER PRIMARY KEY, url TEXT)")
+    with closing(sqlite3.connect(directory / "strings.sqlite")) as other, other:
+        other.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+    with closing(sqlite3.connect(directory / "no-tables.sqlite")) as other, other:
+        other.executescript("CREATE TABLE gone (a); DROP TABLE gone")
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as written:
         written.writestr("notes.txt", "no export")
@@ -36,9 +40,11 @@ def odd_inputs(directory: Path) -> None:
         "text.sqlite": b"these are not the bytes you are looking for\n" * 10,
         "cut.sqlite": export[:-5000],
         "header.sqlite": export[:100],
+        **{f"{size}-bytes.sqlite": export[:size] for size in (1, 15, 16, 20, 99)},
         "journal.sqlite": export,
         "journal.sqlite-journal": b"x" * 512,
         "rank0.nsys-rep": b"QUADD1\0" + bytes(200),
+        "report.sqlite": b"QUADD1\0" + bytes(200),
         "rank0.qdstrm": b"stream" * 20,
         "report.ncu-rep": b"NVR\0" * 40,
         "text.sqlite.gz": gzip.compress(b"no export\n" * 50, mtime=0),
