@@ -50,11 +50,8 @@ class TestEverySchema:
             assert (report.packed.first_event, report.packed.last_event) == (None, None), schema
 
     @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        "schemas", [("2021", "3.7.2", "3.28.1"), pytest.param(SCHEMAS, marks=pytest.mark.campaign)]
-    )
-    def test_whole_jobs_of_every_version(self, tmp_path, session, schemas):
-        for schema in schemas:
+    def test_whole_jobs_of_every_version(self, tmp_path, session):
+        for schema in SCHEMAS:
             job = TrainingJob(ranks=1, steps=1, layers=1, schema=schema)
             report = session.add(job.write(tmp_path / schema)[0])
             kernels = job.compute_kernels_per_step + len(job.step_collectives)

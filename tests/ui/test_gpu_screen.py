@@ -7,13 +7,7 @@ import math
 import threading
 
 import pytest
-from jobs import (
-    NARROW,
-    WIDE,
-    name_of_screen,
-    running,
-    screen_text,
-)
+from jobs import NARROW, WIDE, name_of_screen, running, screen_text
 
 from nsystui.base.selection import Selection, Window
 from nsystui.output.files import save

@@ -11,14 +11,7 @@ from collections.abc import Iterator
 
 import jobs
 import pytest
-from jobs import (
-    becomes_text,
-    line_with,
-    name_of_screen,
-    press,
-    running,
-    screen_text,
-)
+from jobs import becomes_text, line_with, name_of_screen, press, running, screen_text
 
 from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Session

@@ -140,9 +140,7 @@ NAMES = sorted(path.stem for path in TOURS.glob("*.txt"))
 
 
 @pytest.mark.parametrize(
-    "program",
-    [pytest.param(name, id=name, marks=MARKS.get(name, [])) for name in NAMES],
-    indirect=True,
+    "program", [pytest.param(name, id=name, marks=MARKS.get(name, [])) for name in NAMES], indirect=True
 )
 async def test_a_tour_shows_what_was_accepted(program, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
