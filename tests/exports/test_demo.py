@@ -149,21 +149,6 @@ class TestTrainingJob:
             assert names == sorted(names), ranks
 
 
-class TestHostOfTheJob:
-    def test_threads_take_and_leave_their_cpus_in_turns_and_are_sampled_on_them_only(self, job):
-        order = "SELECT globalTid, cpu, start, isSchedIn, threadState FROM SCHED_EVENTS ORDER BY 1, 3, rowid"
-        for path in job:
-            rows = query(path, order)
-            runs = list(zip(rows[::2], rows[1::2], strict=True))
-            assert len({thread for thread, *_ in rows}) == 5
-            for before, after in runs:
-                assert before[0] == after[0] and (before[3], after[3]) == (1, 0)
-                assert before[4] is None and after[4] is not None
-            samples = query(path, "SELECT globalTid, cpu, start FROM COMPOSITE_EVENTS")
-            assert len(samples) > 100
-            assert all(any(a[:2] == s[:2] and a[2] <= s[2] <= b[2] for a, b in runs) for s in samples)
-
-
 class TestNcclPayloads:
     def test_new_layout_is_the_one_of_a_real_export(self):
         scatter, init = (

@@ -17,7 +17,6 @@ from synthetic import (
     empty_export,
     hostile_names_export,
     old_schema_export,
-    two_process_export,
 )
 from synthetic.demo import PLANTED_SECRET, SCHEMAS, TrainingJob
 from synthetic.demo import CaptureSession as Capture
@@ -214,8 +213,3 @@ class TestSecrets:
         kept = [path for path in cache.rglob("*") if path.is_file()]
         assert {path.suffix for path in kept} == {".json", ".parquet"}
         assert not [path for path in kept if PLANTED_SECRET.encode() in path.read_bytes()]
-
-
-def test_two_processes_of_a_report_have_their_own_gpus(tmp_path):
-    facts = open_export(two_process_export(tmp_path / "two.sqlite")).metadata
-    assert [(device.pid, device.device, device.gpu) for device in facts.cuda_devices] == [(5000, 0, 0), (5001, 1, 1)]

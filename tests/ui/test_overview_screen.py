@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -20,20 +18,10 @@ from nsystui.ui.pictures import overview_lines
 from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked
 from nsystui.ui.screens.overview import OverviewScreen
 
-HEAVY = ("pandas", "numpy", "sqlalchemy", "duckdb", "adbc_driver_sqlite")
-
 
 def overview(app: NsystuiApp) -> OverviewScreen:
     assert name_of_screen(app) == "OverviewScreen"
     return app.screen
-
-
-@pytest.mark.campaign
-def test_nothing_heavy_is_imported_before_the_first_window():
-    code = "import sys, nsystui.ui.app, nsystui.ui.screens.overview; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    imported = set(done.stdout.split())
-    assert "nsystui.ui.screens.overview" in imported and imported.isdisjoint(HEAVY)
 
 
 def test_a_stack_is_as_high_as_the_sum_of_its_parts():
