@@ -12,7 +12,7 @@ import jobs
 import pytest
 from jobs import WIDE, answer, cells, last_line, press, resize, rested, running, screen_text, shown, tap
 from support import real_exports
-from synthetic import ExportWriter, node_graph_export, training_job
+from synthetic import ExportWriter, training_job
 
 from nsystui.cli import main
 from nsystui.questions.job.opening import JobSource
@@ -26,23 +26,12 @@ from nsystui.ui.screens.nccl import NcclScreen
 from nsystui.ui.screens.nccl_log import NcclLogScreen
 from nsystui.ui.screens.nvtx import NvtxScreen
 from nsystui.ui.screens.timeline import TimelineScreen
-from nsystui.ui.widgets.window_table import WindowTable
 
 REAL = real_exports(of_every_kind=True)
 
 
 def records(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
-
-
-@pytest.mark.campaign
-async def test_a_graph_launch_offers_the_list_of_what_it_launched(tmp_path):
-    async with running([node_graph_export(tmp_path / "graph.sqlite")], None, WIDE, "6", "slash") as (app, pilot):
-        await answer(app, pilot, "cudaGraphLaunch")
-        if "cudaGraphLaunch" not in str(app.screen.values()["name"]):
-            await pilot.press("n")
-        assert (await press(pilot, "c")).screen.query_one(WindowTable).row_count == 10
-        assert (await press(pilot, "down", "enter")).screen.values()["kind"] == "kernel"
 
 
 @pytest.mark.campaign

@@ -21,9 +21,9 @@ from shutil import copytree
 
 import pytest
 from jobs import DARK, WIDE, painted, resize, shown
+from synthetic import node_graph_export, training_job, whole_graph_export
 from synthetic.demo import ServingJob
 from synthetic.demo.kineto import ENDING, write_trace
-from synthetic.shapes import whole_graph_export
 from synthetic.variants import empty_export
 from test_nccl_log_screen import log_text
 from textual.events import Paste
@@ -117,6 +117,10 @@ def program(request, demo_job, written_once, columns, tmp_path):
             return NsystuiApp(files(*request.getfixturevalue("many_ranks")), DARK)
         case "graphs":
             return NsystuiApp(files(whole_graph_export(tmp_path / "graph.sqlite")), DARK)
+        case "nodes":
+            return NsystuiApp(files(node_graph_export(tmp_path / "graph.sqlite")), DARK)
+        case "many steps":
+            return NsystuiApp(files(*training_job(tmp_path, ranks=1, steps=120, layers=1)), DARK)
         case "traces":
             traces = [tmp_path / f"{path.stem}{ENDING}" for path in demo_job[:2]]
             for path, trace in zip(demo_job[:2], traces, strict=True):
@@ -134,7 +138,7 @@ def program(request, demo_job, written_once, columns, tmp_path):
     return NsystuiApp(files(*demo_job), DARK)
 
 
-MARKS = {name: [pytest.mark.campaign] for name in ("many ranks", "graphs", "traces", "left out")}
+MARKS = {name: [pytest.mark.campaign] for name in ("many ranks", "many steps", "graphs", "nodes", "traces", "left out")}
 MARKS |= {name: [pytest.mark.findings] for name in ("overview", "empty")}
 NAMES = sorted(path.stem for path in TOURS.glob("*.txt"))
 
