@@ -7,11 +7,10 @@ import math
 import threading
 
 import pytest
-from jobs import NARROW, WIDE, name_of_screen, running, screen_text
+from jobs import NARROW, WIDE, running, screen_text
 
 from nsystui.base.selection import Selection, Window
 from nsystui.output.files import save
-from nsystui.ui.app import NsystuiApp
 from nsystui.ui.pictures.gpu import held_back, mean
 from nsystui.ui.pictures.zoom import inside, zoomed
 from nsystui.ui.screens.gpu import GpuScreen
@@ -19,19 +18,10 @@ from nsystui.ui.screens.gpu import GpuScreen
 NAN = math.nan
 
 
-def gpu(app: NsystuiApp) -> GpuScreen:
-    assert name_of_screen(app) == "GpuScreen"
-    return app.screen
-
-
-def labels(app: NsystuiApp) -> list[str]:
-    return [lane.label.strip() for lane in gpu(app).chart.lanes]
-
-
 @pytest.mark.campaign
 async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, tmp_path):
     async with running(demo_job, cache_directory, NARROW, "4", "+", "down") as (app, _):
-        screen = gpu(app)
+        screen = app.screen
         save(screen.answer_to_export(), tmp_path / "screen.csv", overwrite=False)
         view, columns = screen.picture.window, screen.chart.chart_width
         devices = app.job.busy(Selection()).devices

@@ -9,19 +9,13 @@ from collections.abc import Iterator
 
 import jobs
 import pytest
-from jobs import becomes_text, line_with, name_of_screen, press, running, screen_text
+from jobs import becomes_text, line_with, press, running, screen_text
 
 from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Session
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.pictures import overview_lines
 from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked
-from nsystui.ui.screens.overview import OverviewScreen
-
-
-def overview(app: NsystuiApp) -> OverviewScreen:
-    assert name_of_screen(app) == "OverviewScreen"
-    return app.screen
 
 
 def test_a_stack_is_as_high_as_the_sum_of_its_parts():
