@@ -1,6 +1,5 @@
 """The demo writer writes what nsys would write, and its scenarios are what they say they are."""
 
-import json
 import struct
 from itertools import pairwise, product
 from pathlib import Path
@@ -13,8 +12,7 @@ from support import native_count as count
 from support import real_exports
 from synthetic import ExportWriter, demo, training_job
 from synthetic.demo import CaptureSession, NcclPayloads, TrainingJob
-from synthetic.demo.nccl import encode_payload, payload_schema
-from synthetic.writing.host import Frame
+from synthetic.demo.nccl import payload_schema
 
 Rows = list[tuple[Any, ...]]
 
@@ -81,13 +79,6 @@ class TestFileFormat:
         assert set(ExportWriter.tables.names((3, 7))) <= table_names(path)
         assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == 0
 
-    def test_export_metadata_is_where_the_version_has_it(self, tmp_path):
-        for schema, table in (("2.9.1", "EXPORT_META_DATA"), ("3.4.0", "META_DATA_EXPORT"), ("2021", None)):
-            path = synthetic.empty_export(tmp_path / f"{schema}.sqlite", schema)
-            assert table_names(path) & {"EXPORT_META_DATA", "META_DATA_EXPORT"} == ({table} if table else set())
-            if table:
-                assert query(path, f"SELECT value FROM {table} WHERE name = 'EXPORT_SCHEMA_VERSION'") == [(schema,)]
-
     def test_what_cannot_be_written_is_refused_and_leaves_no_file(self, tmp_path):
         path = tmp_path / "x.sqlite"
         with pytest.raises(ValueError, match=r"unknown export schema '9\.9\.9'"):
@@ -110,13 +101,6 @@ class TestFileFormat:
 
 
 class TestTrainingJob:
-    @pytest.mark.campaign
-    def test_job_is_the_same_for_the_same_seed_only(self, job, tmp_path):
-        again = SMALL.write(tmp_path / "again")
-        other = training_job(tmp_path / "other", ranks=4, steps=3, layers=4, seed=2)
-        assert [path.read_bytes() for path in again] == [path.read_bytes() for path in job]
-        assert other[0].read_bytes() != job[0].read_bytes()
-
     def test_every_gpu_operation_has_one_api_call_that_began_before_it(self, job):
         for path, table in product(job, ("KERNEL", "MEMCPY", "MEMSET")):
             unmatched = query(
@@ -165,42 +149,6 @@ class TestTrainingJob:
             assert names == sorted(names), ranks
 
 
-class TestHostOfTheJob:
-    def test_threads_take_and_leave_their_cpus_in_turns_and_are_sampled_on_them_only(self, job):
-        order = "SELECT globalTid, cpu, start, isSchedIn, threadState FROM SCHED_EVENTS ORDER BY 1, 3, rowid"
-        for path in job:
-            rows = query(path, order)
-            runs = list(zip(rows[::2], rows[1::2], strict=True))
-            assert len({thread for thread, *_ in rows}) == 5
-            for before, after in runs:
-                assert before[0] == after[0] and (before[3], after[3]) == (1, 0)
-                assert before[4] is None and after[4] is not None
-            samples = query(path, "SELECT globalTid, cpu, start FROM COMPOSITE_EVENTS")
-            assert len(samples) > 100
-            assert all(any(a[:2] == s[:2] and a[2] <= s[2] <= b[2] for a, b in runs) for s in samples)
-
-
-class TestHostEvents:
-    def test_known_amount_of_samples_can_be_given(self, tmp_path):
-        stack = (Frame("inner", "a.so"), Frame("0xffff", "[kernel.kallsyms]", is_kernel=True, is_unresolved=True))
-        path = tmp_path / "x.sqlite"
-        with ExportWriter(path) as export:
-            main = export.thread(export.process(7), 7, "python")
-            assert export.on_cpu(main, 1_000, 1_000 + 20_500, stack, cpu=3, period=1_000) == 20
-            export.osrt(main, 0, 900, "poll", stack=stack)
-            export.api(main, 0, 900, "cudaMalloc_v3020", 1, stack=stack)
-        assert query(path, "SELECT start, cpu, isSchedIn, threadState FROM SCHED_EVENTS") == [
-            (1_000, 3, 1, None), (21_500, 3, 0, 2)
-        ]  # fmt: skip
-        assert query(path, "SELECT count(*), min(start), max(start), sum(cpuCycles) FROM COMPOSITE_EVENTS") == [
-            (20, 1_500, 20_500, 20)
-        ]
-        frames = "value, kernelMode, unresolved, stackDepth FROM SAMPLING_CALLCHAINS JOIN StringIds s ON s.id = symbol"
-        assert query(path, f"SELECT DISTINCT {frames}") == [("inner", None, None, 0), ("0xffff", 1, 1, 1)]
-        for events, chains in (("OSRT_API", "OSRT_CALLCHAINS"), ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS")):
-            assert query(path, f"SELECT count(*) FROM {events} JOIN {chains} c ON c.id = callchainId") == [(2,)]
-
-
 class TestNcclPayloads:
     def test_new_layout_is_the_one_of_a_real_export(self):
         scatter, init = (
@@ -210,13 +158,6 @@ class TestNcclPayloads:
         assert [(entry.label, entry.type, entry.offset) for entry in scatter.entries] == [
             ("NCCL communicator ID", 18, 0), ("Message size [bytes]", 22, 8), ("Reduction operation", 16_777_232, 16),
         ]  # fmt: skip
-
-    def test_binary_form_is_header_and_c_struct(self):
-        values = {"NCCL communicator ID": 1 << 63, "Message size [bytes]": 4096, "Reduction operation": 4}
-        payload = encode_payload("ncclAllReduce", NcclPayloads.SINCE_2_25, values, domain_id=3)
-        assert struct.unpack("<4Q", payload.binary_data[:32]) == (3, 16_777_221, 24, 32)
-        assert struct.unpack("<QQi4x", payload.binary_data[32:]) == (1 << 63, 4096, 4)
-        assert json.loads(payload.json_text)["Reduction operation"] == "Avg"
 
 
 class TestSpecialExports:

@@ -17,7 +17,6 @@ from synthetic import (
     empty_export,
     hostile_names_export,
     old_schema_export,
-    two_process_export,
 )
 from synthetic.demo import PLANTED_SECRET, SCHEMAS, TrainingJob
 from synthetic.demo import CaptureSession as Capture
@@ -50,11 +49,8 @@ class TestEverySchema:
             assert (report.packed.first_event, report.packed.last_event) == (None, None), schema
 
     @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        "schemas", [("2021", "3.7.2", "3.28.1"), pytest.param(SCHEMAS, marks=pytest.mark.campaign)]
-    )
-    def test_whole_jobs_of_every_version(self, tmp_path, session, schemas):
-        for schema in schemas:
+    def test_whole_jobs_of_every_version(self, tmp_path, session):
+        for schema in SCHEMAS:
             job = TrainingJob(ranks=1, steps=1, layers=1, schema=schema)
             report = session.add(job.write(tmp_path / schema)[0])
             kernels = job.compute_kernels_per_step + len(job.step_collectives)
@@ -217,8 +213,3 @@ class TestSecrets:
         kept = [path for path in cache.rglob("*") if path.is_file()]
         assert {path.suffix for path in kept} == {".json", ".parquet"}
         assert not [path for path in kept if PLANTED_SECRET.encode() in path.read_bytes()]
-
-
-def test_two_processes_of_a_report_have_their_own_gpus(tmp_path):
-    facts = open_export(two_process_export(tmp_path / "two.sqlite")).metadata
-    assert [(device.pid, device.device, device.gpu) for device in facts.cuda_devices] == [(5000, 0, 0), (5001, 1, 1)]

@@ -47,32 +47,7 @@ def refusal(path: Path) -> ExportError:
     return first.value
 
 
-NSYS, NOT_NSYS = "nsys export -t sqlite", "a SQLite file, but not an Nsight Systems export"
-NO_EXPORTS = {
-    "an empty file": (b"", "the file is empty", ""),
-    "something else": (b"these are not the bytes you are looking for\n" * 10, "not a SQLite file", NSYS),
-    "the header only": (slice(SQLITE_HEADER), "cut short", ""),
-    **{f"{size} bytes": (slice(size), "not a SQLite file", "") for size in (1, 15)},
-    **{f"{size} bytes": (slice(size), "cut short", "") for size in (16, 20, 99)},
-    "tables of something else": (["CREATE TABLE moz_places (id INTEGER PRIMARY KEY, url TEXT)"], NOT_NSYS, NSYS),
-    "the table of strings": (["CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)"], NOT_NSYS, ""),
-    "no tables": (["CREATE TABLE gone (a)", "DROP TABLE gone"], NOT_NSYS, ""),
-}
-
-
 class TestWhatIsNoExport:
-    @pytest.mark.parametrize("what", NO_EXPORTS)
-    def test_a_file_of_something_else(self, tmp_path, bytes_of_an_export, what):
-        content, cause, advice = NO_EXPORTS[what]
-        path = tmp_path / "other.sqlite"
-        if isinstance(content, list):
-            edit(path, *content)
-        else:
-            path.write_bytes(bytes_of_an_export[content] if isinstance(content, slice) else content)
-        error = refusal(path)
-        assert error.cause.startswith(cause)
-        assert advice in error.advice
-
     @pytest.mark.parametrize("missing", [1, 4095, 4096, 100_000])
     def test_a_file_cut_short(self, export, bytes_of_an_export, missing):
         export.write_bytes(bytes_of_an_export[:-missing])
@@ -83,22 +58,6 @@ class TestWhatIsNoExport:
     def test_a_file_with_bytes_behind_its_end_opens(self, export, bytes_of_an_export):
         export.write_bytes(bytes_of_an_export + bytes(5000))
         assert open_export(export).metadata.nsys_version
-
-    def test_what_is_no_file(self, tmp_path, export):
-        os.symlink(tmp_path / "gone.sqlite", tmp_path / "link.sqlite")
-        os.mkfifo(tmp_path / "pipe.sqlite")  # is not waited for
-        (tmp_path / "directory").mkdir()
-        causes = {
-            tmp_path / "directory": "no export in this directory",
-            tmp_path / "link.sqlite": "a link to a missing file",
-            tmp_path / "pipe.sqlite": "not a regular file",
-            Path("/dev/null"): "not a regular file",
-        }
-        assert {path: refusal(path).cause for path in causes} == causes
-        assert "Not a directory" in refusal(export / "rank1.sqlite").cause
-        error = refusal(tmp_path / "my runs" / "rank0.sqlite")
-        assert error.cause == "no such file"
-        assert error.advice.endswith(f"ls -l '{tmp_path / 'my runs'}'")
 
     def test_a_file_or_directory_without_permission(self, tmp_path, export, unprivileged):
         closed = tmp_path / "closed"
@@ -155,16 +114,6 @@ def shell_words(command: str) -> list[str]:
 
 
 class TestReports:
-    def test_a_report_is_told_apart_with_the_exact_command(self, tmp_path):
-        path = tmp_path / "rank0.nsys-rep"
-        path.write_bytes(b"QUADD1\0" + bytes(200))
-        error = refusal(path)
-        assert error.cause == "a report, not an export"
-        command = "nsys export -t sqlite --include-json=true --include-blobs=true -o rank0.sqlite"
-        assert error.advice == f"export it: {command} {path}, or let nsystui do it with --convert"
-        # not over the report
-        assert " -o rank0-export.sqlite " in refusal(path.rename(tmp_path / "rank0.sqlite")).advice
-
     def test_the_command_can_be_pasted_into_a_shell(self, tmp_path):
         path = tmp_path / "it's $HOME; rank 0.nsys-rep"
         path.write_bytes(b"whatever" * 20)

@@ -88,11 +88,7 @@ SEEDS = (159, 160, 245, 246, 247, 2097, 20787, *range(10))
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    "seeds",
-    [SEEDS, range(1_000, 1_000 + campaign.cases(20))],
-    ids=["few", "many"],
-)
+@pytest.mark.parametrize("seeds", [SEEDS, range(1_000, 1_000 + campaign.cases(20))], ids=["few", "many"])
 def test_flips_lose_no_row_unsaid(tmp_path, originals, seeds):
     assert losing(tmp_path / "flipped.sqlite", originals, seeds) == []
 
@@ -268,11 +264,7 @@ SEEN = (36, 143, 188, 290)
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    "seeds",
-    [SEEN, range(campaign.cases(60))],
-    ids=["few", "many"],
-)
+@pytest.mark.parametrize("seeds", [SEEN, range(campaign.cases(60))], ids=["few", "many"])
 def test_what_sqlite_sees_is_said_by_every_command(tmp_path, originals, seeds, monkeypatch):
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
     data, path = [original.read_bytes() for original in originals], tmp_path / "rank0.sqlite"

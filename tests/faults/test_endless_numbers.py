@@ -43,15 +43,3 @@ def test_one_among_the_words_or_in_the_config_file_is_named_as_wrong(export, tmp
         assert program.answered(*words, export).err, words
     ran = program.answered("kernels", export, "--config", config)
     assert ran.status == 2 and "config.toml" in ran.err
-
-
-def test_one_in_a_log_of_nccl_is_left_as_text(tmp_path):
-    log = tmp_path / "nccl.log"
-    lines = (
-        "node1:1:2 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo N proto N time 1.0\n"
-        "node1:1:2 [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x2 acc (nil) count N datatype 7 op 0 "
-        "root 0 comm 0x1 [nranks=N] stream 0x1\n"
-        "Training epoch N, iteration N/N\n"
-    )
-    log.write_text(lines.replace("N ", f"{DIGITS} ").replace("=N", f"={DIGITS}").replace("NN", "N"))
-    program.answered("nccl-log", log)

@@ -141,14 +141,7 @@ def test_strings_whose_ids_are_no_numbers_are_missing(export):
 def test_ranges_that_all_end_before_they_start_are_not_called_unrecorded(tmp_path):
     path = synthetic.payload_export(tmp_path / "rank0.sqlite")
     edit(path, 'UPDATE NVTX_EVENTS SET start = "end", "end" = start WHERE "end" > start')
-    for more in (
-        (),
-        (
-            "--fold",
-            "none",
-        ),
-        ("--summary",),
-    ):
+    for more in ((), ("--fold", "none"), ("--summary",)):
         ran = program.answered("nvtx", path, *more)
         assert ran.status in (0, 3) and "NVTX ranges (" in ran.err and "record with" not in ran.err
 
@@ -159,9 +152,8 @@ def test_kernels_of_no_process_have_a_command_all_the_same(export):
     assert program.answered("ncu", export).status == 0
 
 
-@pytest.mark.parametrize(
-    "length", [pytest.param(100_000, marks=pytest.mark.campaign), pytest.param(10_000_000, marks=pytest.mark.campaign)]
-)
+@pytest.mark.campaign
+@pytest.mark.parametrize("length", [100_000, 10_000_000])
 def test_a_name_of_megabytes(tmp_path, length):
     path = tmp_path / "long.sqlite"
     with demo.ExportWriter(path) as export:

@@ -58,10 +58,7 @@ def test_an_answer_of_other_tables_says_so_once_it_is_known(export, whole):
             assert ran.out == right
 
 
-@pytest.mark.parametrize(
-    "command",
-    campaign.first(2, ["overview", "api", "events", "info", "ranks"]),
-)
+@pytest.mark.parametrize("command", campaign.first(2, ["overview", "api", "events", "info", "ranks"]))
 def test_whatever_meets_the_damage_names_the_table(export, command):
     refused = program.run(command, export)
     assert refused.status == 2 and RUNTIME in refused.err

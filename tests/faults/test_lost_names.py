@@ -27,13 +27,8 @@ def names(ran: program.Ran) -> list[str]:
     return [row["Name"] for row in csv.DictReader(io.StringIO(ran.out))]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        pytest.param("UPDATE StringIds SET id = id + 1000000", marks=pytest.mark.campaign),
-        pytest.param("DELETE FROM StringIds WHERE id > 1", marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.campaign
+@pytest.mark.parametrize("statement", ["UPDATE StringIds SET id = id + 1000000", "DELETE FROM StringIds WHERE id > 1"])
 def test_rows_keep_apart_and_every_answer_says_what_is_lost(export, statement):
     ids = [name for (name,) in native(export, f"SELECT DISTINCT demangledName FROM {KERNELS}")]
     edit(export, statement)
@@ -81,8 +76,7 @@ def test_ranges_of_a_domain_whose_name_is_lost_say_so(export):
 
 
 @pytest.mark.parametrize(
-    ("lost", "rows"),
-    campaign.first(1, [("tx_bytes", 3), ("efa_metrics", 6), ("EFA rdmap0s6", 6)]),
+    ("lost", "rows"), campaign.first(1, [("tx_bytes", 3), ("efa_metrics", 6), ("EFA rdmap0s6", 6)])
 )
 def test_samples_of_efa_whose_source_type_or_field_is_lost_are_counted(tmp_path, lost, rows):
     """As long as one name tells that they are EFA's."""

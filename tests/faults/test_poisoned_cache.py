@@ -110,8 +110,7 @@ def listening() -> None:
 
 
 @pytest.fixture(
-    scope="module",
-    params=["few", *(pytest.param(name, marks=pytest.mark.campaign) for name in ("packed", "columns"))],
+    scope="module", params=["few", *(pytest.param(name, marks=pytest.mark.campaign) for name in ("packed", "columns"))]
 )
 def cache(request, tmp_path_factory) -> Iterator[Filled]:
     place = tmp_path_factory.mktemp(request.param)

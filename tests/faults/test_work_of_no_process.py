@@ -36,17 +36,9 @@ ASKED = (("kernels",), ("memory",), ("gpu",), ("gpu", "--over-time"), ("stats", 
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("asked", "more"),
-    [
-        (ASKED[:3], ("--no-cache",)),
-        pytest.param(ASKED[3:], ("--no-cache",), marks=pytest.mark.campaign),
-        pytest.param(ASKED, (), marks=pytest.mark.campaign),
-    ],
-    ids=["few", "no-cache", "cache"],
-)
-def test_gpu_work_is_the_same_with_and_without_its_process(exports, asked, more):
-    for words in asked:
+@pytest.mark.parametrize("more", [("--no-cache",), ()], ids=["no-cache", "cache"])
+def test_gpu_work_is_the_same_with_and_without_its_process(exports, more):
+    for words in ASKED:
         right, wrong = ([{**row, "Process": ""} for row in rows(*words, path, *more)] for path in exports)
         assert right and wrong == right, words
 

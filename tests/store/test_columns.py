@@ -147,15 +147,14 @@ class TestSameAsPacked:
 
     @pytest.mark.parametrize(
         "change",
-        [
-            "SET rowid = rowid + 3000000000 WHERE rowid > 50",  # a gap
-            pytest.param(
-                "SET demangledName = 987654321 WHERE rowid % 3 = 1", marks=pytest.mark.campaign
-            ),  # the short name
-            pytest.param(
-                'SET "start" = "start" - 500000 * (rowid % 5)', marks=pytest.mark.campaign
-            ),  # not in order of time
-        ],
+        campaign.first(
+            1,
+            [
+                "SET rowid = rowid + 3000000000 WHERE rowid > 50",  # a gap
+                "SET demangledName = 987654321 WHERE rowid % 3 = 1",  # the short name
+                'SET "start" = "start" - 500000 * (rowid % 5)',  # not in order of time
+            ],
+        ),
     )
     def test_unusual_rows(self, export, partly, session, change):
         edit(export, f"UPDATE {NATIVE} {change}")

@@ -101,10 +101,7 @@ QUERIES = {
     "aggregates of DuckDB": (sa.select(*AGGREGATES), [(20.0, "b", 20)]),
     "an aggregate of some rows": (sa.select(COUNT.filter(NAME == "a"), sa.func.count(NAME.distinct())), [(2, 2)]),
     "different rows": (sa.select(NAME).where(NAME.is_not(None)).distinct().order_by(NAME), [("a",), ("b",)]),
-    "windows of rows": (
-        sa.select(END, PLACE, PAIRWISE).order_by(END),
-        [(1, 2, 1), (2, 1, 3), (3, 1, 5), (4, 1, 7)],
-    ),
+    "windows of rows": (sa.select(END, PLACE, PAIRWISE).order_by(END), [(1, 2, 1), (2, 1, 3), (3, 1, 5), (4, 1, 7)]),
     "a list of values, joined": (JOINED.join_from(TABLE, OWN, OWN.c.name == NAME), [(5, 1), (5, 2), (6, 3)]),
     "a list of values, named": (sa.select(sa.func.max(NAMED.c.number)), [(6,)]),
     "rows for which there are others": (

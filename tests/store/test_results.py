@@ -244,9 +244,7 @@ class TestWhatIsMadeOfThem:
     """Overviews and trees, with and without kept arrays."""
 
     @pytest.mark.campaign
-    @pytest.mark.parametrize(
-        "names", [("everything", "a window"), pytest.param(("two ranks", "a name"), marks=pytest.mark.campaign)]
-    )
+    @pytest.mark.parametrize("names", [("everything", "a window"), ("two ranks", "a name")])
     def test_they_are_the_same_computed_kept_and_without_a_cache(self, exports, cache, names):
         with opened(exports, None) as plain:
             for name in names:
@@ -258,9 +256,8 @@ class TestWhatIsMadeOfThem:
         kinds = {file.name.split("=")[1].partition("-")[0] for file in result_files(cache)}
         assert kinds == {"busy", "counts", "kernel", "nccl", "nvtx", "processes"}
 
-    @pytest.mark.parametrize(
-        "small", [pytest.param(1 << 16, marks=pytest.mark.campaign), pytest.param(0, marks=pytest.mark.campaign)]
-    )
+    @pytest.mark.campaign
+    @pytest.mark.parametrize("small", [1 << 16, 0])
     def test_nothing_is_computed_twice(self, exports, cache, whole, monkeypatch, small):
         monkeypatch.setattr("nsystui.questions.nvtx.columns._SMALL", small)
         with opened(exports, cache) as job:

@@ -109,9 +109,8 @@ class TestViews:
         cte = sa.select(tables.devices.c.gpu).cte("used")
         assert sorted(session.rows(sa.select(cte.c.gpu))) == [(0,), (1,)]
 
-    @pytest.mark.parametrize(
-        "reports", [pytest.param(4, marks=pytest.mark.campaign), pytest.param(12, marks=pytest.mark.campaign)]
-    )
+    @pytest.mark.campaign
+    @pytest.mark.parametrize("reports", [4, 12])
     def test_many_threads_may_ask_while_reports_join(self, tmp_path, reports):
         paths = [export(tmp_path / f"{number}.sqlite") for number in range(reports)]
         done = threading.Event()
@@ -147,9 +146,7 @@ class TestClock:
         [
             ((0, 86_400 * SECOND), SECOND, [0, 0]),  # two jobs: each has its own clock
             ((0, 3_600 * SECOND), 2 * 3_600 * SECOND, [0, 3_600 * SECOND]),  # a long session may begin late
-            pytest.param(
-                (100, None, 0), SECOND, [100, 0, 0], marks=pytest.mark.campaign
-            ),  # one does not say when it began
+            ((100, None, 0), SECOND, [100, 0, 0]),  # one does not say when it began
         ],
     )
     def test_reports_of_different_jobs_keep_their_own_clocks(self, tmp_path, session, starts, length, expected):

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections import Counter
 
+import campaign
 import pytest
 from harness import WITHOUT_FINDINGS, Terminal, assert_ends_well, modes_left
 
@@ -102,14 +103,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "_begin",
-        pytest.param("on_mount", marks=pytest.mark.campaign),
-        pytest.param("on_unmount", marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.parametrize("where", campaign.first(1, ["_begin", "on_mount", "on_unmount"]))
 def test_an_error_of_the_program_gives_the_terminal_back_and_says_where_its_details_are(
     job, environment, tmp_path, where
 ):

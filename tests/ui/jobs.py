@@ -19,7 +19,6 @@ from textual.strip import Strip
 
 from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import Look, NsystuiApp
-from nsystui.ui.widgets.frame import ChoiceLine
 from nsystui.ui.widgets.repainting import ThrottledScreen
 
 NARROW, WIDE = (80, 24), (120, 36)
@@ -138,11 +137,6 @@ def shows(app: NsystuiApp, *texts: str) -> None:
     """Each of these texts stands on the screen; fails for one that does not."""
     for text in texts:
         line_with(app, text)
-
-
-def view_bar(app: NsystuiApp) -> str:
-    """The line of the views and groupings to choose from."""
-    return app.screen.query_one(ChoiceLine).render_line(0).text.rstrip()
 
 
 def cells(app: NsystuiApp, key: str) -> list[Any]:

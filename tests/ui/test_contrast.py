@@ -139,17 +139,6 @@ async def test_no_category_looks_like_another_or_like_the_page(demo_job, cache_d
         assert all(contrast(tuple(fill), tuple(page)) >= 4.5 for fill in fills.values())
 
 
-async def test_the_legend_of_the_overview_has_the_colours_of_its_bar(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, look=Look(few_colors=True)) as (app, _):
-        bar, legend = (
-            next(strip for strip in painted(app) if words in strip.text) for words in ("GPU time", "■ compute")
-        )
-        glyphs = {"█": "■", "▒": "▒", "▄": "▄", "░": "░"}
-        of_bar = {glyphs[text[0]]: style.color for text, style, _ in bar if text[:1] in glyphs}
-        of_legend = {text[0]: style.color for text, style, _ in legend if text[:1] in glyphs.values()}
-        assert of_bar == of_legend and len(set(map(str, of_legend.values()))) == 4
-
-
 async def test_a_chosen_theme_paints_its_page_and_is_remembered_whatever_the_terminal_says(demo_job, cache_directory):
     remembered = []
     look = Look(is_page_light=False, remember=remembered.append)
@@ -176,11 +165,3 @@ async def test_the_page_of_the_terminal_shows_through_unless_the_user_sets_one(d
     async with running(demo_job, cache_directory, WIDE, look=look) as (app, _):
         pages = {style.bgcolor and style.bgcolor.is_default for strip in painted(app) for _, style, _ in strip if style}
         assert (True in pages) is (look.light is None)
-
-
-@pytest.mark.campaign
-async def test_sixteen_colours_are_enough_for_the_gpu(demo_job, cache_directory):
-    async with running(demo_job, cache_directory, WIDE, "4", look=Look(few_colors=True)) as (app, _):
-        segments = [segment for strip in painted(app) for segment in strip if segment.style and segment.style.color]
-        colours = {style.color.number for text, style, _ in segments if "█" in text}
-        assert {2, 3, 14} <= colours, "compute, NCCL, metrics"

@@ -60,12 +60,6 @@ async def test_an_nccl_kernel_says_its_step_message_and_who_came_last(job, cache
 
 
 @pytest.mark.campaign
-async def test_of_one_rank_alone_nobody_came_last(job, cache):
-    async with running(job[:1], cache, WIDE, "3", "enter") as (app, _):
-        assert "comm " in details(app) and "transfer" not in details(app) and "last" not in details(app)
-
-
-@pytest.mark.campaign
 async def test_who_came_last_is_said_also_where_the_communicator_is_not_known(shared_export, cache):
     async with running([shared_export("h100-2rank-moe-before")], cache, WIDE, "3", "enter") as (app, pilot):
         rows = app.screen.table.answer.records()[:2]  # the two kernels of one AlltoAll

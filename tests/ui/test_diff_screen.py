@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from synthetic.demo import TrainingJob
 
 from nsystui.base.answer import NAME, Column, TableAnswer, Unit
 from nsystui.base.errors import UsageError
-from nsystui.base.selection import Selection
 from nsystui.questions.compare import ComparisonOptions
 from nsystui.questions.compare.side import Side
 from nsystui.questions.job.opening import JobSource
@@ -27,19 +25,6 @@ from nsystui.ui.screens.diff import OtherJobScreen
 @pytest.fixture(scope="session")
 def other_job(written_once: Callable[..., list[Path]]) -> list[Path]:
     return written_once("other", TrainingJob(ranks=2, steps=3, layers=2, straggler=None).write)
-
-
-def whole(jobs: Sequence[Any]) -> tuple[Side, Side]:
-    return Side(jobs[0], Selection(), "before"), Side(jobs[-1], Selection(), "after")
-
-
-@contextlib.asynccontextmanager
-async def comparing(
-    files: Sequence[Sequence[Path]], cache: Path, size: tuple[int, int] = WIDE, sides: Any = whole
-) -> AsyncIterator[tuple[DiffApp, Any]]:
-    sources = [JobSource(tuple(map(str, own)), cache) for own in files]
-    async with shown(DiffApp(sources, sides, ComparisonOptions(), Look()), size) as (app, pilot):
-        yield app, pilot
 
 
 def keys_of(text: str) -> list[str]:
@@ -88,10 +73,10 @@ async def test_what_cannot_be_compared_ends_with_its_reason(demo_job, cache_dire
 
     broken = tmp_path / "broken.sqlite"
     broken.write_text("nothing")
-    async with comparing([demo_job, [broken]], cache_directory) as (app, _):
-        assert app.return_code == 2 and any("broken.sqlite" in reason for reason in app.reasons)
-    async with comparing([demo_job], cache_directory, sides=no_sides) as (app, _):
-        assert (app.return_code, app.reasons) == (2, ["rank 9 is not open"])
+    for files, complaint in (([demo_job, [broken]], "broken.sqlite"), ([demo_job], "rank 9 is not open")):
+        sources = [JobSource(tuple(map(str, own)), cache_directory) for own in files]
+        async with shown(DiffApp(sources, no_sides, ComparisonOptions(), Look())) as (app, _):
+            assert app.return_code == 2 and any(complaint in reason for reason in app.reasons)
 
 
 @pytest.mark.campaign

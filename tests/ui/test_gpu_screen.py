@@ -7,20 +7,10 @@ import math
 import threading
 
 import pytest
-from jobs import (
-    NARROW,
-    WIDE,
-    last_line,
-    line_with,
-    name_of_screen,
-    press,
-    running,
-    screen_text,
-)
+from jobs import NARROW, WIDE, running, screen_text
 
 from nsystui.base.selection import Selection, Window
 from nsystui.output.files import save
-from nsystui.ui.app import NsystuiApp
 from nsystui.ui.pictures.gpu import held_back, mean
 from nsystui.ui.pictures.zoom import inside, zoomed
 from nsystui.ui.screens.gpu import GpuScreen
@@ -28,30 +18,10 @@ from nsystui.ui.screens.gpu import GpuScreen
 NAN = math.nan
 
 
-def gpu(app: NsystuiApp) -> GpuScreen:
-    assert name_of_screen(app) == "GpuScreen"
-    return app.screen
-
-
-def labels(app: NsystuiApp) -> list[str]:
-    return [lane.label.strip() for lane in gpu(app).chart.lanes]
-
-
-@pytest.mark.campaign
-async def test_many_gpus_have_half_a_line_and_the_cursor_tells_the_parts(many_ranks, cache_directory):
-    async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
-        await pilot.press("4", "down", "greater_than_sign", "greater_than_sign")
-        assert labels(app) == [f"rank {rank}" for rank in range(16)] and line_with(app, "rank 2 rank 3")
-        assert line_with(app, "rank 1 · device 0")
-        detail = next(line for line in screen_text(app) if line.startswith("busy "))
-        assert all(word in detail for word in ("compute", "NCCL", "memory"))
-        assert line_with(await press(pilot, "end", "pagedown", "pagedown"), "rank 15 · device 0")
-
-
 @pytest.mark.campaign
 async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, tmp_path):
     async with running(demo_job, cache_directory, NARROW, "4", "+", "down") as (app, _):
-        screen = gpu(app)
+        screen = app.screen
         save(screen.answer_to_export(), tmp_path / "screen.csv", overwrite=False)
         view, columns = screen.picture.window, screen.chart.chart_width
         devices = app.job.busy(Selection()).devices
@@ -70,12 +40,6 @@ async def test_e_exports_the_lanes_as_they_are_shown(demo_job, cache_directory, 
             assert all(part == "" for part in parts) or sum(map(float, parts)) == pytest.approx(100, abs=0.01)
     assert {int(row["Start (ns)"]) for row in rows} >= {view.start}
     assert {int(row["End (ns)"]) for row in rows} >= {view.end}
-
-
-@pytest.mark.campaign
-async def test_capital_m_says_what_to_record_where_there_are_no_metrics(many_ranks, cache_directory):
-    async with running(many_ranks[:1], cache_directory, WIDE, "2", "M") as (app, _):
-        assert app.current_mode == "kernels" and "--gpu-metrics-devices=all" in last_line(app)
 
 
 def test_a_view_stays_inside_its_base():

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import (
-    NARROW,
-    running,
-)
+from jobs import NARROW, running
 from synthetic import ExportWriter
 from synthetic.writing.host import Frame
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -11,8 +10,6 @@ from jobs import WidgetApp, press, resize, rested, shown
 from textual.widgets import Input
 
 from nsystui.base.errors import UsageError
-from nsystui.ui.ascii import draw_in_ascii, key_name
-from nsystui.ui.screens.dialogs import help_lines
 from nsystui.ui.widgets import frame
 from nsystui.ui.widgets.frame import (
     Choice,
@@ -111,14 +108,6 @@ async def test_the_last_progress_is_shown_even_if_nothing_follows_and_a_notice_f
         app.key_line.say("c: this row has no API call", seconds=0.05)
         assert line(app.key_line) == "c: this row has no API call"
         assert line((await rested(pilot)).status_line).endswith("2 %") and line(app.key_line).startswith("⏎ open")
-
-
-async def test_in_ascii_the_enter_key_has_a_name():
-    app = LinesApp()
-    draw_in_ascii(app)
-    async with app.run_test(size=(44, 24)):
-        assert line(app.key_line) == "enter open  / find  t time window  ? help"
-        assert "  enter   " in "\n".join(help_lines(["kernels"], partial(key_name, app=app)))
 
 
 @pytest.mark.campaign

@@ -17,10 +17,7 @@ async def click(app, pilot, words: str, line: int | None = None, part: int = 0) 
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("size", "names"),
-    [(NARROW, ("2 Krn", "3 NCCL", "L Time")), pytest.param(WIDE, ("2 Kernels", "7 Ranks"), marks=pytest.mark.campaign)],
-)
+@pytest.mark.parametrize(("size", "names"), [(NARROW, ("2 Krn", "3 NCCL", "L Time")), (WIDE, ("2 Kernels", "7 Ranks"))])
 async def test_tabs(demo_job, cache_directory, size, names):
     async with running(demo_job, cache_directory, size) as (app, pilot):
         for name in names:

@@ -10,7 +10,7 @@ from nsystui.ui.screens.dialogs import HelpScreen
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("size", [NARROW, WIDE])
 async def test_every_screen_shows_every_tab_and_a_help_that_fits(job, cache, size):
     async with running(job, cache, size) as (app, pilot):
         for key in "23456789L1":

@@ -40,13 +40,9 @@ async def test_the_network_has_lanes_below_the_gpus_scaled_to_the_largest_in_vie
 
 
 @pytest.mark.campaign
-async def test_without_samples_the_view_is_not_offered_and_without_gpu_metrics_it_is(tmp_path, cache_directory):
-    paths = {}
-    for table in ("NET_NIC_METRIC", "GPU_METRICS"):
-        (paths[table],) = training_job(tmp_path / table, ranks=1, steps=2, layers=2)
-        edit(paths[table], f"DELETE FROM {table}")
-    async with running([paths["NET_NIC_METRIC"]], cache_directory, WIDE, "4") as (app, _):
-        assert not any("network" in line for line in screen_text(app))
-    async with running([paths["GPU_METRICS"]], cache_directory, WIDE, "4", "M") as (app, _):
+async def test_without_gpu_metrics_the_network_is_offered(tmp_path, cache_directory):
+    (path,) = training_job(tmp_path, ranks=1, steps=2, layers=2)
+    edit(path, "DELETE FROM GPU_METRICS")
+    async with running([path], cache_directory, WIDE, "4", "M") as (app, _):
         lanes = app.screen.chart.lanes
         assert "sent mlx5_0" in {one.label.strip() for one in lanes} | {text for one in lanes for _, text in one.notes}

@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import math
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
 import jobs
 import pytest
-from jobs import (
-    NARROW,
-    WIDE,
-    becomes_text,
-    line_with,
-    name_of_screen,
-    press,
-    running,
-    screen_text,
-)
-from synthetic import HOSTILE_NAMES, hostile_names_export, whole_graph_export
+from jobs import becomes_text, line_with, press, running, screen_text
 
-from nsystui.cli import main
 from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Session
 from nsystui.ui.app import FileState, NsystuiApp
 from nsystui.ui.pictures import overview_lines
 from nsystui.ui.pictures.overview_lines import failure_lines, files_answer, stacked
-from nsystui.ui.screens.overview import OverviewScreen
-
-HEAVY = ("pandas", "numpy", "sqlalchemy", "duckdb", "adbc_driver_sqlite")
-
-
-def overview(app: NsystuiApp) -> OverviewScreen:
-    assert name_of_screen(app) == "OverviewScreen"
-    return app.screen
-
-
-@pytest.mark.campaign
-def test_nothing_heavy_is_imported_before_the_first_window():
-    code = "import sys, nsystui.ui.app, nsystui.ui.screens.overview; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    imported = set(done.stdout.split())
-    assert "nsystui.ui.screens.overview" in imported and imported.isdisjoint(HEAVY)
 
 
 def test_a_stack_is_as_high_as_the_sum_of_its_parts():
@@ -55,61 +26,6 @@ def test_a_stack_is_as_high_as_the_sum_of_its_parts():
         assert heights == [8 * rows, 4 * rows, 1] and [line[3] for line in lines] == [" "] * (rows - 1) + ["·"]
     ((piece,),) = stacked(((0.5,), (0.5,), (0.0,), (0.0,)), 1, 1, coloured=True)
     assert piece == ("▄", "compute/nccl"), "a cell that two parts share shows both"
-
-
-@pytest.mark.campaign
-async def test_many_ranks_scroll_and_the_kernels_keep_their_lines(many_ranks, cache_directory):
-    async with running(many_ranks, cache_directory, NARROW) as (app, pilot):
-        screen = overview(app)
-        for size in (NARROW, WIDE, (60, 15)):
-            await pilot.resize_terminal(*size)
-            await pilot.press("end")
-            assert screen.kernels.size.height >= (6 if size[1] >= 24 else 2)
-            if size == WIDE:
-                assert screen.ranks.region.y == screen.kernels.region.y  # beside each other
-                continue
-            assert screen.ranks.size.height + screen.kernels.size.height + len(screen.head.texts) + 4 == size[1]
-            assert any(line.startswith("▸") and " 15 " in line for line in screen_text(app))
-
-
-@pytest.mark.campaign
-async def test_whole_graphs_have_their_part_of_the_time_are_busy_and_have_names(tmp_path):
-    async with running([whole_graph_export(tmp_path / "graph.sqlite")], tmp_path / "cache") as (app, pilot):
-        assert "▆ graphs" in line_with(app, "■ compute") and "▆" in line_with(app, "GPU time")
-        line_with(app, "count as busy")
-        assert "graph" in dict((await press(pilot, "4")).screen.chart.lanes[0].stack)
-        line_with(app, "count as busy")
-        line_with(await press(pilot, "M"), "[queues]")
-        assert (await press(pilot, "L")).screen.chart.line(0).letters.endswith("│CUDG│CUDG")
-        assert line_with(await press(pilot, *["plus"] * 3), "CUDA graph") and "GG" not in "".join(screen_text(app))
-
-
-@pytest.mark.campaign
-async def test_a_packed_job_without_its_exports_and_a_report_that_is_not_whole(demo_job, tmp_path, capsys):
-    job = tmp_path / "job"
-    assert main(["pack", *map(str, demo_job), "-o", str(job)]) == 0
-    (job / "reports/rank=1/report.json").unlink()
-    async with running([job], tmp_path / "cache") as (app, pilot):
-        assert line_with(app, "3 ranks") and "not a whole packed report" in line_with(app, "rank=1 is left out")
-        assert " 100.0 " in line_with(await press(pilot, "F"), "rank2 ")
-        for screen in "234567":
-            await pilot.press(screen)
-        assert line_with(app, "rank numbers from: packed job")
-
-
-@pytest.mark.campaign
-async def test_a_file_that_cannot_be_opened_is_named_with_its_reason(demo_job, tmp_path):
-    shutil.copy(demo_job[0], tmp_path / "rank0.sqlite")
-    (tmp_path / "rank1.sqlite").write_bytes(demo_job[1].read_bytes()[:50_000])
-    async with running([tmp_path], tmp_path / "cache") as (app, pilot):
-        assert "cut short" in line_with(app, "rank1.sqlite is left out")
-        assert "cut short" in line_with(await press(pilot, "F", "down"), "  rank1: left out")
-
-
-@pytest.mark.campaign
-async def test_names_from_a_program_reach_the_screen_as_they_are_but_never_obeyed(tmp_path):
-    async with running([hostile_names_export(tmp_path / "hostile.sqlite")], tmp_path / "cache", WIDE) as (app, _):
-        assert HOSTILE_NAMES and not any("\x1b" in line for line in screen_text(app))
 
 
 @pytest.fixture

@@ -9,9 +9,6 @@ import pytest
 from jobs import WIDE, line_with, name_of_screen, press, running, shows
 from synthetic.demo import TrainingJob
 
-from nsystui.questions.recipes import recipe_named
-from nsystui.ui.palette import words_of
-
 pytestmark = pytest.mark.campaign
 
 
@@ -22,31 +19,6 @@ def job(written_once: Callable[..., list[Path]]) -> list[Path]:
 
 def offered(app) -> list[str]:
     return [option.hit.text for option in app.screen.query_one("CommandList").options if option.hit]
-
-
-@pytest.mark.parametrize(
-    ("typed", "first"),
-    [
-        ("help", "help: the keys of this place – ?"),
-        ("theme", "theme: a light page"),
-        ("peak memory", "GPU: memory – view"),
-        ("compare", "compare this rank with another one: x on one, then x on the other – x"),
-        ("compare two jobs", words_of(recipe_named("diff"))),
-        ("diff", words_of(recipe_named("diff"))),
-        ("steps", "Steps: steps – view"),
-        ("step time", "Steps: steps – view"),
-        ("critical path", "Steps: path – view"),
-        ("launch-starved", "Steps: budget – view"),
-    ],
-)
-async def test_the_palette_has_commands_and_views_by_their_titles_and_synonyms_first(
-    demo_job, cache_directory, typed, first
-):
-    async with running(demo_job, cache_directory, WIDE, "ctrl+p", *typed) as (app, _):
-        found = offered(app)
-        assert found[0] == first
-        is_finding = [line.endswith("– finding") for line in found]
-        assert is_finding == sorted(is_finding), "findings come last"
 
 
 async def test_a_question_in_a_new_file_is_in_the_palette_and_its_views_on_a_screen(

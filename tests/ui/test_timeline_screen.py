@@ -29,14 +29,6 @@ def label_here(app: NsystuiApp) -> str:
     return labels(app)[timeline(app).chart.cursor_lane]
 
 
-def ranks(app: NsystuiApp) -> list[str]:
-    return [label for label in labels(app) if "rank" in label]
-
-
-def length(window: Window) -> int:
-    return window.end - window.start
-
-
 @pytest.mark.campaign
 async def test_lanes_fill_the_height(demo_job, cache_directory):
     async with running(demo_job, cache_directory, (200, 60), "L") as (app, pilot):

@@ -14,18 +14,22 @@ import shlex
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from shutil import copytree
 
 import pytest
 from jobs import DARK, WIDE, painted, resize, shown
+from synthetic import node_graph_export, training_job, whole_graph_export
 from synthetic.demo import ServingJob
+from synthetic.demo.kineto import ENDING, write_trace
 from synthetic.variants import empty_export
 from test_nccl_log_screen import log_text
 from textual.events import Paste
 
 from nsystui.base.selection import Selection
+from nsystui.cli import main
 from nsystui.questions.compare import ComparisonOptions
 from nsystui.questions.compare.side import Side
 from nsystui.questions.job.opening import JobSource
@@ -109,6 +113,24 @@ def program(request, demo_job, written_once, columns, tmp_path):
             return NsystuiApp(files(*written_once("server", ServingJob(ranks=1, steps=24, layers=2).write)), DARK)
         case "empty":
             return NsystuiApp(files(empty_export(tmp_path / "empty.sqlite")), DARK)
+        case "many ranks":
+            return NsystuiApp(files(*request.getfixturevalue("many_ranks")), DARK)
+        case "graphs":
+            return NsystuiApp(files(whole_graph_export(tmp_path / "graph.sqlite")), DARK)
+        case "nodes":
+            return NsystuiApp(files(node_graph_export(tmp_path / "graph.sqlite")), DARK)
+        case "many steps":
+            return NsystuiApp(files(*training_job(tmp_path, ranks=1, steps=120, layers=1)), DARK)
+        case "traces":
+            traces = [tmp_path / f"{path.stem}{ENDING}" for path in demo_job[:2]]
+            for path, trace in zip(demo_job[:2], traces, strict=True):
+                write_trace(path, trace)
+            return NsystuiApp(replace(files(*traces), conversion_directory=tmp_path / "exports"), DARK)
+        case "left out":
+            (tmp_path / "rank9.sqlite").write_bytes(demo_job[1].read_bytes()[:50_000])
+            assert main(["pack", *map(str, demo_job), "-o", str(tmp_path / "job")]) == 0
+            (tmp_path / "job/reports/rank=1/report.json").unlink()
+            return NsystuiApp(files(tmp_path / "job", tmp_path / "rank9.sqlite"), DARK)
         case "comparison":
             return DiffApp([files(*demo_job[:2]), files(*demo_job[2:])], halves, ComparisonOptions(), DARK)
         case "NCCL log":
@@ -116,14 +138,13 @@ def program(request, demo_job, written_once, columns, tmp_path):
     return NsystuiApp(files(*demo_job), DARK)
 
 
-WITH_FINDINGS = {"overview", "empty"}
+MARKS = {name: [pytest.mark.campaign] for name in ("many ranks", "many steps", "graphs", "nodes", "traces", "left out")}
+MARKS |= {name: [pytest.mark.findings] for name in ("overview", "empty")}
 NAMES = sorted(path.stem for path in TOURS.glob("*.txt"))
 
 
 @pytest.mark.parametrize(
-    "program",
-    [pytest.param(name, id=name, marks=[pytest.mark.findings] * (name in WITH_FINDINGS)) for name in NAMES],
-    indirect=True,
+    "program", [pytest.param(name, id=name, marks=MARKS.get(name, [])) for name in NAMES], indirect=True
 )
 async def test_a_tour_shows_what_was_accepted(program, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
