@@ -57,7 +57,6 @@ def odd_inputs(directory: Path) -> None:
         "cut.sqlite.gz": gzip.compress(export, mtime=0)[:5000],
         "bomb.sqlite.gz": gzip.compress(bytes(40_000_000), mtime=0),
         "notes.zip": archive.getvalue(),
-        "cut.sqlite.zst": b"\x28\xb5\x2f\xfd" + bytes(20),
         "one.arrow": b"ARROW1\0\0" + bytes(64),
         "one.parquet": b"PAR1" + bytes(64) + b"PAR1",
         "lines.json": b'{"StringIds": []}\n',
