@@ -59,12 +59,12 @@ def _end_quietly() -> None:
 
 @pytest.hookimpl(optionalhook=True)  # unknown without xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return one worker for each CPU if there is memory for them, and one more for campaigns, which wait for programs.
+    """Return one worker more than there are CPUs, if there is memory for them: tests of screens wait half of the time.
 
-    Each worker imports the tests and opens what they share: that takes as long as hundreds of tests.
+    More would cost more than they save, as each worker imports the tests and opens what they share.
     """
     allowed = resources.memory()
-    workers = resources.cpus() + (config.option.markexpr == "campaign")
+    workers = resources.cpus() + 1
     return workers if allowed is None else max(min(workers, allowed // _WORKER_MEMORY), 1)
 
 

@@ -93,7 +93,7 @@ def why_not_ours(directory: Path) -> str:
     except OSError:
         return "it is a link that leads nowhere" if os.path.islink(directory) else ""
     if not stat.S_ISDIR(status.st_mode):
-        return "it is not a directory, which NSYSTUI_CACHE_DIR has to name"
+        return "it is not a directory: name one with NSYSTUI_CACHE_DIR"
     if not hasattr(os, "getuid"):  # Windows has neither owners nor modes of this kind
         return ""
     if status.st_uid not in (os.getuid(), 0):

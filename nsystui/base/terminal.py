@@ -92,7 +92,7 @@ def few_colors(environ: Mapping[str, str]) -> bool:
 
 
 def is_page_light(environ: Mapping[str, str]) -> bool | None:
-    """Whether ``COLORFGBG`` (``0;15``, ``0;default;15``) names a light page: as in Vim, not 0 to 6 and 8."""
+    """Return whether ``COLORFGBG`` (``0;15``, ``0;default;15``) names a light page: as in Vim, not 0 to 6 and 8."""
     parts = environ.get("COLORFGBG", "").split(";")
     page = whole_number(parts[-1], 15) if len(parts) in (2, 3) else None
     return None if page is None else page > 6 and page != 8

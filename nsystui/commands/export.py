@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from nsystui.base.errors import UsageError
 from nsystui.commands import arguments as shared
 from nsystui.commands.request import OutputName, Request
-
-if TYPE_CHECKING:
-    pass
 
 DESCRIPTION = """A trace of the selection for another tool, all reports on the job's clock. .json and .json.gz are
 Chrome's Trace Events, for ui.perfetto.dev and chrome://tracing: processes are ranks, tracks are streams and, for each

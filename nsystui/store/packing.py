@@ -402,8 +402,9 @@ class Packer:
 
 
 _LONG_NAME = 8 << 10
+"""The bytes of a name from which on chunks have fewer rows, as each row has a copy of its name."""
 _CHUNK_TEXT = 12 << 20
-"""Where a name has that many bytes, a chunk has so many bytes of names, were each the longest: rows have copies."""
+"""The bytes that the names of such a chunk take at most."""
 
 
 @dataclass

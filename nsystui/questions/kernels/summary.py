@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -42,9 +42,6 @@ from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables
 from nsystui.store.session import Session
-
-if TYPE_CHECKING:
-    pass
 
 
 class Names(Enum):
