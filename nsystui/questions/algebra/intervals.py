@@ -7,6 +7,7 @@ Every interval is half open, ``[start, end)``. The formulas of docs/numbers.md#g
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -168,17 +169,18 @@ def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArra
 
 def disjoint_runs(spans: NDArray[np.int64], starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:
     """Yield ``spans`` (indices into ``starts`` and ``ends``) in runs by start; within a run none overlaps another."""
-    rest = spans[np.lexsort((ends[spans], starts[spans]))]
-    while len(rest):
-        if (starts[rest][1:] >= ends[rest][:-1]).all():
-            yield rest
-            return
-        taken, left, reach = [], [], np.iinfo(np.int64).min
-        for span in rest.tolist():
-            if starts[span] >= reach:
-                taken.append(span)
-                reach = ends[span]
-            else:
-                left.append(span)
-        yield np.array(taken, np.int64)
-        rest = np.array(left, np.int64)
+    order = spans[np.lexsort((ends[spans], starts[spans]))]
+    if (starts[order][1:] >= ends[order][:-1]).all():
+        yield order
+        return
+    runs: list[list[int]] = []
+    last_ends: list[tuple[int, int]] = []  # the end of each run, and which run it is; the earliest first
+    for span, start, end in zip(order.tolist(), starts[order].tolist(), ends[order].tolist(), strict=True):
+        if last_ends and last_ends[0][0] <= start:
+            run = last_ends[0][1]
+            heapq.heapreplace(last_ends, (end, run))
+            runs[run].append(span)
+        else:
+            heapq.heappush(last_ends, (end, len(runs)))
+            runs.append([span])
+    yield from (np.array(run, np.int64) for run in runs)

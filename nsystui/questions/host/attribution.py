@@ -41,7 +41,6 @@ from nsystui.questions.algebra.intervals import (
     disjoint_runs,
     intersect,
     merge,
-    subtract,
     union,
 )
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
@@ -235,8 +234,9 @@ def _pieces(
     """Span, cause, range and time of each piece; ``launcher``: the place of the thread of each span in the host's."""
     launchers = list(host.threads)
     # The same thread is the launcher of all GPUs of a task.
-    tasks = [task for task, _ in spans.gpus]
-    task_of = np.array([tasks.index(task) for task in tasks], np.int64)[spans.gpu]
+    tasks = list(dict.fromkeys(task for task, _ in spans.gpus))
+    numbers = {task: number for number, task in enumerate(tasks)}
+    task_of = np.array([numbers[task] for task, _ in spans.gpus], np.int64)[spans.gpu]
     groups, first, group = np.unique(task_of * len(launchers) + launcher, return_index=True, return_inverse=True)
     for place in np.argsort(first).tolist():
         number, which = divmod(int(groups[place]), len(launchers))
@@ -244,10 +244,13 @@ def _pieces(
         rows = np.flatnonzero(group.reshape(-1) == place)
         hull = Window(int(spans.starts[rows].min()), int(spans.ends[rows].max()))
         around = ranges.of(task, thread, hull) if ranges is not None else None
+        whole = union(spans.starts[rows], spans.ends[rows])
+        known = timeline = host.timeline(task, thread, whole)
         # Several GPUs of a process are idle at once: to be looked at one after the other.
         for disjoint in disjoint_runs(rows, spans.starts, spans.ends):
             inside = Intervals(spans.starts[disjoint], spans.ends[disjoint])
-            timeline = host.timeline(task, thread, inside, with_calls)
+            if with_calls and thread is not None:
+                timeline = one_after_the_other(host.beside_calls(thread, inside, known), known)
             pieces = pairs(inside, timeline)
             span, cause = disjoint[pieces.span], timeline.labels[pieces.segment]
             if around is None:
@@ -336,7 +339,7 @@ class _Host:
                 places[own[threads == one]] = self.threads.setdefault(thread, len(self.threads))
         return places
 
-    def timeline(self, task: Task, thread: Thread | None, inside: Intervals, with_calls: bool) -> Segments:
+    def timeline(self, task: Task, thread: Thread | None, inside: Intervals) -> Segments:
         """The causes over the time of ``inside``, every moment of which has one."""
         own = (one for one in self._threads.get(task, ()) if one != thread)
         others = [one for one in own if not self.names[one].name.startswith(PROFILERS)]
@@ -358,14 +361,11 @@ class _Host:
                 self._os_calls(thread, inside, lambda call: bool(_WAITS.search(call))),
                 self._all(intersect(states.labelled(BLOCKED, OFF), inside), Cause(OFF_CPU)),
             ]
-        known = one_after_the_other(*layers)
-        beside = NO_SEGMENTS
-        if thread is not None and with_calls:
-            beside = self._beside_calls(thread, subtract(inside, known.covered), inside)
-        return one_after_the_other(known, beside, self._all(inside, Cause(NOTHING)))
+        return one_after_the_other(*layers, self._all(inside, Cause(NOTHING)))
 
-    def _beside_calls(self, thread: Thread, nothing: Intervals, inside: Intervals) -> Segments:
+    def beside_calls(self, thread: Thread, inside: Intervals, timeline: Segments) -> Segments:
         """The time of which nothing is recorded, by the nearer call around it, within `BESIDE` of the span."""
+        nothing = intersect(timeline.labelled(self.number(Cause(NOTHING))), inside)
         calls = self._library_calls(thread, union(inside.starts - BESIDE, inside.ends + BESIDE), "")
         if not len(calls):
             return NO_SEGMENTS

@@ -179,11 +179,11 @@ class Case:
 
     def idle(self, device: DeviceIntervals) -> IntervalBlocks:
         """The idle time of a GPU between its first operation (that of its first step, if there is one) and its last."""
-        return self._idle[self.devices.index(device)]
+        return self._idle[device]
 
     def gaps(self, device: DeviceIntervals) -> IntervalBlocks:
         """The ``idle`` time in which the profiler itself did not work in its process (docs/numbers.md#expert-rules)."""
-        return self._gaps[self.devices.index(device)]
+        return self._gaps[device]
 
     def long_gaps(self, device: DeviceIntervals) -> Intervals:
         """The gaps with ``gap_ms`` or more that is not the profiler's: whole, as its work of some µs divides no gap."""
@@ -203,13 +203,13 @@ class Case:
             yield subtract(part, long)
 
     @cached_property
-    def _idle(self) -> list[IntervalBlocks]:
-        return [device.gaps(self.working(device)) for device in self.devices]
+    def _idle(self) -> dict[DeviceIntervals, IntervalBlocks]:
+        return {device: device.gaps(self.working(device)) for device in self.devices}
 
     @cached_property
-    def _gaps(self) -> list[IntervalBlocks]:
-        own = [self.overhead.get(device.device.task.task, EMPTY) for device in self.devices]
-        return [without(idle, part) for idle, part in zip(self._idle, own, strict=True)]
+    def _gaps(self) -> dict[DeviceIntervals, IntervalBlocks]:
+        own = ((device, idle, self.overhead.get(device.device.task.task, EMPTY)) for device, idle in self._idle.items())
+        return {device: without(idle, part) for device, idle, part in own}
 
     @cached_property
     def overhead(self) -> Mapping[Task, Intervals]:
