@@ -396,8 +396,11 @@ def save_trace(
         raise MissingDataError("a Paraver trace needs calls, ranges or GPU work: select some")
     rows, types = ParaverRows(trace), EventTypes.of(trace)
     records = streamed(path, lambda stream: write_records(trace, rows, types, stream, progress))
+    names = streamed(
+        files[1], lambda stream: stream.write(types.pcf().encode(errors="backslashreplace"))
+    )  # made once the records are written
     views = {files[3 + VIEWS.index(view)]: text for view, text in view_texts(types).items()}
-    return save_together({files[0]: records, files[1]: types.pcf(), files[2]: rows.row_file(), **views}, overwrite)[0]
+    return save_together({files[0]: records, files[1]: names, files[2]: rows.row_file(), **views}, overwrite)[0]
 
 
 def refuse_empty(trace: Trace) -> None:

@@ -224,7 +224,7 @@ class _Body:
         if state is not None and end > start and start >= self._busy_until.get(prefix, 0):
             self._busy_until[prefix] = end  # states of a row may not overlap: the outer call counts
             yield f"1:{prefix}:{start}:{end}:{state}\n"
-        number, value = self._types.events[kind, group or "", domain or "", loose or 0, name]
+        number, value = self._types.of_event(kind, group or "", domain or "", loose or 0, name)
         pairs = ((number, value), *self._details_of(number, row))
         yield _record(prefix, start, pairs)
         if kind != _MARK:
@@ -275,9 +275,9 @@ Window = tuple[str, str, Sequence[str]]
 
 def view_texts(types: EventTypes) -> dict[str, str]:
     """The text of each view (`files.VIEWS`) that has something to show."""
-    kinds = {kind for kind, *_ in types.events}
+    kinds = {kind for kind, *_ in types.types}
     states = sorted({state for kind, state in STATE_OF.items() if kind in kinds})
-    nvtx = {number for (kind, *_), (number, _) in types.events.items() if kind == EventKind.NVTX.value}
+    nvtx = {number for (kind, *_), number in types.types.items() if kind == EventKind.NVTX.value and number is not None}
     values = {
         "nvtx": sorted(nvtx.difference(NCCL_TYPES)),
         "nccl": [number for number in NCCL_TYPES if number in types.labels],

@@ -6,6 +6,7 @@ there, but one of ours.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, count
 
@@ -157,32 +158,39 @@ THREAD_FUNC         State As Is
 """
 _COUNTER_GRADIENT = 7
 
-Name = tuple[str, str, str, int, str]
-"""Kind, group, domain, is_loose and name of an event (`trace.NAME_FIELDS`)."""
+Place = tuple[str, str, str, int]
+"""Kind, group, domain and is_loose of an event (`trace.NAME_FIELDS`)."""
 
 
 @dataclass(frozen=True)
 class EventTypes:
     """The types and values of a trace. Values of a type count in the order of their names; 0 is nothing.
 
-    ``events`` has the type and the value of every event by its name, ``metrics`` the type of each GPU metric.
+    ``types`` has the type of the events of each place, ``None`` for those of MPI, whose names tell it; ``metrics`` has
+    that of each GPU metric.
     """
 
     labels: dict[int, str]
     values: dict[int, dict[str, int]]
-    events: dict[Name, tuple[int, int]]
+    types: dict[Place, int | None]
     metrics: dict[str, int]
 
     @classmethod
     def of(cls, trace: Trace) -> EventTypes:
         """For every name that occurs in a trace: the same names have the same numbers, whatever their order."""
-        names = trace.name_values()
-        types = dict(zip(names, _types_of(names), strict=True))
+        names: dict[Place, set[str]] = {}
+        for kind, group, domain, loose, name in chain.from_iterable(trace.name_values()):
+            names.setdefault((kind, group or "", domain or "", loose or 0), set()).add(name)
+        types = _types_of(names)
         by_type: dict[int, set[str]] = {}
         labels: dict[int, str] = {}
-        for name, number in types.items():
-            by_type.setdefault(number, set()).add(name[-1])
-            labels[number] = _label(number, name)
+        for (kind, group, domain, loose), own in names.items():
+            of_kind = types[kind, group, domain, loose]
+            for name in own:
+                number = _mpi_type(group, name) if of_kind is None else of_kind
+                by_type.setdefault(number, set()).add(name)
+                labels[number] = _label(number, kind, domain, loose)
+        del names
         for group, function in trace.functions():
             by_type.setdefault(_FUNCTION + _OPENACC.get(group, 0), set()).add(function)
         values = _values(by_type)
@@ -192,7 +200,14 @@ class EventTypes:
         values |= {number: constructs for number in range(_CONSTRUCT, _CONSTRUCT + 3) if number in labels}
         metrics = _metrics(trace)
         labels |= {number: name or "(no name)" for name, number in metrics.items()}
-        return cls(labels, values, {name: (types[name], values[types[name]][name[-1]]) for name in names}, metrics)
+        return cls(labels, values, types, metrics)
+
+    def of_event(self, kind: str, group: str, domain: str, loose: int, name: str) -> tuple[int, int]:
+        """Return the type and the value of an event."""
+        number = self.types[kind, group, domain, loose]
+        if number is None:
+            number = _mpi_type(group, name)
+        return number, self.values[number][name]
 
     def pcf(self) -> str:
         """The ``.pcf``."""
@@ -213,22 +228,22 @@ class EventTypes:
         return "".join(parts)
 
 
-def _types_of(names: list[Name]) -> list[int]:
+def _types_of(places: Iterable[Place]) -> dict[Place, int | None]:
     """The type of each: that of its kind; of an NVTX range that of its domain, start/end ranges apart."""
-    domains = sorted({domain for _, _, domain, loose, _ in names if not loose} - {"", NCCL_DOMAIN, *_DOMAINS})
+    domains = sorted({domain for _, _, domain, loose in places if not loose} - {"", NCCL_DOMAIN, *_DOMAINS})
     by_domain = {"": _PUSH_POP, NCCL_DOMAIN: _NCCL_CALL, **_DOMAINS}
     by_domain |= {domain: _FIRST_DOMAIN + _DOMAIN_STEP * place for place, domain in enumerate(domains)}
 
-    def type_of(kind: str, group: str, domain: str, loose: int, name: str) -> int:
+    def type_of(kind: str, group: str, domain: str, loose: int) -> int | None:
         if kind in _TYPES:
             return _TYPES[kind][0]
         if kind == EventKind.MPI.value:
-            return _mpi_type(group, name)
+            return None
         if kind == EventKind.OPENACC.value:
             return _SOURCE + _OPENACC.get(group, 0)
         return _START_END if loose else by_domain[domain]
 
-    return [type_of(*name) for name in names]
+    return {place: type_of(*place) for place in places}
 
 
 def _mpi_type(group: str, name: str) -> int:
@@ -243,8 +258,7 @@ def _mpi_type(group: str, name: str) -> int:
     return _ONE_SIDED if is_one_sided or name == "MPI_Get_accumulate" else _OTHER
 
 
-def _label(number: int, name: Name) -> str:
-    kind, _, domain, loose, _ = name
+def _label(number: int, kind: str, domain: str, loose: int) -> str:
     if kind in _TYPES:
         return _TYPES[kind][1]
     if kind == EventKind.MPI.value:

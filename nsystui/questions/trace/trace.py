@@ -23,7 +23,7 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 Batches = Iterator[Sequence[tuple[Any, ...]]]
-_BATCH = 20_000  # rows at once: what a writer holds in memory
+_BATCH = 5_000  # rows at once: what a writer holds in memory
 
 HOST_FIELDS = ("report", "process", "thread", "kind", "domain", "start", "end", "name")
 HOST_DETAILS = ("is_loose", "correlation_id", "bytes", "communicator")
@@ -165,15 +165,11 @@ class Trace:
             order = (rows.c.start, rows.c.end.desc(), rows.c.kind_order, rows.c.report, rows.c.row)
             yield from self.session.batches(query.order_by(*order), _BATCH)
 
-    def name_values(self) -> list[tuple[str, str, str, int, str]]:
-        """Every (kind, group, domain, is_loose, name) that occurs, sorted; empty or 0 for none."""
+    def name_values(self) -> Batches:
+        """Every name that occurs: rows of `NAME_FIELDS`, in no order, each at least once."""
         rows = self._rows(tuple(EventKind), NAME_FIELDS)
-        if rows is None:
-            return []
-        found = self.session.rows(_chosen(rows, NAME_FIELDS).distinct())
-        return sorted(
-            {(kind, group or "", domain or "", loose or 0, name) for kind, group, domain, loose, name in found}
-        )
+        if rows is not None:
+            yield from self.session.batches(_chosen(rows, NAME_FIELDS).distinct(), _BATCH)
 
     def functions(self) -> list[tuple[str, str]]:
         """Every (group, function) of OpenACC events that occurs."""
