@@ -175,7 +175,7 @@ class Bench:
                 run = cache.warm([sys.executable, "-c", PANDAS, str(path)], repeats)
                 yield Row(size, "pandas, kernel summary", "", run, shell=shell, reading=reading)
         for command in SMALL_COMMANDS if kernels == SMALL else COMMANDS:
-            older = self._runs(self.older, command, path, 1) if self.older and kernels < LARGE else {}
+            older = self._runs(self.older, command, path, 1) if self.older else {}
             for state, run in self._runs(sys.executable, command, path, repeats).items():
                 goal = GOALS.get((kernels, command, state), _MEMORY)
                 yield Row(size, f"nsystui {command}", state, run, goal, older.get(state), shell, reading)
