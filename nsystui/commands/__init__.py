@@ -37,7 +37,7 @@ FILE_NAMES = ("FILE", "FILE.prv", "LOG", "OTHER", "CSV", "DIR", "SCHEDULER", "--
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes any value of an option, and refuses bytes that no text of an export has."""
+    """A parser that takes any value of an option but an empty one and bytes that no text of an export has."""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> object:
         """Convert a word as argparse does. Raises ArgumentError for bytes that no text of an export has."""
@@ -46,7 +46,12 @@ class Parser(argparse.ArgumentParser):
         return super()._get_value(action, arg_string)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
-        """Convert the words of an option. Keep the ``--`` of ``--filter=--``, which argparse drops in Python 3.11."""
+        """Convert the words of an option. Keep the ``--`` of ``--filter=--``, which argparse drops in Python 3.11.
+
+        Raises ArgumentError for an empty word of an option.
+        """
+        if action.option_strings and "" in arg_strings:
+            raise argparse.ArgumentError(action, "its value is empty: is a variable of the script unset?")
         if not action.option_strings or arg_strings != ["--"]:
             return super()._get_values(action, arg_strings)
         value = self._get_value(action, "--")

@@ -12,7 +12,7 @@ from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageEr
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
 from nsystui.commands.configuration import CLOCKS, add_limits
-from nsystui.commands.request import OutputName, filled
+from nsystui.commands.request import OutputName
 from nsystui.questions.queries.question import STEPS, Question, Values
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ def add_dask(parser: argparse.ArgumentParser) -> None:
     """``--dask``: the workers of a cluster compute what the answer is made of; after `add_files`."""
     parser.add_argument(
         "--dask",
-        type=filled,
         metavar="SCHEDULER",
         help="compute the results of single reports on a Dask cluster: the scheduler's address (tcp://host:8786) or "
         "its file; FILE is a packed job that the workers see under the same path; they need nsystui[dask]",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsystui.base.errors import ExportError, MissingFileError, UsageError
 from nsystui.commands.configuration import CLOCKS, NO_CONFIG, Config, config_for, default_cache, limits_for, remembered
@@ -19,19 +19,9 @@ if TYPE_CHECKING:
 
 
 class OutputName(str):
-    """The name of a file or directory to write. As a type of argparse it refuses an empty name."""
+    """The name of a file or directory to write, as a type of argparse."""
 
     __slots__ = ()
-
-    def __new__(cls, name: str) -> Self:
-        return super().__new__(cls, filled(name))
-
-
-def filled(value: str) -> str:
-    """Return the value of an option. Raises ArgumentTypeError if it is empty, as with an unset variable of a script."""
-    if not value:
-        raise argparse.ArgumentTypeError("its value is empty: is a variable of the script unset?")
-    return value
 
 
 @dataclass(frozen=True)
