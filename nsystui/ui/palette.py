@@ -169,6 +169,19 @@ def _open(screen: JobScreen, make: Callable[[], JobScreen]) -> None:
     screen.lay_over(make())
 
 
+def offers(screen: JobScreen) -> Iterable[Offer]:
+    """The views, commands and questions that a screen offers."""
+    if not _has_job(screen):
+        yield from commands(screen)
+        return
+    yield from views(screen)
+    yield from commands(screen)
+    for question in questions():
+        if question.home in (PALETTE, COMPARISON):
+            titles, others = (question.name, question.title, question.family), SYNONYMS.get(question.name, "")
+            yield Offer(words_of(question), partial(screen.open_question, question), titles, others)
+
+
 class EverythingProvider(Provider):
     """Views, commands, questions and findings are offered at once; names of kernels and ranges when a part is typed."""
 
@@ -179,29 +192,17 @@ class EverythingProvider(Provider):
     def _job_screen(self) -> JobScreen:
         return self.screen  # type: ignore[return-value]
 
-    def _offers(self) -> Iterable[Offer]:
-        screen = self._job_screen
-        if not _has_job(screen):
-            yield from commands(screen)
-            return
-        yield from views(screen)
-        yield from commands(screen)
-        for question in questions():
-            if question.home in (PALETTE, COMPARISON):
-                titles, others = (question.name, question.title, question.family), SYNONYMS.get(question.name, "")
-                yield Offer(words_of(question), partial(screen.open_question, question), titles, others)
-
     async def discover(self) -> Hits:
         """Offer everything but names before anything is typed."""
-        for offer in (*self._offers(), *findings(self._job_screen)):
+        for offer in (*offers(self._job_screen), *findings(self._job_screen)):
             words = safe_text(offer.words)
             yield DiscoveryHit(Content(words), offer.choose, words)
 
     async def search(self, query: str) -> Hits:
         """Offer commands, views and questions by their titles, then by their words; then names, then findings."""
         matcher, part = self.matcher(query), query.lower()
-        offers = [(offer.score(query), offer) for offer in self._offers()]
-        for score, offer in offers:
+        scored = [(offer.score(query), offer) for offer in offers(self._job_screen)]
+        for score, offer in scored:
             if score:
                 words = safe_text(offer.words)
                 yield Hit(score, matcher.highlight(words), offer.choose, words)

@@ -1,4 +1,4 @@
-"""Very many rows of a kind: what a command takes grows as its export does, and deep chains of ranges are told in short."""
+"""Very many rows of a kind: what a command takes grows as its export does, and deep chains are told in short."""
 
 from __future__ import annotations
 

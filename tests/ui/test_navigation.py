@@ -6,6 +6,7 @@ import campaign
 import pytest
 from jobs import NARROW, WIDE, name_of_screen, press, running, screen_text
 
+from nsystui.ui.palette import offers
 from nsystui.ui.screens.dialogs import HelpScreen
 
 
@@ -39,3 +40,51 @@ def check_help(screen: HelpScreen, size: tuple[int, int]) -> None:
 async def test_help_opens_on_a_terminal_of_any_width(demo_job, cache, columns):
     async with running(demo_job[:1], cache, (columns, 24), "question_mark", "down", "escape") as (app, _):
         assert app.return_code is None
+
+
+FIRST = {
+    "help: the keys": ["help", "shortcuts"],
+    "theme: a light page": ["colours", "light"],
+    "theme: a dark page": ["dark"],
+    "export: write": ["save", "csv", "svg"],
+    "copy the row": ["copy row", "clipboard"],
+    "copy the whole table": ["copy table"],
+    "quit": ["quit", "exit"],
+    "back: ": ["back", "undo"],
+    "filter by name": ["filter", "search", "find"],
+    "type a time": ["time range"],
+    "this time: ": ["select time"],
+    "select devices": ["select devices", "gpus"],
+    "sort by": ["sort", "order"],
+    "compare this rank": ["compare", "two ranks"],
+    "compare two groups": ["groups of ranks"],
+    "compare two jobs": ["before after", "baseline"],
+    "Kernels: memory": ["memcpy", "memset", "transfers"],
+    "Kernels: API": ["cuda runtime", "driver calls"],
+    "NCCL: sizes": ["message size", "busbw", "bandwidth"],
+    "GPU: map of ranks": ["heat map"],
+    "GPU: metrics": ["hardware counters", "dram", "tensor"],
+    "GPU: network": ["infiniband", "nic", "efa"],
+    "GPU: memory": ["leak", "oom"],
+    "GPU: efficiency": ["pop", "talp"],
+    "Host: functions": ["hotspots"],
+    "Host: call tree": ["flame"],
+    "Host: gaps": ["idle", "why"],
+    "Steps: steps": ["iterations", "step time"],
+    "Steps: path": ["critical path"],
+    "Ranks: collectives": ["late", "allreduce"],
+    "Timeline: timeline": ["gantt"],
+}
+
+
+async def test_the_palette_finds_what_people_call_a_thing(job, cache):
+    async with running(job, cache, WIDE) as (app, _):
+        found = list(offers(app.screen))
+
+    def first(typed: str) -> str:
+        return max(found, key=lambda offer: offer.score(typed)).words
+
+    missed = [
+        (typed, first(typed)) for line, words in FIRST.items() for typed in words if not first(typed).startswith(line)
+    ]
+    assert not missed
