@@ -46,10 +46,7 @@ class Parser(argparse.ArgumentParser):
         return super()._get_value(action, arg_string)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
-        """Convert the words of an option. Keep the ``--`` of ``--filter=--``, which argparse drops in Python 3.11.
-
-        Raises ArgumentError for an empty word of an option.
-        """
+        """Convert the words of an option. Keep ``--``, which argparse drops. Raises ArgumentError for an empty one."""
         if action.option_strings and "" in arg_strings:
             raise argparse.ArgumentError(action, "its value is empty: is a variable of the script unset?")
         if not action.option_strings or arg_strings != ["--"]:

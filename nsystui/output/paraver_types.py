@@ -190,7 +190,6 @@ class EventTypes:
                 number = _mpi_type(group, name) if of_kind is None else of_kind
                 by_type.setdefault(number, set()).add(name)
                 labels[number] = _label(number, kind, domain, loose)
-        del names
         for group, function in trace.functions():
             by_type.setdefault(_FUNCTION + _OPENACC.get(group, 0), set()).add(function)
         values = _values(by_type)

@@ -154,15 +154,15 @@ def names(screen: JobScreen) -> Sequence[Offer]:
     job = screen.job
     if job is None or not _has_job(screen):
         return ()
-    kernels = [
-        Offer(f"{name} – kernel", partial(_open, screen, partial(KernelInstancesScreen, name, Names.FULL)))
-        for name in kernel_names(job.session, MOST_NAMES)
+    kernels, ranges = kernel_names(job.session, MOST_NAMES), range_names(job.session, MOST_NAMES)
+    of_kernel = partial(KernelInstancesScreen, names=Names.FULL)
+    return [
+        *(Offer(f"{name} – kernel", partial(_open, screen, partial(of_kernel, name))) for name in kernels),
+        *(
+            Offer(f"{name} – NVTX range", partial(_open, screen, partial(RangeInstancesScreen, name)))
+            for name in ranges
+        ),
     ]
-    ranges = [
-        Offer(f"{name} – NVTX range", partial(_open, screen, partial(RangeInstancesScreen, name)))
-        for name in range_names(job.session, MOST_NAMES)
-    ]
-    return kernels + ranges
 
 
 def _open(screen: JobScreen, make: Callable[[], JobScreen]) -> None:

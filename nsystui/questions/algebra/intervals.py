@@ -173,14 +173,10 @@ def disjoint_runs(spans: NDArray[np.int64], starts: Times, ends: Times) -> Itera
     if (starts[order][1:] >= ends[order][:-1]).all():
         yield order
         return
-    runs: list[list[int]] = []
+    runs: dict[int, list[int]] = {}
     last_ends: list[tuple[int, int]] = []  # the end of each run, and which run it is; the earliest first
     for span, start, end in zip(order.tolist(), starts[order].tolist(), ends[order].tolist(), strict=True):
-        if last_ends and last_ends[0][0] <= start:
-            run = last_ends[0][1]
-            heapq.heapreplace(last_ends, (end, run))
-            runs[run].append(span)
-        else:
-            heapq.heappush(last_ends, (end, len(runs)))
-            runs.append([span])
-    yield from (np.array(run, np.int64) for run in runs)
+        run = heapq.heappop(last_ends)[1] if last_ends and last_ends[0][0] <= start else len(runs)
+        runs.setdefault(run, []).append(span)
+        heapq.heappush(last_ends, (end, run))
+    yield from (np.array(run, np.int64) for run in runs.values())

@@ -242,9 +242,9 @@ def _pieces(
         number, which = divmod(int(groups[place]), len(launchers))
         task, thread = tasks[number], launchers[which]
         rows = np.flatnonzero(group.reshape(-1) == place)
-        hull = Window(int(spans.starts[rows].min()), int(spans.ends[rows].max()))
-        around = ranges.of(task, thread, hull) if ranges is not None else None
         whole = union(spans.starts[rows], spans.ends[rows])
+        hull = Window(int(whole.starts[0]), int(whole.ends[-1]))
+        around = ranges.of(task, thread, hull) if ranges is not None else None
         known = timeline = host.timeline(task, thread, whole)
         # Several GPUs of a process are idle at once: to be looked at one after the other.
         for disjoint in disjoint_runs(rows, spans.starts, spans.ends):

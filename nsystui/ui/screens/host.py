@@ -159,7 +159,7 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
         """Show the view in its colours."""
         (view, answer), self.samples = result
         self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
-        self.table.cell_styles = _cells if view.question.row == "thread" else None
+        self.table.cell_styles = lambda values: {key: part for key, part in _CELLS.items() if values.get(key)}
         super().show((view, answer), same_place)
         self.chart.display &= view.question.row == "thread" and len(answer) > 0
         if len(answer):
@@ -264,10 +264,6 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
             return None
         own, selection = self.row_details(), self.selection
         return lambda job: [own[0], *filter(any, [[parts_of_row(job, selection, values)]]), *own[1:]]
-
-
-def _cells(values: Record) -> Mapping[str, str]:
-    return {key: category for key, category in _CELLS.items() if values.get(key)}
 
 
 class ThreadFunctionsScreen(SampledScreen):
