@@ -136,7 +136,8 @@ def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
         raise KeyboardInterrupt from None
     if lacking := shortage(error):
         return ExportError(named(path), lacking)
-    text = "malformed database schema" if isinstance(error, UnicodeDecodeError) else reason_of(error)
+    reason = reason_of(error).rpartition(" failed: ")[2]
+    text = "malformed database schema" if isinstance(error, UnicodeDecodeError) else reason
     cause, advice = f"SQLite cannot read it: {text}", f"export it again: {EXPORT_COMMAND} FILE.nsys-rep"
     if _OF_THE_DISK in text:
         return ExportError(named(path), cause, advice)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -27,7 +28,6 @@ from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, pa
 from nsystui.base.text import is_utf8
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.opening import ExportFile
-from nsystui.store.parquet_files import PackFiles
 from nsystui.store.results import Caps, Results, version_of_reading
 from nsystui.store.seals import ANOTHER, Seal, read_facts, write_facts
 
@@ -223,6 +223,20 @@ class Room:
                 self._left = self.cache.trim(frozenset(self._in_use))
 
 
+@dataclass(frozen=True)
+class SinkRows:
+    """Rows for a sink: the query ``select`` returns them, and ``position`` grows with the rows of a table.
+
+    Rows that are written as they arrive have a ``row_group``, the number that DuckDB holds in memory, and ``count``,
+    which is called with the number of written rows and their file.
+    """
+
+    select: str
+    position: int = 0
+    row_group: int | None = None
+    count: Callable[[int, Path], object] = lambda rows, file: None
+
+
 class Partial(Generic[Files]):
     """Files of the cache being written: a sink. A context manager, which leaves nothing behind without ``finish``."""
 
@@ -231,7 +245,8 @@ class Partial(Generic[Files]):
         self._path = path
         self._form = form
         self._read: Callable[[Path], Files] = read
-        self._files = PackFiles(temporary)
+        self._parts = itertools.count()
+        self._files: list[tuple[str, int, Path]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -241,19 +256,27 @@ class Partial(Generic[Files]):
     ) -> None:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, position: int) -> int:
-        """Adds rows to ``table``; in its files, by their names, rows are in the order of ``position``."""
-        part = self._files.new_part()
-        ((rows,),) = copy_to_parquet(connection, select, part, self._form)
-        if rows:
-            self._files.add(table.name, position, part)
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
+        """Adds a file to ``table``; its files, by their names, are in the order of ``position``."""
+        file = self._temporary / f"part-{next(self._parts)}.parquet"
+        form = f"{self._form}, ROW_GROUP_SIZE {rows.row_group:d}" if rows.row_group else self._form
+        try:
+            ((written,),) = copy_to_parquet(connection, rows.select, file, form)
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise
+        if written:
+            rows.count(written, file)
+            self._files.append((table.name, rows.position, file))
         else:
-            part.unlink()
-        return int(rows)
+            file.unlink()
+        return int(written)
 
     def finish(self, facts: Mapping[str, Any]) -> Files:
         """Makes the files visible under their final name, with these facts, and returns them. Raises OSError."""
-        self._files.finish()
+        for table, group in itertools.groupby(sorted(self._files), lambda file: file[0]):
+            for number, (_, _, file) in enumerate(group):
+                file.rename(self._temporary / f"{table}-{number:06d}.parquet")
         write_facts(self._temporary, self._path, FACTS, facts)
         try:
             os.rename(self._temporary, self._path)

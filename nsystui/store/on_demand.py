@@ -20,18 +20,16 @@ from nsystui.exports.metadata import Metadata
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile
 from nsystui.exports.schema import Schema
-from nsystui.exports.sources import Source, Transform
-from nsystui.store.cache import Cache, ColumnFiles
+from nsystui.exports.sources import Source
+from nsystui.store.cache import Cache, ColumnFiles, SinkRows
 from nsystui.store.damage import raise_of_damage, remembered_damage
-from nsystui.store.packing import WORK_TABLES, MemorySink, Packer, Sink, device_rows
+from nsystui.store.packing import WORK_TABLES, MemorySink, Packer, PackingDatabase, Sink, device_rows
 from nsystui.store.reader import Lookups, make_table
 from nsystui.store.report import has_span
 from nsystui.store.results import Results
-from nsystui.store.tally import LeftOut, Tally, count, tally, tally_columns
+from nsystui.store.tally import LeftOut, Tally, tally_columns
 
 if TYPE_CHECKING:
-    import sqlite3
-
     import duckdb
 
 T = TypeVar("T")
@@ -48,7 +46,7 @@ class ColumnTable:
 
 Columns = ColumnFiles | ColumnTable
 _TALLIED = frozenset({"start", "end", "process"})
-_TALLIES, _ROWS, _LEFT_OUT, _WHOLE = "tallies", "rows", "left-out", "whole"
+_TALLIES, _LEFT_OUT, _WHOLE = "tallies", "left-out", "whole"
 
 
 @dataclass(frozen=True)
@@ -57,9 +55,23 @@ class _Sinks:
 
     sinks: Mapping[str, Sink]
 
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, position: int) -> int:
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
         """Adds rows to the sink of ``table``."""
-        return self.sinks[table.name].write(table, connection, select, position)
+        return self.sinks[table.name].write(table, connection, rows)
+
+
+class _TallySink:
+    """A sink that counts rows, and keeps none."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[str, Tally] = {}
+
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
+        """Counts rows by process."""
+        found = tally_columns(connection, f"({rows.select})", _TALLIED.intersection(table.field_names))
+        rows.count(found.rows, Path())
+        self.tallies[table.name] = self.tallies.get(table.name, Tally()) + found
+        return found.rows
 
 
 @dataclass
@@ -77,15 +89,13 @@ class OnDemand:
     connection: duckdb.DuckDBPyConnection
     index: int
     cache: Cache | None
+    packing: PackingDatabase
     warn: Callable[[str], object]
     results: Results
     loaded: dict[str, Columns] = field(default_factory=dict)
     is_stopped: bool = False
     beside: bool = False
     _loads: int = 0
-
-    def __post_init__(self) -> None:
-        self._lookups: Lookups | None = None
 
     @cached_property
     def _checks(self) -> PageChecks:
@@ -110,7 +120,7 @@ class OnDemand:
         """How many rows a canonical table has at the most, told without reading any."""
         if table in self.loaded:
             return self.loaded[table].rows
-        return sum(self.native.last_rowid.get(source.table, 0) for source, _ in self._parts(table))
+        return sum(self.native.last_rowid.get(source.table, 0) for source in self._sources if table in source.makes)
 
     @cached_property
     def left_out(self) -> dict[str, LeftOut]:
@@ -187,7 +197,8 @@ class OnDemand:
                     table: stack.enter_context(cache.begin_columns(self.file, table, names))
                     for table, names in missing.items()
                 }
-                rows = self._read(missing, partial)
+                connection, streams = stack.enter_context(self.packing.connection())
+                rows = self._read(missing, connection, _Sinks(partial), streams)
                 facts = {table: {"names": sorted(names), "rows": rows[table]} for table, names in missing.items()}
                 return {table: sink.finish(facts[table]) for table, sink in partial.items()}
 
@@ -199,40 +210,45 @@ class OnDemand:
         self._loads += 1
         sink = MemorySink(self.connection, f"columns_{self.index:d}_{self._loads:d}")
         try:
-            rows = self._read(missing, dict.fromkeys(missing, sink))
+            rows = self._read(missing, self.connection, sink)
         except BaseException:
             sink.abandon()
             raise
         for table, names in missing.items():
             self.loaded[table] = ColumnTable(names, rows[table], sink.names.get(table, ""))
 
-    def _read(self, missing: Mapping[str, Collection[str]], sinks: Mapping[str, Sink]) -> dict[str, int]:
-        """Reads the ``missing`` fields of each canonical table into its sink; how many rows each has.
+    def _read(
+        self,
+        missing: Mapping[str, Collection[str]],
+        connection: duckdb.DuckDBPyConnection,
+        sink: Sink,
+        streams: bool = False,
+        in_order: bool = True,
+    ) -> dict[str, int]:
+        """Packs the ``missing`` fields of each canonical table into its sink; how many rows each has.
 
-        A pack of these fields alone. Raises ExportError where the file cannot be read whole, and OSError or
-        duckdb.Error where a sink cannot write.
+        Raises ExportError where the file cannot be read whole, and OSError or duckdb.Error where a sink cannot write.
         """
         import duckdb
 
-        # NCCL calls are read apart: of most other ranges the payload then stays unread.
-        apart = (part for source in self._sources for part in (replace(source, decoded={}), replace(source, makes={})))
-        every = [part for part in (part.of_fields(missing) for part in apart) if part.feeds]
+        parts = (source.of_fields(missing, in_order=in_order) for source in self._sources)
+        every = [part for part in parts if part.feeds]
+        lookups = Lookups(self.path, self.native, connection, self._checks)
         try:
             with self.file.unchanged():
-                if self._lookups is None:
-                    self._lookups = Lookups(self.path, self.native, self.connection, self._checks)
                 with ArrowReader(self.path) as export:
                     present = (source for source in every if self.native.has(source.table))
-                    self._lookups.fill(export, frozenset[str]().union(*(source.words for source in present)))
+                    lookups.fill(export, frozenset[str]().union(*(source.words for source in present)))
                 payload = self._payload() if any(source.decoded for source in every) else PayloadSchemas({})
                 self._check_beside(source for source in every if source.makes)
-                sink, is_cancelled = _Sinks(sinks), lambda: self.is_stopped
-                packer = Packer(self.file, self.connection, sink, is_cancelled=is_cancelled, workers=1)
-                packed = packer.read(self._lookups, every, payload, missing)
+                packer = Packer(self.file, connection, sink, is_cancelled=lambda: self.is_stopped, workers=1)
+                packed = replace(packer, streams=streams).read(lookups, every, payload, missing)
         except duckdb.OutOfMemoryException:
             raise ExportError(opening.named(self.path), "its columns do not fit into the memory allowed") from None
+        finally:
+            lookups.drop()
         self._leave_out(packed.left_out)
-        return {table: packed.counts.get(table, 0) for table in missing}
+        return {table: packed.counts[table] for table in missing}
 
     def _payload(self) -> PayloadSchemas:
         with closing(opening.connect(self.path)) as connection, opening.sqlite_errors(self.path):
@@ -240,9 +256,6 @@ class OnDemand:
 
     def close(self) -> None:
         """Lets go of what was needed to read the export."""
-        if self._lookups is not None:
-            self._lookups.drop()
-            self._lookups = None
         if "_checks" in vars(self):
             self._checks.close()
         self.connection.close()
@@ -259,7 +272,7 @@ class OnDemand:
         rows = device_rows(self.metadata, sorted(used))
         make_table(self.connection, devices, rows, "made")
         sink = MemorySink(self.connection, f"columns_{self.index:d}")
-        sink.write(devices, self.connection, "SELECT * FROM made", 0)
+        sink.write(devices, self.connection, SinkRows("SELECT * FROM made"))
         self.loaded[devices.name] = ColumnTable(
             frozenset(devices.field_names), len(rows), sink.names.get(devices.name, "")
         )
@@ -283,48 +296,7 @@ class OnDemand:
 
     def count(self, table: str) -> int:
         """Rows of a canonical table."""
-        if table in self.loaded:
-            return self.loaded[table].rows
-        if table in self._tallies:
-            return self._tallies[table].rows
-        if table not in self._counted:
-            with remembered_damage(self.results):
-                self._counted[table] = self._count(table)
-            self.results.save(_ROWS, self._counted)
-        return self._counted[table]
-
-    @cached_property
-    def _counted(self) -> dict[str, int]:
-        """The known numbers of rows of canonical tables that are not read."""
-        return self.results.load(_ROWS, read=partial(_by_table, int)) or {}
-
-    def _count(self, table: str) -> int:
-        if self._is_made(table):
-            self.load({table: ()})
-            return self.loaded[table].rows
-        with self._read_by_sqlite() as connection:
-            rows, left_out = count(connection, self.path, self._parts(table))
-            self._check(table, rows, left_out)
-        self._leave_out({table: left_out})
-        return rows
-
-    @contextmanager
-    def _read_by_sqlite(self) -> Iterator[sqlite3.Connection]:
-        with self.file.unchanged(), closing(opening.connect(self.path, lambda: self.is_stopped)) as connection:
-            yield connection
-
-    def _check(self, table: str, rows: int, left_out: LeftOut) -> None:
-        """Raises ExportError where ``rows`` of a canonical table are not all because the export is damaged."""
-        parts = list(self._parts(table))
-        expected = sum(self.native.last_rowid[source.table] for source, _ in parts)
-        read = expected if any(transform.where for _, transform in parts) else rows + left_out.rows
-        for source, _ in parts:
-            self._checks.end(source.table, read, expected)
-
-    def _is_made(self, table: str) -> bool:
-        """Whether it takes more than SQL of SQLite's to say which rows a table has."""
-        decoded = {name for source in self._sources for name in source.decoded}
-        return table in decoded | {canonical.DEVICES.name} or any(part.is_made for _, part in self._parts(table))
+        return self.loaded[table].rows if table in self.loaded else self.tally(table).rows
 
     def _has_rows(self, table: str) -> bool:
         """Whether any native table that it is made of has rows."""
@@ -342,11 +314,8 @@ class OnDemand:
         names = list(names)
         missing = [name for name in names if name not in self._tallies]
         if missing:
-            self._check_beside(source for name in missing for source, _ in self._parts(name))
-            with remembered_damage(self.results), self._read_by_sqlite() as connection:
-                found = {name: self._tally(connection, name) for name in missing}
-            self._tallies.update({name: rows for name, (rows, _) in found.items()})
-            self._leave_out({name: left_out for name, (_, left_out) in found.items()})
+            with remembered_damage(self.results):
+                self._tallies.update(self._tally(missing))
             known = {name: found.to_json() for name, found in self._tallies.items()}
             self.results.save(_TALLIES, known)
             self.results.save(_WHOLE, sorted(self._checks.whole))
@@ -357,18 +326,24 @@ class OnDemand:
         """The known tallies, by canonical table."""
         return self.results.load(_TALLIES, read=partial(_by_table, Tally.from_json)) or {}
 
-    def _tally(self, connection: sqlite3.Connection, table: str) -> tuple[Tally, LeftOut]:
-        """By SQLite, with the rows left out, or out of columns that are there."""
-        needed = _TALLIED.intersection(canonical.BY_NAME[table].field_names)
-        if self._is_made(table):
-            self.load({table: needed})
-        if table not in self.loaded or not needed <= self.loaded[table].names:
-            found, left_out = tally(connection, self.path, self._parts(table))
-            self._check(table, found.rows, left_out)
-            return found, left_out
-        with self._damage(table):
-            rows = tally_columns(self.connection, self._from(table), needed) if self.loaded[table].rows else Tally()
-        return rows, LeftOut()
+    def _tally(self, tables: Iterable[str]) -> dict[str, Tally]:
+        """Count rows in the columns that are loaded, and otherwise in the export, without keeping them."""
+        found, missing = {}, {}
+        for table in tables:
+            needed = _TALLIED.intersection(canonical.BY_NAME[table].field_names)
+            if table == canonical.DEVICES.name:
+                self.load({table: needed})
+            if table not in self.loaded or not needed <= self.loaded[table].names:
+                missing[table] = needed or canonical.BY_NAME[table].field_names[:1]
+            elif self.loaded[table].rows:
+                with self._damage(table):
+                    found[table] = tally_columns(self.connection, self._from(table), needed)
+        if missing:
+            sink = _TallySink()
+            with self.packing.connection() as (connection, streams):
+                self._read(missing, connection, sink, streams, in_order=False)
+            found.update(sink.tallies)
+        return {table: found.get(table, Tally()) for table in tables}
 
     @cached_property
     def _span(self) -> tuple[int | None, int | None]:
@@ -391,11 +366,6 @@ class OnDemand:
     def _span_of(self, tables: Collection[str]) -> tuple[int | None, int | None]:
         together = sum(self.tallies(sorted(tables)).values(), Tally())
         return together.first, together.last
-
-    def _parts(self, table: str) -> Iterator[tuple[Source, Transform]]:
-        for source in self._sources:
-            if self.native.has(source.table) and table in source.makes:
-                yield source, source.makes[table]
 
 
 class _Counts(Mapping[str, int]):

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
@@ -25,6 +26,7 @@ from nsystui.base.inputs import json_in, text_of
 from nsystui.base.parquet_file import copy_to_parquet
 from nsystui.base.partial_files import drop_abandoned, partial_name
 from nsystui.exports import canonical
+from nsystui.exports.canonical import ColumnKind
 from nsystui.exports.discover import (
     FACTS,
     REPORTS,
@@ -38,7 +40,6 @@ from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 from nsystui.exports.metadata import BlockingStream, CudaDevice, Gpu, Metadata
 from nsystui.store.cache import PARQUET_FORM, Cache, PackedFiles
 from nsystui.store.database import Limits, connect
-from nsystui.store.parquet_files import wrong_column
 from nsystui.store.report import PackedReport
 from nsystui.store.results import Results
 from nsystui.store.seals import ANOTHER, Seal, check, facts_of, facts_text, modified_ns, seal_of, sealed
@@ -363,3 +364,105 @@ def _prepared(files: PackedFiles, directory: Path, database: duckdb.DuckDBPyConn
             select = f'SELECT * RENAME ("{name}" AS "{stored}") FROM read_parquet($2)'
             copy_to_parquet(database, select, new / path.name, PARQUET_FORM, (str(path),))
             yield new / path.name
+
+
+# The columns of Parquet files, from their footers: faster for hundreds of files than to ask DuckDB. A footer is in
+# Thrift's compact protocol (``thrift-compact-protocol.md`` of Apache Thrift).
+_TAIL = struct.Struct("<I4s")  # length of the footer, and the magic bytes
+
+_TYPES: dict[ColumnKind | None, list[tuple[int, int | None]]] = {
+    ColumnKind.INT: [(4, 36), (4, None)],
+    ColumnKind.FLOAT: [(10, None)],
+    ColumnKind.TEXT: [(12, 0)],
+    None: [],
+}
+"""The physical and converted types of parquet.thrift for each kind, as they are encoded."""
+_correct: dict[str, tuple[bytes, ...]] = {}
+"""How footers with the columns of a table begin: most files of a table are alike, and need no decoding."""
+
+
+def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
+    """Return what is wrong with the columns of a file of a canonical table, or an empty text. Raises OSError.
+
+    ``renamed`` is a field of the table, and its name in the file.
+    """
+    with path.open("rb", 0) as file:
+        end = file.seek(-_TAIL.size, os.SEEK_END)
+        file.seek(max(end - _TAIL.unpack(file.read())[0], 0))
+        footer = file.read()
+    if footer.startswith(_correct.get(table, ())):
+        return ""
+    kinds = {renamed[1] if one.name == renamed[0] else one.name: one.kind for one in canonical.BY_NAME[table].fields}
+    try:
+        _, at = _varint(footer, 1)  # the first field is the version, the second the schema
+        (_, *columns), end = _structs(footer, at + 1)
+        types = {str(one[4], "utf-8"): (one.get(1), one.get(6, one.get(10))) for one in columns}
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
+        return " is not Parquet in a known form"
+    for name in {**kinds, **types}:
+        if types.get(name) not in _TYPES[kinds.get(name)]:
+            what = "missing" if name not in types else "of another type" if name in kinds else "unknown"
+            return f": the column {name} of {table} is {what}"
+    _correct[table] = (*_correct.get(table, ())[-7:], footer[:end])
+    return ""
+
+
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+_LONG_LIST = 15
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, at
+        shift += 7
+
+
+def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
+    """The fields of a struct by their numbers, and where it ends."""
+    fields: dict[int, Any] = {}
+    number = 0
+    while head := data[at]:
+        at += 1
+        if head >> 4:
+            number += head >> 4
+        else:
+            raw, at = _varint(data, at)
+            number = (raw >> 1) ^ -(raw & 1)
+        fields[number], at = _value(data, at, head & 15)
+    return fields, at + 1
+
+
+def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
+    if kind in (_I16, _I32, _I64):
+        return _varint(data, at)
+    if kind == _BINARY:
+        length, at = _varint(data, at)
+        return data[at : at + length], at + length
+    if kind == _STRUCT:
+        return _struct(data, at)
+    if kind in (_TRUE, _FALSE):
+        return None, at
+    if kind == _BYTE:
+        return data[at : at + 1], at + 1
+    raise ValueError(f"a field of kind {kind}")
+
+
+def _structs(data: bytes, at: int) -> tuple[list[dict[int, Any]], int]:
+    """A list of structs, and where it ends."""
+    length = data[at] >> 4
+    if data[at] & 15 != _STRUCT:
+        raise ValueError("not a list of structs")
+    at += 1
+    if length == _LONG_LIST:
+        length, at = _varint(data, at)
+    found = []
+    for _ in range(length):
+        one, at = _struct(data, at)
+        found.append(one)
+    return found, at

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsystui.base.errors import DamagedError, ExportError
@@ -26,20 +26,28 @@ from nsystui.exports.metadata import Metadata, pid_of
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile
 from nsystui.exports.sources import Source
-from nsystui.store.cache import Cache, PackedFiles, Room
+from nsystui.store.cache import Cache, PackedFiles, Room, SinkRows
 from nsystui.store.database import Limits, connect, memory_errors, memory_setting
 from nsystui.store.reader import (
     ALL_FIELDS,
     CHUNK_ROWS,
+    LONG_NAME,
+    SORTED_ROWS,
     Chunk,
     Chunks,
     Fields,
     Lookups,
     Reader,
+    TableStream,
+    UnusualRows,
+    Watch,
+    chunk_rows,
+    first_row,
     make_table,
     read_errors,
+    streamed,
 )
-from nsystui.store.report import PackedReport, PackedTables
+from nsystui.store.report import PackedReport, PackedTables, has_span
 from nsystui.store.tally import LeftOut
 
 if TYPE_CHECKING:
@@ -63,11 +71,8 @@ class Progress:
 class Sink(Protocol):
     """The place that rows are written to; may be used by several threads."""
 
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, position: int) -> int:
-        """Adds the rows that ``select`` gives on ``connection``, which have fields of ``table``; how many they are.
-
-        ``position`` grows with the rows of a table. Raises duckdb.Error and OSError where they cannot be written.
-        """
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
+        """Adds rows to ``table``, and returns how many. Raises duckdb.Error and OSError if they cannot be written."""
 
 
 class MemorySink:
@@ -80,22 +85,22 @@ class MemorySink:
         self._prefix = prefix
         self._lock = threading.Lock()
 
-    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, select: str, position: int) -> int:
+    def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
         """Adds rows to the table of ``table``, which is made of the first of them."""
         name = f"{self._prefix}_{table.name}"
         with self._lock:
             if table.name not in self.names:
-                ((rows,),) = connection.execute(f"CREATE OR REPLACE TABLE {name} AS {select}").fetchall()
-                if rows:
+                ((written,),) = connection.execute(f"CREATE OR REPLACE TABLE {name} AS {rows.select}").fetchall()
+                if written:
                     self.names[table.name] = name
                 else:
                     connection.execute(f"DROP TABLE {name}")
-                return int(rows)
-        ((rows,),) = connection.execute(f"CREATE OR REPLACE TEMP TABLE arrived AS {select}").fetchall()
-        if rows:
+                return int(written)
+        ((written,),) = connection.execute(f"CREATE OR REPLACE TEMP TABLE arrived AS {rows.select}").fetchall()
+        if written:
             with self._lock:
                 connection.execute(f"INSERT INTO {name} FROM arrived")
-        return int(rows)
+        return int(written)
 
     def abandon(self) -> None:
         """Leaves nothing behind."""
@@ -114,12 +119,12 @@ class Packing:
     limits: Limits
     room: Room
     warn: Callable[[str], object]
-    _own: PackingDatabase = field(init=False)
+    own_database: PackingDatabase = field(init=False)
 
     def __post_init__(self) -> None:
         self._slots = threading.Semaphore(self.limits.chunks)
         self._packs = threading.Semaphore(self.limits.packs)
-        self._own = PackingDatabase(self.limits, self.database)
+        self.own_database = PackingDatabase(self.limits, self.database)
 
     def pack(
         self,
@@ -169,9 +174,10 @@ class Packing:
         """Packs into the cache; ``None`` where it cannot be written (full, read-only), after a warning."""
 
         def write() -> PackedFiles:
-            with cache.begin(file) as partial, self._own.connection() as connection:
-                packed = self._packer(file, connection, partial, report_progress, is_cancelled).run()
-                return partial.finish(packed.to_json())
+            with cache.begin(file) as partial, self.own_database.connection() as (connection, streams):
+                slots, workers = self._slots, self.limits.workers
+                packer = Packer(file, connection, partial, report_progress, is_cancelled, slots, workers, streams)
+                return partial.finish(packer.run().to_json())
 
         files = cache.write(write, self.warn)
         if files is not None:
@@ -188,7 +194,9 @@ class Packing:
     ) -> PackedTables:
         sink = MemorySink(self.database.cursor(), f"report_{index:d}")
         try:
-            packed = self._packer(file, sink.connection, sink, report_progress, is_cancelled, without).run()
+            slots, workers = self._slots, self.limits.workers
+            packer = Packer(file, sink.connection, sink, report_progress, is_cancelled, slots, workers, without=without)
+            packed = packer.run()
         except BaseException:
             sink.abandon()
             raise
@@ -196,17 +204,6 @@ class Packing:
             sink.connection.close()
         names = {name: table for name, table in sink.names.items() if name not in packed.damaged}
         return PackedTables(packed, names, without)
-
-    def _packer(
-        self,
-        file: ExportFile,
-        connection: duckdb.DuckDBPyConnection,
-        sink: Sink,
-        report_progress: Callable[[Progress], None],
-        is_cancelled: Callable[[], bool],
-        without: Mapping[str, str] = _NOTHING,
-    ) -> Packer:
-        return Packer(file, connection, sink, report_progress, is_cancelled, self._slots, self.limits.workers, without)
 
 
 class PackingDatabase:
@@ -224,16 +221,21 @@ class PackingDatabase:
         self._lock = threading.Lock()
 
     @contextmanager
-    def connection(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection to pack one export with; of the session's database where that cannot spare the memory."""
+    def connection(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, bool]]:
+        """Yields a connection to pack one export with, and whether rows may be written as they arrive.
+
+        If the session cannot spare the memory, the connection is to its database, where rows must not.
+        """
         with self._lock:
             if self._database is None and self._let_session_have(self._limits.database - self._limits.packing.database):
                 self._database = connect(self._limits.packing)
+                # SinkRows that arrive would go into a table to be looked up in, as nothing says how many they are.
+                self._database.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
             database = self._database
             self._users += database is not None
         cursor = (database or self._session).cursor()
         try:
-            yield cursor
+            yield cursor, database is not None
         finally:
             cursor.close()
             if database is not None:
@@ -275,10 +277,13 @@ class Packer:
     is_cancelled: Callable[[], bool] = lambda: False
     slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
     workers: int = 2
+    streams: bool = False
+    """Whether ``connection`` and ``sink`` take rows as they arrive."""
     without: Mapping[str, str] = field(default_factory=dict)
     """Native tables that are left out, with the reason."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _found: dict[str, int] = field(default_factory=dict)
+    _found: Counter[str] = field(default_factory=Counter)
+    _done: int = 0
 
     @property
     def path(self) -> Path:
@@ -326,11 +331,11 @@ class Packer:
             with ArrowReader(self.path) as export:
                 # The strings are read in any case: then it is known whether the export has them all.
                 lookups.fill(export, {"strings"}.union(*(source.words for source in every)))
-            with ReadAhead(self.path) as ahead:
-                packed = self.read(lookups, every, payload, reach=ahead.reach)
+            with read_ahead(self.path) as reach:
+                packed = self.read(lookups, every, payload, reach=reach)
             if rows := device_rows(facts, sorted(packed.devices)):
                 make_table(self.connection, canonical.DEVICES, rows, "made")
-                written = self.sink.write(canonical.DEVICES, self.connection, "SELECT * FROM made", 0)
+                written = self.sink.write(canonical.DEVICES, self.connection, SinkRows("SELECT * FROM made"))
                 packed.count(canonical.DEVICES, written)
         finally:
             checks.close()
@@ -340,7 +345,7 @@ class Packer:
         first, last = packed.spans.get("work") or packed.spans.get("os") or (None, None)
         damaged = {name: self.without[one.table] for one in every if one.table in self.without for name in one.feeds}
         counts = {name: rows for name, rows in counts.items() if name not in damaged}
-        return PackedReport(facts, counts, first, last, packed.left_out, damaged)
+        return PackedReport(facts, counts, first, last, dict(packed.left_out), damaged)
 
     def read(
         self,
@@ -355,13 +360,10 @@ class Packer:
         ``lookups`` are filled. ``reach`` is told which part (0 … 1) of the file is read next. Raises ExportError where
         the file cannot be read whole, PackingCancelled, and duckdb.Error or OSError where the sink cannot write.
         """
-        native = lookups.native
-        present = [source for source in every if native.has(source.table)]
-        longest = lookups.longest()
-        at_once = CHUNK_ROWS if longest < _LONG_NAME else max(_CHUNK_TEXT // longest, 1)
-        chunks = Chunks(present, native.last_rowid, at_once)
+        chunks, at_once = self._chunks(lookups, every, fields)
         workers = [
-            ChunkPacker(self.connection.cursor(), lookups, self.sink, payload, fields) for _ in range(self.workers)
+            ChunkPacker(self.connection.cursor(), lookups, self.sink, payload, fields, at_once, self.streams)
+            for _ in range(self.workers)
         ]
         try:
             with ThreadPoolExecutor(self.workers, thread_name_prefix="pack", initializer=step_back) as pool:
@@ -372,9 +374,8 @@ class Packer:
                 finally:  # after a failure or ctrl+c the others stop at their next chunk
                     chunks.stop()
                 # Of a table of which only NCCL's calls are read it is not known how many they are.
-                tables = list({source.table: None for source in present if source.makes})
-                rows = [(self._found.get(table, 0), native.last_rowid[table]) for table in tables]
-                list(pool.map(lookups.checks.end, tables, *zip(*rows, strict=True)))
+                last = chunks.last_rows
+                list(pool.map(lookups.checks.end, last, map(self._found.__getitem__, last), last.values()))
         finally:
             for worker in workers:
                 worker.connection.close()
@@ -383,28 +384,68 @@ class Packer:
             packed.add(worker.packed)
         return packed
 
+    def _chunks(self, lookups: Lookups, every: Iterable[Source], fields: Fields) -> tuple[Chunks, int]:
+        """Return the chunks of all tables with rows, and how many rows of kernels a chunk in memory has."""
+        # NCCL calls are read apart: of most other ranges the payload then stays unread.
+        apart = (part for one in every for part in (replace(one, decoded={}), replace(one, makes={})))
+        parts = [part for part in (one.of_fields(fields) for one in apart) if part.feeds]
+        longest = lookups.longest()
+        at_once = CHUNK_ROWS if longest < LONG_NAME else max(_CHUNK_TEXT // longest, 1)
+
+        def size(source: Source) -> int:
+            return max(chunk_rows(source, at_once), BAND_ROWS if self.streams and streamed(source) else 0)
+
+        native = lookups.native
+        return Chunks([part for part in parts if native.has(part.table)], native.last_rowid, size), at_once
+
     def _pack_chunks(self, worker: ChunkPacker, chunks: Chunks, reach: Callable[[float], object]) -> None:
         """Packs chunks until there are none."""
         with ArrowReader(self.path) as export:
             while (chunk := chunks.take()) is not None:
-                if self.is_cancelled():
-                    raise PackingCancelled
                 reach(chunk.part)
-                with self.slots, read_errors(self.path, chunk.source.table):
-                    rows = worker.pack(export, chunk)
-                    if not rows:
-                        chunks.skip_to(chunk.source, worker.row_after(export, chunk))
+                watch = self._watch(chunk, chunks)
+                while not self.slots.acquire(timeout=_PATIENCE):
+                    watch(chunk.first - 1)
+                try:
+                    with read_errors(self.path, chunk.source.table):
+                        watch(chunk.first - 1)
+                        rows = worker.pack(export, chunk, watch)
+                        skipped = 0
+                        if not rows:
+                            following = first_row(worker.connection, export, chunk.source.table, chunk.last + 1)
+                            skipped = chunks.skip_to(chunk.source, following)
+                finally:
+                    self.slots.release()
+                if chunk.source.makes:
+                    with self._lock:
+                        self._found[chunk.source.table] += rows
+                watch(chunk.last + skipped)
+
+    def _watch(self, chunk: Chunk, chunks: Chunks) -> Callable[[int], None]:
+        """Return a function that reports the last packed row of a chunk; it raises PackingCancelled if cancelled."""
+        reported = max(chunk.first - 1, 0)
+
+        def watch(last: int) -> None:
+            nonlocal reported
+            if self.is_cancelled() or chunks.is_stopped:
+                raise PackingCancelled
+            if last > reported and chunk.source.makes:
                 with self._lock:
-                    if chunk.source.makes:
-                        self._found[chunk.source.table] = self._found.get(chunk.source.table, 0) + rows
-                    done = min(chunks.done(), chunks.total)
+                    self._done += last - reported
+                    reported = last
+                    done = min(self._done, chunks.total)
                     self.report_progress(Progress(self.path, chunk.source.table, done, chunks.total))
 
+        return watch
 
-_LONG_NAME = 8 << 10
-"""The bytes of a name from which on chunks have fewer rows, as each row has a copy of its name."""
+
+_PATIENCE = 0.1
+"""Seconds for which a thread waits for its turn before it looks whether it was cancelled."""
 _CHUNK_TEXT = 12 << 20
-"""The bytes that the names of such a chunk take at most."""
+"""The bytes that the names take at most in a chunk of rows with long names."""
+BAND_ROWS = 1 << 20
+"""Rows of a native table that are read in one stream and go into one file: as many as a program that reads a file at a
+time has memory for. The tables are read band by band, as their pages alternate through a file."""
 
 
 @dataclass
@@ -416,23 +457,22 @@ class Packed:
     look idle at the end.
     """
 
-    counts: dict[str, int] = field(default_factory=dict)
-    left_out: dict[str, LeftOut] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    left_out: defaultdict[str, LeftOut] = field(default_factory=lambda: defaultdict(LeftOut))
     devices: set[tuple[int, int]] = field(default_factory=set)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def count(self, table: CanonicalTable, rows: int, first: int | None = None, last: int | None = None) -> None:
         """Adds rows of a table, with the first start and last end of their events."""
-        self.counts[table.name] = self.counts.get(table.name, 0) + rows
+        self.counts[table.name] += rows
         if first is not None and last is not None:
             self._widen("os" if table is canonical.OS_CALLS else "work", first, last)
 
     def add(self, other: Packed) -> None:
         """Adds what another thread packed of the same export."""
-        for name, rows in other.counts.items():
-            self.counts[name] = self.counts.get(name, 0) + rows
+        self.counts.update(other.counts)
         for name, left_out in other.left_out.items():
-            self.left_out[name] = self.left_out.get(name, LeftOut()) + left_out
+            self.left_out[name] += left_out
         self.devices |= other.devices
         for which, (first, last) in other.spans.items():
             self._widen(which, first, last)
@@ -452,6 +492,8 @@ class ChunkPacker:
         sink: Sink,
         payload: PayloadSchemas,
         fields: Fields,
+        at_once: int,
+        streams: bool,
     ) -> None:
         self.connection = connection
         self.packed = Packed()
@@ -459,31 +501,101 @@ class ChunkPacker:
         self._sink = sink
         self._payload = payload
         self._fields = fields
-        self._readers: dict[tuple[str, bool], Reader] = {}
+        self._at_once = at_once
+        self._streams = streams
+        self._readers: dict[tuple[str, tuple[str, ...]], Reader] = {}
+        self._tables: dict[str, TableStream] = {}
         lookups.share(connection)
 
-    def pack(self, export: ArrowReader, chunk: Chunk) -> int:
-        """Packs the rows of a chunk; how many the native table has there."""
-        reader = self._reader(chunk)
-        rows = reader.read(export, chunk)
-        for part in reader.parts() if rows else ():
-            if written := self._sink.write(part.table, self.connection, part.select, chunk.position):
-                self.packed.count(part.table, written, part.first, part.last)
-            if part.table.name in WORK_TABLES and self._fields is ALL_FIELDS:
-                used = reader.source.makes[part.table.name].of_fields(("process", "device")).select(tie="")
-                pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM ({used})").fetchall()
-                self.packed.devices.update((process, device) for process, device in pairs if process is not None)
+    def pack(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
+        """Packs the rows of a chunk and returns their number; calls ``watch`` with the last row that was read."""
+        stream = self._stream(chunk.source)
+        if stream is None:
+            return self._pack_in_pieces(export, chunk, watch)
+        rows, first = 0, chunk.first
+        while first <= chunk.last:
+            if not stream.is_usable:
+                return rows + self._pack_in_pieces(export, replace(chunk, first=first), watch)
+            last = min(chunk.last, first + SORTED_ROWS - 1) if stream.sorts else chunk.last
+            found = self._pack_stream(export, stream, replace(chunk, first=first, last=last), watch)
+            if found is not None:
+                rows, first = rows + found, last + 1
         return rows
 
-    def row_after(self, export: ArrowReader, chunk: Chunk) -> int:
-        """The first row behind a chunk; behind the last one where there is none."""
-        return self._reader(chunk).row_after(export, chunk)
+    def _pack_in_pieces(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
+        """Packs the rows of a chunk by tables of DuckDB, each with as many rows as fit into memory."""
+        size = chunk_rows(chunk.source, self._at_once)
+        reader, rows = self._reader(chunk.source), 0
+        for first in range(chunk.first, chunk.last + 1, size):
+            piece = replace(chunk, first=first, last=min(first + size - 1, chunk.last))
+            found = reader.read(export, piece, watch)
+            for part in reader.parts() if found else ():
+                if written := self._sink.write(part.table, self.connection, SinkRows(part.select, piece.position)):
+                    self._count(part.table, written, f"({part.select})")
+            rows += found
+        return rows
 
-    def _reader(self, chunk: Chunk) -> Reader:
-        which = (chunk.source.table, bool(chunk.source.makes))
+    def _pack_stream(self, export: ArrowReader, stream: TableStream, chunk: Chunk, watch: Watch) -> int | None:
+        """Packs the rows of a chunk as they arrive and returns their number; ``None`` if they must be read again."""
+        import duckdb
+
+        # The driver does not know the types of a stream without rows.
+        if first_row(self.connection, export, chunk.source.table, chunk.first) > chunk.last:
+            return 0
+        table = canonical.BY_NAME[stream.name]
+        arriving = stream.open(export, chunk, watch)
+
+        def count(rows: int, file: Path) -> None:
+            self._count(table, rows, "read_parquet('{}')".format(str(file.absolute()).replace("'", "''")))
+
+        rows = SinkRows(stream.select, chunk.position, stream.row_group, count)
+        try:
+            with arriving.reading():
+                written = self._sink.write(table, self.connection, rows)
+        except UnusualRows:
+            return None
+        except duckdb.OutOfMemoryException:  # chunks take less
+            stream.is_usable = False
+            return None
+        found = stream.arrivals.rows
+        if written < found:
+            left_out = stream.left_out(export, chunk)
+            if left_out:
+                self.packed.left_out[stream.name] += left_out
+            # The other tables take the rows that the stream leaves.
+            others = {name: made for name, made in chunk.source.makes.items() if name != stream.name}
+            rest = replace(chunk.source, makes=others, without=chunk.source.makes[stream.name].where)
+            if others and written + left_out.rows < found:
+                self._pack_in_pieces(export, replace(chunk, source=rest), lambda last: watch(chunk.first - 1))
+        return found
+
+    def _count(self, table: CanonicalTable, rows: int, written: str) -> None:
+        """Adds the rows of a table, with the times and devices in ``written``, the SQL of these rows."""
+        self.packed.count(table, rows)
+        if self._fields is not ALL_FIELDS:
+            return
+        if has_span(table):
+            # A range that was never closed reaches at least to its start.
+            times = ", ".join(f'max("{name}")' for name in ("start", "end") if name in table.field_names)
+            query = f'SELECT min("start"), greatest({times}) FROM {written}'
+            self.packed.count(table, 0, *self.connection.execute(query).fetchall()[0])
+        if table.name in WORK_TABLES:
+            pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM {written}").fetchall()
+            self.packed.devices.update((process, device) for process, device in pairs if process is not None)
+
+    def _stream(self, source: Source) -> TableStream | None:
+        name = streamed(source) if self._streams else ""
+        if not name:
+            return None
+        if source.table not in self._tables:
+            self._tables[source.table] = TableStream(self.connection, self._lookups, source, name, self._fields)
+        return self._tables[source.table]
+
+    def _reader(self, source: Source) -> Reader:
+        which = (source.table, source.feeds)
         if which not in self._readers:
             left_out, lookups = self.packed.left_out, self._lookups
-            self._readers[which] = Reader(self.connection, lookups, chunk.source, self._fields, left_out, self._payload)
+            self._readers[which] = Reader(self.connection, lookups, source, self._fields, left_out, self._payload)
         return self._readers[which]
 
 
@@ -520,40 +632,29 @@ def _gpu_facts(gpu: metadata.Gpu | None) -> tuple[Any, ...]:
 _AHEAD = 32 << 20
 
 
-class ReadAhead:
-    """Tells the system which part of an export is read next, so that it comes in large pieces; a context manager.
+@contextmanager
+def read_ahead(path: Path) -> Iterator[Callable[[float], None]]:
+    """Yields a function that asks the system to read the next part of an export in large pieces.
 
     SQLite asks for pages of 4 KB, one after the other; on a network file system each would be a round trip of its own.
-    The rows are read band by band through the file, so what lies ahead is known. Does nothing where the system does not
-    know how.
+    The rows are read band by band through the file, so what lies ahead is known. The function reads up to a part
+    (0 … 1) of the file now, and a little more soon; no part twice. It does nothing where the system does not know how.
     """
+    try:
+        file = open(path, "rb", 0)  # noqa: SIM115
+    except OSError:
+        yield lambda part: None
+        return
+    lock, done = threading.Lock(), 0
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = -1
-        self._size = 0
-        self._done = 0
-        self._lock = threading.Lock()
+    def reach(part: float) -> None:
+        nonlocal done
+        with lock, suppress(OSError, AttributeError):
+            end = min(int(part * size) + _AHEAD, size)
+            if end > done:
+                os.posix_fadvise(file.fileno(), done, end - done, os.POSIX_FADV_WILLNEED)
+                done = end
 
-    def __enter__(self) -> ReadAhead:
-        with suppress(OSError):
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            self._size = os.fstat(self._descriptor).st_size
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def reach(self, part: float) -> None:
-        """Reads up to ``part`` (0 … 1) of the file now, and a little more soon; no part twice."""
-        with self._lock:
-            end = min(int(part * self._size) + _AHEAD, self._size)
-            if self._descriptor < 0 or end <= self._done or not hasattr(os, "posix_fadvise"):
-                return
-            with suppress(OSError):
-                os.posix_fadvise(self._descriptor, self._done, end - self._done, os.POSIX_FADV_WILLNEED)
-            self._done = end
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        yield reach

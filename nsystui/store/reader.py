@@ -7,7 +7,8 @@ field its canonical type. To pack an export is to read all fields.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,17 +22,25 @@ from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import NO_INTEGER, Source, Transform
-from nsystui.store.report import has_span
-from nsystui.store.tally import LeftOut, count_left_out, count_nameless
+from nsystui.exports.sources.base import words_of
+from nsystui.store.tally import LeftOut, count_left_out, count_nameless, left_out_of, left_out_query, lost_names
 
 if TYPE_CHECKING:
     import duckdb
+    import numpy as np
+
+    from nsystui.exports.arrow_stream import Batch, WatchedStream
 
 
-# Of a table with so many columns a chunk has the rows it is said to have; kernels have about as many.
+# A chunk of a table with so many columns has ``at_once`` rows; kernels have about as many.
 _COLUMNS = 22
-# Of a narrower table it has more, which makes fewer files to look into, but not endlessly many.
+# Narrow tables get more rows per chunk (at most 4×), so that they make fewer files.
 _MOST = 4
+
+
+def chunk_rows(source: Source, at_once: int) -> int:
+    """Return the rows of a chunk of a source, where a chunk of kernels has ``at_once``."""
+    return at_once * min(max(_COLUMNS // max(len(source.columns), 1), 1), _MOST)
 
 
 @dataclass(frozen=True)
@@ -55,15 +64,15 @@ class Chunks:
     The pages of all tables alternate through an export in the order in which its rows were written. Reading one table
     after the other would read the file once for each, which a slow network feels.
 
-    ``last_rowid`` says how far the rowids of each native table go, ``rows`` how many a chunk of kernels has at most;
-    chunks of other tables have about as many values.
+    ``last_rowid`` says how far the rowids of each native table go, ``rows`` how many a chunk of a source has at most.
     """
 
-    def __init__(self, sources: Sequence[Source], last_rowid: Mapping[str, int], rows: int) -> None:
+    def __init__(self, sources: Sequence[Source], last_rowid: Mapping[str, int], rows: Callable[[Source], int]) -> None:
         self._sources = sources
         self._last = [last_rowid[source.table] for source in sources]
         self._next = [0] * len(sources)  # some keys of nsys begin at 0
-        self._rows = [rows * min(max(_COLUMNS // max(len(source.columns), 1), 1), _MOST) for source in sources]
+        self._rows = [rows(source) for source in sources]
+        self._stopped = False
         self._lock = threading.Lock()
 
     def take(self) -> Chunk | None:
@@ -82,26 +91,34 @@ class Chunks:
             self._next[number] = last + 1
             return Chunk(self._sources[number], first, last, last / max(self._last[number], 1))
 
-    def skip_to(self, source: Source, row: int) -> None:
-        """Leaves out the rows of a source before ``row``: a key that is not counted up leaves gaps of any width."""
+    def skip_to(self, source: Source, row: int) -> int:
+        """Leaves out the rows of a source before ``row``, since a key that is not counted up leaves gaps; how many."""
         with self._lock:
             number = self._sources.index(source)
-            self._next[number] = max(self._next[number], row)
+            before = self._next[number]
+            self._next[number] = max(before, min(row, self._last[number] + 1))
+            return self._next[number] - before
 
     @property
     def total(self) -> int:
         """About how many rows there are, counted by rowid."""
-        return sum(max(last, 0) for last in self._last)
+        return sum(self.last_rows.values())
+
+    @property
+    def last_rows(self) -> dict[str, int]:
+        """The last row of each native table, except where only NCCL calls are read of it: how many is not known."""
+        last = zip(self._sources, self._last, strict=True)
+        return {source.table: row for source, row in last if source.makes}
 
     def stop(self) -> None:
         """Hands out no more."""
         with self._lock:
+            self._stopped = True
             self._next = [last + 1 for last in self._last]
 
-    def done(self) -> int:
-        """How many rows have been handed out, counted by rowid."""
-        with self._lock:
-            return sum(max(next_row - 1, 0) for next_row in self._next)
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped
 
 
 Fields = Mapping[str, Collection[str]]
@@ -111,24 +128,21 @@ ALL_FIELDS: Fields = {table.name: table.field_names for table in canonical.TABLE
 # Wide enough that few files are written, narrow enough that two chunks of kernels at work stay under 100 MB.
 CHUNK_ROWS = 32_768
 _STRINGS = "strings"
-_STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id", "function_id", "module_id")
+STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id", "function_id", "module_id")
 # A join keeps the order of the larger side only.
 _MUCH_LARGER = 10
 _NO_ROW = 1 << 62
+LONG_NAME = 8 << 10
+"""The bytes of a name from which on chunks have fewer rows, as each row has a copy of its name."""
+_MOST_STRINGS = 16 << 20
 _NO_PAYLOAD = PayloadSchemas({})
 
 
 class TableChunk(NamedTuple):
-    """The rows of a canonical table in a chunk: ``select`` is DuckDB's SQL, and only good until the next part.
-
-    ``first`` and ``last`` are the first start and the last end of events that stretch a session, ns, as far as they
-    are read; NCCL's calls lie within their NVTX ranges.
-    """
+    """The rows of a canonical table in a chunk: ``select`` is DuckDB's SQL, and only good until the next part."""
 
     table: CanonicalTable
     select: str
-    first: int | None = None
-    last: int | None = None
 
 
 @dataclass
@@ -168,6 +182,24 @@ class Lookups:
         query = f"SELECT coalesce(max(strlen(value)), 0) FROM {self.schema}.{_STRINGS}"
         return int(self.connection.execute(query).fetchall()[0][0])
 
+    def known_strings(self, connection: duckdb.DuckDBPyConnection) -> tuple[np.ndarray, int]:
+        """Return whether each number is the id of a string, and the bytes of the longest string.
+
+        The array is empty if the strings are too many to be joined with arriving rows, for which DuckDB copies them.
+        """
+        import numpy as np
+
+        if not self.rows.get(_STRINGS):
+            return np.zeros(1, bool), 0
+        strings = f"{self.schema}.{_STRINGS}"
+        query = f"SELECT sum(strlen(value)), max(strlen(value)), min(id), max(id) FROM {strings}"
+        ((size, longest, lowest, highest),) = connection.execute(query).fetchall()
+        if size > _MOST_STRINGS or longest >= LONG_NAME or lowest < 0 or highest > _MOST_STRINGS:
+            return np.zeros(0, bool), longest
+        known = np.zeros(highest + 1, bool)
+        known[connection.execute(f"SELECT id FROM {strings}").fetchnumpy()["id"]] = True
+        return known, longest
+
     def fill(self, export: ArrowReader, words: Collection[str]) -> None:
         """Fills the tables whose names are among ``words``; the strings first, which the others look up in.
 
@@ -194,6 +226,63 @@ class Lookups:
         return int(rows)
 
 
+Watch = Callable[[int], object]
+"""Called with the last row that was read of a chunk; an exception ends the reading."""
+
+
+class ArrivingRows:
+    """Checks of the rows of a chunk while they arrive, batch by batch.
+
+    ``unsorted`` contains the columns of ``orders`` whose values are out of order or missing; ``has_gaps`` is whether a
+    row has no string in a column of string ids.
+    """
+
+    def __init__(self, path: Path, source: Source, chunk: Chunk, orders: Collection[str], watch: Watch) -> None:
+        kept = words_of(source.without)
+        self._absent = [name for name, sql in source.columns.items() if sql == NO_INTEGER and name not in kept]
+        self._columns = {name: sql for name, sql in source.columns.items() if name not in self._absent}
+        self.ids = [name for name in STRING_IDS if name in self._columns]
+        self.rows = 0
+        self.has_gaps = False
+        self.unsorted: set[str] = set()
+        self._latest = {name: -(1 << 63) for name in orders if name in self._columns}
+        self._last = chunk.first - 1
+        self._path, self._source, self._chunk, self._watch = path, source, chunk, watch
+
+    def open(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        export: ArrowReader,
+        condition: str = "",
+        look: Callable[[Batch], object] = lambda batch: None,
+    ) -> tuple[WatchedStream, str]:
+        """Return the stream of the rows, and DuckDB's SQL of its columns."""
+        from nsystui.exports.arrow_stream import WatchedStream
+
+        def see(batch: Batch) -> None:
+            self._see(batch)
+            look(batch)
+            self._watch(self._last)
+
+        scan = replace(self._source, columns=self._columns).scan % (self._chunk.first, self._chunk.last)
+        stream = WatchedStream(export.stream(scan + condition), ["row_id", *self._columns], see)
+        return stream, _as_text(connection.from_arrow(stream), self._absent)
+
+    def _see(self, batch: Batch) -> None:
+        """Raises ExportError if the rows do not ascend or are outside the chunk: the export is damaged."""
+        rows, _ = batch.integers("row_id")
+        if rows[0] <= self._last or rows[-1] > self._chunk.last or (rows[1:] <= rows[:-1]).any():
+            raise doubled(self._path, self._source.table)
+        self.rows += batch.rows
+        self._last = int(rows[-1])
+        for name, latest in self._latest.items():
+            times, present = batch.integers(name)
+            if present is not None or times[0] < latest or (times[1:] < times[:-1]).any():
+                self.unsorted.add(name)
+            self._latest[name] = int(times[-1])
+        self.has_gaps = self.has_gaps or any(batch.integers(name)[1] is not None for name in self.ids)
+
+
 class Reader:
     """Reads the ``fields`` of the canonical tables that the rows of one native table go to.
 
@@ -208,130 +297,101 @@ class Reader:
         lookups: Lookups,
         source: Source,
         fields: Fields,
-        left_out: MutableMapping[str, LeftOut],
+        left_out: defaultdict[str, LeftOut],
         payload: PayloadSchemas = _NO_PAYLOAD,
     ) -> None:
         self.connection = connection
-        self.source = _with_types(source.of_fields(fields))
-        self._first_choice = _with_types(source.of_fields(fields, first_choice=True))
-        self._has_first_choice = self._first_choice.columns.keys() < self.source.columns.keys()
+        self.source, self._next_choice = _choices(source, fields)
         self._lookups = lookups
         self._fields = fields
         self._left_out = left_out
         self._payload = payload
         self._condition = f" AND {_calls_condition(connection, lookups, source)}" if not source.makes else ""
-        self._read = self.source
+        self._strings = 0
 
-    @property
-    def words(self) -> frozenset[str]:
-        """Every word in the SQL of the reader, the names of lookups among them."""
-        return self.source.words
-
-    def read(self, export: ArrowReader, chunk: Chunk) -> int:
+    def read(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
         """Reads the rows of a chunk, which ``parts`` then gives; how many the native table has there.
 
         Raises ExportError where the export cannot be read whole.
         """
         with read_errors(self._lookups.path, self.source.table):
-            self._read = self._first_choice if self._has_first_choice else self.source
-            rows = self._receive(export, chunk)
-            if rows and self._has_first_choice and any(map(self._lacks_values, self._read.makes)):
-                self._read = self.source
-                self._receive(export, chunk)
+            rows = self._receive(export, chunk, watch)
+            if self._arrivals.has_gaps and self.source is not self._next_choice:
+                self.source = self._next_choice
+                return self._receive(export, chunk, watch)
             return rows
-
-    def row_after(self, export: ArrowReader, chunk: Chunk) -> int:
-        """The first row behind a chunk, since a key that is not counted up leaves gaps of any width."""
-        query = f'SELECT min(rowid) AS row_id FROM "{self.source.table}" WHERE rowid > {chunk.last:d}'
-        with read_errors(self._lookups.path, self.source.table):
-            _receive(self.connection, "following", export.stream(query))
-            ((found,),) = self.connection.execute("SELECT row_id FROM following").fetchall()
-        return _NO_ROW if found is None else int(found)
 
     def parts(self) -> Iterator[TableChunk]:
         """The rows of the chunk that was read, by canonical table; of a table without rows there is none."""
         with read_errors(self._lookups.path, self.source.table):
             chosen = self._with_rows()
-        for name, (transform, rows, first, last) in chosen.items():
-            # The chunk is a table of DuckDB's, whose own row numbers are in the order of the export's.
-            tie = "" if self._is_sorted(transform, rows) else "rowid"
-            yield TableChunk(canonical.BY_NAME[name], transform.select(tie), first, last)
+        for name, (transform, rows) in chosen.items():
+            tie = "" if self._is_sorted(transform, rows) else "row_id"
+            yield TableChunk(canonical.BY_NAME[name], transform.select(tie))
         if self.source.decoded:
             yield from self._calls()
 
-    def _receive(self, export: ArrowReader, chunk: Chunk) -> int:
+    def _receive(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
         # Replacing the chunk before would keep both in memory for a while.
         self.connection.execute("DROP TABLE IF EXISTS chunk")
-        columns = self._read.columns
-        absent = [name for name, sql in columns.items() if sql == NO_INTEGER]
-        scan = replace(self._read, columns={name: sql for name, sql in columns.items() if name not in absent}).scan
-        stream = export.stream(scan % (chunk.first, chunk.last) + self._condition)
-        if not _receive(self.connection, "chunk", stream, absent):
-            return 0
-        if _STRINGS in self._read.words:
-            self._find_strings()
-        return _count_chunk(self._lookups.path, self.connection, self.source.table, chunk)
+        orders = {made.order for made in self.source.makes.values()}
+        self._arrivals = ArrivingRows(self._lookups.path, self.source, chunk, orders, watch)
+        arriving, read = self._arrivals.open(self.connection, export, self._condition)
+        # A variable of this function, not a name in the database: exports that are read side by side have their own.
+        create = f"CREATE OR REPLACE TEMP TABLE chunk AS SELECT {read} FROM arriving"
+        with arriving.reading():
+            ((rows,),) = self.connection.execute(create).fetchall()
+        if rows and _STRINGS in self.source.words:
+            self._strings = self._find_strings()
+        return int(rows)
 
-    def _lacks_values(self, table: str) -> bool:
-        """Whether a row of the chunk needs more than the first choice of a field."""
-        transform = self._first_choice.makes[table]
-        names = [name for name in transform.first_choice if name in transform.fields]
-        if not names:
-            return False
-        missing = " OR ".join(f'"{name}" IS NULL' for name in names)
-        select = transform.of_fields(names).select(tie="")
-        return bool(self.connection.execute(f"SELECT 1 FROM ({select}) WHERE {missing} LIMIT 1").fetchall())
-
-    def _with_rows(self) -> dict[str, tuple[Transform, int, int | None, int | None]]:
-        """The canonical tables that the chunk has rows for, with their number, first start and last end.
+    def _with_rows(self) -> dict[str, tuple[Transform, int]]:
+        """The canonical tables that the chunk has rows for, with their number.
 
         To write no rows costs more than to count them. Rows to be left out are counted; where there are none, no row
         is looked at for that again.
         """
-        if not self._read.makes:
+        if not self.source.makes:
             return {}
-        counted = (_counted(canonical.BY_NAME[name], made) for name, made in self._read.makes.items())
-        (found,) = self.connection.execute(f"SELECT {', '.join(counted)} FROM chunk c").fetchall()
-        values = zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True)
+        counts = ", ".join(
+            f"count(*) FILTER (WHERE {condition or 'true'})"
+            for made in self.source.makes.values()
+            for condition in (made.where, made.condition)
+        )
+        (found,) = self.connection.execute(f"SELECT {counts} FROM chunk c").fetchall()
         chosen = {}
-        for (name, made), (rows, possible, first, last) in zip(self._read.makes.items(), values, strict=True):
+        for (name, made), rows, possible in zip(self.source.makes.items(), found[::2], found[1::2], strict=True):
             without = count_left_out(self.connection, made) if possible < rows else LeftOut()
             without += count_nameless(self.connection, made)
             if without:
-                self._left_out[name] = self._left_out.get(name, LeftOut()) + without
+                self._left_out[name] += without
             if possible:
-                chosen[name] = (made if possible < rows else replace(made, times=None), possible, first, last)
+                chosen[name] = (made if possible < rows else replace(made, times=None), possible)
         return chosen
 
-    def _find_strings(self) -> None:
-        """The strings that the chunk names: a join with all of an export's builds a table of all of them, each time.
+    def _find_strings(self) -> int:
+        """Makes a table of the strings that the chunk names, and returns their number.
 
-        A string that is lost is told from others by its number.
+        A join with all strings of an export would build a table of all, each time. A lost string has its number as a
+        name.
         """
-        used = ", ".join(column for column in _STRING_IDS if column in self._read.columns)
+        used = ", ".join(column for column in STRING_IDS if column in self.source.columns)
         ids = f"SELECT DISTINCT unnest([{used}]) AS id FROM chunk" if used else "SELECT CAST(NULL AS BIGINT) AS id"
-        if self._read.strings and "blob" in self._read.columns:
-            ids += f" UNION {self._read.strings}"
-        every = f"({ids}) LEFT JOIN {self._lookups.schema}.{_STRINGS} USING (id) WHERE id IS NOT NULL"
-        found = (
-            f"SELECT id, coalesce(value, '[name ' || id || ' lost]') AS value, value IS NULL AS is_lost FROM {every}"
-        )
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {_STRINGS} AS {found}")
+        if self.source.strings and "blob" in self.source.columns:
+            ids += f" UNION {self.source.strings}"
+        # DuckDB builds a table of the right side, the smaller one, even without its optimizer.
+        every = f"{self._lookups.schema}.{_STRINGS} RIGHT JOIN ({ids}) USING (id) WHERE id IS NOT NULL"
+        found = f"""SELECT id, coalesce(value, '[name ' || id || ' lost]') AS value, bare,
+            coalesce(is_nccl, 0) AS is_nccl, value IS NULL AS is_lost FROM {every}"""
+        ((strings,),) = self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {_STRINGS} AS {found}").fetchall()
+        return int(strings)
 
     def _is_sorted(self, transform: Transform, rows: int) -> bool:
         """Whether the rows of the chunk are in order and stay so: most exports are written in the order of time."""
         if not transform.order:
             return True
-        if _STRINGS in transform.words:
-            ((strings,),) = self.connection.execute(f"SELECT count(*) FROM {_STRINGS}").fetchall()
-            if strings * _MUCH_LARGER > rows:
-                return False
-        column = f'"{transform.order}"'
-        # Of the rows beside their next only the last has none; what is missing is in no order.
-        query = f"""SELECT count(*) FROM (SELECT {column} AS this FROM chunk)
-            POSITIONAL JOIN (SELECT {column} AS next FROM chunk OFFSET 1) WHERE (next >= this) IS NOT TRUE"""
-        ((breaks,),) = self.connection.execute(query).fetchall()
-        return bool(breaks == 1)
+        is_kept = _STRINGS not in transform.words or self._strings * _MUCH_LARGER <= rows
+        return is_kept and transform.order not in self._arrivals.unsorted
 
     def _calls(self) -> Iterator[TableChunk]:
         """NCCL API calls, decoded by Python only where a payload or an instrumented name is there to decode."""
@@ -349,20 +409,6 @@ class Reader:
             make_table(self.connection, table, decoded, "decoded")
             names = ", ".join(f'"{item.name}"' for item in chosen)
             yield TableChunk(table, f"SELECT {names} FROM decoded")
-
-
-def _counted(table: CanonicalTable, made: Transform) -> str:
-    """Four values of a chunk: its rows that go to ``table``, those that are not left out, first start and last end."""
-    counts = f"count(*) FILTER (WHERE {made.where or 'true'}), count(*) FILTER (WHERE {made.condition or 'true'})"
-    if not has_span(table) or "start" not in made.fields:
-        return f"{counts}, NULL, NULL"
-    start = made.fields["start"]
-    # A range that was never closed reaches at least to its start.
-    latest = f"greatest({start}, {made.fields['end']})" if "end" in made.fields else start
-    first, last = (
-        f"{extreme} FILTER (WHERE {made.condition or 'true'})" for extreme in (f"min({start})", f"max({latest})")
-    )
-    return f"{counts}, {first}, {last}"
 
 
 @contextmanager
@@ -391,6 +437,15 @@ def make_table(
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {lists}", columns)
 
 
+def _choices(source: Source, fields: Fields) -> tuple[Source, Source]:
+    """Return a source with the first choice of some fields, and one with all choices for rows that need more.
+
+    Both are the same if the first choice reads as many columns.
+    """
+    first, whole = (_with_types(source.of_fields(fields, first_choice=is_first)) for is_first in (True, False))
+    return first if first.columns.keys() < whole.columns.keys() else whole, whole
+
+
 def _with_types(source: Source) -> Source:
     """The source with the canonical types, in the same SELECT: to plan two, one in the other, takes longer."""
     makes = {}
@@ -401,45 +456,18 @@ def _with_types(source: Source) -> Source:
     return replace(source, makes=makes)
 
 
-def _receive(connection: duckdb.DuckDBPyConnection, name: str, stream: Any, absent: Sequence[str] = ()) -> int:
-    """Reads an Arrow stream into a temporary table, with ``absent`` columns of NULL; how many rows there are.
+def _as_text(arriving: duckdb.DuckDBPyRelation, absent: Sequence[str] = ()) -> str:
+    r"""The columns of an Arrow stream as SQL, bytes as text unless they are a payload; invalid UTF-8 as ``\xE9``.
 
-    Where there are none, the driver knows no types.
+    With ``absent`` columns of NULL.
     """
-    # A variable of this function, not a name in the database: exports that are read side by side have their own.
-    arriving = connection.from_arrow(stream)
-    nothing = "".join(f', CAST(NULL AS BIGINT) AS "{column}"' for column in absent)
-    create = f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {_as_text(arriving)}{nothing} FROM arriving"
-    ((rows,),) = connection.execute(create).fetchall()
-    return int(rows)
-
-
-def _as_text(arriving: duckdb.DuckDBPyRelation) -> str:
-    r"""The columns of an Arrow stream as SQL, bytes as text unless they are a payload; invalid UTF-8 as ``\xE9``."""
-    columns = zip(arriving.columns, map(str, arriving.types), strict=True)
-    return ", ".join(
+    columns = [
         f'coalesce(try(decode("{column}")), CAST("{column}" AS VARCHAR)) AS "{column}"'
         if kind == "BLOB" and column != "blob"
         else f'"{column}"'
-        for column, kind in columns
-    )
-
-
-def _count_chunk(path: Path, connection: duckdb.DuckDBPyConnection, table: str, chunk: Chunk) -> int:
-    """How many rows are in ``chunk``: a damaged export may give others than were asked for, or some twice.
-
-    Raises ExportError where one is not between the first and the last rowid, or is there twice.
-    """
-    query = "SELECT count(*), min(row_id), max(row_id), sum(row_id) FROM chunk"
-    ((rows, lowest, highest, total),) = connection.execute(query).fetchall()
-    if lowest < chunk.first or highest > chunk.last:
-        raise doubled(path, table)
-    # Counted up without a gap is what nsys writes, and quicker to tell than how many different numbers there are.
-    if rows != highest - lowest + 1 or 2 * total != rows * (lowest + highest):
-        ((different,),) = connection.execute("SELECT count(DISTINCT row_id) FROM chunk").fetchall()
-        if different != rows:
-            raise doubled(path, table)
-    return int(rows)
+        for column, kind in zip(arriving.columns, map(str, arriving.types), strict=True)
+    ]
+    return ", ".join([*columns, *(f'CAST(NULL AS BIGINT) AS "{column}"' for column in absent)])
 
 
 # More are not listed in a condition.
@@ -481,3 +509,88 @@ def _decoded(row: tuple[Any, ...], payload: PayloadSchemas) -> tuple[Any, ...]:
     event = (number, start, end, thread, process, bare, nccl_calls.COMMUNICATION.get(bare))
     size = (call.message_size, call.communicator, call.peer, call.root, call.reduction, call.datatype)
     return (*event, *size, call.rank, call.ranks, call.cuda_device, call.source)
+
+
+_GROUP_ROWS, _FEWEST_ROWS = 60 << 10, 16 << 10
+"""Rows of a row group, which DuckDB holds in memory: less than 50 MB of kernels; fewer where names are long."""
+_GROUP_TEXT = 24 << 20
+SORTED_ROWS = 1 << 17
+"""Rows that are sorted at once, without their names: about 30 MB of kernels."""
+_ARRIVING = "arriving_rows"
+
+
+def streamed(source: Source) -> str:
+    """Return the first table of a source, or an empty text if rows cannot stream to it; others take its other rows."""
+    name = next(iter(source.makes), "")
+    return name if name and not source.makes[name].is_made else ""
+
+
+class UnusualRows(Exception):
+    """Rows that are to be read again in another way."""
+
+
+class TableStream:
+    """A stream of a native table: one COPY makes its rows those of the canonical table ``name``.
+
+    Unusual rows end the stream and are read again: sorted if ``sorts``, or by a `Reader` unless ``is_usable``.
+    """
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, lookups: Lookups, source: Source, name: str, fields: Fields
+    ) -> None:
+        self.name = name
+        self.sorts = False
+        self.select = ""
+        self._connection = connection
+        self._lookups = lookups
+        self._whole = source
+        self._source, self._next_choice = _choices(source, {name: fields[name]})
+        self._known, longest = lookups.known_strings(connection)
+        self.row_group = max(min(_GROUP_TEXT // max(longest, 1), _GROUP_ROWS), _FEWEST_ROWS)
+        self.is_usable = len(self._known) > 0 and not lost_names(connection, self._transform)
+        self.arrivals = ArrivingRows(lookups.path, self._source, Chunk(source, 0, -1), (), lambda last: None)
+
+    @property
+    def _transform(self) -> Transform:
+        return self._source.makes[self.name]
+
+    def open(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> WatchedStream:
+        """Begin to read the rows of a chunk; ``select`` gives them, once."""
+        # Strings that a reader of chunks left would hide the strings of the whole export.
+        self._connection.execute("DROP TABLE IF EXISTS temp.main.strings")
+        orders = () if self.sorts else (self._transform.order,)
+        self.arrivals = ArrivingRows(self._lookups.path, self._source, chunk, orders, watch)
+        stream, read = self.arrivals.open(self._connection, export, look=self._look)
+        self._connection.register(_ARRIVING, stream)
+        ordered = f' ORDER BY "{self._transform.order}", row_id' if self.sorts else ""
+        self.select = replace(self._transform, rows=f"SELECT {read} FROM {_ARRIVING}{ordered}").select(tie="")
+        return stream
+
+    def _look(self, batch: Batch) -> None:
+        """Raises UnusualRows if the rows must be read again, after the stream was changed for that."""
+        for name in self.arrivals.ids:
+            ids, present = batch.integers(name)
+            ids = ids if present is None else ids[present]
+            if len(ids) and not (ids.min() >= 0 and ids.max() < len(self._known) and self._known[ids].all()):
+                self.is_usable = False
+        lacks_values = self.arrivals.has_gaps and self._source is not self._next_choice
+        self.sorts = self.sorts or bool(self.arrivals.unsorted)
+        if lacks_values:
+            self._source = self._next_choice
+        if lacks_values or self.arrivals.unsorted or not self.is_usable:
+            raise UnusualRows
+
+    def left_out(self, export: ArrowReader, chunk: Chunk) -> LeftOut:
+        """Return how many rows of the chunk are left out of the table, counted by SQLite."""
+        if self._transform.times is None:
+            return LeftOut()
+        rows = f"({replace(self._whole, without='').scan % (chunk.first, chunk.last)}) c"
+        counting = self._connection.from_arrow(export.stream(left_out_query(self._transform, rows)))
+        return left_out_of(counting.fetchall())
+
+
+def first_row(connection: duckdb.DuckDBPyConnection, export: ArrowReader, table: str, first: int) -> int:
+    """Return the first row of a native table from ``first`` on, or a number behind all rows."""
+    query = f'SELECT min(rowid) AS row_id FROM "{table}" WHERE rowid >= {first:d}'
+    ((row,),) = connection.from_arrow(export.stream(query)).fetchall()
+    return _NO_ROW if row is None else int(row)

@@ -88,7 +88,6 @@ _READING = (
     "nsystui.exports.schema",
     "nsystui.store.cache",
     "nsystui.store.packing",
-    "nsystui.store.parquet_files",
     "nsystui.store.reader",
     "nsystui.store.report",
 )

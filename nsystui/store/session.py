@@ -303,8 +303,8 @@ class Session:
 
         with file.unchanged():
             opened = open_export(file.path)
-        cursor, results = self.database.cursor(), self._results(file)
-        return OnDemand(file, opened.metadata, opened.native, cursor, index, self.cache, self.warn, results)
+        cursor, results, packing = self.database.cursor(), self._results(file), self._packer().own_database
+        return OnDemand(file, opened.metadata, opened.native, cursor, index, self.cache, packing, self.warn, results)
 
     def expect(self, columns: Mapping[str, Collection[str]], tallied: Iterable[str] = ()) -> None:
         """Announces the columns of tables, and the tables to be tallied, that will be asked of every report.

@@ -1,26 +1,19 @@
-"""Rows counted in an export: how many a canonical table has, when and of which processes, and how many are left out.
+"""Rows counted: how many a canonical table has, when and of which processes, and how many are left out.
 
-SQLite is asked, with no row read into a column. Rows are left out because their times cannot be
-(`exports.sources.base`).
+Rows are left out because their times cannot be (`exports.sources.base`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsystui.exports import opening
-from nsystui.exports.sources import REASONS, Source, Transform
+from nsystui.exports.sources import REASONS, Transform
 from nsystui.exports.sources.base import words_of
 
 if TYPE_CHECKING:
-    import sqlite3
-
     import duckdb
-
-Part = tuple[Source, Transform]
 
 
 @dataclass(frozen=True)
@@ -78,21 +71,26 @@ def count_left_out(connection: duckdb.DuckDBPyConnection, transform: Transform) 
 
 def count_nameless(connection: duckdb.DuckDBPyConnection, transform: Transform) -> LeftOut:
     """The rows made of ``chunk`` for which a name, or that of the domain or the type, is lost."""
+    lost = lost_names(connection, transform)
+    if not lost:
+        return LeftOut()
+    select = replace(transform, fields={"is_lost": " OR ".join(lost)}, is_distinct=False).select(tie="")
+    return LeftOut(nameless=connection.execute(f"SELECT count(*) FROM ({select}) WHERE is_lost").fetchall()[0][0])
+
+
+def lost_names(connection: duckdb.DuckDBPyConnection, transform: Transform) -> list[str]:
+    """Return SQL of the columns that say whether the name of a row is lost, of lookups that have lost names."""
     looked_up = {
         alias: table
         for alias, join in transform.joins.items()
         for table in ("strings", "domains", "efa_types", "efa_fields")
         if {alias, table} <= transform.words and table in words_of(join)
     }
-    lost = [
+    return [
         f"{alias}.is_lost"
         for alias, table in looked_up.items()
         if connection.execute(f"SELECT 1 FROM {table} WHERE is_lost LIMIT 1").fetchall()
     ]
-    if not lost:
-        return LeftOut()
-    select = replace(transform, fields={"is_lost": " OR ".join(lost)}, is_distinct=False).select(tie="")
-    return LeftOut(nameless=connection.execute(f"SELECT count(*) FROM ({select}) WHERE is_lost").fetchall()[0][0])
 
 
 @dataclass(frozen=True)
@@ -127,33 +125,6 @@ class Tally:
         return cls(rows, first, last, dict(processes))
 
 
-def count(connection: sqlite3.Connection, path: Path, parts: Iterable[Part]) -> tuple[int, LeftOut]:
-    """Only the rows of a canonical table: the cheapest question. With those that are left out.
-
-    Raises ExportError where the export at ``path`` cannot be read.
-    """
-    rows, left_out = 0, LeftOut()
-    for source, transform in parts:
-        with opening.reading(source.table), opening.sqlite_errors(path):
-            ((possible,),) = _ask(connection, source, "count(*)", transform.condition)
-            rows += possible
-            left_out += _left_out(connection, source, transform, possible)
-    return rows, left_out
-
-
-def tally(connection: sqlite3.Connection, path: Path, parts: Iterable[Part]) -> tuple[Tally, LeftOut]:
-    """Of a canonical table, by all native tables that make it: one pass over each, two where processes share it.
-
-    With the rows that are left out. Raises ExportError where the export at ``path`` cannot be read.
-    """
-    found, left_out = Tally(), LeftOut()
-    for source, transform in parts:
-        with opening.reading(source.table), opening.sqlite_errors(path):
-            of_part, without = _of_part(connection, source, transform)
-        found, left_out = found + of_part, left_out + without
-    return found, left_out
-
-
 def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, names: Collection[str]) -> Tally:
     """Of columns in DuckDB: ``table`` is its SQL, ``names`` are those of start, end and process that it has."""
     start, end, process = (f'"{name}"' if name in names else "NULL" for name in ("start", "end", "process"))
@@ -161,47 +132,3 @@ def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, names: Coll
     found = connection.execute(query).fetchall()
     parts = (Tally(rows, first, last, {} if of is None else {of: rows}) for of, rows, first, last in found)
     return sum(parts, Tally())
-
-
-def _of_part(connection: sqlite3.Connection, source: Source, transform: Transform) -> tuple[Tally, LeftOut]:
-    """Tallied by SQLite without sorting: where all rows are of the first one's process, they need not be grouped."""
-    fields = transform.fields
-    start, end, process = (fields.get(name, "NULL") for name in ("start", "end", "process"))
-    first_row = _ask(connection, source, process, transform.where, "LIMIT 1")
-    if not first_row:
-        return Tally(), LeftOut()
-    likely: int | None = first_row[0][0]
-    is_likely = "NULL" if likely is None else f"sum({process} = {int(likely):d})"
-    aggregates = f"count(*), min({start}), max({start}), max({end}), {is_likely}"
-    rows, first, last_start, last_end, of_likely = _ask(connection, source, aggregates, transform.condition)[0]
-    left_out = _left_out(connection, source, transform, rows)
-    # A range that was never closed reaches at least to its start.
-    last = max((time for time in (last_start, last_end) if time is not None), default=None)
-    if process == "NULL":
-        return Tally(rows, first, last), left_out
-    if likely is not None and of_likely == rows:
-        return Tally(rows, first, last, {likely: rows}), left_out
-    grouped = dict(_ask(connection, source, f"{process}, count(*)", transform.condition, f"GROUP BY {process}"))
-    grouped.pop(None, None)
-    return Tally(rows, first, last, grouped), left_out
-
-
-def _left_out(connection: sqlite3.Connection, source: Source, transform: Transform, possible: int) -> LeftOut:
-    """Of a part that has so many rows that are ``possible``: to count all of its rows costs next to nothing."""
-    if transform.times is None or _ask(connection, source, "count(*)", transform.where) == [(possible,)]:
-        return LeftOut()
-    return left_out_of(connection.execute(left_out_query(transform, _chunk(source))).fetchall())
-
-
-def _ask(
-    connection: sqlite3.Connection, source: Source, selected: str, condition: str, ending: str = ""
-) -> list[tuple[Any, ...]]:
-    """Asks for the rows of a native table that fulfil a condition, under the names that the fields use."""
-    condition = f"WHERE {condition}" if condition else ""
-    return connection.execute(f"SELECT {selected} FROM {_chunk(source)} {condition} {ending}").fetchall()
-
-
-def _chunk(source: Source) -> str:
-    """All rows of a native table as SQL of SQLite."""
-    columns = ", ".join(f'{sql} AS "{name}"' for name, sql in source.columns.items())
-    return f'(SELECT {columns} FROM "{source.table}") c'

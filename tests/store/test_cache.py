@@ -138,7 +138,7 @@ class TestDamage:
 
     def test_a_part_of_a_table_that_is_missing_is_noticed(self, export, cache, packs, monkeypatch):
         monkeypatch.setattr("nsystui.store.packing.CHUNK_ROWS", 64)
-        monkeypatch.setattr("nsystui.store.parquet_files.ROWS_PER_FILE", 64)
+        monkeypatch.setattr("nsystui.store.packing.BAND_ROWS", 64)
         kernels(cache, export)
         (directory,) = places(cache)
         sorted(directory.glob("kernels-*.parquet"))[1].unlink()

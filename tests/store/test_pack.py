@@ -391,6 +391,7 @@ class TestChunks:
             {"CHUNK_ROWS": 7},
             {"_BATCH_ROWS": 3},  # the driver settles the type of a column on the first, which may be NULLs only
             {"CHUNK_ROWS": 16},
+            {"BAND_ROWS": 10, "CHUNK_ROWS": 7},
         ],
         ids=str,
     )
@@ -399,11 +400,15 @@ class TestChunks:
         assert self.everything(exports) == whole
 
     def set_sizes(self, monkeypatch: pytest.MonkeyPatch, **settings: int) -> None:
-        modules = {"CHUNK_ROWS": packing, "_BATCH_ROWS": opening}
+        modules = {"_BATCH_ROWS": opening}
         for name, value in settings.items():
-            monkeypatch.setattr(modules[name], name, value)
+            monkeypatch.setattr(modules.get(name, packing), name, value)
 
-    @pytest.mark.parametrize("settings", [{"CHUNK_ROWS": 16, "_BATCH_ROWS": 3}, {"CHUNK_ROWS": 1 << 18}], ids=str)
+    @pytest.mark.parametrize(
+        "settings",
+        [{"CHUNK_ROWS": 16, "_BATCH_ROWS": 3}, {"BAND_ROWS": 60, "SORTED_ROWS": 7, "_BATCH_ROWS": 5}],
+        ids=str,
+    )
     def test_a_cache_gives_what_memory_gives_in_pieces_of_any_size(self, exports, whole, monkeypatch, cache, settings):
         self.set_sizes(monkeypatch, **settings)
         assert self.everything(exports, cache) == whole

@@ -141,7 +141,8 @@ class Source:
 
     ``first_row`` is added to rowids, so that two native tables can share one canonical table. ``decoded`` has
     DuckDB's SQL for the rows of ``chunk`` that Python decodes, by the canonical table that they go to. ``strings`` is a
-    query of DuckDB's for the ids of strings that a payload (``blob``) names.
+    query of DuckDB's for the ids of strings that a payload (``blob``) names. ``without`` is SQLite's condition, over
+    ``columns``, for rows that are not read.
     """
 
     table: str
@@ -150,6 +151,7 @@ class Source:
     first_row: int = 0
     decoded: Mapping[str, str] = field(default_factory=dict)
     strings: str = ""
+    without: str = ""
 
     @property
     def feeds(self) -> tuple[str, ...]:
@@ -160,19 +162,24 @@ class Source:
     def scan(self) -> str:
         """The SQLite query for one chunk; the two rowids are to be filled in as integers."""
         columns = ", ".join(f'{sql} AS "{name}"' for name, sql in {"row_id": "rowid", **self.columns}.items())
-        return f'SELECT {columns} FROM "{self.table}" WHERE rowid BETWEEN %d AND %d'
+        query = f'SELECT {columns} FROM "{self.table}" WHERE rowid BETWEEN %d AND %d'
+        return f"SELECT * FROM ({query}) c WHERE ({self.without}) IS NOT TRUE" if self.without else query
 
     @property
     def words(self) -> frozenset[str]:
         """Every word in the SQL that makes rows of a chunk."""
         made = (transform.words for transform in self.makes.values())
-        return frozenset().union(*made, *map(words_of, self.decoded.values()))
+        return frozenset().union(*made, *map(words_of, (*self.decoded.values(), self.without)))
 
-    def of_fields(self, fields: Mapping[str, Collection[str]], first_choice: bool = False) -> Source:
+    def of_fields(
+        self, fields: Mapping[str, Collection[str]], first_choice: bool = False, in_order: bool = True
+    ) -> Source:
         """The same for these fields by canonical table, with the columns alone that they need."""
         makes = {
             name: made.of_fields(fields[name], first_choice) for name, made in self.makes.items() if name in fields
         }
+        if not in_order:
+            makes = {name: replace(made, order="") for name, made in makes.items()}
         decoded = {name: sql for name, sql in self.decoded.items() if name in fields}
         chosen = replace(self, makes=makes, decoded=decoded)
         words = chosen.words
@@ -228,6 +235,10 @@ def thread_event_fields(first_row: int = 0) -> dict[str, str]:
     }
 
 
+BARE_NAME = "nullif(regexp_replace(value, '_v....$', ''), value)"
+"""DuckDB: the name of an API call without its version; NULL where it has no version."""
+IS_NCCL = "CAST(lower(value) LIKE 'nccl%' AS BIGINT)"
+"""DuckDB: whether the name of a kernel is that of one that communicates, 1 or 0."""
 STRINGS = {"s": "LEFT JOIN strings s ON s.id = name_id"}
 NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"
 GPU_EVENT = native_columns(
@@ -264,12 +275,12 @@ def lookups(schema: Schema) -> list[Lookup]:
     found.append(
         Lookup(
             "strings",
-            "id BIGINT, value VARCHAR",
+            "id BIGINT, value VARCHAR, bare VARCHAR, is_nccl BIGINT, is_lost BOOLEAN",
             "StringIds",
             # By groups, which costs nothing where the id is the key: two strings of one id would double rows.
             f"SELECT {schema.integer('StringIds', 'id')} AS id, {schema.text('StringIds', 'value')} AS value "
             "FROM StringIds WHERE typeof(id) = 'integer' AND value IS NOT NULL GROUP BY id",
-            "SELECT id, value FROM incoming",
+            f"SELECT id, value, {BARE_NAME} AS bare, {IS_NCCL} AS is_nccl, false AS is_lost FROM incoming",
             is_whole=True,
         )
     )

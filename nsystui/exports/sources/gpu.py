@@ -59,7 +59,7 @@ def kernels(schema: Schema) -> Source:
         "name": "coalesce(n.value, s.value, m.value)",
         "short_name": "coalesce(s.value, n.value, m.value)",
         "mangled_name": "m.value",
-        "is_nccl": "CAST(lower(coalesce(s.value, n.value, m.value, '')) LIKE 'nccl%' AS BIGINT)",
+        "is_nccl": "coalesce(s.is_nccl, n.is_nccl, m.is_nccl, 0)",
         **as_they_are(*shape),
     }
     joins = {
@@ -70,7 +70,7 @@ def kernels(schema: Schema) -> Source:
     first_choice = {
         "name": "n.value",
         "short_name": "s.value",
-        "is_nccl": "CAST(lower(s.value) LIKE 'nccl%' AS BIGINT)",
+        "is_nccl": "s.is_nccl",
     }
     return Source(
         table,

@@ -45,7 +45,7 @@ def api_calls(schema: Schema) -> Source:
     common = {**thread_event_fields(), **as_they_are("correlation_id")}
     calls = {
         **common,
-        "name": "regexp_replace(s.value, '_v....$', '')",
+        "name": "coalesce(s.bare, s.value)",
         "versioned_name": "s.value",
         "is_driver": "CAST(event_class = 1 AS BIGINT)",
         **as_they_are("return_value"),
