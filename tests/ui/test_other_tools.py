@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
+from pathlib import Path
 
 import pytest
 from jobs import NARROW, answer, becomes_text, kept_at_work, last_line, name_of_screen, running, screen_text, tap
@@ -31,7 +33,7 @@ async def test_before_the_first_table_u_says_that_it_is_missing_and_enter_waits(
 
 async def test_no_screen_writes_over_the_export_that_it_shows(demo_job, cache_directory, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    export, before = demo_job[0], demo_job[0].read_bytes()
+    export, before = Path(shutil.copy(demo_job[0], tmp_path)), demo_job[0].read_bytes()
     (tmp_path / "kernels.csv").hardlink_to(export)
     (tmp_path / "job.prv").symlink_to(export)
     async with running([export], cache_directory, NARROW, "2") as (app, pilot):
