@@ -263,7 +263,8 @@ class TableAnswer:
     def __post_init__(self) -> None:
         if isinstance(self.rows, FrameRows | ArrayRows):
             return
-        if not {type(cell) for row in self.rows for cell in row} <= _PLAIN_KINDS:
+        kinds = {type(cell) for row in self.rows for cell in row}
+        if not kinds <= {*_PLAIN_KINDS, float} or any(cell != cell for row in self.rows for cell in row):  # NaN
             object.__setattr__(self, "rows", [tuple(_plain(row)) for row in self.rows])
 
     def __len__(self) -> int:

@@ -8,10 +8,8 @@ thread is one of its CPU threads, a stream (or a lane of one, where its work ove
 with a CPU of its own. An event sets the value of its row until the next one: the innermost range or call, 0 for
 nothing. Times are ns from the first event of the trace. States have the numbers of Extrae.
 
-Views of a Paraver trace (``.cfg``): timelines and histograms of what is in it.
-
-Written as BSC's reader (paraver-kernel) takes them, version 3.4: displaying windows, each a function of the records of
-a row, and analyzers, which are histograms of a window.
+The views (``.cfg``, version 3.4) are displaying windows, each a function of the records of a row, and analyzers, which
+are histograms of a window.
 """
 
 from __future__ import annotations
