@@ -1,7 +1,7 @@
 """Parquet files written by DuckDB, on file systems without locks too.
 
-DuckDB locks every file that it writes and fails where there are no locks, as on some mounts of Lustre and NFS. It does
-not lock a pipe: there it writes into one, and a thread takes the bytes to the file. They are the same bytes.
+DuckDB locks every file that it writes and fails if there are no locks, as on some mounts of Lustre and NFS. It does not
+lock a pipe: then it writes into one, and a thread takes the same bytes to the file.
 """
 
 from __future__ import annotations
@@ -29,21 +29,27 @@ def copy_to_parquet(
     """
     import duckdb
 
-    # USE_TMP_FILE would leave a file with an unknown name if writing fails.
+    # USE_TMP_FILE would leave a file with an unknown name if writing fails; a name such as ``s3:x`` is no address.
     copy = f"COPY ({select}) TO $1 (FORMAT parquet, USE_TMP_FILE false, {options})"
-    # Absolute, or DuckDB would take a name such as ``s3:x`` for an address.
     absolute = str(path.absolute())
+    if os.path.isdir(_PIPES):
+        import fcntl
+
+        # Not after a failure of DuckDB: rows that arrive cannot be asked for again.
+        try:
+            with open(absolute, "wb") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            with _Pipe(absolute) as pipe:
+                return connection.execute(copy, [pipe.name, *parameters]).fetchall()
     try:
         return connection.execute(copy, [absolute, *parameters]).fetchall()
     except duckdb.IOException as error:
-        if "set lock" not in str(error) or not os.path.isdir(_PIPES):
-            # DuckDB's own text is a line of JSON about a write of a range; only the system's words in it say why.
-            for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOENT, errno.EFBIG, errno.EIO):
-                if os.strerror(code) in str(error):
-                    raise OSError(code, os.strerror(code)) from error
-            raise
-    with _Pipe(absolute) as pipe:
-        return connection.execute(copy, [pipe.name, *parameters]).fetchall()
+        # DuckDB's own text is a line of JSON about a write of a range; only the system's words in it say why.
+        for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOENT, errno.EFBIG, errno.EIO):
+            if os.strerror(code) in str(error):
+                raise OSError(code, os.strerror(code)) from error
+        raise
 
 
 class _Pipe:

@@ -194,9 +194,8 @@ class Packing:
     ) -> PackedTables:
         sink = MemorySink(self.database.cursor(), f"report_{index:d}")
         try:
-            slots, workers = self._slots, self.limits.workers
-            packer = Packer(file, sink.connection, sink, report_progress, is_cancelled, slots, workers, without=without)
-            packed = packer.run()
+            more = report_progress, is_cancelled, self._slots, self.limits.workers
+            packed = Packer(file, sink.connection, sink, *more, without=without).run()
         except BaseException:
             sink.abandon()
             raise

@@ -72,7 +72,7 @@ class Chunks:
         self._last = [last_rowid[source.table] for source in sources]
         self._next = [0] * len(sources)  # some keys of nsys begin at 0
         self._rows = [rows(source) for source in sources]
-        self._stopped = False
+        self.is_stopped = False
         self._lock = threading.Lock()
 
     def take(self) -> Chunk | None:
@@ -113,12 +113,8 @@ class Chunks:
     def stop(self) -> None:
         """Hands out no more."""
         with self._lock:
-            self._stopped = True
+            self.is_stopped = True
             self._next = [last + 1 for last in self._last]
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._stopped
 
 
 Fields = Mapping[str, Collection[str]]
