@@ -61,7 +61,7 @@ def _end_quietly() -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return one worker more than there are CPUs, if there is memory for them: tests of screens wait half of the time.
 
-    More would cost more than they save, as each worker imports the tests and opens what they share.
+    More workers would cost more than they save: each imports the tests, and opens the shared jobs.
     """
     allowed = resources.memory()
     workers = resources.cpus() + 1

@@ -52,6 +52,12 @@ def copy_to_parquet(
         raise
 
 
+def parquet_rows(*files: Path) -> str:
+    """Return DuckDB's SQL of the rows of some Parquet files, which have the same columns."""
+    names = ", ".join("'{}'".format(str(file.absolute()).replace("'", "''")) for file in files)
+    return f"read_parquet([{names}])"
+
+
 class _Pipe:
     """A pipe whose bytes go to a file. A context manager; raises OSError at its end where they could not be written."""
 

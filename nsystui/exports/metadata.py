@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -334,3 +334,29 @@ def _cuda_version(raw: str) -> str:
         return raw
     number = whole_number(raw, _LATEST_CUDA)
     return "" if number is None else f"{number // 1000}.{number % 1000 // 10}"
+
+
+def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[Any, ...]]:
+    """Return the rows of the canonical table of devices, for which there is no native table.
+
+    There is a row for each (process, device) of ``used``, and one without a process for each other GPU.
+    """
+    by_number = {gpu.gpu: gpu for gpu in facts.gpus}
+    by_ordinal = {gpu.cuda_device: gpu for gpu in facts.gpus if gpu.cuda_device is not None}
+    rows: list[tuple[Any, ...]] = []
+    placed = set()
+    for process, device in used:
+        number = facts.gpu_numbers.get((pid_of(process), device))
+        gpu = by_number.get(number) if number is not None else by_ordinal.get(device) or by_number.get(device)
+        number = gpu.gpu if gpu else number
+        placed.add(number)
+        rows.append((process, device, number, *_gpu_facts(gpu)))
+    rows += [(None, None, gpu.gpu, *_gpu_facts(gpu)) for gpu in facts.gpus if gpu.gpu not in placed]
+    return rows
+
+
+def _gpu_facts(gpu: Gpu | None) -> tuple[Any, ...]:
+    if gpu is None:
+        return (None, None, None, None, None, None, None)
+    names = (gpu.name or None, gpu.uuid or None, gpu.bus or None, gpu.chip or None)
+    return (*names, gpu.sm_count, gpu.total_memory, gpu.numa)

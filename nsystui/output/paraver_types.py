@@ -166,8 +166,8 @@ Place = tuple[str, str, str, int]
 class EventTypes:
     """The types and values of a trace. Values of a type count in the order of their names; 0 is nothing.
 
-    ``types`` has the type of the events of each place, ``None`` for those of MPI, whose names tell it; ``metrics`` has
-    that of each GPU metric.
+    ``types`` has the type of the events of each place, but ``None`` for MPI, where the type depends on the name.
+    ``metrics`` has the type of each GPU metric.
     """
 
     labels: dict[int, str]
@@ -177,7 +177,7 @@ class EventTypes:
 
     @classmethod
     def of(cls, trace: Trace) -> EventTypes:
-        """For every name that occurs in a trace: the same names have the same numbers, whatever their order."""
+        """Number every name that occurs in a trace. The same names get the same numbers in any order."""
         names: dict[Place, set[str]] = {}
         for kind, group, domain, loose, name in chain.from_iterable(trace.name_values()):
             names.setdefault((kind, group or "", domain or "", loose or 0), set()).add(name)
@@ -228,7 +228,7 @@ class EventTypes:
 
 
 def _types_of(places: Iterable[Place]) -> dict[Place, int | None]:
-    """The type of each: that of its kind; of an NVTX range that of its domain, start/end ranges apart."""
+    """Return the type of each place by its kind; of NVTX ranges by their domain, with one type for start/end ranges."""
     domains = sorted({domain for _, _, domain, loose in places if not loose} - {"", NCCL_DOMAIN, *_DOMAINS})
     by_domain = {"": _PUSH_POP, NCCL_DOMAIN: _NCCL_CALL, **_DOMAINS}
     by_domain |= {domain: _FIRST_DOMAIN + _DOMAIN_STEP * place for place, domain in enumerate(domains)}

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from nsystui.base.errors import OutputError, reason_of
-from nsystui.base.parquet_file import copy_to_parquet
+from nsystui.base.parquet_file import copy_to_parquet, parquet_rows
 from nsystui.base.partial_files import PARTIAL, drop_abandoned, is_abandoned, partial_name, remove, why_not_ours
 from nsystui.base.text import is_utf8
 from nsystui.exports.canonical import CanonicalTable
@@ -228,13 +228,13 @@ class SinkRows:
     """Rows for a sink: the query ``select`` returns them, and ``position`` grows with the rows of a table.
 
     Rows that are written as they arrive have a ``row_group``, the number that DuckDB holds in memory, and ``count``,
-    which is called with the number of written rows and their file.
+    which is called with the number of written rows and DuckDB's SQL of them.
     """
 
     select: str
     position: int = 0
     row_group: int | None = None
-    count: Callable[[int, Path], object] = lambda rows, file: None
+    count: Callable[[int, str], object] = lambda rows, written: None
 
 
 class Partial(Generic[Files]):
@@ -266,7 +266,7 @@ class Partial(Generic[Files]):
             file.unlink(missing_ok=True)
             raise
         if written:
-            rows.count(written, file)
+            rows.count(written, parquet_rows(file))
             self._files.append((table.name, rows.position, file))
         else:
             file.unlink()

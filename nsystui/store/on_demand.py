@@ -7,23 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsystui.base.errors import ExportError
+from nsystui.base.parquet_file import parquet_rows
 from nsystui.exports import canonical, nccl_calls, opening, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.integrity import PageChecks
-from nsystui.exports.metadata import Metadata
+from nsystui.exports.metadata import Metadata, device_rows
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile
 from nsystui.exports.schema import Schema
 from nsystui.exports.sources import Source
 from nsystui.store.cache import Cache, ColumnFiles, SinkRows
 from nsystui.store.damage import raise_of_damage, remembered_damage
-from nsystui.store.packing import WORK_TABLES, MemorySink, Packer, PackingDatabase, Sink, device_rows
+from nsystui.store.packing import WORK_TABLES, MemorySink, Packer, PackingDatabase, Sink
 from nsystui.store.reader import Lookups, make_table
 from nsystui.store.report import has_span
 from nsystui.store.results import Results
@@ -61,7 +62,7 @@ class _Sinks:
 
 
 class _TallySink:
-    """A sink that counts rows, and keeps none."""
+    """A sink that only counts rows."""
 
     def __init__(self) -> None:
         self.tallies: dict[str, Tally] = {}
@@ -69,7 +70,7 @@ class _TallySink:
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
         """Counts rows by process."""
         found = tally_columns(connection, f"({rows.select})", _TALLIED.intersection(table.field_names))
-        rows.count(found.rows, Path())
+        rows.count(found.rows, f"({rows.select})")
         self.tallies[table.name] = self.tallies.get(table.name, Tally()) + found
         return found.rows
 
@@ -117,7 +118,7 @@ class OnDemand:
         return _Counts(self)
 
     def most(self, table: str) -> int:
-        """How many rows a canonical table has at the most, told without reading any."""
+        """Return the most rows that a canonical table can have, without reading any."""
         if table in self.loaded:
             return self.loaded[table].rows
         return sum(self.native.last_rowid.get(source.table, 0) for source in self._sources if table in source.makes)
@@ -241,8 +242,10 @@ class OnDemand:
                     lookups.fill(export, frozenset[str]().union(*(source.words for source in present)))
                 payload = self._payload() if any(source.decoded for source in every) else PayloadSchemas({})
                 self._check_beside(source for source in every if source.makes)
-                packer = Packer(self.file, connection, sink, is_cancelled=lambda: self.is_stopped, workers=1)
-                packed = replace(packer, streams=streams).read(lookups, every, payload, missing)
+                packer = Packer(
+                    self.file, connection, sink, is_cancelled=lambda: self.is_stopped, workers=1, streams=streams
+                )
+                packed = packer.read(lookups, every, payload, missing)
         except duckdb.OutOfMemoryException:
             raise ExportError(opening.named(self.path), "its columns do not fit into the memory allowed") from None
         finally:
@@ -291,8 +294,7 @@ class OnDemand:
         columns = self.loaded[table]
         if isinstance(columns, ColumnTable):
             return columns.table
-        files = ", ".join("'{}'".format(str(path).replace("'", "''")) for path in columns.files)
-        return f"read_parquet([{files}])"
+        return parquet_rows(*columns.files)
 
     def count(self, table: str) -> int:
         """Rows of a canonical table."""

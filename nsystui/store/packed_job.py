@@ -378,11 +378,11 @@ _TYPES: dict[ColumnKind | None, list[tuple[int, int | None]]] = {
 }
 """The physical and converted types of parquet.thrift for each kind, as they are encoded."""
 _correct: dict[str, tuple[bytes, ...]] = {}
-"""How footers with the columns of a table begin: most files of a table are alike, and need no decoding."""
+"""The beginnings of footers with the right columns, by table: most files of a table are alike, and are not decoded."""
 
 
 def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
-    """Return what is wrong with the columns of a file of a canonical table, or an empty text. Raises OSError.
+    """Return the fault of the columns of a file of a canonical table, or an empty text. Raises OSError.
 
     ``renamed`` is a field of the table, and its name in the file.
     """
@@ -412,7 +412,7 @@ _LONG_LIST = 15
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Return a number, and the place behind it."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -424,7 +424,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
-    """The fields of a struct by their numbers, and where it ends."""
+    """Return the fields of a struct by their numbers, and the place behind it."""
     fields: dict[int, Any] = {}
     number = 0
     while head := data[at]:
@@ -454,7 +454,7 @@ def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
 
 
 def _structs(data: bytes, at: int) -> tuple[list[dict[int, Any]], int]:
-    """A list of structs, and where it ends."""
+    """Return a list of structs, and the place behind it."""
     length = data[at] >> 4
     if data[at] & 15 != _STRUCT:
         raise ValueError("not a list of structs")

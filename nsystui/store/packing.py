@@ -1,30 +1,31 @@
 """Packing: exports turned into the columns of the canonical tables, once.
 
-The native tables are read in chunks by rowid, each chunk becomes rows of one or more canonical tables, and a sink
-keeps them: Parquet files in the cache, or tables in memory. Threads are enough, because no row passes through Python
-(the payload of NCCL calls apart). A session packs several exports at once within its limits.
+The native tables are read in chunks by rowid. The rows of a chunk stream into a file of one canonical table, or become
+rows of several by way of tables in DuckDB. A sink keeps them: Parquet files in the cache, or tables in memory. Threads
+are enough, because Python sees no row but the payloads of NCCL calls. A session packs several exports at once within
+its limits.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nsystui.base.errors import DamagedError, ExportError
 from nsystui.base.resources import shortage, step_back
 from nsystui.exports import canonical, metadata, nccl_calls, opening, schema, sources
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.integrity import PageChecks
-from nsystui.exports.metadata import Metadata, pid_of
+from nsystui.exports.metadata import Metadata, device_rows
 from nsystui.exports.nccl_calls import PayloadSchemas
-from nsystui.exports.opening import ArrowReader, ExportFile
+from nsystui.exports.opening import ArrowReader, ExportFile, read_ahead
 from nsystui.exports.sources import Source
 from nsystui.store.cache import Cache, PackedFiles, Room, SinkRows
 from nsystui.store.database import Limits, connect, memory_errors, memory_setting
@@ -47,8 +48,7 @@ from nsystui.store.reader import (
     read_errors,
     streamed,
 )
-from nsystui.store.report import PackedReport, PackedTables, has_span
-from nsystui.store.tally import LeftOut
+from nsystui.store.report import Packed, PackedReport, PackedTables, has_span
 
 if TYPE_CHECKING:
     import duckdb
@@ -113,7 +113,7 @@ _NOTHING: Mapping[str, str] = {}
 
 @dataclass
 class Packing:
-    """Packs exports. ``database`` is the session's; a cache that cannot be written is told to ``warn``."""
+    """Packs exports. ``database`` is the session's; ``warn`` is called with the reason if a cache cannot be written."""
 
     database: duckdb.DuckDBPyConnection
     limits: Limits
@@ -174,10 +174,9 @@ class Packing:
         """Packs into the cache; ``None`` where it cannot be written (full, read-only), after a warning."""
 
         def write() -> PackedFiles:
-            with cache.begin(file) as partial, self.own_database.connection() as (connection, streams):
-                slots, workers = self._slots, self.limits.workers
-                packer = Packer(file, connection, partial, report_progress, is_cancelled, slots, workers, streams)
-                return partial.finish(packer.run().to_json())
+            with cache.begin(file) as sink, self.own_database.connection() as (connection, streams):
+                more = report_progress, is_cancelled, self._slots, self.limits.workers
+                return sink.finish(Packer(file, connection, sink, *more, streams).run().to_json())
 
         files = cache.write(write, self.warn)
         if files is not None:
@@ -228,7 +227,7 @@ class PackingDatabase:
         with self._lock:
             if self._database is None and self._let_session_have(self._limits.database - self._limits.packing.database):
                 self._database = connect(self._limits.packing)
-                # SinkRows that arrive would go into a table to be looked up in, as nothing says how many they are.
+                # DuckDB does not know how many rows a stream has: it would look up each string in a table of the rows.
                 self._database.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
             database = self._database
             self._users += database is not None
@@ -356,8 +355,9 @@ class Packer:
     ) -> Packed:
         """Reads the ``fields`` of the native tables of ``every`` source into the sink, each row once.
 
-        ``lookups`` are filled. ``reach`` is told which part (0 … 1) of the file is read next. Raises ExportError where
-        the file cannot be read whole, PackingCancelled, and duckdb.Error or OSError where the sink cannot write.
+        ``lookups`` are filled. ``reach`` is called with the part (0 … 1) of the file that is read next. Raises
+        ExportError if the file cannot be read whole, PackingCancelled, and duckdb.Error or OSError if the sink cannot
+        write.
         """
         chunks, at_once = self._chunks(lookups, every, fields)
         workers = [
@@ -372,7 +372,7 @@ class Packer:
                         finished.result()
                 finally:  # after a failure or ctrl+c the others stop at their next chunk
                     chunks.stop()
-                # Of a table of which only NCCL's calls are read it is not known how many they are.
+                # A table of which only NCCL calls are read is missing here: the number of its rows is unknown.
                 last = chunks.last_rows
                 list(pool.map(lookups.checks.end, last, map(self._found.__getitem__, last), last.values()))
         finally:
@@ -398,7 +398,7 @@ class Packer:
         return Chunks([part for part in parts if native.has(part.table)], native.last_rowid, size), at_once
 
     def _pack_chunks(self, worker: ChunkPacker, chunks: Chunks, reach: Callable[[float], object]) -> None:
-        """Packs chunks until there are none."""
+        """Packs chunks until all are taken."""
         with ArrowReader(self.path) as export:
             while (chunk := chunks.take()) is not None:
                 reach(chunk.part)
@@ -448,63 +448,22 @@ time has memory for. The tables are read band by band, as their pages alternate 
 
 
 @dataclass
-class Packed:
-    """The rows that were packed so far: their number by canonical table, those left out, (process, device) of GPU work,
-    first start and last end, ns.
-
-    OS runtime calls have an extent of their own: they go on long after the program's work, and would make a busy GPU
-    look idle at the end.
-    """
-
-    counts: Counter[str] = field(default_factory=Counter)
-    left_out: defaultdict[str, LeftOut] = field(default_factory=lambda: defaultdict(LeftOut))
-    devices: set[tuple[int, int]] = field(default_factory=set)
-    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def count(self, table: CanonicalTable, rows: int, first: int | None = None, last: int | None = None) -> None:
-        """Adds rows of a table, with the first start and last end of their events."""
-        self.counts[table.name] += rows
-        if first is not None and last is not None:
-            self._widen("os" if table is canonical.OS_CALLS else "work", first, last)
-
-    def add(self, other: Packed) -> None:
-        """Adds what another thread packed of the same export."""
-        self.counts.update(other.counts)
-        for name, left_out in other.left_out.items():
-            self.left_out[name] += left_out
-        self.devices |= other.devices
-        for which, (first, last) in other.spans.items():
-            self._widen(which, first, last)
-
-    def _widen(self, which: str, first: int, last: int) -> None:
-        before = self.spans.get(which)
-        self.spans[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
-
-
 class ChunkPacker:
-    """Packs chunks, one after the other, and knows what it packed."""
+    """Packs chunks, one after the other; ``packed`` are the facts of their rows."""
 
-    def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        lookups: Lookups,
-        sink: Sink,
-        payload: PayloadSchemas,
-        fields: Fields,
-        at_once: int,
-        streams: bool,
-    ) -> None:
-        self.connection = connection
-        self.packed = Packed()
-        self._lookups = lookups
-        self._sink = sink
-        self._payload = payload
-        self._fields = fields
-        self._at_once = at_once
-        self._streams = streams
-        self._readers: dict[tuple[str, tuple[str, ...]], Reader] = {}
-        self._tables: dict[str, TableStream] = {}
-        lookups.share(connection)
+    connection: duckdb.DuckDBPyConnection
+    lookups: Lookups
+    sink: Sink
+    payload: PayloadSchemas
+    fields: Fields
+    at_once: int
+    streams: bool
+    packed: Packed = field(default_factory=Packed)
+    _readers: dict[tuple[str, tuple[str, ...]], Reader] = field(default_factory=dict)
+    _tables: dict[str, TableStream] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.lookups.share(self.connection)
 
     def pack(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
         """Packs the rows of a chunk and returns their number; calls ``watch`` with the last row that was read."""
@@ -523,13 +482,13 @@ class ChunkPacker:
 
     def _pack_in_pieces(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
         """Packs the rows of a chunk by tables of DuckDB, each with as many rows as fit into memory."""
-        size = chunk_rows(chunk.source, self._at_once)
+        size = chunk_rows(chunk.source, self.at_once)
         reader, rows = self._reader(chunk.source), 0
         for first in range(chunk.first, chunk.last + 1, size):
             piece = replace(chunk, first=first, last=min(first + size - 1, chunk.last))
             found = reader.read(export, piece, watch)
             for part in reader.parts() if found else ():
-                if written := self._sink.write(part.table, self.connection, SinkRows(part.select, piece.position)):
+                if written := self.sink.write(part.table, self.connection, SinkRows(part.select, piece.position)):
                     self._count(part.table, written, f"({part.select})")
             rows += found
         return rows
@@ -543,14 +502,10 @@ class ChunkPacker:
             return 0
         table = canonical.BY_NAME[stream.name]
         arriving = stream.open(export, chunk, watch)
-
-        def count(rows: int, file: Path) -> None:
-            self._count(table, rows, "read_parquet('{}')".format(str(file.absolute()).replace("'", "''")))
-
-        rows = SinkRows(stream.select, chunk.position, stream.row_group, count)
+        rows = SinkRows(stream.select, chunk.position, stream.row_group, partial(self._count, table))
         try:
             with arriving.reading():
-                written = self._sink.write(table, self.connection, rows)
+                written = self.sink.write(table, self.connection, rows)
         except UnusualRows:
             return None
         except duckdb.OutOfMemoryException:  # chunks take less
@@ -571,7 +526,7 @@ class ChunkPacker:
     def _count(self, table: CanonicalTable, rows: int, written: str) -> None:
         """Adds the rows of a table, with the times and devices in ``written``, the SQL of these rows."""
         self.packed.count(table, rows)
-        if self._fields is not ALL_FIELDS:
+        if self.fields is not ALL_FIELDS:
             return
         if has_span(table):
             # A range that was never closed reaches at least to its start.
@@ -583,77 +538,20 @@ class ChunkPacker:
             self.packed.devices.update((process, device) for process, device in pairs if process is not None)
 
     def _stream(self, source: Source) -> TableStream | None:
-        name = streamed(source) if self._streams else ""
+        name = streamed(source) if self.streams else ""
         if not name:
             return None
         if source.table not in self._tables:
-            self._tables[source.table] = TableStream(self.connection, self._lookups, source, name, self._fields)
+            self._tables[source.table] = TableStream(self.connection, self.lookups, source, name, self.fields)
         return self._tables[source.table]
 
     def _reader(self, source: Source) -> Reader:
         which = (source.table, source.feeds)
         if which not in self._readers:
-            left_out, lookups = self.packed.left_out, self._lookups
-            self._readers[which] = Reader(self.connection, lookups, source, self._fields, left_out, self._payload)
+            left_out, lookups = self.packed.left_out, self.lookups
+            self._readers[which] = Reader(self.connection, lookups, source, self.fields, left_out, self.payload)
         return self._readers[which]
 
 
 WORK_TABLES = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.GRAPH_LAUNCHES.name)
 """The canonical tables whose rows a GPU worked on."""
-
-
-def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[Any, ...]]:
-    """The rows of the canonical table of devices, which no native table has as such.
-
-    A row for each (process, device) of ``used``, and one without a process for each other GPU.
-    """
-    by_number = {gpu.gpu: gpu for gpu in facts.gpus}
-    by_ordinal = {gpu.cuda_device: gpu for gpu in facts.gpus if gpu.cuda_device is not None}
-    rows: list[tuple[Any, ...]] = []
-    placed = set()
-    for process, device in used:
-        number = facts.gpu_numbers.get((pid_of(process), device))
-        gpu = by_number.get(number) if number is not None else by_ordinal.get(device) or by_number.get(device)
-        number = gpu.gpu if gpu else number
-        placed.add(number)
-        rows.append((process, device, number, *_gpu_facts(gpu)))
-    rows += [(None, None, gpu.gpu, *_gpu_facts(gpu)) for gpu in facts.gpus if gpu.gpu not in placed]
-    return rows
-
-
-def _gpu_facts(gpu: metadata.Gpu | None) -> tuple[Any, ...]:
-    if gpu is None:
-        return (None, None, None, None, None, None, None)
-    names = (gpu.name or None, gpu.uuid or None, gpu.bus or None, gpu.chip or None)
-    return (*names, gpu.sm_count, gpu.total_memory, gpu.numa)
-
-
-_AHEAD = 32 << 20
-
-
-@contextmanager
-def read_ahead(path: Path) -> Iterator[Callable[[float], None]]:
-    """Yields a function that asks the system to read the next part of an export in large pieces.
-
-    SQLite asks for pages of 4 KB, one after the other; on a network file system each would be a round trip of its own.
-    The rows are read band by band through the file, so what lies ahead is known. The function reads up to a part
-    (0 … 1) of the file now, and a little more soon; no part twice. It does nothing where the system does not know how.
-    """
-    try:
-        file = open(path, "rb", 0)  # noqa: SIM115
-    except OSError:
-        yield lambda part: None
-        return
-    lock, done = threading.Lock(), 0
-
-    def reach(part: float) -> None:
-        nonlocal done
-        with lock, suppress(OSError, AttributeError):
-            end = min(int(part * size) + _AHEAD, size)
-            if end > done:
-                os.posix_fadvise(file.fileno(), done, end - done, os.POSIX_FADV_WILLNEED)
-                done = end
-
-    with file:
-        size = os.fstat(file.fileno()).st_size
-        yield reach

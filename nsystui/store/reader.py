@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nsystui.exports.arrow_stream import Batch, WatchedStream
 
 
-# A chunk of a table with so many columns has ``at_once`` rows; kernels have about as many.
+# The columns of kernels, about: a chunk of a table with as many has ``at_once`` rows.
 _COLUMNS = 22
 # Narrow tables get more rows per chunk (at most 4×), so that they make fewer files.
 _MOST = 4
@@ -318,7 +318,7 @@ class Reader:
             return rows
 
     def parts(self) -> Iterator[TableChunk]:
-        """The rows of the chunk that was read, by canonical table; of a table without rows there is none."""
+        """Yield the rows of the chunk that was read, for each canonical table that has any."""
         with read_errors(self._lookups.path, self.source.table):
             chosen = self._with_rows()
         for name, (transform, rows) in chosen.items():
@@ -342,10 +342,9 @@ class Reader:
         return int(rows)
 
     def _with_rows(self) -> dict[str, tuple[Transform, int]]:
-        """The canonical tables that the chunk has rows for, with their number.
+        """Return the canonical tables for which the chunk has rows, with their number, and count the rows left out.
 
-        To write no rows costs more than to count them. Rows to be left out are counted; where there are none, no row
-        is looked at for that again.
+        To write no rows costs more than to count them. If no row is left out, the query of the rows does not ask again.
         """
         if not self.source.makes:
             return {}
@@ -383,7 +382,7 @@ class Reader:
         return int(strings)
 
     def _is_sorted(self, transform: Transform, rows: int) -> bool:
-        """Whether the rows of the chunk are in order and stay so: most exports are written in the order of time."""
+        """Return whether the rows of the chunk are in order and stay so, as in most exports."""
         if not transform.order:
             return True
         is_kept = _STRINGS not in transform.words or self._strings * _MUCH_LARGER <= rows
@@ -522,11 +521,11 @@ def streamed(source: Source) -> str:
 
 
 class UnusualRows(Exception):
-    """Rows that are to be read again in another way."""
+    """Rows must be read again in another way."""
 
 
 class TableStream:
-    """A stream of a native table: one COPY makes its rows those of the canonical table ``name``.
+    """A stream of a native table, whose rows one COPY turns into rows of the canonical table ``name``.
 
     Unusual rows end the stream and are read again: sorted if ``sorts``, or by a `Reader` unless ``is_usable``.
     """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.discover import job_of
 from nsystui.exports.metadata import Metadata
@@ -43,6 +45,39 @@ class Facts(Protocol):
     def first_event(self) -> int | None: ...
     @property
     def last_event(self) -> int | None: ...
+
+
+@dataclass
+class Packed:
+    """The facts of the rows that were packed so far, by canonical table: their number, and the number left out.
+
+    ``devices`` are the (process, device) of GPU work, ``spans`` the first start and the last end, ns. OS runtime calls
+    have a span of their own: they go on long after the program's work, and would make a busy GPU look idle at the end.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    left_out: defaultdict[str, LeftOut] = field(default_factory=lambda: defaultdict(LeftOut))
+    devices: set[tuple[int, int]] = field(default_factory=set)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def count(self, table: CanonicalTable, rows: int, first: int | None = None, last: int | None = None) -> None:
+        """Adds rows of a table, with the first start and last end of their events."""
+        self.counts[table.name] += rows
+        if first is not None and last is not None:
+            self._widen("os" if table is canonical.OS_CALLS else "work", first, last)
+
+    def add(self, other: Packed) -> None:
+        """Adds what another thread packed of the same export."""
+        self.counts.update(other.counts)
+        for name, left_out in other.left_out.items():
+            self.left_out[name] += left_out
+        self.devices |= other.devices
+        for which, (first, last) in other.spans.items():
+            self._widen(which, first, last)
+
+    def _widen(self, which: str, first: int, last: int) -> None:
+        before = self.spans.get(which)
+        self.spans[which] = (first, last) if before is None else (min(before[0], first), max(before[1], last))
 
 
 @dataclass(frozen=True)

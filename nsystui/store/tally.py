@@ -59,18 +59,18 @@ def left_out_query(transform: Transform, rows: str) -> str:
 
 
 def left_out_of(found: Iterable[tuple[int, int]]) -> LeftOut:
-    """The result of ``left_out_query``."""
+    """Return the result of `left_out_query` by reason."""
     by_reason = dict(found)
     return LeftOut(tuple(by_reason.get(reason, 0) for reason in range(len(REASONS))))
 
 
 def count_left_out(connection: duckdb.DuckDBPyConnection, transform: Transform) -> LeftOut:
-    """The rows of ``chunk`` that are left out."""
+    """Count the rows of ``chunk`` that are left out."""
     return left_out_of(connection.execute(left_out_query(transform, "chunk c")).fetchall())
 
 
 def count_nameless(connection: duckdb.DuckDBPyConnection, transform: Transform) -> LeftOut:
-    """The rows made of ``chunk`` for which a name, or that of the domain or the type, is lost."""
+    """Count the rows made of ``chunk`` whose name, or the name of whose domain or type, is lost."""
     lost = lost_names(connection, transform)
     if not lost:
         return LeftOut()
@@ -126,7 +126,7 @@ class Tally:
 
 
 def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, names: Collection[str]) -> Tally:
-    """Of columns in DuckDB: ``table`` is its SQL, ``names`` are those of start, end and process that it has."""
+    """Tally rows in DuckDB: ``table`` is their SQL, ``names`` are those of its columns start, end, process."""
     start, end, process = (f'"{name}"' if name in names else "NULL" for name in ("start", "end", "process"))
     query = f"SELECT {process}, count(*), min({start}), greatest(max({start}), max({end})) FROM {table} GROUP BY 1"
     found = connection.execute(query).fetchall()

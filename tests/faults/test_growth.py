@@ -1,4 +1,4 @@
-"""Very many rows of a kind: what a command takes grows as its export does, and deep chains are told in short."""
+"""Very many rows of a kind: time and memory grow as the export does, and paths of deep ranges are shortened."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 Batches = Iterator[Sequence[tuple[Any, ...]]]
-_BATCH = 5_000  # rows at once: what a writer holds in memory
+_BATCH = 5_000  # the rows that a writer holds in memory
 
 HOST_FIELDS = ("report", "process", "thread", "kind", "domain", "start", "end", "name")
 HOST_DETAILS = ("is_loose", "correlation_id", "bytes", "communicator")
@@ -166,7 +166,7 @@ class Trace:
             yield from self.session.batches(query.order_by(*order), _BATCH)
 
     def name_values(self) -> Batches:
-        """Every name that occurs: rows of `NAME_FIELDS`, in no order, each at least once."""
+        """Yield every name that occurs: rows of `NAME_FIELDS`, in no order."""
         rows = self._rows(tuple(EventKind), NAME_FIELDS)
         if rows is not None:
             yield from self.session.batches(_chosen(rows, NAME_FIELDS).distinct(), _BATCH)
