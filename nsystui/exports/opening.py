@@ -323,7 +323,7 @@ def read_ahead(path: Path) -> Iterator[Callable[[float], None]]:
 
     SQLite asks for pages of 4 KB, one after the other; on a network file system each would be a round trip of its own.
     The rows are read band by band through the file, so the next part is known. The function gets the part (0 … 1) of
-    the file that is needed, and asks for a little more, for no part twice. Without ``posix_fadvise`` it does nothing.
+    the file that is needed, and asks for a little more, but never twice. Without ``posix_fadvise`` it does nothing.
     """
     try:
         file = open(path, "rb", 0)  # noqa: SIM115

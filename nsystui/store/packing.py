@@ -2,7 +2,7 @@
 
 The native tables are read in chunks by rowid. The rows of a chunk stream into a file of one canonical table, or become
 rows of several by way of tables in DuckDB. A sink keeps them: Parquet files in the cache, or tables in memory. Threads
-are enough, because Python sees no row but the payloads of NCCL calls. A session packs several exports at once within
+are enough, because Python sees only the payloads of NCCL calls. A session packs several exports at once within
 its limits.
 """
 
@@ -171,7 +171,7 @@ class Packing:
         report_progress: Callable[[Progress], None],
         is_cancelled: Callable[[], bool],
     ) -> PackedFiles | None:
-        """Packs into the cache; ``None`` where it cannot be written (full, read-only), after a warning."""
+        """Packs into the cache; returns ``None`` after a warning if it cannot be written (full, read-only)."""
 
         def write() -> PackedFiles:
             with cache.begin(file) as sink, self.own_database.connection() as (connection, streams):

@@ -236,9 +236,9 @@ def thread_event_fields(first_row: int = 0) -> dict[str, str]:
 
 
 BARE_NAME = "nullif(regexp_replace(value, '_v....$', ''), value)"
-"""DuckDB: the name of an API call without its version; NULL where it has no version."""
+"""DuckDB: the name of an API call without its version; NULL if it has no version."""
 IS_NCCL = "CAST(lower(value) LIKE 'nccl%' AS BIGINT)"
-"""DuckDB: whether the name of a kernel is that of one that communicates, 1 or 0."""
+"""DuckDB: 1 if a kernel of this name communicates, else 0."""
 STRINGS = {"s": "LEFT JOIN strings s ON s.id = name_id"}
 NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"
 GPU_EVENT = native_columns(
