@@ -290,16 +290,6 @@ class TableAnswer:
         cells = [self.cells(column.key) for column in columns]
         return replace(self, columns=columns, rows=list(zip(*cells, strict=True)))
 
-    def extended(self, columns: tuple[Column, ...], more: Mapping[str, Sequence[Value]]) -> Self:
-        """The answer with ``columns``: its own, and those whose cells ``more`` has by their keys."""
-        if isinstance(self.rows, ArrayRows):
-            import numpy as np
-
-            arrays = {**self.rows.arrays, **{key: np.array(cells, object) for key, cells in more.items()}}
-            return replace(self, columns=columns, rows=ArrayRows(arrays, tuple(column.key for column in columns)))
-        cells = {**{column.key: self.cells(column.key) for column in self.columns}, **more}
-        return replace(self, columns=columns, rows=list(zip(*(cells[column.key] for column in columns), strict=True)))
-
     def sorted_by(self, key: str, descending: bool) -> Self:
         cells: list[Any] = self.cells(key)
         known = [position for position, cell in enumerate(cells) if cell is not None]

@@ -81,6 +81,8 @@ def smart_names(names: Iterable[str]) -> dict[str, str]:
     chosen = {name: smart_name(name) for name in names}
     for detail in (_NUMBERS, _ALL):
         taken = Counter(chosen.values())
+        if len(taken) == len(chosen):  # as nearly always, of a million names too
+            return chosen
         chosen = {name: smart_name(name, detail) if taken[text] > 1 else text for name, text in chosen.items()}
     taken, used = Counter(chosen.values()), Counter[str]()
     for name in sorted(name for name, text in chosen.items() if taken[text] > 1):

@@ -200,9 +200,11 @@ def _with_smart_names(answer: TableAnswer, session: Session, selection: Selectio
         PRECISION.with_importance(6),
         SMART_NAME,
     )
-    told = {name: (family_of(name, families), precision_of(name), known.get(name, name)) for name in {*full}}
-    cells = zip(*(told[name] for name in full), strict=True) if full else ((), (), ())
-    return answer.extended(columns, dict(zip((FAMILY.key, PRECISION.key, SMART_NAME.key), cells, strict=True)))
+    rows = [
+        (*row, family_of(name, families), precision_of(name), known.get(name, name))
+        for row, name in zip(answer.rows, full, strict=True)
+    ]
+    return replace(answer, columns=columns, rows=rows)
 
 
 def smart_kernel_names(session: Session) -> Mapping[str, str]:
