@@ -171,6 +171,12 @@ def family_of(name: str, own: Rules = ()) -> str:
     return (_first(own, name) if own else None) or _first(_FAMILY_RULES, name) or OTHER
 
 
+def is_communication(name: str, own: Rules = ()) -> bool:
+    """Whether the family of the kernel is ``COMMUNICATION``: the user's rules say so, or a library other than NCCL."""
+    word = _first(own, name) if own else None
+    return word == COMMUNICATION if word else _first(BACKENDS, name) not in (None, NCCL_BACKEND)
+
+
 def backend_of(name: str) -> str:
     """The library of a kernel that communicates, of `BACKENDS`; ``other`` where the user's rules alone know it."""
     return _first(BACKENDS, name) or OTHER_BACKEND

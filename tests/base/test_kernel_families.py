@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import native, native_count, real_exports
 
-from nsystui.base.kernel_families import FAMILIES, OTHER, family_of, precision_of
+from nsystui.base.kernel_families import COMMUNICATION, FAMILIES, OTHER, family_of, is_communication, precision_of
 
 KNOWN = (Path(__file__).parent / "kernel_families.txt").read_text().splitlines()
 """A line each: full name, family, precision; ``-`` where no precision may be told, nothing where none is claimed."""
@@ -19,6 +19,7 @@ def test_a_name_has_its_family_and_precision(line):
     name, family, precision = line.rsplit("|", 2)
     assert family_of(name) == family
     assert family in FAMILIES
+    assert is_communication(name) == (family == COMMUNICATION)
     if precision:
         assert (precision_of(name) or "-") == precision
 
@@ -28,6 +29,8 @@ def test_a_users_rules_come_first():
     assert family_of("my_kernel_gemm(int *)", own) == "attention"
     assert family_of("volta_sgemm_128x64_nt", own) == "other"
     assert family_of("volta_sgemm_128x64_nt") == "GEMM"
+    assert is_communication("halo_exchange", (("communication", "halo"),))
+    assert not is_communication("multimem_all_reduce", (("attention", "multimem"),))
 
 
 def test_a_name_of_any_length_has_a_family():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from nsystui.base.kernel_families import COMMUNICATION, backend_of, family_of
+from nsystui.base.kernel_families import backend_of, is_communication
 from nsystui.base.text import few
 from nsystui.exports import canonical
 from nsystui.questions.queries.derived import of_each_report
@@ -40,7 +40,7 @@ def full_names(session: Session) -> list[str]:
 
 def communicating(session: Session) -> list[str]:
     """List the names of the kernels that communicate without NCCL, by their family."""
-    return sorted(name for name in full_names(session) if family_of(name, session.families) == COMMUNICATION)
+    return sorted(name for name in full_names(session) if is_communication(name, session.families))
 
 
 def other_communication(session: Session) -> tuple[str, ...]:
