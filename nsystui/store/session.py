@@ -94,8 +94,8 @@ _FEW = 4
 _MANY = 256
 # Of DuckDB's vectors, of 2,048 rows each.
 _VECTORS = 32
-# Tables of so many rows are small: some 30 MB of a query's columns.
-_SMALL = 1 << 19
+# Of a row of a query's result, with what is made of it.
+_ROW_SIZE = 64
 _PLACE = frozenset({"report", "clock_offset"})
 
 
@@ -467,11 +467,12 @@ class Session:
     def array_batches(self, query: sa.Executable) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """The result as numpy arrays of at most 65,536 rows: one pass over millions of rows in little memory.
 
-        For queries whose columns are never missing: an integer that is would come as a float. The result of small
-        tables comes at once, as DuckDB gives a part of a result through pandas alone, which takes long to import.
+        For queries whose columns are never missing: an integer that is would come as a float. The result of tables
+        whose rows fit into memory comes at once, as DuckDB gives a part of a result through pandas alone, which takes
+        long to import.
         """
         read = [canonical.BY_NAME[name] for name in used_columns(query)]
-        is_small = sum(most_rows(self.reports, table) for table in read) <= _SMALL
+        is_small = sum(most_rows(self.reports, table) for table in read) <= self.limits.rows_at_once(_ROW_SIZE)
         with self._executed(query) as cursor:
             if is_small:
                 found = dict(cursor.fetchnumpy())
