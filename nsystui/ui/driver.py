@@ -39,14 +39,15 @@ if TYPE_CHECKING:
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """They end the program with 128 and their number, as a shell counts: killed, the line dropped, interrupted."""
-_PATIENCE, _LAST_PATIENCE = 4.0, 0.5
-"""Seconds that the program has for its end, from a signal on or from when the terminal went away."""
+_PATIENCE, _LAST_PATIENCE = 3.5, 1.0
+"""Seconds that the program has for its end, from a signal on or from when the terminal went away; and then seconds
+that the terminal has to take what gives it back."""
 
 _TRIES = 100
 """How often the settings of the terminal are given back: a signal may interrupt that, a storm often."""
 
 _PORTION = 4096
-"""Bytes that are read at once."""
+"""Bytes that are read or written at once."""
 _AT_ONCE = 16
 """Messages that the application is given while it has not dealt with those before: what ends it is never far behind."""
 _TYPED_AHEAD = 512
@@ -79,13 +80,17 @@ _GIVEN_BACK = "".join(
 
 
 class _Output:
-    """Text for a terminal: waits while it is full, and drops the text once it is gone, which it says."""
+    """Text for a terminal: waits while it is full, and drops the text once it is gone, which it says.
+
+    Once ``is_over`` is true, the rest of the text is dropped, too.
+    """
 
     def __init__(self, stream: TextIO, lost: Callable[[], None]) -> None:
         self._descriptor = stream.fileno()
         self._encoding = stream.encoding
         self._lost = lost
         self._text: list[str] = []
+        self.is_over = False
 
     def fileno(self) -> int:
         return self._descriptor
@@ -96,9 +101,9 @@ class _Output:
     def flush(self) -> None:
         data = "".join(self._text).encode(self._encoding, "backslashreplace")
         self._text.clear()
-        while data:
+        while data and not self.is_over:
             try:
-                data = data[os.write(self._descriptor, data) :]
+                data = data[os.write(self._descriptor, data[:_PORTION]) :]
             except BlockingIOError:  # somebody who shares the terminal asked for that
                 select.select([], [self._descriptor], [])
             except OSError:
@@ -148,9 +153,14 @@ class TerminalDriver(LinuxDriver):
         status = self._endings.get()
         self._soon(self._leave, status)
         time.sleep(_PATIENCE)
-        if self._changing.acquire(timeout=_LAST_PATIENCE):  # else the terminal takes nothing
-            self._give_back()
-        os._exit(status)
+        self._output.is_over = True
+        try:
+            # A terminal that nobody reads takes nothing: the process does not wait for this thread's end.
+            last = threading.Thread(target=self._give_back, name="last", daemon=True)
+            last.start()
+            last.join(_LAST_PATIENCE)
+        finally:
+            os._exit(status)
 
     def _soon(self, do: Callable[..., None], *words: Any) -> None:
         """Does something between two tasks of the event loop, unless that has ended."""
@@ -230,8 +240,7 @@ class TerminalDriver(LinuxDriver):
         if self._is_taken:
             self.disable_input()
             self.close()
-            with self._changing:
-                self._give_back()
+            self._give_back()
 
     def close(self) -> None:
         """Waits until the terminal has taken all output; later output is dropped."""
@@ -241,20 +250,19 @@ class TerminalDriver(LinuxDriver):
 
     def _give_back(self) -> None:
         """Once for each time that it was taken, and as the last thing that it is sent."""
-        if not self._is_taken:
-            return
-        self._is_taken = False
-        settings = self.attrs_before
-        for _ in range(_TRIES if settings else 0):
-            try:
-                termios.tcsetattr(self.fileno, termios.TCSANOW, cast("list[Any]", settings))
-                break
-            except termios.error as error:
-                if error.args[0] != errno.EINTR:
+        with self._changing:
+            if not self._is_taken:
+                return
+            self._is_taken = False
+            settings = self.attrs_before
+            for _ in range(_TRIES if settings else 0):
+                try:
+                    termios.tcsetattr(self.fileno, termios.TCSANOW, cast("list[Any]", settings))
                     break
-        with suppress(OSError):
-            # Only a process that is being ended by force finds it full: nobody reads there.
-            if not terminal.is_full(self._output.fileno()):
+                except termios.error as error:
+                    if error.args[0] != errno.EINTR:
+                        break
+            with suppress(OSError):
                 os.write(self._output.fileno(), _GIVEN_BACK.encode())
 
     def write(self, data: str) -> None:

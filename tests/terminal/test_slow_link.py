@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import WITHOUT_FINDINGS, Terminal
+from harness import ALTERNATE_ON, WITHOUT_FINDINGS, Terminal, modes_left
 
 RATE = 56_000 // 8
 pytestmark = pytest.mark.campaign
@@ -42,6 +42,19 @@ def test_a_page_key_held_down_stops_where_it_is_let_go_and_screens_in_a_hurry_en
 
     assert hold(terminal, "2", "3", "6", times=45, every=0.1) <= BEHIND
     assert "│6 Evt│" in terminal.screen[0], "the last of many screens"
+
+
+def test_a_program_that_is_told_to_end_while_much_is_on_its_way_gives_the_terminal_back(job, environment):
+    """The screen takes longer than a program may for its end."""
+    with Terminal([*WITHOUT_FINDINGS, *job], environment, columns=500, lines=200, rate=RATE // 2) as terminal:
+        terminal.wait_until(lambda: ALTERNATE_ON in terminal.received, "screens")
+        for key in "123123":
+            terminal.press(key)
+            terminal.listen(0.3)
+        terminal.kill()
+        terminal.wait_until(lambda: terminal.exit_code is not None, "end")
+        terminal.settle(quiet=1.0)
+        assert terminal.exit_code == 143 and modes_left(terminal.received) == set()
 
 
 def test_every_single_key_answers(terminal):
