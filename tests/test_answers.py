@@ -87,7 +87,7 @@ def schemas() -> dict[str, Any]:
         *(pytest.param(path, True, id=path.stem) for path in SUBJECTS),
         *(
             pytest.param(path, False, id=f"{path.stem}, each alone", marks=pytest.mark.campaign)
-            for path in some(4, SUBJECTS)
+            for path in some(2, SUBJECTS)
         ),
     ],
 )

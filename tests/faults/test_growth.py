@@ -13,7 +13,7 @@ import program
 import pytest
 import synthetic
 from bench.measuring import Run, measure, nsystui
-from campaign import cases
+from campaign import cases, some
 
 from nsystui.questions.timeline import lanes
 
@@ -83,7 +83,7 @@ _CASES = [
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(("words", "what", "few"), _CASES)
+@pytest.mark.parametrize(("words", "what", "few"), some(len(_CASES), _CASES))
 def test_four_times_as_much_takes_five_times_the_time_at_most_and_twice_the_memory(
     tmp_path, monkeypatch, words, what, few
 ):
@@ -109,7 +109,7 @@ def test_four_times_as_much_takes_five_times_the_time_at_most_and_twice_the_memo
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("command", ["kernels", "events", "triage"])
+@pytest.mark.parametrize("command", some(3, ["kernels", "events", "triage"]))
 def test_long_names_of_many_kernels_fit_into_the_usual_memory(tmp_path, command):
     path = tmp_path / "long.sqlite"
     with synthetic.ExportWriter(path) as export:

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from campaign import SEED, cases
+from campaign import SEED, cases, some
 from idle import until_repainted
 from jobs import NARROW, WIDE, resize, running, tap
 from synthetic.demo import ServingJob, TrainingJob
@@ -45,7 +45,7 @@ EVERY_KEY = sorted({name for key in keys.KEYS if key.action != "quit" for name i
 
 @pytest.mark.campaign
 @pytest.mark.findings
-@pytest.mark.parametrize("tab", TABS)
+@pytest.mark.parametrize("tab", some(len(TABS), TABS))
 async def test_every_key_of_the_program_in_every_view(two_ranks, cache, tab, tmp_path, monkeypatch):
     """A fifth of the keys: pressed as soon as the view is asked for and again when it is there, also on what opens."""
     monkeypatch.chdir(tmp_path)
