@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support import native, shared
 
-from nsystui.questions.algebra.interval_blocks import IntervalBlocks, UnionBuilder
+from nsystui.questions.algebra.intervals import Intervals, merge, union
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -34,24 +34,23 @@ def test_durations(job_of, name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def busy(ddp: Session) -> IntervalBlocks:
+def busy(ddp: Session) -> Intervals:
     """Kernels and copies of the only device of DDP, merged."""
-    builder = UnionBuilder()
+    parts = []
     kernels, copies = tables.kernels.c, tables.memory_ops.c
     for query in (
         sa.select(kernels.start, kernels.end),
         sa.select(copies.start, copies.end).where(copies.is_memset == 0),
     ):
         for batch in ddp.array_batches(query):
-            builder.add(batch["start"], batch["end"])
-    return builder.blocks()
+            parts.append(union(batch["start"], batch["end"]))
+    return merge(*parts)
 
 
-def test_kernels_and_copies_of_ddp_are_busy_in_11747_islands_and_no_gap_is_half_a_second(busy: IntervalBlocks) -> None:
+def test_kernels_and_copies_of_ddp_are_busy_in_11747_islands_and_no_gap_is_half_a_second(busy: Intervals) -> None:
     """The rule ``gpu_gaps`` of nsys lists gaps of half a second and more: it has no rows."""
     assert (len(busy), busy.length) == (11747, 1757029453)
-    whole = busy.whole()
-    assert (whole.starts[1:] - whole.ends[:-1]).max() < 500_000_000
+    assert (busy.starts[1:] - busy.ends[:-1]).max() < 500_000_000
 
 
 def test_the_kernels_of_ddp_by_the_call_that_launched_them(ddp: Session) -> None:

@@ -14,8 +14,7 @@ from synthetic.demo import CaptureSession as Capture
 
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
-from nsystui.questions.algebra.intervals import union
+from nsystui.questions.algebra.intervals import Intervals, union
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.result import Efficiency, Scaling, Sized, efficiency, scalability
 from nsystui.questions.efficiency.tables import PARTS, breakdown_table
@@ -38,9 +37,9 @@ MS = 1_000_000
 START = 1_780_000_000_000_000_000
 
 
-def blocks(events: Sequence[Event], kind: str) -> IntervalBlocks:
+def blocks(events: Sequence[Event], kind: str) -> Intervals:
     chosen = [(start, start + length) for name, start, length in events if name == kind]
-    return blocks_of(union([start for start, _ in chosen], [end for _, end in chosen]))
+    return union([start for start, _ in chosen], [end for _, end in chosen])
 
 
 def breakdown_of(events: Sequence[Event], window: Window = WINDOW) -> Breakdown:

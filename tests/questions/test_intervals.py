@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -10,11 +11,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, covered_per_bin, intersect, merge, subtract, union
+from nsystui.base.selection import Task, Window
+from nsystui.questions.algebra import intervals
+from nsystui.questions.algebra.intervals import (
+    EMPTY,
+    Intervals,
+    covered_per_bin,
+    intersect,
+    intervals_at,
+    merge,
+    put_intervals,
+    slices,
+    subtract,
+    union,
+)
+from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
+from nsystui.questions.queries.tasks import RankedTask
 
 NS = st.integers(-30, 30)
 RANGES = st.lists(st.tuples(NS, NS), max_size=12)
 WINDOWS = st.tuples(NS, NS)
+TASK = RankedTask(Task(0, 1), 0, "order", None, "host", 1, "python", "run", (0,), ())
+
+
+@pytest.fixture(
+    autouse=True, scope="module", params=[(2, 2), (intervals._BLOCK, intervals._SLICE)], ids=["cut", "whole"]
+)
+def small_slices(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A few intervals are many slices; and one slice."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "_BLOCK", request.param[0])
+        patch.setattr(intervals, "_SLICE", request.param[1])
+        yield
 
 
 def points(ranges: list[tuple[int, int]]) -> set[int]:
@@ -49,6 +77,66 @@ def test_intersection_difference_and_merge_are_those_of_sets(a, b):
     assert points_of(intersect(made(a), made(b))) == points(a) & points(b)
     assert points_of(subtract(made(a), made(b))) == points(a) - points(b)
     assert points_of(merge(made(a), made(b))) == points(a) | points(b)
+
+
+@pytest.mark.campaign
+@given(st.lists(RANGES, max_size=5))
+def test_merging_many_sets_is_the_union_of_all_ranges(parts):
+    everything = [pair for ranges in parts for pair in ranges]
+    assert merge(*map(made, parts)) == made(everything)
+
+
+@given(st.lists(RANGES, min_size=1, max_size=3))
+def test_slices_hold_everything_once_and_in_order(parts):
+    sets, found = [made(ranges) for ranges in parts], [list[Intervals]() for _ in parts]
+    until = -1000
+    for here in slices(*sets):
+        assert all(one.starts[0] >= until for one in here if len(one))
+        until = max((int(one.ends[-1]) for one in here if len(one)), default=until)
+        for pieces, one in zip(found, here, strict=True):
+            pieces.append(one)
+    assert [merge(*pieces) for pieces in found] == sets
+    assert [sum(one.length for one in pieces) for pieces in found] == [one.length for one in sets]
+
+
+@given(RANGES, RANGES, WINDOWS)
+def test_covered_time_is_that_of_the_points(ranges, others, window):
+    busy, other = made(ranges), made(others)
+    assert busy.length_within(*window) == len(points(ranges) & points([window]))
+    assert busy.shared_with(other) == len(points(ranges) & points(others))
+    starts, ends = (np.array([pair[edge] for pair in others], np.int64) for edge in (0, 1))
+    expected = [busy.length_within(start, end) - busy.length_within(end, start) for start, end in others]
+    assert busy.covered(starts, ends).tolist() == expected
+
+
+@given(RANGES, st.integers(-(2**40), 2**40))
+def test_shifting_moves_every_interval(ranges, offset):
+    busy = made(ranges)
+    assert busy.shifted(offset) == Intervals(busy.starts + offset, busy.ends + offset)
+
+
+@given(st.lists(RANGES, max_size=4), st.sampled_from([1, 2**16, 2**32, 2**33 + 1]))
+def test_arrays_hold_the_same_intervals(parts, scale):
+    sets = [Intervals(one.starts * scale, one.ends * scale) for one in map(made, parts)]
+    arrays: dict[str, np.ndarray] = {}
+    put_intervals(arrays, "busy", *sets)
+    assert all(array.dtype == np.int64 and array.ndim == 1 for array in arrays.values())
+    assert list(intervals_at(arrays, "busy")) == sets
+
+
+@pytest.mark.campaign
+@given(RANGES, RANGES, WINDOWS)
+def test_gaps_of_a_device_lie_between_its_first_and_its_last_work(kernels, copies, window):
+    window = Window(*sorted(window))
+    device = DeviceIntervals(
+        Device(TASK, 0, None, None), window, BusyParts.of(kernels=made(kernels), memory=made(copies))
+    )
+    active = merge(made(kernels), made(copies)).clip(window.start, window.end)
+    span = device.worked(window)
+    assert device.active(window) == active
+    assert device.idle(window) == active.gaps(window.start, window.end)
+    assert span == (Window(int(active.starts[0]), int(active.ends[-1])) if len(active) else None)
+    assert device.gaps(window) == (active.gaps(span.start, span.end) if span else EMPTY)
 
 
 @given(RANGES, WINDOWS)

@@ -20,7 +20,6 @@ from synthetic.demo import NcclPayloads
 from test_nccl_pairing import do
 
 from nsystui.base.selection import Selection, Task, Window
-from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.gpu.device_time import BusyParts, Device, DeviceIntervals
 from nsystui.questions.nccl.bandwidth import exposed_times, rate, sizes_moved
@@ -204,7 +203,7 @@ class TestExposedTime:
         """Device 0 of a process, busy with kernels that start and last so long."""
         task = RankedTask(Task(0, process), process, "test", None, "", process, "", "", (0,), ())
         starts, lengths = np.array(spans, np.int64).reshape(-1, 2).T
-        parts = BusyParts(kernels=blocks_of(union(starts, starts + lengths)))
+        parts = BusyParts.of(kernels=union(starts, starts + lengths))
         return DeviceIntervals(Device(task, 0, None, None), Window(0, 100), parts)
 
     @pytest.mark.campaign

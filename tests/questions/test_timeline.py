@@ -16,8 +16,7 @@ from synthetic.writing.writer import START_END
 
 from nsystui.base.answer import Row, Value, record
 from nsystui.base.selection import NameFilter, Selection, Window
-from nsystui.questions.algebra.interval_blocks import IntervalBlocks, blocks_of
-from nsystui.questions.algebra.intervals import union
+from nsystui.questions.algebra.intervals import Intervals, union
 from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EVENT_COLUMNS
 from nsystui.questions.gpu.device_time import BusyParts
@@ -114,9 +113,9 @@ def brute_force(parts: dict[str, list[tuple[int, int]]], window: Window, count: 
     return found
 
 
-def set_of(ranges: list[tuple[int, int]]) -> IntervalBlocks:
+def set_of(ranges: list[tuple[int, int]]) -> Intervals:
     starts = np.array([start for start, _ in ranges], np.int64)
-    return blocks_of(union(starts, starts + np.array([length for _, length in ranges], np.int64)))
+    return union(starts, starts + np.array([length for _, length in ranges], np.int64))
 
 
 @pytest.mark.campaign

@@ -12,8 +12,6 @@ from typing import Any
 
 import campaign
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from synthetic import rare_illnesses
 from synthetic.demo import TrainingJob
 from synthetic.illnesses import one_gpu
@@ -22,17 +20,17 @@ from triaging import finding, ids, job_of, judged, told, triaged
 
 from nsystui.base.selection import Selection, Window
 from nsystui.cli import command_parser
-from nsystui.questions.algebra.interval_blocks import blocks_of
-from nsystui.questions.algebra.intervals import merge, union
+from nsystui.questions.algebra.intervals import EMPTY, intersect
 from nsystui.questions.host.causes import ALLOCATING, COPYING, LAUNCHING, OTHER_CALLS, PROFILER, SYNCHRONISING, kind_of
 from nsystui.questions.host.gaps import gaps_list, gaps_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.question import SCREENS
 from nsystui.questions.queries.registry import views_of
-from nsystui.questions.triage.case import at_least, below
+from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import DIAGNOSTICS, Door, NotChecked, Severity
 from nsystui.questions.triage.rules import rules as all_rules
 from nsystui.questions.triage.run import Triage, triage
+from nsystui.questions.triage.thresholds import Thresholds
 
 MS = 1_000_000
 STEPS, STALL, SLOW = 12, 150, 1.25
@@ -247,16 +245,15 @@ def test_the_name_of_a_call_tells_what_it_is_for():
     assert {name: kind_of(name) for name in kinds} == kinds
 
 
-SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 60)), max_size=30)
-
-
-@given(SPANS, st.integers(1, 60))
-def test_long_and_short_gaps_are_all_gaps(spans, length):
-    gaps = union([0, *(start for start, _ in spans)], [0, *(start + time for start, time in spans)])
-    long, short = at_least(blocks_of(gaps), length), merge(*below(blocks_of(gaps), length))
-    assert long.length + short.length == gaps.length
-    assert all(long.ends - long.starts >= length)
-    assert all(short.ends - short.starts < length)
+@pytest.mark.parametrize("gap_ms", [0.001, 5, 10, 20])
+def test_long_and_short_gaps_are_all_gaps(tmp_path, gap_ms):
+    with closing(job_of(slivers(tmp_path / "a.sqlite"))) as job:
+        case = Case(job, Selection(), replace(Thresholds(), gap_ms=gap_ms))
+        (device,) = case.devices
+        long, short, gaps = case.long_idle(device), case.short_gaps(device), case.gaps(device)
+    assert long.length + short.length == gaps.length > 0
+    assert intersect(long, short) == EMPTY
+    assert short == EMPTY or short.lengths.max() < gap_ms * MS
 
 
 def test_the_table_of_what_a_finding_could_say_wrongly_names_tests_that_there_are():

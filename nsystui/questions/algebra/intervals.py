@@ -3,18 +3,29 @@
 Every interval is half open, ``[start, end)``. The formulas of docs/numbers.md#gpu-time are written with it: U(X) is
 ``union(starts, ends)``, |U(X)| its ``length``, exposed communication ``subtract(U(C), U(K)).length`` (HTA's
 ``get_comm_comp_overlap``, POP's device metrics). Only `disjoint_runs` loops over intervals in Python.
+
+A GPU can have ten million intervals, 160 MB. Large sets are therefore combined in slices of time, so that only the
+result takes memory, and `Intervals.clip` and `Intervals.gaps` share the memory of the set where they can.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Times = NDArray[np.int64]
+
+_BLOCK = 4096
+"""Intervals whose lengths `Intervals.before` adds up at once."""
+_SLICE = 16
+"""Blocks that are combined at once."""
 
 
 def as_times(values: ArrayLike, name: str = "times") -> Times:
@@ -49,17 +60,31 @@ class Intervals:
         return np.array_equal(self.starts, other.starts) and np.array_equal(self.ends, other.ends)
 
     @property
+    def lengths(self) -> Times:
+        """Return the length of each interval, ns, shape ``(n,)``."""
+        return self.ends - self.starts
+
+    @property
     def length(self) -> int:
         """The time covered, ns (``len()`` is the number of intervals)."""
-        return int((self.ends - self.starts).sum())
+        return int(self.lengths.sum())
+
+    def chosen(self, rows: NDArray[np.bool_]) -> Intervals:
+        """Return the intervals for which ``rows``, shape ``(n,)``, is true."""
+        return Intervals(self.starts[rows], self.ends[rows])
 
     def clip(self, lo: int, hi: int) -> Intervals:
         """The part inside ``[lo, hi)``; empty where ``hi <= lo``."""
-        if hi <= lo:
+        if hi <= lo or not len(self) or self.starts[0] >= hi or self.ends[-1] <= lo:
             return EMPTY
         first = int(np.searchsorted(self.ends, lo, side="right"))
         last = int(np.searchsorted(self.starts, hi, side="left"))
-        return Intervals(np.maximum(self.starts[first:last], lo), np.minimum(self.ends[first:last], hi))
+        starts, ends = self.starts[first:last], self.ends[first:last]
+        if (starts[:1] < lo).any():
+            starts = np.maximum(starts, lo)
+        if (ends[-1:] > hi).any():
+            ends = np.minimum(ends, hi)
+        return Intervals(starts, ends)
 
     def gaps(self, lo: int, hi: int) -> Intervals:
         """The part of ``[lo, hi)`` that is not covered: the complement inside the window."""
@@ -68,21 +93,47 @@ class Intervals:
         inside = self.clip(lo, hi)
         starts = np.concatenate((as_times([lo]), inside.ends))
         ends = np.concatenate((inside.starts, as_times([hi])))
-        real = ends > starts  # an interval at the edge of the window leaves a gap of nothing
+        # An interval at the edge of the window leaves a gap of nothing.
+        real = slice(int(starts[0] == ends[0]), len(starts) - int(starts[-1] == ends[-1]))
         return Intervals(starts[real], ends[real])
+
+    @cached_property
+    def _covered_before(self) -> Times:
+        """The time covered before each block of ``_BLOCK`` intervals, and before the end, ns."""
+        sums = np.add.reduceat(self.lengths, np.arange(0, len(self), _BLOCK))
+        return np.concatenate((as_times([0]), np.cumsum(sums)))
 
     def before(self, times: Times) -> tuple[Times, Times]:
         """The time covered before each of ``times``, and how far the interval around it reaches beyond it, ns."""
-        if not len(self):
+        if not len(self) or not len(times):
             return np.zeros(len(times), np.int64), np.zeros(len(times), np.int64)
         number = np.searchsorted(self.starts, times, side="right")
-        covered = np.concatenate((as_times([0]), np.cumsum(self.ends - self.starts)))[number]
+        block = number // _BLOCK
+        covered = self._covered_before[block]
+        order = np.argsort(block, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(block[order])) + 1):
+            first = int(block[rows[0]]) * _BLOCK
+            lengths = self.ends[first : first + _BLOCK] - self.starts[first : first + _BLOCK]
+            covered[rows] += np.concatenate((as_times([0]), np.cumsum(lengths)))[number[rows] - first]
         beyond = np.maximum(np.where(number > 0, self.ends[number - 1] - times, 0), 0)
         return covered - beyond, beyond
 
     def covered(self, starts: Times, ends: Times) -> Times:
         """The time covered of each span ``[starts[i], ends[i])``, ns."""
-        return self.before(ends)[0] - self.before(starts)[0] if len(self) else np.zeros(len(starts), np.int64)
+        return self.before(ends)[0] - self.before(starts)[0]
+
+    def shifted(self, offset: int) -> Intervals:
+        """Return the same intervals ``offset`` ns later."""
+        return Intervals(self.starts + offset, self.ends + offset) if offset else self
+
+    def length_within(self, lo: int, hi: int) -> int:
+        """Return the time covered in ``[lo, hi)``, ns; 0 if ``hi <= lo``."""
+        covered, _ = self.before(as_times([lo, max(lo, hi)]))
+        return int(covered[1] - covered[0])
+
+    def shared_with(self, other: Intervals) -> int:
+        """Return the time that both sets cover, ns."""
+        return int(self.covered(other.starts, other.ends).sum())
 
 
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -114,10 +165,43 @@ def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
     return Intervals(begin[is_first], finish[is_last])
 
 
+def slices(*sets: Intervals) -> Iterator[list[Intervals]]:
+    """Yield the parts of each set in one slice of time after the other: in each about ``_SLICE`` blocks.
+
+    An interval across the end of a slice is cut there.
+    """
+    cuts = np.sort(np.concatenate([one.starts[::_BLOCK] for one in sets]))[::_SLICE].tolist()
+    last = max((int(one.ends[-1]) for one in sets if len(one)), default=0)
+    for lo, hi in pairwise([*cuts, last]):
+        yield [one.clip(lo, hi) for one in sets]
+
+
+def _in_slices(combine: Callable[..., Intervals], *sets: Intervals) -> Intervals:
+    """Combine sets in slices of time; an interval that was cut between two slices becomes one again."""
+    count = sum(map(len, sets))
+    if count <= _SLICE * _BLOCK:
+        return combine(*sets)
+    starts, ends, filled = np.empty(count, np.int64), np.empty(count, np.int64), 0
+    for parts in slices(*sets):
+        part = combine(*parts)
+        is_cut = filled > 0 and len(part) > 0 and bool(part.starts[0] == ends[filled - 1])
+        starts[filled : filled + len(part) - is_cut] = part.starts[is_cut:]
+        filled += len(part) - is_cut
+        ends[filled - len(part) : filled] = part.ends
+    starts.resize(filled, refcheck=False)
+    ends.resize(filled, refcheck=False)
+    return Intervals(starts, ends)
+
+
 def merge(*parts: Intervals) -> Intervals:
     """Everything covered by at least one of ``parts``."""
-    if not parts:
-        return EMPTY
+    filled = [part for part in parts if len(part)]
+    if len(filled) < 2:
+        return filled[0] if filled else EMPTY
+    return _in_slices(_merge, *filled)
+
+
+def _merge(*parts: Intervals) -> Intervals:
     return union(np.concatenate([part.starts for part in parts]), np.concatenate([part.ends for part in parts]))
 
 
@@ -125,6 +209,10 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     """Everything covered by both ``a`` and ``b``."""
     if not len(a) or not len(b):
         return EMPTY
+    return _in_slices(_intersect, a, b.clip(int(a.starts[0]), int(a.ends[-1])))
+
+
+def _intersect(a: Intervals, b: Intervals) -> Intervals:
     # Interval i of a meets the run first[i] … last[i]-1 of b; the runs together hold at most len(a) + len(b) pairs.
     first = np.searchsorted(b.ends, a.starts, side="right")
     last = np.searchsorted(b.starts, a.ends, side="left")
@@ -137,9 +225,40 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """Everything covered by ``a`` and not by ``b``."""
-    if not len(a):
-        return EMPTY
-    return intersect(a, b.gaps(int(a.starts[0]), int(a.ends[-1])))
+    if not len(a) or not len(b):
+        return a
+    return _in_slices(_subtract, a, b.clip(int(a.starts[0]), int(a.ends[-1])))
+
+
+def _subtract(a: Intervals, b: Intervals) -> Intervals:
+    return _intersect(a, b.gaps(int(a.starts[0]), int(a.ends[-1]))) if len(a) and len(b) else a
+
+
+def put_intervals(arrays: dict[str, NDArray[Any]], key: str, *sets: Intervals) -> None:
+    """Add sets to ``arrays`` under names that begin with ``key``: `intervals_at` reads them.
+
+    Lengths, and steps from end to end, are small numbers: they take half of the memory, or less.
+    """
+    arrays[f"{key}.sizes"] = np.array([len(one) for one in sets], np.int64)
+    arrays[f"{key}.firsts"] = np.array([one.ends[0] if len(one) else 0 for one in sets], np.int64)
+    arrays[f"{key}.steps"] = _narrow(np.diff(one.ends, prepend=one.ends[:1]) for one in sets)
+    arrays[f"{key}.lengths"] = _narrow(one.lengths for one in sets)
+
+
+def _narrow(parts: Iterable[Times]) -> NDArray[Any]:
+    """Join arrays of positive numbers in as few bytes as hold them."""
+    joined = np.concatenate([EMPTY.starts, *parts])
+    return joined.astype(np.min_scalar_type(joined.max(initial=0)))
+
+
+def intervals_at(arrays: Mapping[str, NDArray[Any]], key: str) -> Iterator[Intervals]:
+    """Yield the sets that `put_intervals` added, in their order."""
+    cuts = np.cumsum(arrays[f"{key}.sizes"])[:-1]
+    steps, lengths = (np.split(arrays[f"{key}.{name}"], cuts) for name in ("steps", "lengths"))
+    for number, first in enumerate(arrays[f"{key}.firsts"].tolist()):
+        ends = np.cumsum(steps[number], dtype=np.int64)
+        ends += first
+        yield Intervals(ends - lengths[number], ends)
 
 
 def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArray[np.float64]:

@@ -31,8 +31,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nsystui.base.selection import Selection, Window
-from nsystui.questions.algebra.interval_blocks import IntervalBlocks, UnionBuilder, blocks_at, combined, put_blocks
-from nsystui.questions.algebra.intervals import subtract
+from nsystui.questions.algebra.intervals import Intervals, intervals_at, merge, put_intervals, subtract, union
 from nsystui.questions.efficiency.device import ratio
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.mpi import is_mpi_range
@@ -55,9 +54,9 @@ class HostCalls:
     """
 
     task: RankedTask
-    mpi: IntervalBlocks | None
-    cuda_outside_mpi: IntervalBlocks | None
-    ucx: IntervalBlocks | None = None
+    mpi: Intervals | None
+    cuda_outside_mpi: Intervals | None
+    ucx: Intervals | None = None
 
 
 def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[HostCalls]:
@@ -76,9 +75,9 @@ def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTas
 
 
 def _calls_of(task: RankedTask, arrays: Arrays, offset: int) -> HostCalls:
-    def part(name: str) -> IntervalBlocks | None:
+    def part(name: str) -> Intervals | None:
         key = f"{task.task.process}.{name}"
-        return next(blocks_at(arrays, key)).shifted(offset) if f"{key}.firsts" in arrays else None
+        return next(intervals_at(arrays, key)).shifted(offset) if f"{key}.firsts" in arrays else None
 
     return HostCalls(task, part("mpi"), part("cuda"), part("ucx"))
 
@@ -96,12 +95,12 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
     ucx = _merged(session, _query(tables.ucx_calls, report)) if report.count(tables.ucx_calls) else {}
     arrays: dict[str, NDArray[Any]] = {}
     for process, calls in ucx.items():
-        put_blocks(arrays, f"{process}.ucx", calls)
+        put_intervals(arrays, f"{process}.ucx", calls)
     for process, calls in mpi.items():
-        put_blocks(arrays, f"{process}.mpi", calls)
+        put_intervals(arrays, f"{process}.mpi", calls)
     for process, calls in cuda.items():
-        outside = combined([calls, mpi[process]], subtract) if process in mpi else calls
-        put_blocks(arrays, f"{process}.cuda", outside)
+        outside = subtract(calls, mpi[process]) if process in mpi else calls
+        put_intervals(arrays, f"{process}.cuda", outside)
     return arrays
 
 
@@ -114,14 +113,14 @@ def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
     return sa.select(columns.process, columns.start, end).where(columns.report == report.index, *is_known)
 
 
-def _merged(session: Session, query: sa.Select[Any]) -> dict[int, IntervalBlocks]:
+def _merged(session: Session, query: sa.Select[Any]) -> dict[int, Intervals]:
     """The union of the calls of each process, over its threads."""
-    builders: dict[int, UnionBuilder] = {}
+    parts: dict[int, list[Intervals]] = {}
     for batch in session.array_batches(query):
         for process in np.unique(batch["process"]).tolist():
             rows = batch["process"] == process
-            builders.setdefault(process, UnionBuilder()).add(batch["start"][rows], batch["end"][rows])
-    return {process: builder.blocks() for process, builder in builders.items()}
+            parts.setdefault(process, []).append(union(batch["start"][rows], batch["end"][rows]))
+    return {process: merge(*own) for process, own in parts.items()}
 
 
 @dataclass(frozen=True)

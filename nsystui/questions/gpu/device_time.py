@@ -20,7 +20,7 @@ next to the columns of a report, on its own clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -29,18 +29,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsystui.base.answer import UNKNOWN
+from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.exports.canonical import BY_NAME, CanonicalTable
-from nsystui.questions.algebra.interval_blocks import (
-    NO_BLOCKS,
-    BlockBuilder,
-    IntervalBlocks,
-    UnionBuilder,
-    blocks_at,
-    put_blocks,
-    slices,
+from nsystui.questions.algebra.intervals import (
+    EMPTY,
+    Intervals,
+    covered_per_bin,
+    intersect,
+    intervals_at,
+    merge,
+    put_intervals,
+    subtract,
+    union,
 )
-from nsystui.questions.algebra.intervals import Intervals, covered_per_bin, intersect, merge, subtract, union
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store.session import Session
 
@@ -193,56 +195,48 @@ class BusyParts:
     ``graph_only`` have no point in common and are A together. The rest is named as in ``Breakdown``.
     """
 
-    kernels: IntervalBlocks = NO_BLOCKS
-    nccl: IntervalBlocks = NO_BLOCKS
-    memory: IntervalBlocks = NO_BLOCKS
-    graph: IntervalBlocks = NO_BLOCKS
-    exposed_nccl: IntervalBlocks = NO_BLOCKS
-    exposed_memory: IntervalBlocks = NO_BLOCKS
-    memory_only: IntervalBlocks = NO_BLOCKS
-    graph_only: IntervalBlocks = NO_BLOCKS
-    all_three: IntervalBlocks = NO_BLOCKS
-    exposed_graph: IntervalBlocks = NO_BLOCKS
-    graph_without_kernels: IntervalBlocks = NO_BLOCKS
+    kernels: Intervals
+    nccl: Intervals
+    memory: Intervals
+    graph: Intervals
+    exposed_nccl: Intervals
+    exposed_memory: Intervals
+    memory_only: Intervals
+    graph_only: Intervals
+    all_three: Intervals
+    exposed_graph: Intervals
+    graph_without_kernels: Intervals
 
     @classmethod
     def of(
-        cls, kernels: IntervalBlocks, nccl: IntervalBlocks, memory: IntervalBlocks, graph: IntervalBlocks
+        cls, kernels: Intervals = EMPTY, nccl: Intervals = EMPTY, memory: Intervals = EMPTY, graph: Intervals = EMPTY
     ) -> BusyParts:
-        """The parts that follow from the categories, computed one slice of time after the other."""
-        builders = [BlockBuilder() for _ in range(7)]
-        for parts in slices([kernels, nccl, memory, graph]):
-            for builder, part in zip(builders, _exposed(*parts), strict=True):
-                builder.append(part)
-        return cls(kernels, nccl, memory, graph, *(builder.blocks() for builder in builders))
+        """Compute the parts that follow from the categories."""
+        exposed_memory, exposed_graph = subtract(memory, kernels), subtract(graph, kernels)
+        graph_without_kernels = subtract(exposed_graph, nccl)
+        return cls(
+            kernels,
+            nccl,
+            memory,
+            graph,
+            exposed_nccl=subtract(nccl, kernels),
+            exposed_memory=exposed_memory,
+            memory_only=subtract(exposed_memory, nccl),
+            graph_only=subtract(graph_without_kernels, memory),
+            all_three=intersect(intersect(memory, nccl), kernels),
+            exposed_graph=exposed_graph,
+            graph_without_kernels=graph_without_kernels,
+        )
 
     @property
-    def disjoint(self) -> tuple[IntervalBlocks, ...]:
+    def disjoint(self) -> tuple[Intervals, ...]:
         """The parts that have no point in common and are A together."""
         return tuple(getattr(self, name) for name in _DISJOINT)
 
 
 def shifted(parts: BusyParts, offset: int) -> BusyParts:
-    """Return the same ``offset`` ns later; most of the memory is shared."""
-    if not offset:
-        return parts
+    """Return the same parts ``offset`` ns later."""
     return BusyParts(**{item.name: getattr(parts, item.name).shifted(offset) for item in fields(BusyParts)})
-
-
-def _exposed(kernels: Intervals, nccl: Intervals, memory: Intervals, graph: Intervals) -> tuple[Intervals, ...]:
-    r"""C \ K, M \ K, M \ (K ∪ C), G \ (K ∪ C ∪ M), K ∩ C ∩ M, G \ K and G \ (K ∪ C)."""
-    exposed_memory = subtract(memory, kernels)
-    exposed_graph = subtract(graph, kernels)
-    graph_without_kernels = subtract(exposed_graph, nccl)
-    return (
-        subtract(nccl, kernels),
-        exposed_memory,
-        subtract(exposed_memory, nccl),
-        subtract(graph_without_kernels, memory),
-        intersect(intersect(memory, nccl), kernels),
-        exposed_graph,
-        graph_without_kernels,
-    )
 
 
 _WINDOWS = 4
@@ -297,43 +291,25 @@ class DeviceIntervals:
         """The time in ``window`` in which it did anything, ns."""
         return sum(part.length_within(window.start, window.end) for part in self.parts.disjoint)
 
+    def active(self, window: Window) -> Intervals:
+        """Return the busy times in ``window``, A."""
+        return merge(*(part.clip(window.start, window.end) for part in self.parts.disjoint))
+
     def worked(self, window: Window) -> Window | None:
         """The time from the first operation in ``window`` to the end of the last one; ``None`` where there is none."""
-        span = None
-        for active in self._active(window):
-            span = Window(span.start if span else int(active.starts[0]), int(active.ends[-1]))
-        return span
+        parts = [part for part in (one.clip(window.start, window.end) for one in self.parts.disjoint) if len(part)]
+        if not parts:
+            return None
+        return Window(min(int(part.starts[0]) for part in parts), max(int(part.ends[-1]) for part in parts))
 
-    def gaps(self, window: Window) -> IntervalBlocks:
+    def gaps(self, window: Window) -> Intervals:
         """The idle times between the first operation in ``window`` and the last one."""
-        builder = BlockBuilder()
-        before = None
-        for active in self._active(window):
-            last = int(active.ends[-1])
-            builder.append(active.gaps(int(active.starts[0]) if before is None else before, last))
-            before = last
-        return builder.blocks()
+        active = self.active(window)
+        return Intervals(active.ends[:-1], active.starts[1:])
 
     def idle(self, window: Window) -> Intervals:
         """All of ``window`` in which it did nothing."""
-        return merge(*self.idle_parts(window))
-
-    def idle_parts(self, window: Window) -> Iterator[Intervals]:
-        """`idle`, some of it at a time and in order."""
-        worked = self.worked(window)
-        if worked is None:
-            yield union([window.start], [window.end])
-            return
-        yield union([window.start], [max(window.start, worked.start)])
-        yield from (part.clip(window.start, window.end) for part in self.gaps(worked).parts())
-        yield union([min(window.end, worked.end)], [window.end])
-
-    def _active(self, window: Window) -> Iterator[Intervals]:
-        """The busy times in ``window``, A, one slice of time after the other; slices without any are left out."""
-        for parts in slices(self.parts.disjoint, (window.start, window.end)):
-            active = merge(*parts)
-            if len(active):
-                yield active
+        return self.active(window).gaps(window.start, window.end)
 
     def recorded_in(self, window: Window) -> int:
         """The part of ``window`` that lies in the report's session, ns."""
@@ -357,7 +333,7 @@ class DeviceIntervals:
         lo, hi = window.start, window.end
         session = union([self.recorded.start], [self.recorded.end])
         is_seen = covered_per_bin(session, lo, hi, bins) > 0
-        covered = sum(getattr(self.parts, name).covered_per_bin(lo, hi, bins) for name in names)
+        covered = sum(covered_per_bin(getattr(self.parts, name), lo, hi, bins) for name in names)
         shares = np.minimum(covered * bins / max(hi - lo, 1), 1.0)
         return np.where(is_seen, shares, np.nan)
 
@@ -385,6 +361,7 @@ def busy_parts(
     kernels = _merged(session, BY_NAME["kernels"], keys, places, streams)
     memory = _merged(session, BY_NAME["memory_ops"], keys, places, streams)
     graph = _merged(session, BY_NAME["graph_launches"], keys, places, streams)
+    give_back()
     return [
         BusyParts.of(kernels[number, 0], kernels[number, 1], memory[number, 0], graph[number, 0])
         for number in range(len(places))
@@ -397,9 +374,9 @@ def _merged(
     keys: Sequence[str],
     places: Sequence[tuple[int, ...]],
     streams: frozenset[int] | None,
-) -> dict[tuple[int, int], IntervalBlocks]:
+) -> dict[tuple[int, int], Intervals]:
     """The union of the operations of a table, by (index into ``places``, 1 for those that communicate); own clock."""
-    builders = [UnionBuilder() for _ in range(2 * len(places))]
+    parts: list[list[Intervals]] = [[] for _ in range(2 * len(places))]
     if places and session.count(table):
         import sqlalchemy as sa
 
@@ -425,25 +402,25 @@ def _merged(
             order = np.argsort(batch["lane"], kind="stable")
             used, firsts = np.unique(batch["lane"][order], return_index=True)
             for number, of_lane in zip(used.tolist(), np.split(order, firsts[1:]), strict=True):
-                builders[number].add(batch["start"][of_lane], batch["end"][of_lane])
-    return {divmod(number, 2): builder.blocks() for number, builder in enumerate(builders)}
+                parts[number].append(union(batch["start"][of_lane], batch["end"][of_lane]))
+    return {divmod(number, 2): merge(*of_lane) for number, of_lane in enumerate(parts)}
 
 
 _PARTS = tuple(item.name for item in fields(BusyParts))
 
 
 def to_arrays(found: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
-    """The places, and for each part the blocks of all places in a row; `of_arrays` is the inverse."""
+    """The places, and for each part the intervals of all places in a row; `of_arrays` is the inverse."""
     arrays: dict[str, NDArray[Any]] = {
         key: np.array([place[number] for place in found], np.int64) for number, key in enumerate(keys)
     }
     for part in _PARTS:
-        put_blocks(arrays, part, *(getattr(parts, part) for parts in found.values()))
+        put_intervals(arrays, part, *(getattr(parts, part) for parts in found.values()))
     return arrays
 
 
 def of_arrays(arrays: Arrays, clock_offset: int, keys: Sequence[str] = DEVICE_KEYS) -> dict[Place, BusyParts]:
     """The intervals of each place in job time: ``clock_offset`` (ns) is added to the report's own."""
     places = zip(*(arrays[key].tolist() for key in keys), strict=True)
-    parts = zip(*(blocks_at(arrays, part) for part in _PARTS), strict=True)
+    parts = zip(*(intervals_at(arrays, part) for part in _PARTS), strict=True)
     return {place: shifted(BusyParts(*own), clock_offset) for place, own in zip(places, parts, strict=True)}

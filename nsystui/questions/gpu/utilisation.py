@@ -18,7 +18,6 @@ from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers, which_of
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
-from nsystui.questions.algebra.interval_blocks import combined
 from nsystui.questions.algebra.intervals import merge
 from nsystui.questions.gpu.device_time import (
     DEVICE_KEYS,
@@ -177,7 +176,7 @@ def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:
     if len(same) == 1:
         return same[0]
     names = ("kernels", "nccl", "memory", "graph")
-    parts = BusyParts.of(*(combined([getattr(item.parts, name) for item in same], merge) for name in names))
+    parts = BusyParts.of(*(merge(*(getattr(item.parts, name) for item in same)) for name in names))
     recorded = Window(min(item.recorded.start for item in same), max(item.recorded.end for item in same))
     first, *others = sorted(same, key=lambda item: -item.busy_in(recorded))
     return replace(first, recorded=recorded, parts=parts, others=tuple(item.device for item in others))
@@ -237,7 +236,7 @@ def _read(
         for index, found in _parts(session, selection, run).items():
             report = by_index[index]
             for item in of_report[index]:
-                parts = found.get((item.task.task.process, item.device)) or BusyParts()
+                parts = found.get((item.task.task.process, item.device)) or BusyParts.of()
                 yield DeviceIntervals(item, recorded(report), parts, report.clock_offset)
 
 

@@ -86,6 +86,7 @@ def idle_time(
     Only of the ``wanted`` parts, and in spans of at least ``least`` ns.
     """
     spans, parts = _spans(job, selection.with_name(None), step_name, wanted, least)
+    give_back()
     if selection == Selection(tasks=selection.tasks, name=selection.name) and wanted == PARTS and not least:
         found = attribute_once(job, spans, with_ranges)
     else:  # there are too many windows to keep the causes of each
@@ -99,8 +100,8 @@ def _spans(
     """The spans of `idle_time`, and the part of each."""
     whole = extents(job.session, chosen.with_window(None))
     steady = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
-    begins, finishes = [EMPTY.starts], [EMPTY.ends]
     gpus: list[tuple[Task, int]] = []
+    found: list[Intervals] = []
     runs: list[tuple[int, int, int]] = []
     for one in job.gpus(chosen):
         task, device = one.device.task.task, one.device.device
@@ -111,25 +112,19 @@ def _spans(
         begin = min(max(budget.steady, window.start), window.end)
         last = min(max(worked.end, begin), window.end)
         edges = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
-        kinds = [(number, low, high) for number, (part, low, high) in enumerate(edges) if part in wanted]
-        before = len(runs)
-        for idle in one.idle_parts(window):
-            for number, low, high in kinds:
-                here = idle.clip(low, high)
-                own = here.ends - here.starts >= least
-                if own.any():
-                    begins.append(here.starts[own])
-                    finishes.append(here.ends[own])
-                    runs.append((len(gpus), number, int(own.sum())))
-        if len(runs) > before:
+        idle, before = one.idle(window), len(found)
+        for number, (part, *edge) in enumerate(edges):
+            here = idle.clip(*edge)
+            if least:
+                here = here.chosen(here.lengths >= least)
+            if part in wanted and len(here):
+                found.append(here)
+                runs.append((len(gpus), number, len(here)))
+        if len(found) > before:
             gpus.append((task, device))
-    # One after the other: of millions of spans the pieces take as much memory as the whole.
-    starts = np.concatenate(begins)
-    begins.clear()
-    ends = np.concatenate(finishes)
-    finishes.clear()
     numbers, parts, counts = np.array(runs, np.int64).reshape(-1, 3).T
-    give_back()
+    starts = np.concatenate([EMPTY.starts, *(one.starts for one in found)])
+    ends = np.concatenate([EMPTY.ends, *(one.ends for one in found)])
     return IdleSpans(gpus, np.repeat(narrow(numbers), counts), starts, ends), np.repeat(narrow(parts), counts)
 
 
@@ -430,9 +425,8 @@ def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
     gaps: dict[Task, Intervals] = {}
     for one in job.gpus(selection):
         task = one.device.task.task
-        idle = one.gaps(windows[task.report]).whole()
-        is_long = idle.ends - idle.starts >= LONG_GAP
-        long = Intervals(idle.starts[is_long], idle.ends[is_long])
+        idle = one.gaps(windows[task.report])
+        long = idle.chosen(idle.lengths >= LONG_GAP)
         gaps[task] = intersect(gaps[task], long) if task in gaps else long
     workers = workers_by_rank(job, gaps)
     counted = []

@@ -33,7 +33,7 @@ from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import shorten
 from nsystui.base.units import format_value
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge, subtract
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, subtract
 from nsystui.questions.gpu.device_time import Device, DeviceIntervals
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.causes import NOTHING
@@ -304,10 +304,8 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
     startup = begin - window.start - device.busy_in(Window(window.start, begin))
     tail = window.end - last
     # A gap that is cut at the edges of the steady state is as long as it was.
-    is_long = ((gaps, gaps.ends - gaps.starts >= LONG_GAP) for gaps in device.gaps(worked).parts())
-    long_gaps = merge(
-        EMPTY, *(Intervals(gaps.starts[long], gaps.ends[long]).clip(begin, last) for gaps, long in is_long)
-    )
+    gaps = device.gaps(worked)
+    long_gaps = gaps.chosen(gaps.lengths >= LONG_GAP).clip(begin, last)
     budget = Budget(
         compute=spent.kernels,
         exposed_nccl=spent.exposed_nccl,

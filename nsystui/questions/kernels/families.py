@@ -13,8 +13,7 @@ from nsystui.base.answer import Column, TableAnswer, Unit
 from nsystui.base.kernel_families import OTHER, Rules, family_of
 from nsystui.base.selection import Selection
 from nsystui.base.text import few
-from nsystui.questions.algebra.interval_blocks import UnionBuilder, slices
-from nsystui.questions.algebra.intervals import Intervals
+from nsystui.questions.algebra.intervals import Intervals, merge, slices, union
 from nsystui.questions.kernels.summary import kernel_summary, smart_kernel_names
 from nsystui.questions.queries.conditions import given, where
 from nsystui.questions.queries.kernel_names import full_names
@@ -66,7 +65,7 @@ def _union_times(session: Session, selection: Selection, families: Rules) -> dic
         .join_from(table, kinds, sa.func.coalesce(columns.name, "") == kinds.c.name)
         .where(*where(table, selection, columns.name), columns.end.is_not(None), columns.device.is_not(None))
     )
-    builders: dict[tuple[int, ...], dict[int, UnionBuilder]] = {}
+    batches: dict[tuple[int, ...], dict[int, list[Intervals]]] = {}
     for batch in session.array_batches(query):
         code = np.zeros(len(batch["start"]), np.int64)
         for key in (*keys, kinds.c.family):
@@ -75,14 +74,14 @@ def _union_times(session: Session, selection: Selection, families: Rules) -> dic
         for one in np.unique(code).tolist():
             rows = np.flatnonzero(code == one)
             *gpu, family = (int(batch[key.name][rows[0]]) for key in (*keys, kinds.c.family))
-            builder = builders.setdefault(tuple(gpu), {}).setdefault(family, UnionBuilder())
-            builder.add(batch["start"][rows], batch["end"][rows])
+            own = batches.setdefault(tuple(gpu), {}).setdefault(family, [])
+            own.append(union(batch["start"][rows], batch["end"][rows]))
     sums = np.zeros((2, len(words)), np.int64)
-    for of_gpu in builders.values():
-        every = {family: builder.blocks() for family, builder in of_gpu.items()}
-        for family, own in every.items():
-            sums[0, family] += own.length
-        for parts in slices(list(every.values())):
+    for of_gpu in batches.values():
+        every = {family: merge(*parts) for family, parts in of_gpu.items()}
+        for family, times in every.items():
+            sums[0, family] += times.length
+        for parts in slices(*every.values()):
             sums[1] += _alone(list(every), parts, len(words))
     return dict(zip(words, zip(*sums.tolist(), strict=True), strict=True))
 

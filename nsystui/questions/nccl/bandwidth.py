@@ -117,7 +117,7 @@ def exposed_times(kernels: pd.DataFrame, devices: Iterable[DeviceIntervals]) -> 
         is_own = np.logical_and.reduce([place == key for place, key in zip(places, own, strict=True)])
         everything = np.flatnonzero(is_own)
         for rows in np.array_split(everything, len(everything) // _AT_ONCE + 1):
-            exposed[rows] -= one.parts.kernels.covered_in(starts[rows], ends[rows])
+            exposed[rows] -= one.parts.kernels.covered(starts[rows], ends[rows])
     return exposed
 
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import DEVICE, RANK
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import numbered
-from nsystui.questions.algebra.interval_blocks import NO_BLOCKS, IntervalBlocks, combined
-from nsystui.questions.algebra.intervals import intersect, merge
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, covered_per_bin, intersect, merge
 from nsystui.questions.efficiency.host import HostCalls, host_calls
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.gpu.utilisation import recording_notes
@@ -72,7 +71,7 @@ def _share(item: DeviceIntervals, figure: Figure, window: Window, bins: int) -> 
 _NAME_NOTE = "the name filter does not apply here: it is about all calls and kernels"
 
 
-def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], IntervalBlocks | None]) -> Draw:
+def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Intervals | None]) -> Draw:
     word = title.lower()
     figures = (
         percent("all_percent", "All Kernels", "all kernels", "compute"),
@@ -83,18 +82,18 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
     def drawn(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
         window = job.extent(selection)
         calls = {one.task.task: calls_of(one) for one in host_calls(job.session, selection, job.ranks)}
-        parts_of: dict[Task, list[IntervalBlocks]] = {}
+        parts_of: dict[Task, list[Intervals]] = {}
         for device in job.busy(selection).devices:
             parts_of.setdefault(device.device.task.task, []).extend((device.parts.kernels, device.parts.exposed_nccl))
-        kernels = {task: combined(parts, merge) for task, parts in parts_of.items()}
+        kernels = {task: merge(*parts) for task, parts in parts_of.items()}
         reports = {report.index: report for report in job.session.reports}
         lines = []
         for item in selected_ranks(job.ranks, selection):
             own = calls.get(item.task)
             if own is None:
                 continue
-            sets = (kernels.get(item.task, NO_BLOCKS), own)
-            shares = [_shares(one, window, options.bins) for one in (*sets, combined(sets, intersect))]
+            sets = (kernels.get(item.task, EMPTY), own)
+            shares = [_shares(one, window, options.bins) for one in (*sets, intersect(*sets))]
             # A bin is missing that lies outside the session of the report with all of it.
             session, edges = (
                 recorded(reports[item.task.report]),
@@ -117,9 +116,9 @@ def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
     return (f"{ranks - lines} of {ranks} ranks have no {title} calls",) if lines < ranks else ()
 
 
-def _shares(part: IntervalBlocks, window: Window, bins: int) -> NDArray[np.float64]:
+def _shares(part: Intervals, window: Window, bins: int) -> NDArray[np.float64]:
     """The share of each bin that ``part`` covers, %; shape ``(bins,)``."""
-    covered = part.covered_per_bin(window.start, window.end, bins)
+    covered = covered_per_bin(part, window.start, window.end, bins)
     return np.minimum(100.0 * covered * bins / max(window.end - window.start, 1), 100.0)
 
 

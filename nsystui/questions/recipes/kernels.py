@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from nsystui.base.answer import NAME, Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.errors import UsageError, meant
 from nsystui.base.selection import Selection
-from nsystui.questions.algebra.interval_blocks import NO_BLOCKS
-from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.intervals import EMPTY, Times
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import Names, kernel_notes, name_of
@@ -182,8 +181,8 @@ def _beside(
         parts = devices[place].parts if place in devices else None
         for kind in (False, True):
             rows = np.flatnonzero(is_here & (is_nccl == kind))
-            other = NO_BLOCKS if parts is None else parts.kernels if kind else parts.nccl
-            found[rows] = other.covered_in(starts[rows], ends[rows])
+            other = EMPTY if parts is None else parts.kernels if kind else parts.nccl
+            found[rows] = other.covered(starts[rows], ends[rows])
     return found
 
 

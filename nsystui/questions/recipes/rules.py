@@ -31,8 +31,7 @@ from nsystui.base.answer import (
 )
 from nsystui.base.selection import Selection
 from nsystui.exports.metadata import pid_column, tid_column
-from nsystui.questions.algebra.interval_blocks import blocks_of
-from nsystui.questions.algebra.intervals import Intervals, Times, merge
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, merge
 from nsystui.questions.gpu.profiler_overhead import overhead_by_name, unnoticed
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.activities import MemoryCalls, are, with_calls
@@ -154,30 +153,27 @@ def _gaps(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
     for item in busy.devices:
         place = item.device
         task = place.task.task
-        for gaps in item.gaps(windows[task.report]).parts():
-            every += len(gaps)
-            is_long = gaps.ends - gaps.starts > options.gap
-            start, end = gaps.starts[is_long], gaps.ends[is_long]
-            parts: Sequence[tuple[int | None, str | None]] = [(None, None)] * len(start)
-            if task.report in noticed:
-                parts = _profilers_part(overhead.get(task, {}), start, end)
-            rows += [
-                _Gap(until - since, place.task.rank, place.device, since, *part)
-                for since, until, part in zip(start.tolist(), end.tolist(), parts, strict=True)
-            ]
+        gaps = item.gaps(windows[task.report])
+        every += len(gaps)
+        long = gaps.chosen(gaps.lengths > options.gap)
+        parts: Sequence[tuple[int | None, str | None]] = [(None, None)] * len(long)
+        if task.report in noticed:
+            parts = _profilers_part(overhead.get(task, {}), long)
+        rows += [
+            _Gap(until - since, place.task.rank, place.device, since, *part)
+            for since, until, part in zip(long.starts.tolist(), long.ends.tolist(), parts, strict=True)
+        ]
     rows.sort(key=lambda gap: (-gap.duration, gap.rank, gap.device, gap.start))
     note = unnoticed(job.session) if rows else ""
     return TableAnswer("gpu-gaps", _GAP_COLUMNS, rows, every, (*busy.notes, *([note] if note else ())))
 
 
-def _profilers_part(named: Mapping[str, Intervals], start: Times, end: Times) -> list[tuple[int, str | None]]:
-    """How long the profiler worked in each span ``[start, end)``, ns, and what took it longest, if anything did."""
+def _profilers_part(named: Mapping[str, Intervals], gaps: Intervals) -> list[tuple[int, str | None]]:
+    """Return how long the profiler worked in each gap, ns, and what took it longest, if anything did."""
     names = [None, *named]
-    of_name = np.stack(
-        [np.zeros(len(start), np.int64), *(blocks_of(own).covered_in(start, end) for own in named.values())]
-    )
+    of_name = np.stack([own.covered(gaps.starts, gaps.ends) for own in (EMPTY, *named.values())])
     longest = [names[number] for number in of_name.argmax(axis=0).tolist()]
-    return list(zip(blocks_of(merge(*named.values())).covered_in(start, end).tolist(), longest, strict=True))
+    return list(zip(merge(*named.values()).covered(gaps.starts, gaps.ends).tolist(), longest, strict=True))
 
 
 def _low_utilisation(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:

@@ -22,8 +22,7 @@ from nsystui.base.resources import give_back
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.units import format_value
 from nsystui.exports.metadata import pid_of, process_of, tid_of
-from nsystui.questions.algebra.interval_blocks import IntervalBlocks, union_blocks
-from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.algebra.intervals import Intervals, Times, covered_per_bin, union
 from nsystui.questions.events.kinds import KIND_TABLES, RUNTIMES, EventKind
 from nsystui.questions.gpu.device_time import STREAM_KEYS, BusyParts, busy_parts, of_arrays, to_arrays
 from nsystui.questions.nvtx.chains import PUSH_POP
@@ -58,8 +57,8 @@ _PARTS = (("compute", "kernels"), ("nccl", "nccl"), ("memory", "memory"), ("grap
 class LaneWork:
     """The busy times of a lane (job time). ``parts`` by category may overlap; ``apart`` are these without overlaps."""
 
-    parts: tuple[tuple[str, IntervalBlocks], ...]
-    apart: tuple[IntervalBlocks, ...]
+    parts: tuple[tuple[str, Intervals], ...]
+    apart: tuple[Intervals, ...]
     recorded: Window
 
     @classmethod
@@ -98,17 +97,14 @@ class LaneColumns:
 
 
 def columns(work: LaneWork, window: Window, count: int) -> LaneColumns:
-    """Find what dominates each of ``count`` columns of ``window``. Raises ``ValueError`` where ``count < 1``.
-
-    Costs milliseconds however long the lane is: see ``interval_blocks``.
-    """
+    """Find what dominates each of ``count`` columns of ``window``. Raises ``ValueError`` where ``count < 1``."""
     lo, hi = window.start, window.end
     width = max(hi - lo, 1) / count
     known: dict[int, NDArray[np.float64]] = {}
 
-    def share(blocks: IntervalBlocks) -> NDArray[np.float64]:
+    def share(blocks: Intervals) -> NDArray[np.float64]:
         if id(blocks) not in known:
-            known[id(blocks)] = blocks.covered_per_bin(lo, hi, count) / width
+            known[id(blocks)] = covered_per_bin(blocks, lo, hi, count) / width
         return known[id(blocks)]
 
     shares = {category: share(blocks) for category, blocks in work.parts}
@@ -276,7 +272,7 @@ def _thread_events(
     report: Report,
 ) -> ThreadEvents:
     start, end = times
-    blocks = union_blocks(start, end)
+    blocks = union(start, end)
     work = LaneWork(((_category(kind), blocks),), (blocks,), recorded(report))
     return ThreadEvents(kind, names, start, end, name, row, work, bool((start[1:] >= end[:-1]).all()))
 

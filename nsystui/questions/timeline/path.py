@@ -11,7 +11,6 @@ from nsystui.base.answer import Row, Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.selection import Task, Window
 from nsystui.base.units import format_value
-from nsystui.questions.algebra.interval_blocks import blocks_of
 from nsystui.questions.algebra.intervals import union
 from nsystui.questions.blocking import path as paths
 from nsystui.questions.blocking.dependencies import NCCL, NONE
@@ -73,7 +72,7 @@ def _events(job: OpenJob, task: Task, window: Window) -> PathEvents:
     start, end = (np.array([one.piece[edge] for one in pieces], np.int64) for edge in (0, 1))
     category = np.array([_CATEGORIES.get(one.piece.kind, "") for one in pieces], np.str_)
     parts = [(name, category == name) for name in dict.fromkeys(_CATEGORIES.values())]
-    blocks = tuple((name, blocks_of(union(start[own], end[own]))) for name, own in parts if own.any())
+    blocks = tuple((name, union(start[own], end[own])) for name, own in parts if own.any())
     work = LaneWork(blocks, tuple(own for _, own in blocks), recorded(report_at(job.session, task.report)))
     names = {name: number for number, name in enumerate(dict.fromkeys(map(_words, pieces)))}
     name = np.array([names[_words(one)] for one in pieces], np.int32)

@@ -18,7 +18,6 @@ from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value as worded
-from nsystui.questions.algebra.interval_blocks import IntervalBlocks, without
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.blocking.budget import RankIterations, iterations
 from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking
@@ -177,39 +176,37 @@ class Case:
             evidence = TableAnswer(name, *evidence, len(evidence[1]))
         return Finding(name, severity, sentence, advice, door, cost, self.percent(cost), measured, evidence, **more)
 
-    def idle(self, device: DeviceIntervals) -> IntervalBlocks:
+    def idle(self, device: DeviceIntervals) -> Intervals:
         """The idle time of a GPU between its first operation (that of its first step, if there is one) and its last."""
         return self._idle[device]
 
-    def gaps(self, device: DeviceIntervals) -> IntervalBlocks:
+    def gaps(self, device: DeviceIntervals) -> Intervals:
         """The ``idle`` time in which the profiler itself did not work in its process (docs/numbers.md#expert-rules)."""
         return self._gaps[device]
 
     def long_gaps(self, device: DeviceIntervals) -> Intervals:
         """The gaps with ``gap_ms`` or more that is not the profiler's: whole, as its work of some µs divides no gap."""
         least, own = self.thresholds.gap_ms * 1e6, self.overhead.get(device.device.task.task, EMPTY)
-        found = at_least(self.idle(device), least)
-        is_long = found.ends - found.starts - (covered(own, found.ends) - covered(own, found.starts)) >= least
-        return _chosen(found, is_long)
+        idle = self.idle(device)
+        found = idle.chosen(idle.lengths >= least)
+        return found.chosen(found.lengths - own.covered(found.starts, found.ends) >= least)
 
     def long_idle(self, device: DeviceIntervals) -> Intervals:
         """The idle time in ``long_gaps`` that is not the profiler's."""
         return subtract(self.long_gaps(device), self.overhead.get(device.device.task.task, EMPTY))
 
-    def short_gaps(self, device: DeviceIntervals) -> Iterator[Intervals]:
-        """The ``gaps`` that are in no long one: most, and therefore some at a time."""
-        long = self.long_gaps(device)
-        for part in self.gaps(device).parts():
-            yield subtract(part, long)
+    def short_gaps(self, device: DeviceIntervals) -> Intervals:
+        """Return the ``gaps`` that are in no long one: most gaps."""
+        return subtract(self.gaps(device), self.long_gaps(device))
 
     @cached_property
-    def _idle(self) -> dict[DeviceIntervals, IntervalBlocks]:
+    def _idle(self) -> dict[DeviceIntervals, Intervals]:
         return {device: device.gaps(self.working(device)) for device in self.devices}
 
     @cached_property
-    def _gaps(self) -> dict[DeviceIntervals, IntervalBlocks]:
+    def _gaps(self) -> dict[DeviceIntervals, Intervals]:
         own = ((device, idle, self.overhead.get(device.device.task.task, EMPTY)) for device, idle in self._idle.items())
-        return {device: without(idle, part) for device, idle, part in own}
+        return {device: subtract(idle, part) for device, idle, part in own}
 
     @cached_property
     def overhead(self) -> Mapping[Task, Intervals]:
@@ -223,12 +220,10 @@ class Case:
 
     def idle_spans(self, device: DeviceIntervals, when: Intervals) -> list[IdleSpan]:
         """The gaps of a GPU that have a part of ``when``."""
-        found = []
-        for part in self.gaps(device).parts():
-            places = np.unique(np.searchsorted(part.starts, intersect(part, when).starts, side="right") - 1)
-            edges = zip(part.starts[places].tolist(), part.ends[places].tolist(), strict=True)
-            found += [IdleSpan(device.device.task.task, device.device.device, *edge) for edge in edges]
-        return found
+        gaps = self.gaps(device)
+        places = np.unique(np.searchsorted(gaps.starts, intersect(gaps, when).starts, side="right") - 1)
+        edges = zip(gaps.starts[places].tolist(), gaps.ends[places].tolist(), strict=True)
+        return [IdleSpan(device.device.task.task, device.device.device, *edge) for edge in edges]
 
     def working(self, device: DeviceIntervals) -> Window:
         """The window of a GPU without what lies before the first step of its task: setting up is judged apart."""
@@ -303,29 +298,6 @@ class Case:
         """The steps of every selected task that has any."""
         found = step_times(self.job.steps(self.step_name), self.chosen.window)
         return {task: one for task, one in found.items() if task in self.tasks}
-
-
-def at_least(blocks: IntervalBlocks, length: float) -> Intervals:
-    """The intervals that last ``length`` ns or more: few."""
-    return merge(*(_chosen(part, part.ends - part.starts >= length) for part in blocks.parts()))
-
-
-def below(blocks: IntervalBlocks, length: float) -> Iterator[Intervals]:
-    """The intervals that last less than ``length`` ns: most, and therefore some at a time."""
-    for part in blocks.parts():
-        yield _chosen(part, part.ends - part.starts < length)
-
-
-def covered(spans: Intervals, times: Times) -> Times:
-    """The length of the spans before each of some times."""
-    before = np.concatenate(([0], np.cumsum(spans.ends - spans.starts)))
-    place = np.searchsorted(spans.starts, times, side="right")
-    beyond = np.maximum(spans.ends[place - 1] - times, 0) if len(spans) else np.zeros(len(times), np.int64)
-    return before[place] - np.where(place > 0, beyond, 0)
-
-
-def _chosen(part: Intervals, rows: NDArray[np.bool_]) -> Intervals:
-    return Intervals(part.starts[rows], part.ends[rows])
 
 
 def worked_by(devices: Iterable[DeviceIntervals], window: Window) -> Intervals:

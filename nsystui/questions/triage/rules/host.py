@@ -197,7 +197,7 @@ def _blocked(case: Case, during: Mapping[Task, Intervals], is_meant: Callable[[C
     candidates: list[IdleSpan] = []
     for device in case.devices:
         task, number = device.device.task.task, device.device.device
-        gaps, when = case.gaps(device).whole(), during.get(task, EMPTY)
+        gaps, when = case.gaps(device), during.get(task, EMPTY)
         near = np.unique(pairs(gaps, Segments(when.starts, when.ends, when.starts)).span)
         edges = zip(gaps.starts[near].tolist(), gaps.ends[near].tolist(), strict=True)
         candidates += [IdleSpan(task, number, start, end) for start, end in edges]

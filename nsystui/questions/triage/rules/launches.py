@@ -10,12 +10,12 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Window
-from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge
+from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge, slices
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
-from nsystui.questions.triage.case import Case, Place, below, number_of, places_in, rank_words, spans, time_words
+from nsystui.questions.triage.case import Case, Place, number_of, places_in, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
@@ -47,10 +47,9 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
             continue
         width = max((window.end - window.start) / _CHUNKS, 1)
         # Long gaps belong to another finding.
-        idle = gaps.covered_per_bin(window.start, window.end, _CHUNKS)
-        short = np.zeros(_CHUNKS)
-        for part in case.short_gaps(device):
-            short += covered_per_bin(part, window.start, window.end, _CHUNKS)
+        idle, short = (
+            covered_per_bin(part, window.start, window.end, _CHUNKS) for part in (gaps, case.short_gaps(device))
+        )
         is_low = (100 * (width - idle) < case.thresholds.low_busy_percent * width) & (short * 2 > idle)
         edges = np.flatnonzero(np.diff(np.concatenate(([False], is_low, [False])).astype(np.int8)))
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
@@ -126,7 +125,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(tables.kernels) or not session.count(tables.api_calls):
         return [NotChecked("launch-overhead", "needs kernels and CUDA API calls: record with `nsys profile -t cuda`")]
-    idle = case.mean(part.length for device in case.devices for part in case.short_gaps(device))
+    idle = case.mean(case.short_gaps(device).length for device in case.devices)
     if case.percent(idle) < case.thresholds.launch_percent:
         return []  # cheaper than to read every launch
     rows = [row for devices in _portions(case) for row in _rows(case, devices)]
@@ -189,12 +188,10 @@ def late_gaps(case: Case, device: DeviceIntervals, own: Sequence[Times]) -> Inte
     launch, _, start, _ = own
     order = np.argsort(start, kind="stable")
     found = []
-    for gaps in case.short_gaps(device):
-        place = np.searchsorted(start[order], gaps.ends)
-        is_there = place < len(order)
+    for (gaps,) in slices(case.short_gaps(device)):
+        place = np.searchsorted(start, gaps.ends, sorter=order)
         first = order[np.minimum(place, len(order) - 1)]
-        is_late = is_there & (start[first] == gaps.ends) & (launch[first] >= gaps.starts)
-        found.append(Intervals(gaps.starts[is_late], gaps.ends[is_late]))
+        found.append(gaps.chosen((start[first] == gaps.ends) & (launch[first] >= gaps.starts)))
     return merge(*found)
 
 
@@ -322,7 +319,8 @@ def _bound(
     _, _, start, end = launches
     tiny = case.thresholds.tiny_kernel_us * 1e3
     late = late_gaps(case, device, launches)
-    waits = merge(late, *below(case.gaps(device), tiny))
+    gaps = case.gaps(device)
+    waits = merge(late, gaps.chosen(gaps.lengths < tiny))
     for one in own:
         until = one.start + one.duration
         inside = (start >= one.start) & (start < until)
@@ -386,10 +384,7 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
         return [NotChecked("synchronising-calls", why)]
     calls = spans(case, tables.api_calls, [tables.api_calls.c.name.contains("Synchronize")])
     # In a long gap the CPU did something else after the call: that is the finding of idle_gaps.
-    waits = [
-        merge(*(idle_after(part, calls.of(device.device.task.task)) for part in case.short_gaps(device)))
-        for device in case.devices
-    ]
+    waits = [idle_after(case.short_gaps(device), calls.of(device.device.task.task)) for device in case.devices]
     cost = case.mean(one.length for one in waits)
     if not cost or case.percent(cost) < case.thresholds.sync_percent:
         return []
@@ -422,4 +417,4 @@ def idle_after(gaps: Intervals, calls: Intervals) -> Intervals:
     place = np.searchsorted(calls.starts, gaps.starts, side="right") - 1
     until = calls.ends[np.maximum(place, 0)]
     is_inside = (place >= 0) & (gaps.starts < until) & (gaps.ends > until)
-    return Intervals(gaps.starts[is_inside], gaps.ends[is_inside])
+    return gaps.chosen(is_inside)

@@ -20,7 +20,7 @@ from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNE
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.steps.task_steps import NO_PHASE
-from nsystui.questions.triage.case import Case, Place, bytes_words, covered, number_of, rank_words, spans, time_words
+from nsystui.questions.triage.case import Case, Place, bytes_words, number_of, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
@@ -100,8 +100,7 @@ def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
     own = [device for device in case.devices if steps.task in device.tasks]
     found = np.zeros(len(steps))
     for device in own:
-        gaps = case.long_idle(device)
-        found += covered(gaps, steps.start + steps.duration) - covered(gaps, steps.start)
+        found += case.long_idle(device).covered(steps.start, steps.start + steps.duration)
     return found / max(len(own), 1)
 
 
