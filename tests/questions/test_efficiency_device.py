@@ -37,14 +37,14 @@ MS = 1_000_000
 START = 1_780_000_000_000_000_000
 
 
-def blocks(events: Sequence[Event], kind: str) -> Intervals:
+def busy(events: Sequence[Event], kind: str) -> Intervals:
     chosen = [(start, start + length) for name, start, length in events if name == kind]
     return union([start for start, _ in chosen], [end for _, end in chosen])
 
 
 def breakdown_of(events: Sequence[Event], window: Window = WINDOW) -> Breakdown:
     task = RankedTask(Task(0, 1), 0, "", None, "", 1, "", "", (0,), ())
-    parts = BusyParts.of(*(blocks(events, kind) for kind in "KCMG"))
+    parts = BusyParts.of(*(busy(events, kind) for kind in "KCMG"))
     return DeviceIntervals(Device(task, 0, None, None), Window(0, 200), parts).breakdown(window)
 
 

@@ -66,19 +66,19 @@ class LaneWork:
         """Make the work of a GPU or of a stream."""
         named = [(category, getattr(parts, name)) for category, name in _PARTS]
         return cls(
-            tuple((category, blocks) for category, blocks in named if len(blocks)),
-            tuple(blocks for blocks in parts.disjoint if len(blocks)),
+            tuple((category, busy) for category, busy in named if len(busy)),
+            tuple(busy for busy in parts.disjoint if len(busy)),
             recorded,
         )
 
     @property
     def length(self) -> int:
         """The time in which it was busy, ns."""
-        return sum(blocks.length for blocks in self.apart)
+        return sum(busy.length for busy in self.apart)
 
     def busy_within(self, window: Window) -> int:
         """Return the part of ``window`` in which it was busy, ns."""
-        return sum(blocks.length_within(window.start, window.end) for blocks in self.apart)
+        return sum(busy.length_within(window.start, window.end) for busy in self.apart)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +102,13 @@ def columns(work: LaneWork, window: Window, count: int) -> LaneColumns:
     width = max(hi - lo, 1) / count
     known: dict[int, NDArray[np.float64]] = {}
 
-    def share(blocks: Intervals) -> NDArray[np.float64]:
-        if id(blocks) not in known:
-            known[id(blocks)] = covered_per_bin(blocks, lo, hi, count) / width
-        return known[id(blocks)]
+    def share(part: Intervals) -> NDArray[np.float64]:
+        if id(part) not in known:
+            known[id(part)] = covered_per_bin(part, lo, hi, count) / width
+        return known[id(part)]
 
-    shares = {category: share(blocks) for category, blocks in work.parts}
-    busy = np.minimum(sum((share(blocks) for blocks in work.apart), np.zeros(count)), 1.0)
+    shares = {category: share(part) for category, part in work.parts}
+    busy = np.minimum(sum((share(part) for part in work.apart), np.zeros(count)), 1.0)
     category = np.full(count, IDLE, np.int8)
     most = np.zeros(count)
     for name, covered in shares.items():  # the first of equals stays
@@ -185,8 +185,8 @@ class ReportLanes:
 
     @property
     def size(self) -> int:
-        """The number of intervals in memory: about eight bytes each, of ranges three times that."""
-        held = sum(len(blocks) for work in self.streams.values() for blocks in work.apart)
+        """The number of intervals in memory: about 16 bytes each, of ranges three times that."""
+        held = sum(len(busy) for work in self.streams.values() for busy in work.apart)
         ranges = sum(len(events.start) for levels in self.threads.values() for events in levels.values())
         calls = sum(len(events.start) for own in self.calls.values() for events in own.values())
         return held + 3 * (ranges + calls + sum(len(events.start) for events in self.running.values()))
@@ -272,8 +272,8 @@ def _thread_events(
     report: Report,
 ) -> ThreadEvents:
     start, end = times
-    blocks = union(start, end)
-    work = LaneWork(((_category(kind), blocks),), (blocks,), recorded(report))
+    busy = union(start, end)
+    work = LaneWork(((_category(kind), busy),), (busy,), recorded(report))
     return ThreadEvents(kind, names, start, end, name, row, work, bool((start[1:] >= end[:-1]).all()))
 
 
@@ -340,7 +340,7 @@ def _thread_names(session: Session, report: Report) -> dict[int, str]:
 
 
 # Intervals that may stay in memory of ranks that were opened; those of the one opened last always do.
-_MOST_HELD = 16_000_000
+_MOST_HELD = 8_000_000
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,8 @@ def _events(job: OpenJob, task: Task, window: Window) -> PathEvents:
     start, end = (np.array([one.piece[edge] for one in pieces], np.int64) for edge in (0, 1))
     category = np.array([_CATEGORIES.get(one.piece.kind, "") for one in pieces], np.str_)
     parts = [(name, category == name) for name in dict.fromkeys(_CATEGORIES.values())]
-    blocks = tuple((name, union(start[own], end[own])) for name, own in parts if own.any())
-    work = LaneWork(blocks, tuple(own for _, own in blocks), recorded(report_at(job.session, task.report)))
+    busy = tuple((name, union(start[own], end[own])) for name, own in parts if own.any())
+    work = LaneWork(busy, tuple(own for _, own in busy), recorded(report_at(job.session, task.report)))
     names = {name: number for number, name in enumerate(dict.fromkeys(map(_words, pieces)))}
     name = np.array([names[_words(one)] for one in pieces], np.int32)
     return PathEvents(None, tuple(names), start, end, name, np.arange(len(pieces)), work, True, pieces)

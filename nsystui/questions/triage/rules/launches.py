@@ -389,7 +389,7 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
     if not cost or case.percent(cost) < case.thresholds.sync_percent:
         return []
     device, gaps = max(zip(case.devices, waits, strict=True), key=lambda pair: pair[1].length)
-    longest = int(np.argmax(gaps.ends - gaps.starts))
+    longest = int(np.argmax(gaps.lengths))
     window = Window(int(gaps.starts[longest]), int(gaps.ends[longest]))
     sentence = (
         f"After synchronising calls, the GPU idles until new work arrives: {time_words(cost)} per GPU in "
