@@ -212,8 +212,16 @@ def attribute(
             kept.append(values)
         del pieces, span, cause, place, time, columns
         give_back()
-    launcher, span, cause, place, time = (np.concatenate(found.pop(key)) for key in list(found))
+    launcher, span, cause, place, time = map(_joined, found.values())
     return Attribution(spans, tuple(host.threads), launcher, tuple(host.causes), span, cause, place, names, time)
+
+
+def _joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
+    """Join the pieces of a column, which is the largest part of the memory, and free them."""
+    whole = np.concatenate(pieces)
+    pieces.clear()
+    give_back()
+    return whole
 
 
 def _summed(

@@ -322,7 +322,8 @@ def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) ->
         coded = np.array([known.setdefault(key, len(known)) for key in keys.tolist()], np.int32)
         numbers[part] = coded[inverse.reshape(-1)]
     times = np.zeros(len(known), np.int64)
-    np.add.at(times, numbers, one.time)
+    for part in one.portions():
+        np.add.at(times, numbers[part], one.time[part])
     whole: dict[Row, Counter[Cause]] = {}
     causes_shown: list[_Shown] = []
     for key, time in zip(known, times.tolist(), strict=True):
@@ -333,7 +334,10 @@ def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) ->
     of_place = {cells: folded(causes) for cells, causes in whole.items()}
     shown = [(cells, of_place[cells][cause]) for cells, cause in causes_shown]
     order = {key: number for number, key in enumerate(dict.fromkeys(shown))}
-    return list(order), np.array([order[key] for key in shown], np.int32)[numbers]
+    places = np.array([order[key] for key in shown], np.int32)
+    for part in one.portions():
+        numbers[part] = places[numbers[part]]
+    return list(order), numbers
 
 
 def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
