@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from jobs import running
 
 import nsystui
 from nsystui.cli import main
@@ -198,6 +199,17 @@ def test_the_first_screen_is_there_before_anything_heavy_is():
     assert "textual" in loaded
     assert loaded.isdisjoint(HEAVY)
     assert loaded.isdisjoint({"markdown_it", "pygments", "tree_sitter"})  # Textual has them for widgets not used here
+
+
+@pytest.mark.campaign
+async def test_what_is_kept_of_a_known_job_is_found_before_anything_heavy_is(demo_job, tmp_path):
+    async with running(demo_job, tmp_path):
+        pass
+    screen = "import nsystui.ui.app, nsystui.ui.screens.overview"
+    source = f"JobSource({tuple(map(str, demo_job))!r}, Path({str(tmp_path)!r}))"
+    find = "from pathlib import Path; from nsystui.questions.job.opening import JobSource"
+    kept = f"{find}; assert nsystui.ui.app.kept_overview({source}).kernels"
+    assert loaded_after(screen, kept)[-1].isdisjoint(HEAVY)
 
 
 # Of most commands no words are needed.

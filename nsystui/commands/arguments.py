@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nsystui.base.errors import DamagedError, ExportError, NsystuiError, UsageError
+from nsystui.base.errors import DamagedError, NsystuiError, UsageError
 from nsystui.base.selection import NameFilter, Selection, parse_numbers, window_words
 from nsystui.base.terminal import complain as complain
 from nsystui.commands.configuration import CLOCKS, add_limits
@@ -282,22 +282,9 @@ def remembered(request: Request) -> Remembered | None:
         or any((selecting.is_narrowing, selecting.ranks, *map(request.own.get, _OF_ITS_OWN)))
     ):
         return None
-    from nsystui.exports.convert import made_before
-    from nsystui.exports.discover import FACTS, discover, is_packed_report
-    from nsystui.exports.opening import check, look
     from nsystui.questions.answers.remembered import Remembered
 
-    try:
-        cache = request.cache
-        if not cache.is_ours:
-            return None
-        files = [
-            look(path / FACTS)[1] if is_packed_report(path) else check(made_before(path, cache.conversions))
-            for path in discover(opening.files)
-        ]
-        return Remembered.of_files(cache, files, request.config.families)
-    except (ExportError, OSError):
-        return None
+    return Remembered.of_source(source_of(request))
 
 
 def say_note(note: str) -> None:

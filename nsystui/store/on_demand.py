@@ -80,8 +80,8 @@ class OnDemand:
     """One report that is not packed; has the facts of a packed one. Not to be used by two threads at once.
 
     ``connection`` is its own, to the database of the session. ``results`` has its tallies for the next time.
-    Reading ends with KeyboardInterrupt or PackingCancelled as soon as ``is_stopped`` is true. ``beside`` says that a
-    thread is free to check pages beside the reading.
+    Reading ends with KeyboardInterrupt or PackingCancelled as soon as ``is_stopped`` is true, or ``is_cancelled``
+    returns it. ``beside`` says that a thread is free to check pages beside the reading.
     """
 
     file: ExportFile
@@ -96,13 +96,17 @@ class OnDemand:
     loaded: dict[str, Columns] = field(default_factory=dict)
     is_stopped: bool = False
     beside: bool = False
+    is_cancelled: Callable[[], bool] = lambda: False
     _loads: int = 0
+
+    def _is_over(self) -> bool:
+        return self.is_stopped or self.is_cancelled()
 
     @cached_property
     def _checks(self) -> PageChecks:
         """The checks of pages: a table of this export that passed before is not checked again."""
         whole = self.results.load(_WHOLE, read=lambda tables: [str(table) for table in tables])
-        return PageChecks(self.path, lambda: self.is_stopped, whole or ())
+        return PageChecks(self.path, self._is_over, whole or ())
 
     def _check_beside(self, every: Iterable[Source]) -> None:
         if self.beside:
@@ -242,9 +246,7 @@ class OnDemand:
                     lookups.fill(export, frozenset[str]().union(*(source.words for source in present)))
                 payload = self._payload() if any(source.decoded for source in every) else PayloadSchemas({})
                 self._check_beside(source for source in every if source.makes)
-                packer = Packer(
-                    self.file, connection, sink, is_cancelled=lambda: self.is_stopped, workers=1, streams=streams
-                )
+                packer = Packer(self.file, connection, sink, is_cancelled=self._is_over, workers=1, streams=streams)
                 packed = packer.read(lookups, every, payload, missing)
         except duckdb.OutOfMemoryException:
             raise ExportError(opening.named(self.path), "its columns do not fit into the memory allowed") from None

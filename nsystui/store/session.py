@@ -274,6 +274,7 @@ class Session:
             if whole:
                 return self._packer().pack(file, index, report_progress, is_cancelled)
             found = self._unpacked(file, index)
+            found.is_cancelled = is_cancelled
         if line := damage_line(file.path, known_damage(results)):
             self.warn(line)
         return found

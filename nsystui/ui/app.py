@@ -5,59 +5,47 @@ What is imported here is imported before the first window is painted: Textual an
 
 from __future__ import annotations
 
+import asyncio
 import time
+from asyncio import to_thread
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import on
+from textual import events, work
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
-from textual.message import Message
 from textual.screen import Screen
 
-from nsystui.base.errors import NsystuiError
+from nsystui.base.errors import ExportError, NsystuiError
 from nsystui.base.selection import Selection
 from nsystui.base.text import safe_text
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.queries.question import SCREENS
+from nsystui.ui import keys
 from nsystui.ui.ascii import draw_in_ascii
 from nsystui.ui.history import History, HistoryStep
-from nsystui.ui.loading import (
-    Advanced,
-    Computing,
-    ExportFailed,
-    ExportOpened,
-    JobStarted,
-    Loading,
-    LoadingEnded,
-    LogLoading,
-    LogRead,
-    LogState,
-    ReportReady,
-    SampleTaken,
-    Warned,
-)
+from nsystui.ui.loading import KeptOverview, KernelsSeen, Loading, LoadingListener, LogLoading, LogState, kept_overview
 from nsystui.ui.page import OwnPage, register_themes
 from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.widgets.frame import UPDATE_INTERVAL, progress_bar
-from nsystui.ui.widgets.repainting import in_thread, reason_of
+from nsystui.ui.widgets.repainting import in_background, in_own_task, reason_of
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from nsystui.base.answer import Answer
     from nsystui.questions.collectives.alignment import ClockMode
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.triage.run import Triage
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
+    from nsystui.store.packing import Progress
+    from nsystui.store.report import Report
     from nsystui.store.session import Computation
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -87,7 +75,7 @@ class FileState:
     failure: str = ""
 
 
-class NsystuiApp(App[int]):
+class NsystuiApp(App[int], LoadingListener):
     """The screens of nsystui over one job.
 
     Its return code is the exit status; with 2, ``reasons`` are for the terminal that stays, and so is a ``failure``.
@@ -121,7 +109,8 @@ class NsystuiApp(App[int]):
         self.job: OpenJob | None = None
         self.selection = Selection()
         self.files: dict[Path, FileState] = {}
-        self.sample: Answer | None = None
+        self.kept: KeptOverview | None = None
+        self.seen = KernelsSeen()
         self.triage: Triage | None = None
         self.loading_now = True
         self.reasons: list[str] = []
@@ -133,6 +122,9 @@ class NsystuiApp(App[int]):
         self._updated = -UPDATE_INTERVAL
         self._update: Timer | None = None
         self._log_loading: LogLoading | None = None
+        self._typed: list[events.Event] = []
+        self._may_act = asyncio.Event()
+        self._tells_waiting = False
 
     def page_is(self, light: bool) -> None:
         """Use the colours for the terminal's page, unless the user chose a theme."""
@@ -179,34 +171,83 @@ class NsystuiApp(App[int]):
 
     def on_mount(self) -> None:
         """Begin to load once the first window is painted."""
+        self._act()
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:
         """However the program ends: the threads that read exports must not keep it alive."""
         self.stop_loading()
 
-    def _begin(self) -> None:
-        self._load(self.source, self.post_message)
+    @in_background("kept")
+    async def _begin(self) -> None:
+        """Show what is kept of the files; opening them imports what takes longer."""
+        with suppress(NsystuiError):
+            self.kept = await to_thread(kept_overview, self.source)
+        if (kept := self.kept) is not None:
+            self.seen = KernelsSeen(kept.kernels, kept.names, is_exact=True)
+            self.update_screen()
+        self.call_after_refresh(self._load, self.source)
 
-    def _load(self, source: JobSource, post: Callable[[Message], object]) -> None:
-        self._loading = loading = Loading(source, post)
-        # An error is of all files together: without a cluster there is no job.
-        self._in_thread("loading", loading.start, lambda _: None, self._leave)
+    @in_background("loading", exclusive=False)
+    async def _load(self, source: JobSource) -> None:
+        self._loading = loading = Loading(source, self)
+        try:
+            await to_thread(loading.start)
+        except NsystuiError as error:  # it is of all files together: without a cluster there is no job
+            self._leave(str(error))
 
-    def _in_thread(
-        self,
-        group: str,
-        work: Callable[[], Result],
-        then: Callable[[Result], object],
-        failed: Callable[[str], object],
-        exclusive: bool = False,
-    ) -> None:
-        """Call ``work`` in a thread, then ``then`` with its result, or ``failed`` with what an NsystuiError says."""
+    async def on_event(self, event: events.Event) -> None:
+        """Queue what is typed for `_act`, except keys that pass others; a click drops the keys that wait."""
+        passes = isinstance(event, events.Key) and event.key in ("ctrl+c", "ctrl+q", "ctrl+z")
+        if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded or passes:
+            await super().on_event(event)
+            return
+        if isinstance(event, events.MouseDown) and self._keeps_keys:
+            self._typed.clear()
+        if len(self._typed) < keys.TYPED_AHEAD:
+            self._typed.append(event)
+            self.take_keys()
 
-        def told(error: Exception) -> None:
-            failed(str(error)) if isinstance(error, NsystuiError) else self.say(reason_of(error))
+    def take_keys(self) -> None:
+        """Have the keys act that waited for an answer, if it is there."""
+        self._may_act.set()
 
-        in_thread(self, group, work, then, told, exclusive=exclusive)
+    @property
+    def _keeps_keys(self) -> bool:
+        """Whether the next key waits for an answer of the screen that is shown."""
+        keeps, event = getattr(self.screen, "keeps", None), self._typed[0] if self._typed else None
+        return keeps is not None and isinstance(event, events.Key) and keeps(event.key)
+
+    @work
+    async def _act(self) -> None:
+        """Have keys act one after the other, for as long as the program runs."""
+        while await self._may_act.wait():
+            self._may_act.clear()
+            names = [event.key if isinstance(event, events.Key) else "" for event in self._typed]
+            end = next((number for number, name in enumerate(names) if name in ("escape", "q")), 0)
+            if end and self._keeps_keys:
+                del self._typed[: end + (names[end] == "escape")]
+                self.say("the keys that waited are dropped")
+            if self._keeps_keys:
+                self.set_timer(0.3, partial(self._tell_waiting, names))  # a shorter wait needs no words
+            elif self._typed:
+                if self._tells_waiting:
+                    self._tells_waiting = False
+                    self.say("")
+                await super().on_event(self._typed.pop(0))
+                # A key becomes an action, then a message of a table, then a call of the screen that hears it.
+                for _ in range(3):
+                    for passed in (self.focused or self.screen).ancestors_with_self:
+                        has_begun = asyncio.Event()
+                        if passed.call_later(has_begun.set):
+                            await has_begun.wait()
+                self.take_keys()
+
+    def _tell_waiting(self, names: Sequence[str]) -> None:
+        if self._keeps_keys and len(names) == len(self._typed):
+            self._tells_waiting = True
+            waiting = " ".join(map(keys.shown_key, filter(None, names)))
+            self.say(f"one moment: {waiting} {'act' if len(names) > 1 else 'acts'} when this is computed")
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copies ``text`` without control characters that a terminal would execute, but for tabs and line ends."""
@@ -333,7 +374,7 @@ class NsystuiApp(App[int]):
         """
         if not self.source.logs or self._is_reading_log or not (again or self._log_loading is None):
             return False
-        self._log_loading = LogLoading(self.source.logs, self.post_message, self.source.log_steps)
+        self._log_loading = LogLoading(self.source.logs, self.log_read, self.source.log_steps)
         self.nccl_log = self._log_loading.state
         self.run_worker(self._log_loading.start, thread=True, group="log", exit_on_error=False)
         return True
@@ -350,18 +391,21 @@ class NsystuiApp(App[int]):
         modes = list(ClockMode)
         alignment = self.job.alignment
         mode = modes[(modes.index(alignment.mode) + 1) % len(modes)] if alignment is not None else modes[0]
-        self._in_thread("clock", partial(self.job.align, mode), self.update_screen, self.say, exclusive=True)
+        self._align(partial(self.job.align, mode))
         return mode
 
-    def next_anchor(self) -> None:
+    @in_background("align", exclusive=False)
+    async def _align(self, align: Callable[[], object]) -> None:
+        await to_thread(align)
+        self.update_screen()
+
+    @in_background("anchor")
+    async def next_anchor(self) -> None:
         """Finds the steps of every screen by the next anchor, in the background."""
         assert self.job is not None
-
-        def found(anchor: str | None) -> None:
-            self.say(f"steps by: {anchor or 'the usual anchor'}")
-            self.update_screen()
-
-        self._in_thread("anchor", self.job.next_steps_by, found, self.say, exclusive=True)
+        anchor = await to_thread(self.job.next_steps_by)
+        self.say(f"steps by: {anchor or 'the usual anchor'}")
+        self.update_screen()
 
     def resume_loading(self) -> bool:
         """Resumes loading the exports that a stop left out; ``False`` where there are none."""
@@ -370,55 +414,64 @@ class NsystuiApp(App[int]):
         if self.loading_now or self.job is None or not rest:
             return False
         self.loading_now = True
-        self._loading = Loading(self.source, self.post_message)
-        go_on = partial(self._loading.go_on, self.job, rest)
-        self.run_worker(go_on, thread=True, group="loading", exit_on_error=False)
+        self._loading = Loading(self.source, self)
+        self.run_worker(partial(self._loading.go_on, self.job, rest), thread=True, group="loading", exit_on_error=False)
         return True
 
-    @on(JobStarted)
-    def _job_started(self, message: JobStarted) -> None:
-        self.job = message.job
-        self._paths = message.paths
-        self.files = {path: FileState(path) for path in message.paths}
+    @in_own_task
+    def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
+        """Show the files."""
+        self.job, self._paths = job, paths
+        self.files = {path: FileState(path) for path in paths}
         self.update_screen()
 
     def _state(self, path: Path) -> FileState:
         return self.files.setdefault(path, FileState(path))
 
-    @on(ExportOpened)
-    def _export_opened(self, message: ExportOpened) -> None:
-        state = self._state(message.path)
-        state.opened, state.total = message.opened, message.opened.rows
+    @in_own_task
+    def opened(self, path: Path, opened: Opened | JobReport) -> None:
+        """Show what is known of a file."""
+        state = self._state(path)
+        state.opened, state.total = opened, opened.rows
         self._update_soon()
 
-    @on(SampleTaken)
-    def _sample_taken(self, message: SampleTaken) -> None:
-        self.sample = message.answer
+    @in_own_task
+    def kernels_seen(self, seen: KernelsSeen) -> None:
+        """Show the kernels, of a sample only until all are seen."""
+        if seen.is_exact or not self.seen.is_exact:
+            self.seen = seen
         self.update_screen()
 
-    @on(Advanced)
-    def _advanced(self, message: Advanced) -> None:
-        state = self._state(message.path)
-        state.rows, state.total = message.rows, message.total
+    @in_own_task
+    def advanced(self, path: Path, progress: Progress) -> None:
+        """Show the progress of a file."""
+        state = self._state(path)
+        state.rows, state.total = progress.rows, progress.total
         self._update_soon()
 
-    @on(ReportReady)
-    def _report_ready(self, message: ReportReady) -> None:
-        self._state(message.path).ready = True
+    @in_own_task
+    def ready(self, path: Path, report: Report) -> None:
+        """Have the screen that is shown ask again."""
+        self._state(path).ready = True
         self._update_soon()
 
-    @on(ExportFailed)
-    def _export_failed(self, message: ExportFailed) -> None:
-        self._state(message.path).failure = message.reason
+    @in_own_task
+    def failed(self, path: Path, error: NsystuiError) -> None:
+        """Show why a file is left out."""
+        reason = str(error)
+        if isinstance(error, ExportError):
+            reason = error.cause + (f" ({error.advice})" if error.advice else "")
+        self._state(path).failure = reason
         self._update_soon()
-        self.say(f"{message.path.name}: {message.reason}")
+        self.say(f"{path.name}: {reason}")
 
-    @on(LoadingEnded)
-    def _loading_ended(self, message: LoadingEnded) -> None:
+    @in_own_task
+    def loading_ended(self, cancelled: bool) -> None:
+        """Read the log, or end if no file could be read."""
         self.loading_now = False
         self.update_status()
         self.update_screen()
-        if message.cancelled:
+        if cancelled:
             self.say("stopped loading: R resumes loading")
         elif not any(state.ready for state in self.files.values()):
             self._leave_without_files()
@@ -426,23 +479,21 @@ class NsystuiApp(App[int]):
             # Only now: reading a log is work for Python, of which the screens of the exports need their share.
             self.read_log(again=False)
 
-    @on(Warned)
-    def _warned(self, message: Warned) -> None:
-        self.say(message.text)
-
-    @on(Computing)
-    def _computing(self, message: Computing) -> None:
-        self.working = message.working
+    @in_own_task
+    def computing(self, working: Computation | None) -> None:
+        """Show what is computed, and how far it is."""
+        self.working = working
         self.update_status()
 
-    @on(LogRead)
-    def _log_read(self, message: LogRead) -> None:
-        self.nccl_log = message.state
+    @in_own_task
+    def log_read(self, state: LogState) -> None:
+        """Show what the logs contain so far."""
+        self.nccl_log = state
         self.update_status()
         self._tell("log_changed")
-        if self.nccl_log.is_over and self.nccl_log.failed:
-            self.say(self.nccl_log.failed)
-        if self.nccl_log.is_over and not self.nccl_log.is_stopped and self.job is not None:
+        if state.is_over and state.failed:
+            self.say(state.failed)
+        if state.is_over and not state.is_stopped and self.job is not None:
             self._align_log(self.job)
 
     def _align_log(self, job: OpenJob) -> None:
@@ -453,7 +504,7 @@ class NsystuiApp(App[int]):
 
             job.nccl_log = read_log(self.source.logs, job.ranks)
 
-        self._in_thread("log", read, self.update_screen, self.say)
+        self._align(read)
 
     def _leave(self, *reasons: str) -> None:
         """Nothing could be opened: the reasons belong on the terminal that stays, not on a screen that goes."""
@@ -501,7 +552,7 @@ class NsystuiApp(App[int]):
         """Show the progress on the screen that is shown."""
         self._tell("show_status", self.status)
 
-    def update_screen(self, _result: object = None) -> None:
+    def update_screen(self) -> None:
         """Have the screen that is shown ask again, where something changed."""
         self._tell("job_changed")
 
@@ -521,6 +572,8 @@ class NsystuiApp(App[int]):
         """Show a sentence on the screen that is shown."""
         self._tell("say", text)
 
+    warned = in_own_task(say)  # type: ignore[arg-type]
+
     def _tell(self, what: str, *words: str) -> None:
         """Calls a method of the screen, if it has one of that name; before it is mounted it needs no update."""
         screen: Screen[object] = self.screen
@@ -538,8 +591,9 @@ class LogApp(NsystuiApp):
         self.loading_now = False
         self.read_log()
 
-    @on(LogRead)
-    def _leave_without_logs(self, message: LogRead) -> None:
-        state = message.state
+    @in_own_task
+    def log_read(self, state: LogState) -> None:
+        """Show what the logs contain, or end if none could be read."""
+        super().log_read(state)
         if state.is_over and len(state.failures) == len(state.names) and not state.lines:
             self._leave(*state.failures)

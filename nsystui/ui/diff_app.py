@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.message import Message
-
+from nsystui.base.errors import NsystuiError
 from nsystui.questions.job.opening import JobSource
 from nsystui.questions.queries.question import SCREENS
 from nsystui.ui.app import Look, NsystuiApp
-from nsystui.ui.loading import JobStarted, LoadingEnded, SampleTaken
 from nsystui.ui.screens import screen_of
+from nsystui.ui.widgets.repainting import in_background, in_own_task
 
 if TYPE_CHECKING:
     from nsystui.questions.compare import ComparisonOptions
     from nsystui.questions.compare.side import Side
     from nsystui.questions.job.job import OpenJob
+    from nsystui.ui.loading import KernelsSeen
 
 
 class DiffApp(NsystuiApp):
@@ -55,24 +55,23 @@ class DiffApp(NsystuiApp):
         """Begins to read one of the jobs."""
         self._reading = number
         self.loading_now = True
-        self._load(self.sources[number], partial(self._post, number))
+        self._load(self.sources[number])
 
-    def _post(self, number: int, message: Message) -> None:
-        """From the thread of the reading: the beginning and the end of a job are this application's own."""
-        if isinstance(message, JobStarted):
-            self.call_later(self._started, number, message.job, message.paths)
-        elif isinstance(message, LoadingEnded):
-            self.call_later(self._ended, number, message.cancelled)
-        elif not isinstance(message, SampleTaken):
-            self.post_message(message)
+    def kernels_seen(self, seen: KernelsSeen) -> None:
+        """Show no kernels of one job alone."""
 
-    def _started(self, number: int, job: OpenJob, paths: tuple[Path, ...]) -> None:
-        self._jobs[number] = job
+    @in_own_task
+    def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
+        """Take the job for a side."""
+        self._jobs[self._reading] = job
         for path in paths:
             self._state(path).ready = False
         self.update_screen()
 
-    def _ended(self, number: int, cancelled: bool) -> None:
+    @in_own_task
+    def loading_ended(self, cancelled: bool) -> None:
+        """Go on to the other job, or compare them."""
+        number = self._reading
         self.loading_now = False
         self.update_status()
         if cancelled:
@@ -82,11 +81,14 @@ class DiffApp(NsystuiApp):
         elif number + 1 < len(self.sources):
             self._read(number + 1)
         else:
-            jobs = [self._jobs[number] for number in sorted(self._jobs)]
-            self._in_thread("sides", lambda: self._sides_of(jobs), self._compare, self._leave)
+            self._compare()
 
-    def _compare(self, sides: tuple[Side, Side]) -> None:
-        self.sides = sides
+    @in_background("sides")
+    async def _compare(self) -> None:
+        try:
+            self.sides = await to_thread(self._sides_of, [self._jobs[number] for number in sorted(self._jobs)])
+        except NsystuiError as error:
+            self._leave(str(error))
         self.update_screen()
 
     async def open_side(self, side: Side, letter: str) -> None:

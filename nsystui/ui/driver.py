@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from textual import events
 from textual._xterm_parser import XTermParser
-from textual.app import ScreenStackError
 from textual.drivers.linux_driver import LinuxDriver
 from textual.geometry import Size
 from textual.message import Message
 
 from nsystui.base import terminal
+from nsystui.ui.keys import TYPED_AHEAD
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -48,11 +48,6 @@ _TRIES = 100
 
 _PORTION = 4096
 """Bytes that are read or written at once."""
-_AT_ONCE = 16
-"""Messages that the application is given while it has not dealt with those before: what ends it is never far behind."""
-_TYPED_AHEAD = 512
-"""Keys and mouse events that wait for the application; what comes beyond is dropped, as a terminal's own queue does."""
-_SOON = 0.01
 
 _ASKED_PAGE = "\x1b]11;?\x07"
 _PAGE = re.compile(
@@ -124,7 +119,6 @@ class TerminalDriver(LinuxDriver):
         self._size = size or self._get_terminal_size()
         self._is_taken = False
         self._typed: deque[Message] = deque()
-        self._delivers_soon = False
         self._parser = XTermParser(self._debug)
         self._unfinished = ""
         self._silences = 0
@@ -325,26 +319,11 @@ class TerminalDriver(LinuxDriver):
         """
         if isinstance(message, events.Key) and message.key == "ctrl+c":
             self._typed.clear()
-        if isinstance(message, events.InputEvent) and len(self._typed) >= _TYPED_AHEAD:
+        if isinstance(message, events.InputEvent) and len(self._typed) >= TYPED_AHEAD:
             return
         self._typed.append(message)
         self._soon(self._deliver)
 
     def _deliver(self) -> None:
-        with suppress(IndexError):  # nothing is left
-            while not self._is_behind():
-                self._app.post_message(self._typed.popleft())
-        if self._typed and not self._delivers_soon:
-            self._delivers_soon = True
-            self._loop.call_later(_SOON, self._deliver_on)
-
-    def _deliver_on(self) -> None:
-        self._delivers_soon = False
-        self._deliver()
-
-    def _is_behind(self) -> bool:
-        """Whether the application has enough to do with what it was given."""
-        waiting = self._app.message_queue_size
-        with suppress(ScreenStackError):  # none is made yet
-            waiting += (self._app.focused or self._app.screen).message_queue_size
-        return waiting >= _AT_ONCE
+        while self._typed:
+            self._app.post_message(self._typed.popleft())

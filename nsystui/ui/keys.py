@@ -355,6 +355,14 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
 """By place the fields of its keys; those that act in one place alone stand first, for a narrow key line shows them."""
 KEYS = tuple(KeyBinding(*fields, place) for place, rows in _KEYS.items() for fields in rows)
 
+# Keys and mouse events that wait for the application; what comes beyond is dropped, as a terminal's own queue does.
+TYPED_AHEAD = 512
+
+MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
+"""The keys that move the cursor."""
+ON_ROWS = MOVES | frozenset("tcwueEmnNosxXyY") | {"enter", "space"}
+"""The keys that act on rows or places: they wait for an answer that is being computed."""
+
 _TAB_KEYS = "123456789L"
 _SHORT = ("Ovw", "Krn", "NCCL", "GPU", "NVTX", "Evt", "Rnk", "Hst", "Stp", "Time")
 
@@ -373,6 +381,12 @@ def with_key(screen: str) -> str:
 def textual_key(shown: str) -> str:
     """The first of Textual's names for a key by what the key line calls it."""
     return next((key.keys.partition(",")[0] for key in KEYS if key.shown == shown), shown)
+
+
+def shown_key(name: str) -> str:
+    """What the key line calls a key of Textual's name, without the key of the other direction."""
+    shown = [key.shown for key in KEYS if key.keys.split(",")[0] == name]
+    return min(shown, key=len, default=name).split()[0]
 
 
 def keys_of(places: Iterable[str]) -> list[KeyBinding]:

@@ -1,141 +1,62 @@
-"""Loading exports and NCCL's debug logs behind the screens, and the messages by which the application hears of it."""
+"""Loading exports and NCCL's debug logs behind the screens, with messages for the application; the overview as kept.
+
+What the overview showed of some files is kept beside the answers of commands, to be shown at once the next time.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from textual.message import Message
-
 from nsystui.base.answer import Answer, TableAnswer, Unit
 from nsystui.base.errors import ExportError, NsystuiError
+from nsystui.base.selection import Selection
 from nsystui.base.units import format_value
 from nsystui.questions.job.opening import Export, JobSource, Listener, Opener
 from nsystui.ui.widgets.frame import UPDATE_INTERVAL, progress_bar
+from nsystui.ui.widgets.panels import Part
 
 if TYPE_CHECKING:
     from nsystui.exports.nccl_log.files import OpenLog
     from nsystui.exports.nccl_log.lines import LogReader
+    from nsystui.questions.answers.remembered import Remembered
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.nccl_log.steps import IterationSpan, StepCut
     from nsystui.questions.nccl_log.summary import LogSummary
     from nsystui.store.opened import Opened
     from nsystui.store.packed_job import JobReport
-    from nsystui.store.packing import Progress
-    from nsystui.store.report import Report
-    from nsystui.store.session import Computation
 
 
-@dataclass
-class JobStarted(Message):
-    """The store is there; reports will join it."""
+@dataclass(frozen=True)
+class KernelsSeen:
+    """The kernels of all files, before a report is ready: of a sample of rows, then exact, with their short names."""
 
-    job: OpenJob
-    paths: tuple[Path, ...]
-
-
-@dataclass
-class ExportOpened(Message):
-    """An export was checked: its metadata and counts are known, its rows are not read yet.
-
-    In every message ``path`` is what the user named; a report that was converted is opened under another path.
-    """
-
-    path: Path
-    opened: Opened | JobReport
+    answer: Answer | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    is_exact: bool = False
 
 
-@dataclass
-class SampleTaken(Message):
-    """A first kernel table from a sample of rows, until exact numbers are there."""
+class LoadingListener(Listener):
+    """Hears how a loading goes on."""
 
-    answer: Answer
+    def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
+        """The store is there; reports will join it."""
 
+    def opened(self, path: Path, opened: Opened | JobReport) -> None:
+        """An export was checked: its metadata and counts are known, its rows are not read yet."""
 
-@dataclass
-class Advanced(Message):
-    """Packing goes on: rows done of all rows of an export."""
+    def kernels_seen(self, seen: KernelsSeen) -> None:
+        """There is a first table of the kernels."""
 
-    path: Path
-    table: str
-    rows: int
-    total: int
-
-    def can_replace(self, message: Message) -> bool:
-        """Leave the newest progress of a file in the queue."""
-        return isinstance(message, Advanced) and message.path == self.path
-
-
-@dataclass
-class ReportReady(Message):
-    """A report joined the session: every question sees it."""
-
-    path: Path
-    report: Report
-
-
-@dataclass
-class ExportFailed(Message):
-    """An export cannot be used; the others go on."""
-
-    path: Path
-    reason: str
-
-
-@dataclass
-class LoadingEnded(Message):
-    """Nothing more is being read; ``cancelled`` where the user stopped it."""
-
-    cancelled: bool
-
-
-@dataclass
-class Warned(Message):
-    """Something the user should know, in one line."""
-
-    text: str
-
-
-@dataclass
-class Computing(Message):
-    """A long computation and its progress; ``None`` when it is done."""
-
-    working: Computation | None
-
-    def can_replace(self, message: Message) -> bool:
-        """Leave the newest state of the computation in the queue."""
-        return isinstance(message, Computing)
-
-
-class _Messages(Listener):
-    """Turns the events of the opener into messages."""
-
-    def __init__(self, post: Callable[[Message], object]) -> None:
-        self._post = post
-
-    def advanced(self, path: Path, progress: Progress) -> None:
-        self._post(Advanced(path, progress.table, progress.rows, progress.total))
-
-    def ready(self, path: Path, report: Report) -> None:
-        self._post(ReportReady(path, report))
-
-    def failed(self, path: Path, error: NsystuiError) -> None:
-        reason = str(error)
-        if isinstance(error, ExportError):
-            reason = error.cause + (f" ({error.advice})" if error.advice else "")
-        self._post(ExportFailed(path, reason))
-
-    def warned(self, text: str) -> None:
-        self._post(Warned(text))
-
-    def computing(self, working: Computation | None) -> None:
-        self._post(Computing(working))
+    def loading_ended(self, cancelled: bool) -> None:
+        """Nothing more is being read; ``cancelled`` if the user stopped it."""
 
 
 _FIRST_REPORTS = 32
@@ -143,14 +64,17 @@ _FIRST_REPORTS = 32
 _FIRST_ANSWER = 3.0
 """Seconds that it waits at most."""
 
+_FEW_EXPORTS, _MANY_KERNELS = 8, 200_000
+"""Of at most so many exports with so many kernels or more, the kernel summary comes before everything else."""
+
 
 class Loading:
-    """One run of the loading; ``post`` must be safe to call from threads."""
+    """One run of the loading; ``listener`` is called in threads."""
 
-    def __init__(self, source: JobSource, post: Callable[[Message], object]) -> None:
+    def __init__(self, source: JobSource, listener: LoadingListener) -> None:
         self.source = source
-        self._post = post
-        self._opener = Opener(source, _Messages(post))
+        self._listener = listener
+        self._opener = Opener(source, listener)
         self._has_turn = threading.Event()
         self.hold(False)
 
@@ -173,36 +97,42 @@ class Loading:
         """Discovers the files and loads them all. Blocks: call it in a thread."""
         job, exports = self._opener.start()
         paths = tuple(export.path for export in exports)
-        self._post(JobStarted(job, paths))
+        self._listener.job_started(job, paths)
         self.go_on(job, list(enumerate(paths)))
 
     def go_on(self, job: OpenJob, numbered: Sequence[tuple[int, Path]]) -> None:
         """Loads the given exports into ``job``; the numbers keep the order of the command line."""
         from nsystui.store.packed_job import JobReport
 
-        opened, joined = [], 0
+        opened, files, joined = [], [], 0
         for number, path in numbered:
             found = self._opener.look_at(job, Export(number, path))
-            if found is not None and found.opened is not None:
-                self._post(ExportOpened(found.path, found.opened))
-            if found is not None and isinstance(found.opened, JobReport):
+            if found is None or found.opened is None:
+                continue
+            self._listener.opened(found.path, found.opened)
+            if isinstance(found.opened, JobReport):
                 self._opener.add_one(job, found)
                 joined += 1
                 if joined >= _FIRST_REPORTS:
                     self._has_turn.wait(_FIRST_ANSWER)
-            elif found is not None:
+            else:
                 opened.append(found)
-        sampling = threading.Thread(target=self._sample, args=(job, opened), daemon=True)
+                files.append(found.opened)
+        cache = job.session.cache
+        fresh = [item for item in files if cache is None or cache.find(item.file) is None]
+        sampling = threading.Thread(target=self._sample, args=(job, fresh), daemon=True)
         sampling.start()
+        if len(files) <= _FEW_EXPORTS and sum(item.kernels or 0 for item in fresh) >= _MANY_KERNELS:
+            self._read_kernels(job, files)
         self._opener.add(job, opened)
         sampling.join()
         try:
             self._opener.align(job)
         except NsystuiError as error:
-            self._post(Warned(f"clocks are aligned by UTC alone: {error}"))
+            self._listener.warned(f"clocks are aligned by UTC alone: {error}")
         if job.several_runs:
-            self._post(Warned(job.several_runs))
-        self._post(LoadingEnded(self._opener.is_stopped))
+            self._listener.warned(job.several_runs)
+        self._listener.loading_ended(self._opener.is_stopped)
         self._remember(job)
 
     def _remember(self, job: OpenJob) -> None:
@@ -214,18 +144,28 @@ class Loading:
             with suppress(ExportError, OSError):
                 remember_first_questions(job, cache)
 
-    def _sample(self, job: OpenJob, opened: Sequence[Export]) -> None:
-        """Posts a sampled kernel table of the exports that are not packed yet."""
-        from nsystui.questions.capture.sample import sampled_kernels
-        from nsystui.store.opened import Opened
+    def _read_kernels(self, job: OpenJob, files: Sequence[Opened]) -> None:
+        """Read the columns of the kernel summary before all others."""
+        from nsystui.questions.kernels.summary import kernel_summary, smart_kernel_names
+        from nsystui.store.packing import PackingCancelled
+        from nsystui.store.session import Session
 
-        cache = job.session.cache
-        exports = [export.opened for export in opened if isinstance(export.opened, Opened)]
-        fresh = [item for item in exports if cache is None or cache.find(item.file) is None]
+        session = Session(job.session.cache, job.session.limits, families=job.families)
+        # What is wrong with a file is said when it is packed.
+        with suppress(NsystuiError, OSError, PackingCancelled), closing(session):
+            for item in files:
+                session.add(item.path, is_cancelled=lambda: self._opener.is_stopped, whole=False)
+            answer = kernel_summary(session, Selection())
+            self._listener.kernels_seen(KernelsSeen(answer, smart_kernel_names(session), is_exact=True))
+
+    def _sample(self, job: OpenJob, fresh: Sequence[Opened]) -> None:
+        """Take a sample of the kernels of the exports that are not packed yet."""
+        from nsystui.questions.capture.sample import sampled_kernels
+
         for answer in sampled_kernels(fresh):
             if self._opener.is_stopped or job.session.reports:
                 return
-            self._post(SampleTaken(answer))
+            self._listener.kernels_seen(KernelsSeen(answer))
 
 
 LINES_AT_ONCE = 50_000
@@ -283,17 +223,6 @@ class LogState:
         return f"not read: {self.failures[0]}" + (f", and {others:,} more" if others else "")
 
 
-@dataclass
-class LogRead(Message):
-    """The reading of NCCL's debug logs goes on, or is over: ``state`` says how far, and what they say."""
-
-    state: LogState
-
-    def can_replace(self, message: Message) -> bool:
-        """Leave the newest state of the log in the queue."""
-        return isinstance(message, LogRead)
-
-
 class _StoppedError(Exception):
     """The user stopped the reading."""
 
@@ -301,16 +230,16 @@ class _StoppedError(Exception):
 class LogLoading:
     """One reading of some logs, as one, or of some training ``steps`` in them.
 
-    ``post`` gets a `LogRead` now and then, and must be safe to call in threads.
+    ``tell`` is called with the state now and then, in the thread of the reading.
     """
 
     def __init__(
-        self, names: Sequence[str], post: Callable[[Message], object], steps: IterationSpan | None = None
+        self, names: Sequence[str], tell: Callable[[LogState], object], steps: IterationSpan | None = None
     ) -> None:
         self.state = LogState(tuple(names))
         self._steps = steps
         self._cut: StepCut | None = None
-        self._post = post
+        self._hear = tell
         self._stopped = threading.Event()
         self._began = time.monotonic()
         self._told = self._began
@@ -394,4 +323,52 @@ class LogLoading:
     def _tell(self, **changes: object) -> None:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]
         self._told = time.monotonic()
-        self._post(LogRead(self.state))
+        self._hear(self.state)
+
+
+@dataclass(frozen=True)
+class KeptOverview:
+    """The tables of the overview over everything, and the words around them.
+
+    ``title`` and ``lines`` were made for ``terminal``: columns, lines, whether it has no colours. ``losses`` is the
+    sentence above the findings, ``names`` are the short names of the kernels.
+    """
+
+    findings: Answer
+    ranks: Answer
+    kernels: Answer
+    title: str
+    lines: Sequence[Sequence[Part]]
+    losses: str
+    names: Mapping[str, str]
+    terminal: tuple[int, int, bool]
+
+    def save(self, source: JobSource, job: OpenJob) -> None:
+        """Keep it for the files of a source. Blocks: call it in a thread. Raises ExportError and OSError."""
+        from nsystui.questions.answers.remembered import to_json
+
+        memory, question = _memory(source)
+        tables = [to_json(self.findings), to_json(self.ranks)]
+        words = json.dumps([*tables, self.title, self.lines, self.losses, self.names, self.terminal])
+        if memory is not None:
+            memory.keep(job, self.kernels, words, *question)
+
+
+def kept_overview(source: JobSource) -> KeptOverview | None:
+    """Return what the overview showed of the same unchanged files; ``None`` if it is not kept. Call it in a thread."""
+    from nsystui.questions.answers.remembered import from_json
+
+    memory, question = _memory(source)
+    found = memory.recall(*question) if memory is not None else None
+    if found is None:
+        return None
+    findings, ranks, title, lines, losses, names, terminal = json.loads(found[0])
+    return KeptOverview(from_json(findings), from_json(ranks), found[1], title, lines, losses, names, tuple(terminal))
+
+
+def _memory(source: JobSource) -> tuple[Remembered | None, tuple[str, ...]]:
+    """Return the remembered answers about the files, and the question that the overview answers."""
+    from nsystui.questions.answers.remembered import Remembered
+
+    ways = (source.ranks, source.clock, str(source.steps_by), str(source.step_range))
+    return None if source.logs or source.dask else Remembered.of_source(source), ("overview screen", *ways)

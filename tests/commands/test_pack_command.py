@@ -29,7 +29,7 @@ from nsystui.store.packed_job import RENAMED, form_version, read_report
 from nsystui.store.seals import facts_of, facts_text, sealed
 from nsystui.store.session import Session
 from nsystui.ui import loading
-from nsystui.ui.loading import Loading, ReportReady
+from nsystui.ui.loading import Loading, LoadingListener
 
 REPORT = "reports/rank=1/report.json"
 
@@ -155,13 +155,14 @@ class TestThePackedJob:
             assert sum(map(int, frame.isna().sum())) == sum(column.null_count for column in read.columns), table
 
     def test_the_screens_read_the_facts_of_each_report_once(self, packed, monkeypatch):
-        read, posted = [], []
+        read, ready = [], []
         text_of = packed_job.text_of
         monkeypatch.setattr(packed_job, "text_of", lambda path: (read.append(path), text_of(path))[1])
-        Loading(JobSource((str(packed),)), posted.append).start()
+        listener = LoadingListener()
+        listener.ready = lambda path, report: ready.append(report.path)
+        Loading(JobSource((str(packed),)), listener).start()
         assert sorted(read) == sorted(packed.glob("reports/*/report.json"))
-        ready = [message.report for message in posted if isinstance(message, ReportReady)]
-        assert sorted(report.path for report in ready) == sorted(path.parent for path in read)
+        assert sorted(ready) == sorted(path.parent for path in read)
 
     def test_opening_waits_while_the_first_question_is_asked(self, packed, monkeypatch):
         ready, held = [], threading.Event()
@@ -172,15 +173,15 @@ class TestThePackedJob:
                     held.set()
                 return super().wait(3600)
 
-        def post(message):
-            if isinstance(message, ReportReady):
-                ready.append(message.path)
+        class Listener(LoadingListener):
+            def ready(self, path, report):
+                ready.append(path)
                 if len(ready) == 1:
                     whole.hold(True)  # as a screen that begins to ask
 
         monkeypatch.setattr(loading, "threading", SimpleNamespace(Event=Turn, Thread=threading.Thread))
         monkeypatch.setattr(loading, "_FIRST_REPORTS", 2)
-        whole = Loading(JobSource((str(packed),)), post)
+        whole = Loading(JobSource((str(packed),)), Listener())
         opening = threading.Thread(target=whole.start, daemon=True)
         opening.start()
         held.wait()

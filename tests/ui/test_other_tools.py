@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from jobs import NARROW, answer, becomes_text, kept_at_work, last_line, name_of_screen, running, screen_text, tap
+from jobs import NARROW, answer, becomes_text, kept_at_work, last_line, running, screen_text, tap
 
 from nsystui.questions.job.opening import JobSource
 from nsystui.ui.app import NsystuiApp
@@ -16,7 +16,7 @@ from nsystui.ui.screens.kernels import KernelsScreen
 
 
 @pytest.mark.campaign
-async def test_before_the_first_table_u_says_that_it_is_missing_and_enter_waits(demo_job, cache_directory, monkeypatch):
+async def test_before_the_first_table_enter_and_u_wait_for_it_in_their_order(demo_job, cache_directory, monkeypatch):
     may_answer, ask = threading.Event(), KernelsScreen.ask
     monkeypatch.setattr(KernelsScreen, "ask", lambda *given: may_answer.wait(60) and ask(*given))
     app = NsystuiApp(JobSource((str(demo_job[0]),), cache_directory))
@@ -25,10 +25,10 @@ async def test_before_the_first_table_u_says_that_it_is_missing_and_enter_waits(
         tap(app, "2")
         assert await becomes_text(app, "computing Kernels › kernels…")
         tap(app, "enter", "u")
-        assert await becomes_text(app, "ncu profiles kernels")
+        assert await becomes_text(app, "one moment: ⏎ u act")
         may_answer.set()
         await rest()
-        assert name_of_screen(app) == "KernelInstancesScreen"
+        assert [type(screen).__name__ for screen in app.screen_stack[1:]] == ["KernelInstancesScreen", "NcuScreen"]
 
 
 async def test_no_screen_writes_over_the_export_that_it_shows(demo_job, cache_directory, tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ from jobs import WIDE, becomes_text, kept_at_work, line_with, screen_text, tap
 from nsystui.questions.job.opening import JobSource
 from nsystui.store.session import Computation
 from nsystui.ui.app import NsystuiApp
-from nsystui.ui.loading import Computing
 from nsystui.ui.screens.ranks import RanksScreen
 
 
@@ -23,10 +22,10 @@ async def test_a_first_answer_that_takes_long_is_waited_for_in_words(demo_job, c
         await rest()
         tap(app, "7")
         assert await becomes_text(app, "computing Ranks › ranks…")
-        app.post_message(Computing(Computation("steps", 3, 64)))
+        app.computing(Computation("steps", 3, 64))
         assert await becomes_text(app, "computing steps: 3 of")
         may_answer.set()
-        app.post_message(Computing(None))
+        app.computing(None)
         await rest()
         assert not any("computing" in line for line in screen_text(app))
         line_with(app, "4 of 4 ranks")

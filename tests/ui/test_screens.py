@@ -232,16 +232,23 @@ async def test_screens_keys_and_dialogs_that_overtake_each_other_end_in_one_plac
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(
-    ("keys", "above"),
+    ("keys", "mode", "above"),
     campaign.first(
-        1, [("ctrl+p 4", ["Palette"]), ("ctrl+p enter escape 4", []), ("enter enter", ["KernelInstancesScreen"])]
+        1,
+        [
+            ("ctrl+p 4", "kernels", ["Palette"]),
+            ("ctrl+p enter escape 4", "gpu", []),
+            ("enter enter", "events", []),
+            ("enter enter escape", "kernels", ["KernelInstancesScreen"]),
+        ],
     ),
 )
-async def test_keys_faster_than_screens_open_end_in_one_place(job, cache, keys, above):
+async def test_keys_faster_than_screens_open_act_in_their_order(job, cache, keys, mode, above):
     async with running(job, cache, WIDE, "2") as (app, pilot):
         tap(app, *keys.split())
         await pilot.pause()
         assert [type(screen).__name__ for screen in app.screen_stack[1:]] == above and app.return_code is None
+        assert app.current_mode == mode
 
 
 @pytest.mark.campaign
@@ -308,7 +315,7 @@ async def test_enter_on_a_screen_that_is_being_computed_acts_when_it_is_there(
         tap(app, tab)
         assert await jobs.becomes(lambda: isinstance(app.screen, screen) and app.screen.question.is_awaited)
         tap(app, "enter")
-        assert await jobs.becomes(lambda: "one moment" in last_line(app))
+        assert await jobs.becomes_text(app, "one moment")
         computed.set()
         await rest()
         assert acts(app) and app.return_code is None, "\n".join(screen_text(app))

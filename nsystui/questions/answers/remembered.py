@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nsystui.base.answer import Answer, Column, TableAnswer, Unit, Wrapped, iter_rows
+from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
-from nsystui.exports.opening import ExportFile
+from nsystui.exports.opening import ExportFile, check, look
 from nsystui.store.cache import Cache
 from nsystui.store.damage import damage_line, known_damage
 from nsystui.store.results import Results, version_of
@@ -20,6 +21,7 @@ from nsystui.store.results import Results, version_of
 if TYPE_CHECKING:
     from nsystui.base.kernel_families import Rules
     from nsystui.questions.job.job import OpenJob
+    from nsystui.questions.job.opening import JobSource
 
 MOST_ROWS = 20_000
 """Answers of more rows are not worth remembering: reading them is no faster than asking again."""
@@ -43,6 +45,24 @@ class Remembered:
         states = [f"{file.path.name}|{cache.path_of(file).name}" for file in files]
         damage = [damage_line(file.path, known_damage(cache.results_of(file))) for file in files]
         return cls(cache.results_of_several(states), tuple(files), tuple(filter(None, damage)), families)
+
+    @classmethod
+    def of_source(cls, source: JobSource) -> Remembered | None:
+        """The remembered answers about the files of a source; ``None`` for files that cannot be opened."""
+        from nsystui.exports.convert import made_before
+        from nsystui.exports.discover import FACTS, discover, is_packed_report
+
+        if source.cache_directory is None:
+            return None
+        cache = Cache(source.cache_directory, source.cap)
+        try:
+            files = [
+                look(path / FACTS)[1] if is_packed_report(path) else check(made_before(path, cache.conversions))
+                for path in discover(source.files)
+            ]
+            return cls.of_files(cache, files, source.families) if cache.is_ours else None
+        except (ExportError, OSError):
+            return None
 
     def recall(self, *question: str) -> tuple[str, TableAnswer] | None:
         """The answer to ``question`` that was given before, with its text, or the title of its table."""

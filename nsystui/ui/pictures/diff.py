@@ -26,7 +26,7 @@ def with_bars(answer: TableAnswer) -> _WithBars:
     """The answer with a bar behind each difference, as long as that is beside the largest one."""
     keys = [column.key for column in answer.columns]
     place = keys.index("difference")
-    changes = [_number(row[place]) for row in answer.rows]
+    changes = [float(value) if isinstance(value := row[place], int | float) else None for row in answer.rows]
     largest = max((abs(change) for change in changes if change is not None), default=0.0)
     rows: list[Row] = [
         (*row[: place + 1], _bar(change, largest), *row[place + 1 :])
@@ -45,10 +45,6 @@ def without_bars(answer: TableAnswer) -> TableAnswer:
     columns = (*answer.columns[:place], *answer.columns[place + 1 :])
     rows: Sequence[Row] = [(*row[:place], *row[place + 1 :]) for row in answer.rows]
     return TableAnswer(answer.name, columns, rows, answer.total, answer.notes)
-
-
-def _number(value: Value) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _bar(change: float | None, largest: float) -> str | None:

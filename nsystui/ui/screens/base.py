@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from asyncio import to_thread
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -13,17 +15,17 @@ from textual.app import ComposeResult
 from textual.timer import Timer
 from textual.widget import Widget
 
+from nsystui.base.errors import NsystuiError
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
 from nsystui.ui.screens import TabView, screen_of, views_on
-from nsystui.ui.screens.asking import Asker, Token
 from nsystui.ui.screens.exporting import ExportingScreen
 from nsystui.ui.screens.prompts import SelectingScreen
 from nsystui.ui.widgets.frame import CRUMB, Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
 from nsystui.ui.widgets.panels import NoteLines
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.ui.widgets.repainting import Other
+from nsystui.ui.widgets.repainting import Other, in_background, reason_of
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
@@ -31,8 +33,17 @@ if TYPE_CHECKING:
 
     from nsystui.base.selection import Window
     from nsystui.questions.events.listing import EventKey
+    from nsystui.questions.job.job import OpenJob
     from nsystui.questions.queries.question import Question
     from nsystui.questions.queries.tasks import RankedTask
+
+_LEAST_PAUSE = 0.5
+_PAUSE = 2.0
+_PATIENCE = 0.3
+"""Seconds after which the first line says that other rows than those on the screen are being computed."""
+
+Token = tuple[Hashable, ...]
+"""The version of the session, the selection and the parameters of a screen: the same for the same answer."""
 
 DETAIL_DELAY = 0.2
 """Seconds that a cursor rests before the details of its place are fetched and drawn."""
@@ -44,6 +55,107 @@ _NO_CHOICE = {
     "Metrics": "no GPU metrics here: record with `nsys profile --gpu-metrics-devices=all`",
 }
 """Why a key has nothing to choose from, by the label of the choice."""
+
+
+class Asker:
+    """The question of a screen, asked in a thread: the newest one wins.
+
+    While reports are being read it is asked once at a time, and then pauses twice as long as that took: sixty-four
+    reports that become ready one after the other would otherwise start sixty-four questions, each of which takes time
+    from the reading. A change of the selection or of the screen's own parameters is asked at once.
+    """
+
+    def __init__(self, screen: JobScreen) -> None:
+        self._screen = screen
+        self._asked: Token | None = None
+        self._finished: Token | None = None  # answered or failed
+        self._answered: Token | None = None
+        self._began = 0.0
+        self._next = 0.0
+        self._later: Timer | None = None
+        self.is_late = False
+        """Whether the screen shows the answer to another question, and has done so for a moment."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the newest question is answered or has failed; also before there is any."""
+        return self._asked == self._finished
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there was a question, and the newest one is answered or has failed."""
+        return self._finished is not None and self.is_settled
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the answer on the screen is to another question than the newest, which is computed or has failed."""
+        return self._answered is not None and self._asked is not None and self._answered[1:] != self._asked[1:]
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether no answer to the newest question is on the screen yet, not even of less data, nor has it failed."""
+        return self._finished is None or (not self.is_settled and (self._answered is None or self.is_outdated))
+
+    def ask(self, job: OpenJob, token: Token) -> None:
+        """Asks, unless ``token`` says that the answer would be the same; perhaps only after a pause."""
+        if token == self._asked:
+            return
+        has_only_grown = self._asked is not None and self._asked[1:] == token[1:]
+        is_early = not self.is_settled or time.monotonic() < self._next
+        if has_only_grown and is_early and self._screen.explorer.loading_now:
+            if self._later is None:
+                pause = max(_LEAST_PAUSE, self._next - time.monotonic())
+                self._later = self._screen.set_timer(pause, self._ask_again)
+            return
+        self._asked = token
+        self._began = time.monotonic()
+        if self._finished is None:
+            self._screen.explorer.hold_loading(True)
+            self._screen.show_asking()
+        else:
+            self._screen.set_timer(_PATIENCE, partial(self._say_late, token))
+        answer = partial(self._answer, job, token)
+        self._screen.run_worker(answer, group="question", exclusive=True)  # type: ignore[arg-type]
+
+    def _say_late(self, token: Token) -> None:
+        if token == self._asked and self.is_awaited:
+            self.is_late = True
+            self._screen.show_status(self._screen.explorer.status)
+
+    def _ask_again(self) -> None:
+        self._later = None
+        if self._screen.is_current:
+            self._screen.job_changed()
+
+    async def _answer(self, job: OpenJob, token: Token) -> None:
+        screen, selection = self._screen, self._screen.selection
+
+        def ask() -> tuple[Any, Sequence[RankedTask]]:
+            ranks = job.ranks
+            job.smart_names()  # so that they are at hand when the answer is shown
+            return screen.ask(job, selection), ranks
+
+        try:
+            answer = await to_thread(ask)
+        except Exception as error:
+            self._finish(token)
+            reason = reason_of(error)
+            screen.say(reason if isinstance(error, NsystuiError) else f"this could not be computed: {reason}")
+            return
+        before = self._finished
+        self._answered = token
+        self._finish(token)
+        screen.show_answer(*answer, same_place=before is not None and before[1:] == token[1:])
+
+    def _finish(self, token: Token) -> None:
+        now = time.monotonic()
+        self._finished = token
+        self._screen.explorer.hold_loading(False)
+        self._screen.explorer.take_keys()
+        if self.is_late:
+            self.is_late = False
+            self._screen.show_status(self._screen.explorer.status)
+        self._next = now + max(_LEAST_PAUSE, _PAUSE * (now - self._began))
 
 
 @dataclass(frozen=True)
@@ -71,6 +183,8 @@ class JobScreen(ExportingScreen, SelectingScreen):
     STATE: ClassVar[tuple[str, ...]] = ()
     PLACES: ClassVar[tuple[str, ...]] = ("everywhere",)
     AUTO_FOCUS = "*"
+    NO_TIME: ClassVar[str] = "there is no time to select here"
+    """Why there is no time to select."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "PLACES" in cls.__dict__:
@@ -135,18 +249,9 @@ class JobScreen(ExportingScreen, SelectingScreen):
         """Whether what Enter acts on is not there yet."""
         return self.job is None or self.question.is_awaited
 
-    def on_key(self, event: events.Key) -> None:
-        """Keep Enter for the answer that is on its way; Esc takes it back."""
-        if event.key == "enter" and self.is_awaiting and not self.prompt.is_open:
-            event.stop()
-            self.keep_enter()
-        elif event.key == "escape":
-            self.question.keeps_enter = False
-
-    def keep_enter(self) -> None:
-        """Have Enter act when the answer that is on its way is there."""
-        self.question.keeps_enter = True
-        self.say("one moment: ⏎ acts when this is computed")
+    def keeps(self, key: str) -> bool:
+        """Return whether a key is to act on the answer that is on its way."""
+        return key in keys.ON_ROWS and self.is_awaiting and not self.prompt.is_open
 
     def show_text(self, text: str) -> None:
         """Show words in place of an answer."""
@@ -178,8 +283,8 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     def show_status(self, status: str) -> None:
         """Shows the progress of the loading on the first line, else that other rows are being computed."""
-        computing = self._computing if self.question.is_late else ""
-        self.query_one("#title", TitleLine).set_status(status or computing or self.explorer.state_of_loading)
+        status = status or (self._computing if self.question.is_late else "")
+        self.query_one("#title", TitleLine).set_status(status or self.explorer.state_of_loading, at_once=not status)
 
     def show_title(self, right: str = "", about: str = "") -> None:
         """Updates the lines above: the job (or what it is ``about``), the way here, and at the ``right`` the count."""
@@ -235,22 +340,17 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return (Choice("view", labels, chosen, lambda place: self.show_view(names[place])),)
 
     def view_name(self) -> str:
-        """The name of the view that is shown."""
-        return next((view.name for view in self.views() if view.screen == self.SCREEN), "")
+        """The name of the view that is shown or asked for, which is offered whatever rows it has."""
+        return next((view.name for view in views_on(keys.MODE_OF[self.MODE_KEY]) if view.screen == self.SCREEN), "")
 
     def views(self) -> tuple[TabView, ...]:
         """The views of the tab that there are rows for; none on a drilled screen."""
         if not self.SCREEN:
             return ()
-        version = self.job.version if self.job is not None else None
-        if self._views[0] != (version, self.view_name_asked()):
-            views = tuple(filter(self.has_view, views_on(keys.MODE_OF[self.MODE_KEY])))
-            self._views = ((version, self.view_name_asked()), views)
+        key = (self.job.version if self.job is not None else None, self.view_name())
+        if self._views[0] != key:
+            self._views = (key, tuple(filter(self.has_view, views_on(keys.MODE_OF[self.MODE_KEY]))))
         return self._views[1]
-
-    def view_name_asked(self) -> str:
-        """The view that is asked for, which is offered whatever rows it has."""
-        return ""
 
     def has_view(self, view: TabView) -> bool:
         """Whether a view is offered."""
@@ -344,26 +444,21 @@ class JobScreen(ExportingScreen, SelectingScreen):
         if timeline := await self.explorer.go("timeline"):
             timeline.open_at(key, window)
 
-    def action_nvtx_range(self) -> None:
+    @in_background("range")
+    async def action_nvtx_range(self) -> None:
         """Goes to the NVTX range around the event under the cursor."""
-        from nsystui.questions.nvtx.around import Around, range_around
+        from nsystui.questions.nvtx.around import range_around
         from nsystui.ui.doors import show_range
 
         key, job = self.event_here(), self.job
         if key is None or job is None:
             self.say("w goes from an event to the NVTX range around it: there is no event here")
             return
-
-        def found(around: Around) -> None:
-            if around.key is None:
-                self.say(around.reason)
-            elif self.is_current and key == self.event_here():
-                show_range(self.explorer, around.key)
-
-        def ask() -> Around:
-            return range_around(job.session, key, job.ranks)
-
-        self.in_background("range", ask, found)
+        around = await to_thread(range_around, job.session, key, job.ranks)
+        if around.key is None:
+            self.say(around.reason)
+        elif self.is_current and key == self.event_here():
+            show_range(self.explorer, around.key)
 
     def event_here(self) -> EventKey | None:
         """The event under the cursor."""
@@ -372,6 +467,18 @@ class JobScreen(ExportingScreen, SelectingScreen):
     def time_here(self) -> Window | None:
         """The time of what is under the cursor."""
         return None
+
+    def row_window(self) -> Window | None:
+        """The time that is selected from here."""
+        return None
+
+    def action_take_window(self) -> None:
+        """Select the time under the cursor for every screen."""
+        window = self.row_window()
+        if window is None:
+            self.say(self.NO_TIME)
+        else:
+            self.select_window(window)
 
     async def action_back(self) -> None:
         """Undo the last step; where there is none, stop the loading."""

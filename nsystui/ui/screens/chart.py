@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,8 @@ class ChartScreen(JobScreen):
 
     DEFAULT_CSS = "ChartScreen #empty { display: none; }"
 
-    def make_chart(self) -> Widget:
-        """The chart, which takes the keys."""
-        raise NotImplementedError
+    make_chart: Callable[[], Widget]
+    """Make the chart, which takes the keys."""
 
     def body(self) -> Iterable[Widget]:
         """Compose the chart, its details and the words in place of both."""
@@ -70,17 +69,13 @@ class ChartScreen(JobScreen):
     def _chart_selected(self, message: StripChart.Selected) -> None:
         message.stop()
         if self.is_awaiting:
-            self.keep_enter()
+            self.app.simulate_key("enter")
         else:
             self.open_column()
 
     def open_column(self) -> None:
         """Enter on the chart: select the time under the cursor."""
         self.action_take_window()
-
-    def action_take_window(self) -> None:
-        """Select the time under the cursor for every screen."""
-        raise NotImplementedError
 
     @on(StripChart.CursorMoved)
     def _cursor_moved(self, message: StripChart.CursorMoved) -> None:

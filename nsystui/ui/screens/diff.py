@@ -7,12 +7,12 @@ import re
 import shlex
 import textwrap
 import threading
+from asyncio import to_thread
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from textual import events, on
-from textual.message import Message
+from textual import events
 from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, TableAnswer, Value
@@ -27,17 +27,19 @@ from nsystui.questions.job.opening import JobSource
 from nsystui.questions.kernels.summary import Names
 from nsystui.questions.nccl.names import is_nccl_kernel
 from nsystui.ui.doors import show_view
-from nsystui.ui.loading import Advanced, ExportFailed, JobStarted, Loading, LoadingEnded
+from nsystui.ui.loading import Loading, LoadingListener
 from nsystui.ui.pictures.details import Details, row_details
 from nsystui.ui.pictures.diff import BAR, change_styles, summary_styles, with_bars, without_bars
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
 from nsystui.ui.widgets.panels import PartLines
+from nsystui.ui.widgets.repainting import in_background, in_own_task, reason_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nsystui.questions.job.job import OpenJob
+    from nsystui.store.packing import Progress
     from nsystui.ui.diff_app import DiffApp
 
 
@@ -418,26 +420,14 @@ def files_of_other(text: str) -> tuple[str, ...]:
     return names
 
 
-class OtherJobScreen(DiffScreen):
+class OtherJobScreen(DiffScreen, LoadingListener):
     """A is the open job, B the one that is read here; closing the screen ends the reading and lets go of B."""
-
-    @dataclass
-    class Read(Message):
-        """B is read, and what A and B are."""
-
-        sides: tuple[Side, Side]
-
-    @dataclass
-    class Unreadable(Message):
-        """There is nothing to compare with."""
-
-        reason: str
 
     def __init__(self, job: OpenJob, opened: JobSource, files: tuple[str, ...]) -> None:
         super().__init__()
         self._own = (job, opened.files)
         source = replace(opened, files=files, logs=(), ranks="", step_range=job.step_range)
-        self._loading = Loading(source, self._hear)
+        self._loading = Loading(source, self)
         self._other: OpenJob | None = None
         self._rows: dict[Path, tuple[int, int]] = {}
         self._reasons: list[str] = []
@@ -447,7 +437,7 @@ class OtherJobScreen(DiffScreen):
     def on_mount(self) -> None:
         """Begin to read B in a thread."""
         self.explorer.sources.append(self._loading.source)
-        self.run_worker(self._read, thread=True, group="other job", exit_on_error=False)
+        self._read()
 
     def on_unmount(self) -> None:
         """Stop the reading and let go of B."""
@@ -462,45 +452,53 @@ class OtherJobScreen(DiffScreen):
             self._other.close()
             self._other = None
 
-    def _read(self) -> None:
+    @in_background("other job")
+    async def _read(self) -> None:
+        def read() -> None:
+            try:
+                self._loading.start()
+            finally:
+                with self._letting_go:
+                    self._is_read = True
+                    self._let_go()
+
         try:
-            self._loading.start()
-        except Exception as error:  # whatever a file can do: the screen says it, and A stays open
-            self.post_message(self.Unreadable(str(error).partition("\n")[0]))
-        finally:
-            with self._letting_go:
-                self._is_read = True
-                self._let_go()
+            await to_thread(read)
+        except Exception as error:
+            if self.is_active:
+                self.app.call_later(self._leave, f"nothing to compare with: {reason_of(error)}")
 
-    def _hear(self, message: Message) -> None:
-        if isinstance(message, JobStarted):
-            self._other = message.job
-        elif isinstance(message, ExportFailed):
-            self._reasons.append(f"{message.path}: {message.reason}")
-        elif isinstance(message, Advanced):
-            self.post_message(message)
-        elif isinstance(message, LoadingEnded) and not message.cancelled:
-            self.post_message(self._ended())
+    async def _leave(self, why: str) -> None:
+        await self.explorer.go_back()
+        self.explorer.say(why)
 
-    def _ended(self) -> Message:
+    def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
+        """Take the job for B."""
+        self._other = job
+
+    def failed(self, path: Path, error: NsystuiError) -> None:
+        """Note why a file is left out."""
+        self._reasons.append(str(error))
+
+    def loading_ended(self, cancelled: bool) -> None:
+        """Compare A with B. Raises NsystuiError if nothing of B could be read."""
         from nsystui.base.selection import Selection
         from nsystui.questions.compare.side import Side, job_labels
 
+        if cancelled:
+            return
         assert self._other is not None
         if not self._other.session.reports:
-            return self.Unreadable(self._reasons[0] if self._reasons else "nothing could be read")
+            raise NsystuiError(self._reasons[0] if self._reasons else "nothing could be read")
         jobs = (self._own[0], self._other)
-        try:
-            labels = job_labels(jobs, (self._own[1], self._loading.source.files))
-        except NsystuiError as error:
-            return self.Unreadable(str(error))
+        labels = job_labels(jobs, (self._own[1], self._loading.source.files))
         a, b = (Side(job, Selection(), label) for job, label in zip(jobs, labels, strict=True))
-        return self.Read((a, b))
+        self._compare((a, b))
 
-    @on(Advanced)
-    def _advanced(self, message: Advanced) -> None:
-        message.stop()  # the application would take it for one of its own exports
-        self._rows[message.path] = message.rows, message.total
+    @in_own_task
+    def advanced(self, path: Path, progress: Progress) -> None:
+        """Show how much of B is read."""
+        self._rows[path] = progress.rows, progress.total
         self.show_status(self.explorer.status)
 
     def show_status(self, status: str) -> None:
@@ -509,23 +507,12 @@ class OtherJobScreen(DiffScreen):
         own = "" if self._sides is not None else f"B: reading {100 * done // max(total, 1)} %"
         super().show_status(own or status)
 
-    @on(Read)
-    def _compare(self, message: Read) -> None:
-        message.stop()
-        self._sides = message.sides
+    @in_own_task
+    def _compare(self, sides: tuple[Side, Side]) -> None:
+        self._sides = sides
         self.job_changed()
         if self._reasons:
             self.say(f"not all of B could be read: {self._reasons[0]}")
-
-    @on(Unreadable)
-    def _give_up(self, message: Unreadable) -> None:
-        message.stop()
-        if self.is_active:
-            self.app.call_later(self._leave, f"nothing to compare with: {message.reason}")
-
-    async def _leave(self, why: str) -> None:
-        await self.explorer.go_back()
-        self.explorer.say(why)
 
     async def action_mode(self, name: str) -> None:
         """Say that the other screens are A's."""

@@ -144,14 +144,13 @@ class EfficiencyScreen(TableScreen):
         super().show_waiting()
         self.factors.show_lines([])
 
-    def on_resize(self) -> None:
-        self._show_factors()
-
     def _show_factors(self) -> None:
         found = self._found
         trees = (device_factors(found.device), host_factors(found.host)) if found is not None and found.gpus else ()
         known = [tree for number, tree in enumerate(trees) if not number or any(one.value is not None for one in tree)]
         self.factors.show_lines([line for tree in known for line in factor_lines(tree, self.app.size.width)])
+
+    on_resize = _show_factors
 
     def show_count(self) -> None:
         """Show what the table is of in place of a count."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -14,13 +15,13 @@ from nsystui.base.answer import Answer, Record, Row, TableAnswer, record
 from nsystui.base.selection import NameFilter, Selection, Window
 from nsystui.base.units import parse_duration
 from nsystui.questions.events.kinds import RUNTIMES, EventKind, kinds_of
-from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, Partners, key_of, partners, window_of
+from nsystui.questions.events.listing import EVENT_COLUMNS, EventKey, EventList, key_of, partners, window_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import TableScreen, name_filter
 from nsystui.ui.widgets.frame import KeyLine, SelectionLine
-from nsystui.ui.widgets.repainting import ThrottledScreen
+from nsystui.ui.widgets.repainting import ThrottledScreen, in_background
 from nsystui.ui.widgets.window_table import RowSelected, WindowTable
 
 
@@ -51,23 +52,20 @@ class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | No
         self.dismiss(key_of(self._rows[message.row]))
 
 
-def find_partner(screen: TableScreen, go: Callable[[EventKey], None]) -> None:
+@in_background("partner")
+async def find_partner(screen: TableScreen, go: Callable[[EventKey], None]) -> None:
     """Finds the GPU work of the call under the cursor, or the call of the GPU work; of several the user chooses one."""
     key, job = screen.event_here(), screen.job
     if key is None or job is None:
         return
-    ranks = job.ranks
-
-    def found(result: Partners) -> None:
-        if not result.rows:
-            screen.say(result.reason)
-        elif len(result.rows) == 1:
-            go(key_of(result.rows[0]))
-        else:
-            listed = PartnersScreen(result.rows, screen.shown_names())
-            screen.lay_over(listed, lambda chosen: None if chosen is None else go(chosen))
-
-    screen.in_background("partner", lambda: partners(job.session, key, ranks), found)
+    found = await to_thread(partners, job.session, key, job.ranks)
+    if not found.rows:
+        screen.say(found.reason)
+    elif len(found.rows) == 1:
+        go(key_of(found.rows[0]))
+    else:
+        listed = PartnersScreen(found.rows, screen.shown_names())
+        screen.lay_over(listed, lambda chosen: None if chosen is None else go(chosen))
 
 
 _CATEGORIES = {
@@ -242,13 +240,11 @@ class EventsScreen(TableScreen):
         else:
             self.say("sort by time (s) to search")
 
-    def _look(self, find: Callable[[], int | None], reason: str) -> None:
+    @in_background("find")
+    async def _look(self, find: Callable[[], int | None], reason: str) -> None:
         """Moves the cursor to the row that ``find`` finds in a thread; ``reason`` is for when there is none."""
-
-        def go(index: int | None) -> None:
-            if index is None:
-                self.say(reason)
-            else:
-                self.table.move_to(index)
-
-        self.in_background("find", find, go)
+        index = await to_thread(find)
+        if index is None:
+            self.say(reason)
+        else:
+            self.table.move_to(index)

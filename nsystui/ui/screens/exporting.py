@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from asyncio import to_thread
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from nsystui.base.errors import MissingDataError, UsageError
 from nsystui.base.text import counted
 from nsystui.ui.screens.asking import AskingScreen
-from nsystui.ui.widgets.repainting import reason_of
+from nsystui.ui.widgets.repainting import in_background, reason_of
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Column, Row
@@ -124,7 +125,8 @@ class ExportingScreen(AskingScreen):
 
         self.prompt.ask(label, proposed, named, then, replaced=True)
 
-    def write(self, path: Path, contents: str, writer: Writer, overwrite: bool = False) -> None:
+    @in_background("export", exclusive=False)
+    async def write(self, path: Path, contents: str, writer: Writer, overwrite: bool = False) -> None:
         """Write a file in a thread. ``contents``: what it holds, in words, where that is no number of rows."""
         from nsystui.exports.discover import files_of
         from nsystui.output.files import TargetExistsError, refuse_inputs
@@ -136,23 +138,21 @@ class ExportingScreen(AskingScreen):
             refuse_inputs([path], files_of(read), self.explorer.source.cache_directory)
             return writer(path, overwrite)
 
-        def failed(error: Exception) -> None:
-            if isinstance(error, TargetExistsError):
-                self.prompt.ask(f"{path} exists: overwrite? y/n", "", str, answered)
-            else:
-                self.say(f"not written: {reason_of(error)}")
-
         def answered(text: str) -> None:
             if text.strip().lower() in ("y", "yes"):
                 self.write(path, contents, writer, overwrite=True)
             else:
                 self.say("not written")
 
-        def finished(rows: int | None) -> None:
+        try:
+            rows = await to_thread(write)
+        except TargetExistsError:
+            self.prompt.ask(f"{path} exists: overwrite? y/n", "", str, answered)
+        except Exception as error:
+            self.say(f"not written: {reason_of(error)}")
+        else:
             written = contents if rows is None else counted(rows, "row")
             self.say(f"wrote {written} to {path.name} in {path.absolute().parent}")
-
-        self.in_background("export", write, finished, failed, is_exclusive=False)
 
 
 def _write_drawing(draw: Callable[[], Drawing | None], path: Path, overwrite: bool) -> None:

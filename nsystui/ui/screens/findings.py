@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from asyncio import to_thread
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
+from textual import work
 from textual.message import Message
 from textual.widget import Widget
 from textual.worker import get_current_worker
@@ -20,12 +21,12 @@ from nsystui.ui.doors import show_finding
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
 from nsystui.ui.widgets.panels import Part, PartLines
 from nsystui.ui.widgets.plots import bar
-from nsystui.ui.widgets.repainting import in_thread, reason_of
+from nsystui.ui.widgets.repainting import reason_of
 from nsystui.ui.widgets.table_layout import BAR_WIDTH
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.base.selection import Selection, Window
+    from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.triage.finding import Finding
     from nsystui.questions.triage.run import Triage
@@ -52,8 +53,6 @@ HEALTHY, NOT_CHECKED = "ok", "-"
 _STYLES = {"error": "error", "warning": "warning"}
 """What is coloured of the severities."""
 _LABEL = 12
-_LENGTHS = ("max", "idle", "duration")
-"""The columns of evidence that say how long what began at ``start`` took."""
 _ROOMY = 30
 """On a terminal of so many lines there are empty ones around the evidence."""
 
@@ -149,6 +148,8 @@ class FindingsTable(WindowTable):
         """The line in place of the table until there are findings."""
         self.waits = False
         """Whether nothing is looked for until the user says so."""
+        self.is_looking = False
+        """Whether the rules are being checked."""
         self._token: object = None
         self._is_asked_for = False
         self.display = False
@@ -160,6 +161,7 @@ class FindingsTable(WindowTable):
             return
         self._token = token
         self._is_asked_for |= is_asked_for
+        self.is_looking = False
         from nsystui.store import tables
 
         kernels = job.session.count(tables.kernels)
@@ -167,8 +169,9 @@ class FindingsTable(WindowTable):
         if self.waits:
             self._say(f"not checked yet, with {kernels:,} kernels: ! checks")
             return
+        self.is_looking = True
         self._say("checking…")
-        self._look(job, selection, token)
+        self._look(job, selection)
 
     @property
     def number(self) -> int | None:
@@ -189,10 +192,11 @@ class FindingsTable(WindowTable):
 
     def _say(self, words: str) -> None:
         """One line instead of findings."""
-        self.found, self.status, self.display = None, words, False
+        self.found, self.status = None, words
         self.post_message(self.Changed())
 
-    def _look(self, job: OpenJob, selection: Selection, token: object) -> None:
+    @work(group="findings", exclusive=True, description="findings")
+    async def _look(self, job: OpenJob, selection: Selection) -> None:
         def look() -> Triage:
             from nsystui.questions.triage.run import triage
 
@@ -201,25 +205,23 @@ class FindingsTable(WindowTable):
             def advanced(done: int, rules: int, name: str) -> None:
                 if worker.is_cancelled:
                     raise _CancelledError
-                self.call_later(self._advanced, token, done, rules)
+                self.call_later(self._advanced, done, rules)
 
             return job.once(("triage", selection), lambda: triage(job, selection, advanced=advanced))
 
-        in_thread(self, "findings", look, partial(self._arrived, token), partial(self._failed, token))
-
-    def _advanced(self, token: object, done: int, rules: int) -> None:
-        if token == self._token and self.found is None:
-            self._say(f"checking {done} of {rules} rules")
-
-    def _failed(self, token: object, error: Exception) -> None:
-        if token == self._token:
+        try:
+            found = await to_thread(look)
+        except Exception as error:
+            self.is_looking = False
             self._say(f"could not be checked: {reason_of(error)}")
+            return
+        self.found, self.status, self.is_looking = found, "", False
+        self.set_answer(findings_answer(found), keep_cursor=self.display)
+        self.post_message(self.Changed())
 
-    def _arrived(self, token: object, triage: Triage) -> None:
-        if token == self._token:
-            self.found, self.status, self.display = triage, "", True
-            self.set_answer(findings_answer(triage))
-            self.post_message(self.Changed())
+    def _advanced(self, done: int, rules: int) -> None:
+        if self.is_looking:
+            self._say(f"checking {done} of {rules} rules")
 
 
 def _category(values: Record) -> str:
@@ -234,6 +236,7 @@ class FindingScreen(TableScreen):
     MODE_KEY = "1"
     PLACES = ("finding", "table", "everywhere")
     HAS_DETAILS = False  # the words around the evidence are
+    LENGTHS = ("max", "idle", "duration")
 
     DEFAULT_CSS = """
     FindingScreen #finding { margin-bottom: 1; }
@@ -276,24 +279,13 @@ class FindingScreen(TableScreen):
             away = {row: abs(start - window.start) for row, start in enumerate(starts) if isinstance(start, int)}
         self.table.move_to(min(away, key=away.__getitem__, default=0))
 
-    def row_window(self) -> Window | None:
-        """The time of a row of evidence, by whichever column has its length."""
-        from nsystui.base.selection import Window
-
-        values = self.values()
-        start, length = values.get("start"), next(filter(None, map(values.get, _LENGTHS)), None)
-        if not isinstance(start, int) or not isinstance(length, int | float):
-            return None
-        return Window(start, start + max(int(length), 1))
-
     def _show_words(self) -> None:
         width, height = self.app.size
         self.set_class(height < _ROOMY, "-low")
         self.words.show_lines(finding_lines(self.finding, width))
         self.advice.show_lines(advice_lines(self.finding, width))
 
-    def on_resize(self) -> None:
-        self._show_words()
+    on_resize = _show_words
 
     def show_count(self) -> None:
         """Show which of the findings this is."""

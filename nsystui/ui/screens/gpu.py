@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from textual import on
@@ -115,8 +116,7 @@ class GpuScreen(ZoomableChartScreen):
         self._lane: tuple[Hashable, ...] = ()  # GPU and label of the lane that the cursor is in
         self._wanted = GpuPictureRequest(None, 1, 1)
 
-    def make_chart(self) -> StripChart:
-        return StripChart(label_width=16, value_width=7, id="chart")
+    make_chart = staticmethod(partial(StripChart, label_width=16, value_width=7, id="chart"))
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The view, the size of the chart and the metrics."""
@@ -157,12 +157,10 @@ class GpuScreen(ZoomableChartScreen):
 
     def _lane_of(self, picture: GpuPicture) -> int:
         """The lane that the cursor was in, else another one of its GPU, else the nearest."""
-        places = list(zip(picture.owners, picture.lanes, strict=True))
-        for wanted in (self._lane, self._lane[:1]):
-            for number, (owner, lane) in enumerate(places):
-                if (picture.gpus[owner].key, lane.label)[: len(wanted)] == wanted:
-                    return number
-        return self.chart.cursor_lane
+        lanes = zip(picture.owners, picture.lanes, strict=True)
+        places = [(picture.gpus[owner].key, lane.label) for owner, lane in lanes]
+        near = (number for end in (2, 1) for number, place in enumerate(places) if place[:end] == self._lane[:end])
+        return next(near, self.chart.cursor_lane)
 
     def show_detail(self) -> None:
         """Show the values at the cursor, or over the marked span."""
@@ -219,13 +217,10 @@ class GpuScreen(ZoomableChartScreen):
         metrics = Choice.among("Metrics", words, chosen, lambda name: self.ask_with(metrics=name))
         return (*super().choices(), metrics)
 
-    def action_take_window(self) -> None:
-        """Selects the marked span or the cursor's column for every screen."""
-        if self.picture is None or not self.picture.lanes:
-            self.say("there is no time to select here")
-            return
+    def row_window(self) -> Window | None:
+        """The time of the marked span, else of the cursor's column."""
         start, end = self.chart.span_times or self.chart.cursor_times
-        self.select_window(Window(start, max(end, start + 1)))
+        return Window(start, max(end, start + 1)) if self.picture is not None and self.picture.lanes else None
 
     def action_mark(self) -> None:
         """Begin a span at the cursor, end it there, or take it away."""

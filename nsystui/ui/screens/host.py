@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, Row
 from nsystui.base.kernel_names import function_name
-from nsystui.base.selection import Selection, Task, Window
+from nsystui.base.selection import Selection, Task
 from nsystui.questions.host.calltree import CALL, COLUMNS, HOT, LEAST, CallTree, nodes_table, tree_of
 from nsystui.questions.host.causes import (
     ALLOCATING,
@@ -49,6 +48,7 @@ from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.outline import Outline, OutlineLayout, OutlineScreen
 from nsystui.ui.screens.table import GroupedViewsScreen, TableScreen
 from nsystui.ui.widgets.frame import Choice
+from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
 _OF_THREAD = ("functions", "call tree")
@@ -111,12 +111,9 @@ class SampledScreen(TableScreen):
     BAR_CATEGORY = "cpu"
     samples: CpuSamples | None = None
 
-    def show_count(self) -> None:
-        """Count the rows and the samples."""
-        answer = self.table.answer
-        if answer is not None:
-            total = answer.total if answer.total is not None else len(answer)
-            self.show_title(right=f"{len(answer):,} of {total:,} {self.counted()}{_samples_count(self.samples)}")
+    def counted(self) -> str:
+        """The word for the rows, and the number of samples."""
+        return super().counted() + _samples_count(self.samples)
 
     def row_category(self, values: Record) -> str | None:
         """Functions of the operating system have its colour."""
@@ -142,7 +139,7 @@ class SampledScreen(TableScreen):
             self.lay_over(PartialCallTreeScreen(whose, name))
 
 
-class HostScreen(GroupedViewsScreen, SampledScreen):
+class HostScreen(SampledScreen, GroupedViewsScreen):
     """Threads, functions and gaps; the call tree is a screen beside it."""
 
     HOME = SCREEN = "host"
@@ -171,26 +168,24 @@ class HostScreen(GroupedViewsScreen, SampledScreen):
         self.chart = StillChart(label_width=24, value_width=0, id="chart")
         yield from (around, self.chart, notes)
 
-    def cursor_rests(self) -> None:
+    @in_background("chart")
+    async def cursor_rests(self) -> None:
         """Draw what the thread under the cursor did over time, where the table leaves room for that."""
         super().cursor_rests()
         job, selection, whose, name = self.job, self.selection, self.whose(), str(self.values().get("thread"))
         if job is None or whose is None or whose.tid is None or self.answered.question.row != "thread":
             return
         rows, columns = self.chart.fit_lines(self.free_lines), self.chart.chart_width
-        (task,), tid = whose.tasks, whose.tid
-
-        def arrived(found: tuple[Window, Mapping[str, NDArray[np.float64]]]) -> None:
-            window, parts = found
-            seen = [part for part, shares in parts.items() if part != "unknown" and shares.any()]
-            colours = {part: _CELLS.get(f"{part}_percent", "idle") for part in seen}
-            stack = tuple((colour, parts[part].tolist()) for part, colour in colours.items())
-            notes = tuple((own, f"{_LABELS[part]} {100 * parts[part].mean():.1f} %") for part, own in colours.items())
-            lanes = [Lane(name, (), stack=stack, height=rows, notes=notes)] if seen else []
-            self.chart.set_lanes(lanes, window.start, window.end if seen else window.start)
-
-        if rows:
-            self.in_background("chart", lambda: thread_over_time(job, selection, task, tid, columns), arrived)
+        if not rows:
+            return
+        (task,) = whose.tasks
+        window, parts = await to_thread(thread_over_time, job, selection, task, whose.tid, columns)
+        seen = [part for part, shares in parts.items() if part != "unknown" and shares.any()]
+        colours = {part: _CELLS.get(f"{part}_percent", "idle") for part in seen}
+        stack = tuple((colour, parts[part].tolist()) for part, colour in colours.items())
+        notes = tuple((own, f"{_LABELS[part]} {100 * parts[part].mean():.1f} %") for part, own in colours.items())
+        lanes = [Lane(name, (), stack=stack, height=rows, notes=notes)] if seen else []
+        self.chart.set_lanes(lanes, window.start, window.end if seen else window.start)
 
     def counted(self) -> str:
         """The word for the rows: single gaps, or those of the view."""

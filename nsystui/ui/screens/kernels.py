@@ -213,24 +213,22 @@ class KernelsScreen(ViewsScreen):
 
     def _others(self, job: OpenJob) -> str:
         """The views that have rows, with how many, as a sentence for an export without kernels."""
-        found = []
-        for name, work in WORKS.items():
-            view = view_named(name)
-            if has_rows(job.session, work):
-                # MPI calls that are NVTX ranges are no rows of a table of their own.
-                count = job.session.count(work.table)
-                found.append(f"{view.title} ({count:,})" if count else view.title)
+        # MPI calls that are NVTX ranges are no rows of a table of their own.
+        works = [(view_named(name).title, work) for name, work in WORKS.items() if has_rows(job.session, work)]
+        counts = [(title, job.session.count(work.table)) for title, work in works]
+        found = [f"{title} ({count:,})" if count else title for title, count in counts]
         return f"v shows {', '.join(found)}" if found else ""
 
     def show_waiting(self) -> None:
-        """A sample of the kernels, said to be one, until exact numbers are there."""
-        sample = self.explorer.sample
-        if sample is None:
+        """The kernels of a sample, said to be one, then all of them, until reports are ready."""
+        seen = self.explorer.seen
+        if seen.answer is None:
             super().show_waiting()
             return
-        self.show_title(right="sample")
-        self.table.set_answer(sample, keep_cursor=True)
-        self.notes.show_notes(sample.notes)
+        self.table.names = seen.names
+        self.table.set_answer(seen.answer, keep_cursor=True)
+        self.notes.show_notes(seen.answer.notes)
+        self.show_count() if seen.is_exact else self.show_title(right="sample")
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the summary with bars in the colour of its work."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from textual import events, on
@@ -33,7 +35,7 @@ from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.widgets.frame import SelectionLine
 from nsystui.ui.widgets.lane_chart import LaneChart
 from nsystui.ui.widgets.panels import fill
-from nsystui.ui.widgets.repainting import reason_of
+from nsystui.ui.widgets.repainting import in_background, reason_of
 
 _LABEL_WIDTH, _WIDE_LABEL_WIDTH = 14, 22
 _WIDE = 100
@@ -76,8 +78,7 @@ class LanesScreen(ZoomableChartScreen):
         self._wanted = TimelineRequest(None, 1, 1, 0, None, None, False, None)
         self._neighbours: Neighbours | None = None
 
-    def make_chart(self) -> LaneChart:
-        return LaneChart(label_width=_LABEL_WIDTH, value_width=7, id="chart")
+    make_chart = staticmethod(partial(LaneChart, label_width=_LABEL_WIDTH, value_width=7, id="chart"))
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The view, the size of the chart, the opened ranks and the names to mark."""
@@ -254,24 +255,22 @@ class LanesScreen(ZoomableChartScreen):
         if not picture.is_whole and not self._rests:
             self._rests = True
             self.job_changed()
-        place, row = self._place(), self.position.event
         first, last = self.times_of(self.chart.cursor_column)
-        window = Window(first, max(last, first + 1))
+        self._show_facts(job, picture, lane, Window(first, max(last, first + 1)))
 
-        def show(facts: EventFacts) -> None:
-            if self._place() == place:
-                self.facts = facts
-                self.show_detail()
-                opens, self.opens = self.opens == self.target, None
-                if opens and self.is_active:
-                    self.action_open_event()
-
-        self.in_background(
-            "detail",
-            lambda: event_facts(job, picture.timeline, lane, window, row),
-            show,
-            lambda error: show(EventFacts(None, reason_of(error))),
-        )
+    @in_background("detail")
+    async def _show_facts(self, job: OpenJob, picture: TimelinePicture, lane: LaneIdentity, window: Window) -> None:
+        place, row = self._place(), self.position.event
+        try:
+            facts = await to_thread(event_facts, job, picture.timeline, lane, window, row)
+        except Exception as error:
+            facts = EventFacts(None, reason_of(error))
+        if self._place() == place:
+            self.facts = facts
+            self.show_detail()
+            opens, self.opens = self.opens == self.target, None
+            if opens and self.is_active:
+                self.action_open_event()
 
     def action_open_event(self) -> None:
         """Go to the event under the cursor."""

@@ -482,10 +482,6 @@ class NcclScreen(CollectivesScreen):
         """The kernels where there are any and they are asked for, else the calls."""
         return "nccl" if self._has_kernels and self.what == KERNEL else "nccl calls"
 
-    def view_name_asked(self) -> str:
-        """The view that is shown."""
-        return self.view_name()
-
     def has_view(self, view: TabView) -> bool:
         """The view of the log needs one, that of kernels needs kernels."""
         return super().has_view(view) and (self._has_kernels or view.name != "nccl")

@@ -112,10 +112,8 @@ class NcclLogScreen(FilteredTableScreen):
         if self.explorer.source.files:
             self.explorer.read_log(again=False)
 
-    @property
-    def is_awaiting(self) -> bool:
-        """No question is asked: the tables come from the reading."""
-        return False
+    is_awaiting = False
+    """No question is asked: the tables come from the reading."""
 
     def job_changed(self) -> None:
         """Show the log, which no export changes."""

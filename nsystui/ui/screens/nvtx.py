@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,6 @@ from nsystui.questions.events.kinds import EventKind
 from nsystui.questions.events.listing import EventKey
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.listing import TREE_COLUMNS, kernels_of, nvtx_summary, nvtx_tree_table
-from nsystui.questions.nvtx.loading import Ints
 from nsystui.questions.nvtx.paths import Folding, NodeKind, TreeGrouping
 from nsystui.questions.nvtx.tree import Node, NvtxTree, Order
 from nsystui.questions.queries.question import QuestionView
@@ -29,6 +29,7 @@ from nsystui.ui.screens.table import TableScreen, ViewsScreen
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.plots import step_axis
 from nsystui.ui.widgets.prompt import one_of
+from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.stacks import bar_stack
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
@@ -241,29 +242,27 @@ class NvtxScreen(OutlineScreen[Node]):
             else:
                 self.rows_changed(outline.reveal(number))
 
-    def cursor_rests(self) -> None:
+    @in_background("chart")
+    async def cursor_rests(self) -> None:
         """Draw the durations of the ranges of the path under the cursor, where the tree leaves room for that."""
         super().cursor_rests()
         tree, node = self.nvtx_tree, self.node()
         if tree is None or node is None:
             return
         rows, columns = self.chart.fit_lines(self.free_lines), self.chart.chart_width
-
-        def arrived(found: tuple[str, Ints, bool]) -> None:
-            name, durations, is_gpu = found
-            count = len(durations)
-            firsts = range(0, count, -(-count // columns) or 1)
-            means = (np.add.reduceat(durations, firsts) / np.diff(firsts, append=count)).tolist()
-            words, category = ("GPU time", "compute") if is_gpu else ("wall time", "nvtx")
-            notes = [(category, f"{words} of {count:,}")]
-            if firsts.step > 1:
-                notes.append((category, f"a bar: mean of {firsts.step:,}"))
-            longest, stack = max(means, default=0), bar_stack([{category: mean} for mean in means], columns)
-            lane = Lane(name, (), format_value(Unit.DURATION, longest), stack=stack, height=rows, notes=tuple(notes))
-            self.chart.set_lanes([lane] if count > 1 else [], 0, count if count > 1 else 0)
-
-        if rows:
-            self.in_background("chart", lambda: tree.durations(node), arrived)
+        if not rows:
+            return
+        name, durations, is_gpu = await to_thread(tree.durations, node)
+        count = len(durations)
+        firsts = range(0, count, -(-count // columns) or 1)
+        means = (np.add.reduceat(durations, firsts) / np.diff(firsts, append=count)).tolist()
+        words, category = ("GPU time", "compute") if is_gpu else ("wall time", "nvtx")
+        notes = [(category, f"{words} of {count:,}")]
+        if firsts.step > 1:
+            notes.append((category, f"a bar: mean of {firsts.step:,}"))
+        longest, stack = max(means, default=0), bar_stack([{category: mean} for mean in means], columns)
+        lane = Lane(name, (), format_value(Unit.DURATION, longest), stack=stack, height=rows, notes=tuple(notes))
+        self.chart.set_lanes([lane] if count > 1 else [], 0, count if count > 1 else 0)
 
     def show_count(self) -> None:
         """Count the rows that stand open, and all ranges."""

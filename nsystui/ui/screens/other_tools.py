@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import BindingType
 
 from nsystui.ui.screens.dialogs import TextDialog
+from nsystui.ui.widgets.repainting import in_background
 
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
@@ -22,7 +24,8 @@ _MOST = 8
 """Commands that are shown and copied: as many ranks as one looks at."""
 
 
-def show_ncu_commands(screen: ExportingScreen, question: NcuQuestion | str) -> None:
+@in_background("ncu")
+async def show_ncu_commands(screen: ExportingScreen, question: NcuQuestion | str) -> None:
     """Shows and copies the ``ncu`` commands for the kernel under the cursor, or says why there are none."""
     job = screen.job
     if job is None:
@@ -31,14 +34,11 @@ def show_ncu_commands(screen: ExportingScreen, question: NcuQuestion | str) -> N
     if isinstance(question, str):
         screen.say(question)
         return
-
-    def found(commands: Sequence[NcuCommand]) -> None:
-        if commands:
-            screen.lay_over(NcuScreen(commands))
-        else:
-            screen.say("there is no kernel here")
-
-    screen.in_background("ncu", lambda: question(job), found)
+    commands = await to_thread(question, job)
+    if commands:
+        screen.lay_over(NcuScreen(commands))
+    else:
+        screen.say("there is no kernel here")
 
 
 def ncu_of_event(kind: str, report: int, row: int) -> NcuQuestion | str:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from asyncio import to_thread
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from textual import events, on
 from textual.containers import Container
 from textual.widget import Widget
 
+from nsystui.base.answer import iter_rows
+from nsystui.base.selection import Selection
 from nsystui.questions.queries.registry import view_of_table
 from nsystui.ui.doors import show_view
+from nsystui.ui.loading import KeptOverview
 from nsystui.ui.pictures import overview_lines as words
 from nsystui.ui.screens import screen_of
-from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen
+from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotCheckedScreen, findings_answer
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import TablesScreen
 from nsystui.ui.widgets.panels import Part, PartLines
-from nsystui.ui.widgets.repainting import reason_of
+from nsystui.ui.widgets.repainting import in_background, reason_of
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:
-    from nsystui.base.answer import Answer, Record, Value
+    from nsystui.base.answer import Answer, Record, TableAnswer, Value
     from nsystui.base.drawing import Drawing
-    from nsystui.base.selection import Selection
     from nsystui.questions.job.job import OpenJob
     from nsystui.ui.pictures.overview import IdlePicture, OverviewPicture
 
@@ -74,6 +77,7 @@ class OverviewScreen(TablesScreen):
     MODE_KEY = "1"
     PLACES = ("overview", "table", "everywhere")
     AUTO_FOCUS = "#ranks"
+    NO_TIME = "these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy"
 
     DEFAULT_CSS = """
     OverviewScreen #tables { height: 1fr; layout: vertical; }
@@ -92,6 +96,9 @@ class OverviewScreen(TablesScreen):
         self._idle_shown: object = None
         self._seen: Selection | None = None
         self._bins = 0
+        self._kept: KeptOverview | None = None  # as long as it is shown
+        self._above: tuple[str, list[list[Part]]] = ("", [])
+        self._is_kept = False
         self._sorted: dict[str, tuple[str, bool]] = {}  # by the name of an answer
 
     def body(self) -> Iterable[Widget]:
@@ -105,21 +112,41 @@ class OverviewScreen(TablesScreen):
         yield from (self.head, self.looking, self.findings, Container(self.ranks, self.kernels, id="tables"))
 
     def show_waiting(self) -> None:
-        """Show the files, and the sample of the kernels once there is one."""
+        """Show what is kept, else the files and the kernels as far as they are seen."""
+        kept, seen = self.explorer.kept, self.explorer.seen
+        if kept is not None and self.selection == Selection():
+            self._show_kept(kept)
+            return
         self.show_title(about="opening…")
         self.head.show_lines([])
         self.ranks.empty_text = "opening…"
-        states = self.explorer.files
-        self._put(self.ranks, words.files_answer(states.values()), keep_cursor=True)
-        sample = self.explorer.sample
-        self.kernels.empty_text = "" if sample is not None else "exact numbers follow as soon as a report is read"
+        self._put(self.ranks, words.files_answer(self.explorer.files.values()), keep_cursor=True)
         self.ranks.entitle("Files")
-        self.kernels.entitle("Kernels", " ".join(sample.notes) if sample is not None else "")
-        if sample is None:
+        if seen.answer is None:
+            self.kernels.empty_text = "exact numbers follow as soon as the kernels are read"
+            self.kernels.entitle("Kernels")
             self.kernels.refresh_rows()
-        elif self.kernels.answer is not sample:
-            self._put(self.kernels, sample, keep_cursor=False)
+        elif self.kernels.answer is not seen.answer:
+            self._show_kernels(seen.answer, seen.names, keep_cursor=False)
+            if not seen.is_exact:
+                self.kernels.entitle("Kernels", " ".join(seen.answer.notes))
         self._share_room()
+
+    @property
+    def _terminal(self) -> tuple[int, int, bool]:
+        """What the lines above depend on: columns, lines, and whether there are no colours."""
+        return (*self.app.size, self.app.no_color)
+
+    def _show_kept(self, kept: KeptOverview) -> None:
+        """Show everything as it was the last time, the lines above only on a terminal of the same size."""
+        self.show_title(about=kept.title)
+        self.head.show_lines(kept.lines if kept.terminal == self._terminal else ())
+        if self._kept is None:
+            self._kept, self._seen, self.findings.display = kept, self.selection, True
+            self.findings.set_answer(kept.findings)
+            self._put(self.ranks, kept.ranks, keep_cursor=False)
+            self._show_kernels(kept.kernels, kept.names, keep_cursor=False)
+        self._show_looking()
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The columns of the strip over time."""
@@ -134,8 +161,10 @@ class OverviewScreen(TablesScreen):
 
     def job_changed(self) -> None:
         """Ask again, and look for findings when everything is loaded."""
+        if self.selection != Selection():
+            self._kept = None
         super().job_changed()
-        if self.picture is not None:
+        if self.picture is not None and self._kept is None:
             self._show_head(self.picture)  # a file may have failed
         self.seek_findings()
 
@@ -144,8 +173,7 @@ class OverviewScreen(TablesScreen):
         picture: OverviewPicture = result
         same_place = self._seen == self.selection  # also where only the strip got another width
         self.picture, self._seen = picture, self.selection
-        self._show_head(picture)
-        self._put(self.ranks, self._ranks_answer(picture), same_place)
+        self._show_ranks(same_place)
         if picture.spent is None:
             everything = self.selection.tasks is None and self.selection.devices is None
             what = "No GPU work was recorded" if everything else "No GPU work in the selection"
@@ -153,15 +181,17 @@ class OverviewScreen(TablesScreen):
             self.kernels.empty_text = "nothing else either"
             self._put(self.kernels, words.held_answer(picture.held), same_place)
         else:
-            count, total = len(picture.kernels), picture.kernels.total or 0
-            order = "" if picture.kernels.name in self._sorted else "by total time"
-            self.kernels.entitle("Kernels", order if count == total else f"{order}, of {total:,} in all".lstrip(", "))
-            self.kernels.empty_text = "\n".join(picture.kernels.notes) or "no kernel is in the selection: Esc goes back"
-            self.kernels.names = self.job.smart_names() if self.job is not None else {}
-            self._put(self.kernels, picture.kernels, same_place)
-        self._share_room()
+            self._show_kernels(picture.kernels, self.job.smart_names() if self.job is not None else {}, same_place)
         self.seek_findings()
         self._seek_idle()
+
+    def _show_kernels(self, answer: Answer, names: Mapping[str, str], keep_cursor: bool) -> None:
+        count, total = len(answer), answer.total or 0
+        order = "" if answer.name in self._sorted else "by total time"
+        self.kernels.entitle("Kernels", order if count == total else f"{order}, of {total:,} in all".lstrip(", "))
+        self.kernels.empty_text = "\n".join(answer.notes) or "no kernel is in the selection: Esc goes back"
+        self.kernels.names = names
+        self._put(self.kernels, answer, keep_cursor)
 
     def _show_head(self, picture: OverviewPicture) -> None:
         width, height = self.app.size
@@ -177,13 +207,14 @@ class OverviewScreen(TablesScreen):
         remarks = words.remark_lines(
             picture, self.explorer.files.values(), width, min(max(spare, least), _MOST_REMARKS)
         )
+        self._above = about, [*lines, *remarks]
         self.show_title(about=about)
-        self.head.show_lines([*lines, *remarks])
+        self.head.show_lines(self._above[1])
 
     def _put(self, table: WindowTable, answer: Answer, keep_cursor: bool) -> None:
         """Shows an answer in the order that the user chose for it."""
         order = self._sorted.get(answer.name)
-        if table is self.ranks and self.picture is not None:
+        if table is self.ranks and answer.name != "files":
             has_findings = any(column.key == "findings" for column in answer.columns)
             is_by_findings = has_findings and len(answer) > self._many_ranks and order is None
             table.entitle("Ranks", "worst first" if is_by_findings else "")
@@ -202,28 +233,57 @@ class OverviewScreen(TablesScreen):
     def _findings_changed(self, message: FindingsTable.Changed) -> None:
         message.stop()
         self.explorer.triage = self.findings.found
+        self.findings.display = self.findings.found is not None or self._kept is not None
+        self._show_ranks()
         self._show_looking()
-        if self.picture is not None:
-            self._show_head(self.picture)
-            self._put(self.ranks, self._ranks_answer(self.picture), keep_cursor=True)
-        self._share_room()
-        if not self.findings.display and self.focused in (None, self.findings):
-            self.set_focus(self.ranks)  # a hidden table takes no keys
-        if self.findings.number is not None and self.focused is self.ranks and not self.ranks.cursor_row:
-            self.findings.focus()  # the cause first, unless the user is at work already
 
     def _show_looking(self) -> None:
         """Shows the state of the search, then the summary of what was found."""
         lines = self._summary()
-        status = self.findings.status
+        status = "" if self.findings.display else self.findings.status
         self.looking.show_lines([[(_FINDINGS_LABEL, "bold"), (status, "")]] if status else lines)
+        self._share_room()
+        if not self.findings.display:
+            if self.focused in (None, self.findings):
+                self.set_focus(self.ranks)  # a hidden table takes no keys
+        elif self.findings.number is not None and self.focused is self.ranks and not self.ranks.cursor_row:
+            self.findings.focus()  # the cause first, unless the user is at work already
 
-    def _ranks_answer(self, picture: OverviewPicture) -> Answer:
-        """The ranks, with the findings that are about some of them."""
-        found = self.findings.found
+    def _show_ranks(self, keep_cursor: bool = True) -> None:
+        """Show the lines above, and the ranks with the findings that are about some of them.
+
+        What is kept stays in their place until everything is computed again; then that is kept.
+        """
+        job, picture, found = self.job, self.picture, self.findings.found
+        if job is None or picture is None:
+            return
+        is_complete = self._is_idle_known and not self.findings.is_looking
+        if self._kept is not None and not is_complete:
+            return
+        self._kept, self.findings.display = None, found is not None
         paces = self.idle.paces if self.idle is not None and self._is_idle_known else {}
         findings = found.findings if found is not None else ()
-        return words.with_findings(words.with_paces(picture.tasks, paces), findings, self._many_ranks)
+        ranks = words.with_findings(words.with_paces(picture.tasks, paces), findings, self._many_ranks)
+        self._show_head(picture)
+        self._put(self.ranks, ranks, keep_cursor)
+        self._share_room()
+        if is_complete:
+            self._show_looking()
+            self.explorer.update_status()
+            self.explorer.take_keys()
+            self._keep(job, picture, ranks)
+
+    @in_background("keep", exclusive=False)
+    async def _keep(self, job: OpenJob, picture: OverviewPicture, ranks: TableAnswer) -> None:
+        """Keep what is shown of all files for the next time, once."""
+        found, names = self.findings.found, self.kernels.names
+        is_whole = self.selection == Selection() and all(state.ready for state in self.explorer.files.values())
+        if found is not None and is_whole and not self._is_kept:
+            self._is_kept = True
+            short = {str(cell): names[str(cell)] for row in iter_rows(picture.kernels) for cell in row if cell in names}
+            answers = findings_answer(found), ranks, picture.kernels
+            kept = KeptOverview(*answers, *self._above, found.losses, short, self._terminal)
+            await to_thread(kept.save, self.explorer.source, job)
 
     @property
     def _many_ranks(self) -> int:
@@ -237,7 +297,8 @@ class OverviewScreen(TablesScreen):
     def _idle_token(self, job: OpenJob) -> object:
         return (job.version, self.selection, self.findings.waits)
 
-    def _seek_idle(self) -> None:
+    @in_background("idle")
+    async def _seek_idle(self) -> None:
         """Asks where the GPUs were idle, once everything is loaded; why, where findings are looked for, too."""
         job, picture = self.job, self.picture
         if job is None or picture is None or picture.spent is None or self.explorer.loading_now:
@@ -252,14 +313,13 @@ class OverviewScreen(TablesScreen):
 
             return idle_picture(job, selection, with_causes)
 
-        def arrived(idle: IdlePicture) -> None:
-            if token == self._idle_asked and self.picture is not None:
-                self.idle, self._idle_shown = idle, token
-                self._show_head(self.picture)
-                self._put(self.ranks, self._ranks_answer(self.picture), keep_cursor=True)
-                self._share_room()
-
-        self.in_background("idle", ask, arrived, lambda error: self.say(f"idle time: {reason_of(error)}"))
+        self.idle = None
+        try:
+            self.idle = await to_thread(ask)
+        except Exception as error:
+            self.say(f"idle time: {reason_of(error)}")
+        self._idle_shown = token
+        self._show_ranks()
 
     def action_leave_startup_out(self) -> None:
         """Selects the time in which all GPUs are in their steady state."""
@@ -280,13 +340,21 @@ class OverviewScreen(TablesScreen):
 
     def _summary(self) -> list[list[Part]]:
         """The lines with the summary above the findings."""
-        found, (width, height) = self.findings.found, self.app.size
+        found, (width, height) = self.findings.found or self._kept, self.app.size
         if found is None or not self.findings.display or height < _LOW:
             return []
         shown, count = self.findings_lines() - 1, self.findings.row_count
         label = _FINDINGS_LABEL if shown >= count else f"{_FINDINGS_LABEL}{shown} of {count}  "
         # What blocks compute stands below the bar of the GPU time.
         return words.labelled(label, found.losses, width, 2 if height >= _ROOMY else 1)
+
+    def keeps(self, key: str) -> bool:
+        """Return whether a key waits: Enter on kept findings too, which are computed again."""
+        return super().keeps(key) or (key == "enter" and self.focused is self.findings and self.findings.is_looking)
+
+    def show_status(self, status: str) -> None:
+        """Show that what is kept is being computed again."""
+        super().show_status("checking…" if self._kept is not None else status)
 
     def action_check(self) -> None:
         """Looks for findings where that waits for the user."""
@@ -370,10 +438,6 @@ class OverviewScreen(TablesScreen):
         tables = self._tables()
         tables[(tables.index(self.table) + 1) % len(tables)].focus()
 
-    def action_take_window(self) -> None:
-        """Say why these rows have no time to select."""
-        self.say("these rows are sums over time: T selects a time by hand, 4 shows when the GPUs were busy")
-
     @on(SortRequested)
     def _sort_requested(self, message: SortRequested) -> None:
         message.stop()
@@ -385,8 +449,10 @@ class OverviewScreen(TablesScreen):
     @on(RowSelected)
     async def _row_selected(self, message: RowSelected) -> None:
         message.stop()
-        if self.picture is None or self.is_awaiting:
-            self.keep_enter()
+        if self.is_awaiting:
+            self.app.simulate_key("enter")
+        elif self.picture is None:
+            return
         elif message.table is self.findings:
             self._open_finding()
         elif message.table is self.ranks:

@@ -205,12 +205,10 @@ class RankMapScreen(ChartScreen):
             found.append(Choice.among("by", words, self._figure, lambda figure: self.ask_with(_figure=figure)))
         if picture is not None and len(picture.groups) < len(picture.shown.ranks):
             ways = {merge: merge.value for merge in Merge}
-            found.append(Choice.among("as", ways, self._merge[self._of_steps], self._merge_by))
+            chosen = self._merge[self._of_steps]
+            merge_by = lambda merge: self.ask_with(_merge={**self._merge, self._of_steps: merge})  # noqa: E731
+            found.append(Choice.among("as", ways, chosen, merge_by))
         return tuple(found)
-
-    def _merge_by(self, merge: Merge) -> None:
-        self._merge[self._of_steps] = merge
-        self.job_changed()
 
     def open_column(self) -> None:
         """Enter: the ranks of a line on lines of their own, or the time of one rank."""
@@ -224,19 +222,11 @@ class RankMapScreen(ChartScreen):
             self.chart.cursor_lane = 0
             self.job_changed()
             return
-        window = self._window()
+        window = self.row_window()
         chosen = self.selection.with_tasks(frozenset({group[0].task}))
         self.call_later(self.explorer.go, "gpu", chosen if window is None else chosen.with_window(window))
 
-    def action_take_window(self) -> None:
-        """Select the time of the marked columns, else of the cursor's."""
-        window = self._window()
-        if window is None:
-            self.say("there is no time to select here")
-        else:
-            self.select_window(window)
-
-    def _window(self) -> Window | None:
+    def row_window(self) -> Window | None:
         """The time of the marked columns, else of the cursor's."""
         place, picture = self._place(), self._picture
         if place is None or picture is None:

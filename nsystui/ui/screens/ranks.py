@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from nsystui.questions.ranks.table import odd_figures
 from nsystui.ui.pictures.details import Details
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import ViewsScreen
+from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.strip_chart import StillChart
 
 if TYPE_CHECKING:
@@ -77,7 +79,8 @@ class RanksScreen(ViewsScreen):
         rank = self.values().get("rank")
         return [[f"rank {rank}"], *details[1:]] if details and rank is not None else details
 
-    def cursor_rests(self) -> None:
+    @in_background("lanes")
+    async def cursor_rests(self) -> None:
         """Draw the lanes of the rank under the cursor beside the others' mean."""
         super().cursor_rests()
         job, rank, selection = self.job, self.values().get("rank"), self.selection
@@ -90,11 +93,8 @@ class RanksScreen(ViewsScreen):
 
             return compared_lanes(job, selection, rank, columns, height)
 
-        def arrived(found: ComparedLanes) -> None:
-            window = found.window
-            self.lanes.set_lanes(found.lanes, window.start, window.end, ticks=found.steps)
-
-        self.in_background("lanes", ask, arrived)
+        found = await to_thread(ask)
+        self.lanes.set_lanes(found.lanes, found.window.start, found.window.end, ticks=found.steps)
 
     def action_clock(self) -> None:
         """Another clock: refined by collectives, UTC alone, none."""

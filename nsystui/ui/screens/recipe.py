@@ -73,16 +73,13 @@ class RecipeScreen(TableScreen):
         found = []
         if "by-rank" in self.recipe.takes:
             ways = {False: "all ranks", True: "rank"}
-            found.append(Choice.among("by", ways, bool(self.option_values["by_rank"]), self._by_rank))
+            found.append(Choice.among("by", ways, self.option_values["by_rank"], partial(self._choose, "by_rank")))
         if "names" in self.recipe.takes:
-            found.append(names_choice(self._names(), self._show_names, without={Names.SMART}))
+            found.append(names_choice(self._names(), lambda names: self._choose("names", names.value), {Names.SMART}))
         return tuple(found)
 
-    def _by_rank(self, by_rank: bool) -> None:
-        self.ask_with(option_values={**self.option_values, "by_rank": by_rank}, _sort=None)
-
-    def _show_names(self, names: Names) -> None:
-        self.ask_with(option_values={**self.option_values, "names": names.value})
+    def _choose(self, option: str, value: object) -> None:
+        self.ask_with(option_values={**self.option_values, option: value}, _sort=None)
 
     def open_row(self) -> None:
         """Open the launches, calls or ranges of the name."""
@@ -122,8 +119,7 @@ class RecipeMapScreen(ChartScreen):
         self._bins = 1
         self._map: RecipeMap | None = None
 
-    def make_chart(self) -> StripChart:
-        return StripChart(label_width=16, value_width=10, id="chart")
+    make_chart = staticmethod(partial(StripChart, label_width=16, value_width=10, id="chart"))
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The columns of the chart."""
@@ -201,12 +197,9 @@ class RecipeMapScreen(ChartScreen):
 
         return (views, Choice("by", tuple(figure.title for figure in self._map.figures), self.figure, choose))
 
-    def action_take_window(self) -> None:
-        """Select the time of the column under the cursor."""
-        if self._map is None or not self._map.lines:
-            self.say("there is no time to select here")
-        else:
-            self.select_window(self._span())
+    def row_window(self) -> Window | None:
+        """The time of the column under the cursor."""
+        return self._span() if self._map is not None and self._map.lines else None
 
     def answer_to_export(self) -> Answer | None:
         """The map as a table, with all figures."""

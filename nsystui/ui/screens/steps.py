@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, Unit, Value
-from nsystui.base.selection import Selection, Window
+from nsystui.base.selection import Selection
 from nsystui.base.units import Wording, format_value
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.blocking.budget import LABELS, MEANINGS, NCCL_LABELS, SEND_AND_RECEIVE, steps_side_by_side
@@ -28,6 +29,7 @@ from nsystui.ui.pictures.details import Details, event_details
 from nsystui.ui.screens.kernels import KernelInstancesScreen
 from nsystui.ui.screens.table import GroupedViewsScreen
 from nsystui.ui.widgets.plots import step_axis
+from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.stacks import bar_stack
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
@@ -74,6 +76,7 @@ class StepsScreen(GroupedViewsScreen):
     MODE_KEY = "9"
     PLACES = ("steps", "table", "everywhere")
     BY = _BY
+    LENGTHS = ("max", "longest", "duration")
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +132,8 @@ class StepsScreen(GroupedViewsScreen):
     def _chart_rows(self) -> int:
         return max(_LEAST_ROWS, min(self.free_lines - 2, _MOST_ROWS))
 
-    def cursor_rests(self) -> None:
+    @in_background("chart")
+    async def cursor_rests(self) -> None:
         """Draw the steps of the rank under the cursor, of a row of all ranks their means, and mark its step."""
         super().cursor_rests()
         job, selection, values = self.job, self.selection, self.values()
@@ -139,8 +143,7 @@ class StepsScreen(GroupedViewsScreen):
         rank = (
             ranks[0] if len(ranks) == 1 else next((one for one in ranks if str(one) == str(values.get("rank"))), None)
         )
-        draw = partial(self._draw, rank, values.get("step"))
-        self.in_background("chart", lambda: steps_side_by_side(job, selection, rank), draw)
+        self._draw(rank, values.get("step"), await to_thread(steps_side_by_side, job, selection, rank))
 
     def _draw(self, rank: int | None, step: Value, found: tuple[Times, NDArray[np.float64], NDArray[np.bool_]]) -> None:
         """A column for each step, or for the mean of several; slow steps have marks, without any the longest of all."""
@@ -183,15 +186,6 @@ class StepsScreen(GroupedViewsScreen):
             self.say("steps are the NVTX ranges of --step-range")
         else:
             self.explorer.next_anchor()
-
-    def row_window(self) -> Window | None:
-        """The time of a step, of all ranks or of one, or of the longest piece of a row of the path."""
-        values = self.values()
-        start = values.get("start")
-        length = next((values[key] for key in ("max", "longest", "duration") if key in values), None)
-        if not isinstance(start, int) or not isinstance(length, int):
-            return None
-        return Window(start, start + max(length, 1))
 
     def event_here(self) -> EventKey | None:
         """The event of the path under the cursor, of a row of several pieces that of the longest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,11 +16,12 @@ from nsystui.base.answer import FILES_ONLY, Unit
 from nsystui.base.selection import NameFilter
 from nsystui.questions.queries.registry import views_of
 from nsystui.ui.doors import show_view
+from nsystui.ui.keys import MOVES, ON_ROWS
 from nsystui.ui.pictures.details import Details, doors_of, event_context, row_details, with_context
 from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.panels import DetailPane, NoteLines, SidePanel
-from nsystui.ui.widgets.repainting import reason_of
+from nsystui.ui.widgets.repainting import in_background, reason_of
 from nsystui.ui.widgets.strip_chart import StripChart
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 
@@ -50,6 +52,12 @@ class TablesScreen(JobScreen):
     def table(self) -> WindowTable:
         """The table that takes the keys."""
         raise NotImplementedError
+
+    def keeps(self, key: str) -> bool:
+        """Return whether a key waits, also for a row that is being read; rows that are shown take keys that move."""
+        is_free = key in MOVES and self.table.row_count > 0 and not self.question.is_outdated
+        is_read_for = key in ON_ROWS and self.table.awaits_row and not self.prompt.is_open
+        return not is_free and (is_read_for or super().keeps(key))
 
     def answer_to_export(self) -> Answer | None:
         """The table that takes the keys."""
@@ -95,8 +103,9 @@ class TableScreen(TablesScreen):
     """The word for the rows in "N of M …"."""
     CLOSED: ClassVar[str] = ""
     """Why Enter opens no row, where it opens none."""
-    NO_TIME: ClassVar[str] = "these rows are sums over time: open one to get a single event with a time window"
-    """Why a row has no time to select."""
+    NO_TIME = "these rows are sums over time: open one to get a single event with a time window"
+    LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
+    """The columns of which the first that a row has is how long what began at its ``start`` took."""
 
     DEFAULT_CSS = """
     TableScreen #around { height: 1fr; layout: vertical; }
@@ -227,22 +236,15 @@ class TableScreen(TablesScreen):
         from nsystui.base.selection import Window
 
         values = self.values()
-        start, duration = values.get("start"), values.get("duration")
-        if not isinstance(start, int) or not isinstance(duration, int):
+        start = values.get("start")
+        length = next((values[key] for key in self.LENGTHS if values.get(key) is not None), None)
+        if not isinstance(start, int) or not isinstance(length, int | float):
             return None
-        return Window(start, start + max(duration, 1))
+        return Window(start, start + max(int(length), 1))
 
     def time_here(self) -> Window | None:
         """The time of the row under the cursor."""
         return self.row_window()
-
-    def action_take_window(self) -> None:
-        """Select the time of the row, or say that it has none."""
-        window = self.row_window()
-        if window is None:
-            self.say(self.NO_TIME)
-        else:
-            self.select_window(window)
 
     async def action_metrics(self, by: str) -> None:
         """Shows the means of the GPU metrics over what the rows are about."""
@@ -259,7 +261,7 @@ class TableScreen(TablesScreen):
     def _row_selected(self, message: RowSelected) -> None:
         message.stop()
         if self.is_awaiting:
-            self.keep_enter()
+            self.app.simulate_key("enter")
         elif self.question.is_outdated:
             self.say("these rows are outdated: the new ones could not be computed")
         else:
@@ -273,6 +275,7 @@ class TableScreen(TablesScreen):
     @on(RowHighlighted)
     def _row_highlighted(self, message: RowHighlighted) -> None:
         message.stop()
+        self.explorer.take_keys()
         if not self.question.is_outdated:
             self.cursor_moved()
             self.row_changed()
@@ -286,40 +289,32 @@ class TableScreen(TablesScreen):
     def row_changed(self) -> None:
         """The cursor stands on another row."""
 
-    def cursor_rests(self) -> None:
+    @in_background("detail")
+    async def cursor_rests(self) -> None:
         """Show the details of the row, asked for in a thread where they need that."""
         job, row, asked = self.job, self.table.cursor_row, self.details_question()
         if not self.HAS_DETAILS:
             return
-        if job is None or asked is None:
-            self._show_details(row, self.row_details())
-        else:
-            self.in_background("detail", partial(asked, job), partial(self._show_details, row))
-
-    def _show_details(self, row: int, details: Details) -> None:
+        details = self.row_details() if job is None or asked is None else await to_thread(asked, job)
         if row == self.table.cursor_row:
             self.pane.show(details, doors_of(self.places(), self.event_here() is not None))
             self._ask_context(row, details)
 
-    def _ask_context(self, row: int, details: Details) -> None:
+    @in_background("context")
+    async def _ask_context(self, row: int, details: Details) -> None:
         """Asks for the context of an event, which may take long: one at a time, so that others need not wait."""
         key, job = self.event_here(), self.job
         if key is None or job is None or self._asks_context:
             return
         self._asks_context = True
-
-        def show(context: Sequence[str]) -> None:
+        try:
+            context = await to_thread(event_context, job, key)
+        finally:
             self._asks_context = False
-            if row == self.table.cursor_row and key == self.event_here():
-                self.pane.show(with_context(details, context), doors_of(self.places(), is_event=True))
-            elif self._rest_timer is None:
-                self.cursor_rests()
-
-        def failed(error: Exception) -> None:
-            self._asks_context = False
-            self.say_reason(error)
-
-        self.in_background("context", lambda: event_context(job, key), show, failed)
+        if row == self.table.cursor_row and key == self.event_here():
+            self.pane.show(with_context(details, context), doors_of(self.places(), is_event=True))
+        elif self._rest_timer is None:
+            self.cursor_rests()
 
     def row_details(self) -> Details:
         """The details of the cursor's row that need no question: its name, and what the table has no room for."""
@@ -396,9 +391,6 @@ class ViewsScreen(TableScreen):
         return self.answered.view.sort
 
     def view_name(self) -> str:
-        return self.view.name
-
-    def view_name_asked(self) -> str:
         """The view that was chosen, which may still be computed."""
         return self.view.name
 

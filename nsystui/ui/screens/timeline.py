@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from nsystui.base.answer import Answer, Row
 from nsystui.base.drawing import Drawing
@@ -17,12 +18,15 @@ from nsystui.questions.timeline.lanes import LaneIdentity, Timeline
 from nsystui.questions.timeline.path import path_lane_at
 from nsystui.questions.timeline.picture import lane_pictures, timeline_table
 from nsystui.ui.doors import show_event, show_thread
-from nsystui.ui.pictures.timeline import FoundEvent, partner_of, place_of
+from nsystui.ui.pictures.timeline import partner_of, place_of
 from nsystui.ui.pictures.zoom import inside
 from nsystui.ui.screens.lanes import LanesScreen
 from nsystui.ui.screens.other_tools import export_trace, ncu_of_event, show_ncu_commands
 from nsystui.ui.screens.table import name_filter
-from nsystui.ui.widgets.repainting import reason_of
+from nsystui.ui.widgets.repainting import in_background
+
+if TYPE_CHECKING:
+    from nsystui.questions.job.job import OpenJob
 
 Found = TypeVar("Found")
 
@@ -57,13 +61,7 @@ class TimelineScreen(LanesScreen):
             return
 
         find = partial(range_next_to, picture.timeline) if lane.is_host else neighbours.find
-        self._searching = True
-        self.in_background(
-            "neighbour",
-            lambda: find(lane, time, forward),
-            partial(self._event_found, lane),
-            lambda error: self._event_found(lane, None, reason_of(error)),
-        )
+        self._go_on(lane, partial(find, lane, time, forward))
 
     def _go_to_interval(self, lane: LaneIdentity, time: int, forward: bool) -> bool:
         """Goes to where the thread next came to a CPU, left it or went on to another function; to functions searched.
@@ -83,13 +81,18 @@ class TimelineScreen(LanesScreen):
             self._go_to(start)
         return True
 
-    def _event_found(self, lane: LaneIdentity, row: Row | None, reason: str = "no more events on this lane") -> None:
-        picture, steps = self.picture, self._steps
-        self._searching, self._steps = False, 0
+    @in_background("neighbour")
+    async def _go_on(self, lane: LaneIdentity, find: Callable[[], Row | None]) -> None:
+        self._searching = True
+        try:
+            row = await to_thread(find)
+        finally:
+            steps, self._searching, self._steps = self._steps, False, 0
+        picture = self.picture
         if picture is None or lane != self.lane:
             return
         if row is None:
-            self.say(reason)
+            self.say("no more events on this lane")
             return
         window = window_of(row)
         if not picture.base.start <= window.start < picture.base.end:
@@ -115,7 +118,8 @@ class TimelineScreen(LanesScreen):
             self._place_cursor()
             self._follow()
 
-    def action_partner(self) -> None:
+    @in_background("partner")
+    async def action_partner(self) -> None:
         """Goes from GPU work to the call that launched it, and back."""
         picture, row = self.drawn(), self.event_row()
         if picture is None:
@@ -123,17 +127,14 @@ class TimelineScreen(LanesScreen):
         if row is None:
             self.say("there is no event under the cursor: ] goes to the next one")
             return
-
-        def go(partner: FoundEvent) -> None:
-            if partner.row is None or partner.lane is None:
-                self.say(partner.reason)
-            elif not picture.base.start <= window_of(partner.row).start < picture.base.end:
-                self.say("it lies outside of the selected time: Esc goes back, T selects a time")
-            else:
-                self.opened = picture.opened | {partner.lane.task}
-                self._show_event(partner.row, partner.lane)
-
-        self.in_background("partner", lambda: partner_of(picture.timeline, row), go)
+        partner = await to_thread(partner_of, picture.timeline, row)
+        if partner.row is None or partner.lane is None:
+            self.say(partner.reason)
+        elif not picture.base.start <= window_of(partner.row).start < picture.base.end:
+            self.say("it lies outside of the selected time: Esc goes back, T selects a time")
+        else:
+            self.opened = picture.opened | {partner.lane.task}
+            self._show_event(partner.row, partner.lane)
 
     def open_at(self, key: EventKey | None, window: Window | None) -> None:
         """Shows an event or a span of time of another screen in the middle of the view."""
@@ -152,10 +153,12 @@ class TimelineScreen(LanesScreen):
         self.move_to(view=view, time=time, event=None)
         self._changed()
         if key is not None:
-            selection = self.selection
-            self.in_background("place", lambda: place_of(Timeline.of(job, selection), key), self._open_event)
+            self._open_event(job, key)
 
-    def _open_event(self, target: FoundEvent) -> None:
+    @in_background("place")
+    async def _open_event(self, job: OpenJob, key: EventKey) -> None:
+        selection = self.selection
+        target = await to_thread(lambda: place_of(Timeline.of(job, selection), key))
         if target.row is None or target.lane is None:
             self.say(target.reason)
             return
@@ -216,22 +219,19 @@ class TimelineScreen(LanesScreen):
         self.move_to(time=self.time, lane=lane, event=None)
         self._changed()
 
-    def action_path(self) -> None:
+    @in_background("path")
+    async def action_path(self) -> None:
         """Show the critical path of the step under the cursor on a lane of its own, or take it away."""
         picture, lane, job, time = self.drawn(), self.lane, self.job, self.time
         if picture is None or lane is None or job is None:
             return
-
-        def found(result: tuple[LaneIdentity, str]) -> None:
-            made, words = result
-            is_shown = made == self.path_lane and made in picture.lanes
-            self.path_lane = None if is_shown else made
-            self.say("" if is_shown else words)
-            self.opened = picture.opened | {made.task}
-            self._changed()
-
         self.say("walking the critical path…")
-        self.in_background("path", lambda: path_lane_at(job, lane, time, picture.base), found)
+        made, found = await to_thread(path_lane_at, job, lane, time, picture.base)
+        is_shown = made == self.path_lane and made in picture.lanes
+        self.path_lane = None if is_shown else made
+        self.say("" if is_shown else found)
+        self.opened = picture.opened | {made.task}
+        self._changed()
 
     def action_go_to(self) -> None:
         """Ask for a time to go to."""
@@ -255,7 +255,8 @@ class TimelineScreen(LanesScreen):
         if self.drawn() is not None:
             self.prompt.ask("search", "", name_filter, self._search)
 
-    def _search(self, name: NameFilter | None) -> None:
+    @in_background("neighbour")
+    async def _search(self, name: NameFilter | None) -> None:
         self.found, self.match_count = name, ""
         self.show_selection()
         self._changed()
@@ -264,24 +265,23 @@ class TimelineScreen(LanesScreen):
         def find(matches: Matches) -> tuple[Matches, int, Match | None]:
             return matches, matches.count(), matches.next_to(matches.window.start - 1, None, forward=True)
 
-        def found(result: tuple[Matches, int, Match | None]) -> None:
-            matches, count, match = result
-            self.match_count = f"{count:,} match" + ("" if count == 1 else "es")
-            if not matches.is_whole:
-                self.match_count += ", calls and ranges of open ranks only"
-            self.show_selection()
-            if (
-                lane is not None
-                and lane.has_stretches
-                and self._go_to_interval(lane, matches.window.start - 1, forward=True)
-            ):
-                return
+        found = await self._find_match(find) if name is not None else None
+        if found is None:
+            return
+        matches, count, match = found
+        self.match_count = f"{count:,} match" + ("" if count == 1 else "es")
+        if not matches.is_whole:
+            self.match_count += ", calls and ranges of open ranks only"
+        self.show_selection()
+        if not (
+            lane is not None
+            and lane.has_stretches
+            and self._go_to_interval(lane, matches.window.start - 1, forward=True)
+        ):
             self._show_match(match)
 
-        if name is not None:
-            self._find_match(find, found)
-
-    def action_match(self, direction: int) -> None:
+    @in_background("neighbour")
+    async def action_match(self, direction: int) -> None:
         """Go to the next event, on any lane, whose name is searched; from the last to the first again."""
         picture, lane, time, forward = self.drawn(), self.lane, self.time, direction > 0
         if picture is None or lane is None or self._searching:
@@ -300,13 +300,12 @@ class TimelineScreen(LanesScreen):
             match = matches.next_to(time, lane, forward)
             return (match, False) if match is not None else (matches.next_to(edge, None, forward), True)
 
-        def found(result: tuple[Match | None, bool]) -> None:
-            match, is_again = result
+        found = await self._find_match(find)
+        if found is not None:
+            match, is_again = found
             self._show_match(match)
             if is_again and match is not None:
                 self.say(f"the {'first' if forward else 'last'} match again")
-
-        self._find_match(find, found)
 
     def _show_match(self, match: Match | None) -> None:
         if match is None:
@@ -314,30 +313,23 @@ class TimelineScreen(LanesScreen):
         else:
             self._show_event(match.row, match.lane)
 
-    def _find_match(self, find: Callable[[Matches], Found], then: Callable[[Found], None]) -> None:
-        """Calls ``find`` in a thread with the events of the name that is searched, then ``then`` with what it found."""
+    async def _find_match(self, find: Callable[[Matches], Found]) -> Found | None:
+        """Call ``find`` in a thread with the events of the name that is searched; ``None`` if another is by then."""
         picture, job, wanted, selection = self.picture, self.job, self._to_mark, self.selection
         if picture is None or job is None or wanted is None:
-            return
+            return None
         opened, base = picture.opened, picture.base
         self._searching = True
-
-        def look() -> Found:
-            make = partial(Matches.of, picture.timeline, opened, base, wanted)
-            return find(job.once(("matches", selection, opened, wanted), make))
-
-        def found(result: Found) -> None:
-            self._searching, self._steps = False, 0
-            if self._to_mark == wanted and self.picture is not None:
-                then(result)
-
-        def failed(error: Exception) -> None:
-            self._searching, self._steps = False, 0
+        make = partial(Matches.of, picture.timeline, opened, base, wanted)
+        try:
+            found = await to_thread(lambda: find(job.once(("matches", selection, opened, wanted), make)))
+        except Exception:
             self.match_count = self.match_count or "not counted"
             self.show_selection()
-            self.say(reason_of(error))
-
-        self.in_background("neighbour", look, found, failed)
+            raise
+        finally:
+            self._searching, self._steps = False, 0
+        return found if self._to_mark == wanted and self.picture is not None else None
 
     def action_take_window(self) -> None:
         """Selects the time from the mark to the cursor, or the time in view, for every screen."""
@@ -406,7 +398,8 @@ class TimelineScreen(LanesScreen):
         """Copy the events of the lanes in sight."""
         self._list("events", super().action_copy_table)
 
-    def _list(self, what: str, then: Callable[[], None]) -> None:
+    @in_background("list")
+    async def _list(self, what: str, then: Callable[[], None]) -> None:
         """Lists the lanes in sight or their events, which is a query, and goes on when they are counted."""
         picture = self.drawn()
         if picture is None:
@@ -419,15 +412,9 @@ class TimelineScreen(LanesScreen):
                 return lane_events(picture.timeline, lanes, window)
             return timeline_table(lane_pictures(picture.timeline, lanes, window, columns), picture.timeline.busy.notes)
 
-        def listed(answer: Answer) -> None:
-            self._listed = answer
-            then()
-
-        def failed(error: Exception) -> None:
-            self._listed = None
-            self.say(reason_of(error))
-
-        self.in_background("list", make, listed, failed)
+        self._listed = None
+        self._listed = await to_thread(make)
+        then()
 
     def action_ncu(self) -> None:
         """Show the ``ncu`` command for the kernel under the cursor."""

@@ -150,11 +150,11 @@ class StatusText(TextLine):
         """The newest status, shown already or about to be."""
         return self._status
 
-    def set_status(self, status: str) -> None:
-        """Show ``status`` at the right, now or when the half second is over; an empty one (the end) at once."""
+    def set_status(self, status: str, at_once: bool = False) -> None:
+        """Show ``status`` at the right, now or when the half second is over; the end, or an empty one, at once."""
         self._status = safe_text(status)
         wait = self._shown_at + UPDATE_INTERVAL - time.monotonic()
-        if not status or wait <= 0 or not self.is_attached:
+        if at_once or not status or wait <= 0 or not self.is_attached:
             self._show()
         elif self._later is None:  # else the timer will find the newest
             self._later = self.set_timer(wait, self._show)
@@ -309,10 +309,13 @@ class KeyLine(TextLine):
             self.refresh()
 
     def say(self, text: str, seconds: float = 6.0) -> None:
-        """Show a sentence in place of the keys for a while: why a key can't act here, or what it just did."""
+        """Show a sentence in place of the keys for a while: why a key can't act here, or what it just did.
+
+        Without any words the keys are shown again.
+        """
         if self._silence is not None:
             self._silence.stop()
-        self.show_parts([(safe_text(text), "key-line--notice")])
+        self.show_parts([(safe_text(text), "key-line--notice")] if text else [])
         self._silence = self.set_timer(seconds, lambda: self.show_parts([]))
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 
 from textual.widget import Widget
 
 from nsystui.base.answer import FILES_ONLY, PLACES, Answer, Row, TableAnswer, Unit
-from nsystui.ui.widgets.repainting import in_thread
 
 PAGE_ROWS = 200
 """Rows asked for at a time: several screens' worth, and still one short query."""
@@ -62,23 +62,24 @@ class PageCache:
     def read_in_thread(
         self, widget: Widget, numbers: Sequence[int], then: Callable[[PageCache, Collection[int]], object]
     ) -> None:
-        """Ask for pages in a thread of ``widget``, one request at a time; ``then`` hears which of them are here.
+        """Ask for pages in a thread, one request at a time; ``then`` hears in ``widget`` which of them are here.
 
         While one runs nothing is queued: when it is back, the window as it is by then asks for what it lacks.
         """
-        if self._is_reading:
-            return
-        self._is_reading = True
 
-        def arrived(pages: dict[int, Sequence[Row]], error: Exception | None = None) -> None:
-            self._is_reading, self.failure = False, error
+        async def ask() -> None:
+            pages: dict[int, Sequence[Row]] = {}
+            try:
+                pages = await to_thread(lambda: {number: self._page(number) for number in numbers})
+            except Exception as error:
+                self.failure = error
+            self._is_reading = False
             self._keep(pages)
-            then(self, pages)
+            widget.call_later(then, self, pages)
 
-        def ask() -> dict[int, Sequence[Row]]:
-            return {number: self._page(number) for number in numbers}
-
-        in_thread(widget, "pages", ask, arrived, lambda error: arrived({}, error), exclusive=False)
+        if not self._is_reading:
+            self._is_reading = True
+            widget.run_worker(ask, group="pages")  # type: ignore[arg-type]
 
     def _page(self, number: int) -> Sequence[Row]:
         return self.answer.page(number * self.page_rows, self.page_rows)

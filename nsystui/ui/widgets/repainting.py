@@ -10,11 +10,11 @@ Textual 8.2 repaints a whole widget when it gets or loses the focus, and the who
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
-from textual import events
-from textual.app import App
+from textual import events, work
 from textual.await_complete import AwaitComplete
 from textual.reactive import Reactive
 from textual.screen import Screen
@@ -25,7 +25,7 @@ from nsystui.ui.widgets.compositor import paint_sparingly
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
-Found = TypeVar("Found")
+P = ParamSpec("P")
 
 
 class ThrottledScreen(Screen[Result]):
@@ -100,30 +100,35 @@ class OwnFocus(Widget):
             self.parent.post_message(events.DescendantBlur(self))
 
 
-def in_thread(
-    widget: Widget | App[Any],
-    group: str,
-    work: Callable[[], Found],
-    then: Callable[[Found], object],
-    failed: Callable[[Exception], object],
-    *,
-    exclusive: bool = True,
-) -> None:
-    """Calls ``work`` in a thread, and then on the widget's own ``then`` with the result, or ``failed`` with the error.
+def in_own_task(method: Callable[P, object]) -> Callable[P, None]:
+    """Make a method that any thread may call: it runs between two messages of its application or widget."""
 
-    Whatever a query, a file or a disk can raise: the screen says it, and the program goes on. ``exclusive`` work takes
-    the place of other work of its group; a result that is on its way nevertheless arrives.
+    @wraps(method)
+    def call_later(*words: P.args, **options: P.kwargs) -> None:
+        words[0].call_later(method, *words, **options)  # type: ignore[attr-defined]
+
+    return call_later
+
+
+def in_background(group: str, *, exclusive: bool = True) -> Callable[[Callable[P, Awaitable[None]]], Callable[P, None]]:
+    """Make a coroutine method of a screen, or of the application, a worker of its own, which awaits ``to_thread``.
+
+    Whatever a query, a file or a disk can raise: the screen says it, and the program goes on. ``exclusive`` work ends
+    other work of its group.
     """
 
-    def call() -> None:
-        try:
-            found = work()
-        except Exception as error:
-            widget.call_later(failed, error)
-        else:
-            widget.call_later(then, found)
+    def decorate(method: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+        @work(group=group, exclusive=exclusive, description=group)  # else Textual describes every argument: seconds
+        @wraps(method)
+        async def begin(*words: P.args, **options: P.kwargs) -> None:
+            try:
+                await method(*words, **options)
+            except Exception as error:
+                words[0].say(reason_of(error))  # type: ignore[attr-defined]
 
-    widget.run_worker(call, thread=True, exclusive=exclusive, group=group, exit_on_error=False)
+        return begin  # type: ignore[return-value]
+
+    return decorate
 
 
 def reason_of(error: Exception) -> str:

@@ -226,6 +226,11 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return self._window.count
 
     @property
+    def awaits_row(self) -> bool:
+        """Whether the row under the cursor is being read."""
+        return self.background and self._cache is not None and bool(self._cache.missing(self.cursor_row, 1))
+
+    @property
     def current_row(self) -> Row | None:
         """The row under the cursor, as ``row_at`` gives it."""
         return self.row_at(self.cursor_row)
