@@ -24,7 +24,7 @@ from nsystui.questions.queries import derived, statistics
 from nsystui.store import cache as cache_module
 from nsystui.store.cache import Cache, default_directory
 from nsystui.store.session import Session
-from nsystui.ui.loading import Loading
+from nsystui.ui.loading import Loading, LoadingListener
 
 SUM = ("stats", "-r", "cuda_gpu_kern_sum", "--format", "csv")
 HEAVY = {"duckdb", "numpy", "pandas", "sqlalchemy", "textual", "adbc_driver_manager", "pyarrow"}
@@ -206,7 +206,7 @@ class TestRememberedWhileLoading:
 
     @pytest.mark.campaign
     def test_the_kernel_summary_is_there_without_opening(self, run, demo_job, opened):
-        Loading(JobSource(tuple(map(str, demo_job)), default_directory()), lambda message: None).start()
+        Loading(JobSource(tuple(map(str, demo_job)), default_directory()), LoadingListener()).start()
         for words in (SUM, ("kernels", "--format", "csv")):
             told = run(*words, *demo_job)
             assert opened == [], words
@@ -216,7 +216,7 @@ class TestRememberedWhileLoading:
     @pytest.mark.campaign
     def test_the_event_list_and_api_summary_compute_nothing_then(self, demo_job, directory, monkeypatch):
         monkeypatch.setattr(derived, "_MANY_ROWS", 1)
-        Loading(JobSource(tuple(map(str, demo_job)), default_directory()), lambda message: None).start()
+        Loading(JobSource(tuple(map(str, demo_job)), default_directory()), LoadingListener()).start()
 
         def compute(*arguments: object) -> object:
             raise AssertionError("computed again")
@@ -232,7 +232,7 @@ class TestRememberedWhileLoading:
             assert len(work_summary(session, Selection(), API))
 
     def test_nothing_is_kept_of_a_loading_that_was_stopped(self, demo_job, directory):
-        loading = Loading(JobSource(tuple(map(str, demo_job)), default_directory()), lambda message: None)
+        loading = Loading(JobSource(tuple(map(str, demo_job)), default_directory()), LoadingListener())
         loading.stop()
         loading.start()
         assert not (directory / "answers").exists()

@@ -73,13 +73,14 @@ class RecipeScreen(TableScreen):
         found = []
         if "by-rank" in self.recipe.takes:
             ways = {False: "all ranks", True: "rank"}
-            found.append(Choice.among("by", ways, self.option_values["by_rank"], partial(self._choose, "by_rank")))
+            chosen = bool(self.option_values["by_rank"])
+            found.append(Choice.among("by", ways, chosen, lambda by_rank: self._choose("by_rank", by_rank, _sort=None)))
         if "names" in self.recipe.takes:
             found.append(names_choice(self._names(), lambda names: self._choose("names", names.value), {Names.SMART}))
         return tuple(found)
 
-    def _choose(self, option: str, value: object) -> None:
-        self.ask_with(option_values={**self.option_values, option: value}, _sort=None)
+    def _choose(self, option: str, value: object, **changed: None) -> None:
+        self.ask_with(option_values={**self.option_values, option: value}, **changed)
 
     def open_row(self) -> None:
         """Open the launches, calls or ranges of the name."""
