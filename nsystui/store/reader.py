@@ -435,10 +435,11 @@ def make_table(
 def _choices(source: Source, fields: Fields) -> tuple[Source, Source]:
     """Return a source with the first choice of some fields, and one with all choices for rows that need more.
 
-    Both are the same if the first choice reads as many columns.
+    Both are the same if the first choice reads as many columns, or one that the export does not have.
     """
     first, whole = (_with_types(source.of_fields(fields, first_choice=is_first)) for is_first in (True, False))
-    return first if first.columns.keys() < whole.columns.keys() else whole, whole
+    is_less = first.columns.keys() < whole.columns.keys() and NO_INTEGER not in map(first.columns.get, STRING_IDS)
+    return first if is_less else whole, whole
 
 
 def _with_types(source: Source) -> Source:

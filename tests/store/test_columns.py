@@ -163,6 +163,14 @@ class TestSameAsPacked:
         assert sorted(partly(export).rows(query)) == sorted(session.rows(query))
         assert session.count(KERNELS) == 200
 
+    @pytest.mark.parametrize("lacking", ["shortName", "demangledName"])
+    @pytest.mark.parametrize("column", ["name", "short_name", "is_nccl"])
+    def test_of_two_columns_of_names_one_is_enough(self, export, partly, packed, lacking, column):
+        edit(export, f"ALTER TABLE {NATIVE} DROP COLUMN {lacking}")
+        query = sa.select(KERNELS.c[column], sa.func.count()).group_by(KERNELS.c[column])
+        found = partly(export).rows(query)
+        assert sorted(found) == sorted(packed(export).rows(query)) and None not in dict(found)
+
     def test_beside_reports_that_are_packed(self, original, export, partly):
         session = partly(original)
         session.add(export, whole=True)

@@ -106,9 +106,9 @@ def _bit_reversed(count: int) -> list[int]:
 
 
 def _source(item: Opened) -> Source | None:
-    """The native table of the kernels, with the columns alone that a sample needs; ``None`` where it has no rows."""
+    """Return the native table of the kernels, with the columns alone that a sample needs; ``None`` if it lacks them."""
     source = next((one for one in sources(item.native) if _KERNELS in one.makes), None)
-    if source is None or item.native.last_rowid.get(source.table, 0) <= 0:
+    if source is None or not item.native.has(source.table) or not item.native.has_column(source.table, "shortName"):
         return None
     return source.of_fields({_KERNELS: ("start", "end", "short_name")}, first_choice=True)
 

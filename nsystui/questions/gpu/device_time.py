@@ -390,12 +390,11 @@ def _merged(
         own = given({**of_place, "place": range(len(places))}).subquery("places")
         is_other: Any = communicates(communicating(session)) if rows is tables.kernels else sa.false()
         lane = sa.cast(2 * own.c.place + sa.cast(is_other, sa.Integer), sa.Integer).label("lane")
-        is_same = [columns[key] == own.c[key] for key in keys]
         is_of_reports = of_reports(columns.report, {place[0] for place in places})
         is_whole = (columns.start.is_not(None), columns.end.is_not(None))
         query = (
             sa.select(lane, columns.start, columns.end)
-            .join_from(rows, own, sa.and_(*is_same))
+            .join_from(rows, own, sa.and_(*(columns[key] == own.c[key] for key in keys)))
             .where(*where(rows, Selection(streams=streams)), is_of_reports, *is_whole)
         )
         for batch in session.array_batches(query):
