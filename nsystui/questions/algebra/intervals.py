@@ -246,7 +246,7 @@ def put_intervals(arrays: dict[str, NDArray[Any]], key: str, *sets: Intervals) -
 
 
 def _narrow(parts: Iterable[Times]) -> NDArray[Any]:
-    """Join arrays of positive numbers in as few bytes as hold them, but not as uint64: with int64 it becomes a float."""
+    """Join arrays of positive numbers in as few bytes as hold them, but not as uint64: with int64 that is a float."""
     joined = np.concatenate([EMPTY.starts, *parts])
     return joined.astype(np.min_scalar_type(most)) if (most := joined.max(initial=0)) < 1 << 32 else joined
 
