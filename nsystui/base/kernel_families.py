@@ -172,7 +172,7 @@ def family_of(name: str, own: Rules = ()) -> str:
 
 
 def is_communication(name: str, own: Rules = ()) -> bool:
-    """Whether the family of the kernel is ``COMMUNICATION``: the user's rules say so, or a library other than NCCL."""
+    """Return whether the family of a kernel is ``COMMUNICATION``, without the patterns of other families."""
     word = _first(own, name) if own else None
     return word == COMMUNICATION if word else _first(BACKENDS, name) not in (None, NCCL_BACKEND)
 

@@ -108,10 +108,6 @@ class OnDemand:
         whole = self.results.load(_WHOLE, read=lambda tables: [str(table) for table in tables])
         return PageChecks(self.path, self._is_over, whole or ())
 
-    def _check_beside(self, every: Iterable[Source]) -> None:
-        if self.beside:
-            self._checks.begin(source.table for source in every if self.native.has(source.table))
-
     @property
     def path(self) -> Path:
         return self.file.path
@@ -245,7 +241,8 @@ class OnDemand:
                     present = (source for source in every if self.native.has(source.table))
                     lookups.fill(export, frozenset[str]().union(*(source.words for source in present)))
                 payload = self._payload() if any(source.decoded for source in every) else PayloadSchemas({})
-                self._check_beside(source for source in every if source.makes)
+                if self.beside:
+                    self._checks.begin(part.table for part in every if part.makes and self.native.has(part.table))
                 packer = Packer(self.file, connection, sink, is_cancelled=self._is_over, workers=1, streams=streams)
                 packed = packer.read(lookups, every, payload, missing)
         except duckdb.OutOfMemoryException:

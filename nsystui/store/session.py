@@ -94,7 +94,7 @@ _FEW = 4
 _MANY = 256
 # Of DuckDB's vectors, of 2,048 rows each.
 _VECTORS = 32
-# Of a row of a query's result, with what is made of it.
+# Bytes of a row of a result, with the arrays that are made of it.
 _ROW_SIZE = 64
 _PLACE = frozenset({"report", "clock_offset"})
 
@@ -468,14 +468,13 @@ class Session:
     def array_batches(self, query: sa.Executable) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """The result as numpy arrays of at most 65,536 rows: one pass over millions of rows in little memory.
 
-        For queries whose columns are never missing: an integer that is would come as a float. The result of tables
-        whose rows fit into memory comes at once, as DuckDB gives a part of a result through pandas alone, which takes
-        long to import.
+        Only for queries whose columns have no missing values: integers with missing values become floats. If the rows
+        of the tables fit into memory, the result is one batch: DuckDB returns parts of a result only through pandas,
+        which takes long to import.
         """
-        read = [canonical.BY_NAME[name] for name in used_columns(query)]
-        is_small = sum(most_rows(self.reports, table) for table in read) <= self.limits.rows_at_once(_ROW_SIZE)
+        rows = sum(most_rows(self.reports, canonical.BY_NAME[name]) for name in used_columns(query))
         with self._executed(query) as cursor:
-            if is_small:
+            if rows <= self.limits.rows_at_once(_ROW_SIZE):
                 found = dict(cursor.fetchnumpy())
                 if any(len(values) for values in found.values()):
                     yield found

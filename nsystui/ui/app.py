@@ -180,7 +180,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_background("kept")
     async def _begin(self) -> None:
-        """Show what is kept of the files; opening them imports what takes longer."""
+        """Show the kept overview of the files before they are opened, which imports much more."""
         with suppress(NsystuiError):
             self.kept = await to_thread(kept_overview, self.source)
         if (kept := self.kept) is not None:
@@ -197,7 +197,7 @@ class NsystuiApp(App[int], LoadingListener):
             self._leave(str(error))
 
     async def on_event(self, event: events.Event) -> None:
-        """Queue what is typed for `_act`, except keys that pass others; a click drops the keys that wait."""
+        """Queue keys, clicks and pastes for `_act`, except keys that act at once; a click drops the keys that wait."""
         passes = isinstance(event, events.Key) and event.key in ("ctrl+c", "ctrl+q", "ctrl+z")
         if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded or passes:
             await super().on_event(event)
@@ -430,7 +430,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def opened(self, path: Path, opened: Opened | JobReport) -> None:
-        """Show what is known of a file."""
+        """Show the metadata of a file, and the number of its rows."""
         state = self._state(path)
         state.opened, state.total = opened, opened.rows
         self._update_soon()
@@ -481,13 +481,13 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def computing(self, working: Computation | None) -> None:
-        """Show what is computed, and how far it is."""
+        """Show the progress of a computation."""
         self.working = working
         self.update_status()
 
     @in_own_task
     def log_read(self, state: LogState) -> None:
-        """Show what the logs contain so far."""
+        """Show the tables of the logs as far as they are read."""
         self.nccl_log = state
         self.update_status()
         self._tell("log_changed")
@@ -593,7 +593,7 @@ class LogApp(NsystuiApp):
 
     @in_own_task
     def log_read(self, state: LogState) -> None:
-        """Show what the logs contain, or end if none could be read."""
+        """Show the tables of the logs, or end if no log could be read."""
         super().log_read(state)
         if state.is_over and len(state.failures) == len(state.names) and not state.lines:
             self._leave(*state.failures)

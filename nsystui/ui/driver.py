@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """They end the program with 128 and their number, as a shell counts: killed, the line dropped, interrupted."""
 _PATIENCE, _LAST_PATIENCE = 3.5, 1.0
-"""Seconds that the program has for its end, from a signal on or from when the terminal went away; and then seconds
-that the terminal has to take what gives it back."""
+"""Seconds that the program may take to end after a signal, or after the terminal is gone, and seconds that the
+terminal may then take to receive the last bytes."""
 
 _TRIES = 100
 """How often the settings of the terminal are given back: a signal may interrupt that, a storm often."""
@@ -149,7 +149,7 @@ class TerminalDriver(LinuxDriver):
         time.sleep(_PATIENCE)
         self._output.is_over = True
         try:
-            # A terminal that nobody reads takes nothing: the process does not wait for this thread's end.
+            # If nobody reads the terminal, this thread never ends: the process does not wait for it.
             last = threading.Thread(target=self._give_back, name="last", daemon=True)
             last.start()
             last.join(_LAST_PATIENCE)

@@ -355,7 +355,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
 """By place the fields of its keys; those that act in one place alone stand first, for a narrow key line shows them."""
 KEYS = tuple(KeyBinding(*fields, place) for place, rows in _KEYS.items() for fields in rows)
 
-# Keys and mouse events that wait for the application; what comes beyond is dropped, as a terminal's own queue does.
+# The most keys and mouse events that wait for the application; more are dropped, as a terminal drops them.
 TYPED_AHEAD = 512
 
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
@@ -384,7 +384,7 @@ def textual_key(shown: str) -> str:
 
 
 def shown_key(name: str) -> str:
-    """What the key line calls a key of Textual's name, without the key of the other direction."""
+    """Return what the key line calls a key, by Textual's name; of a pair such as ``[ ]`` only the first key."""
     shown = [key.shown for key in KEYS if key.keys.split(",")[0] == name]
     return min(shown, key=len, default=name).split()[0]
 

@@ -1,6 +1,6 @@
 """Loading exports and NCCL's debug logs behind the screens, with messages for the application; the overview as kept.
 
-What the overview showed of some files is kept beside the answers of commands, to be shown at once the next time.
+The overview of the files is saved in the cache, with the answers of commands, and is shown at once the next time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KernelsSeen:
 
 
 class LoadingListener(Listener):
-    """Hears how a loading goes on."""
+    """Receives the events of a loading."""
 
     def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
         """The store is there; reports will join it."""
@@ -65,7 +65,7 @@ _FIRST_ANSWER = 3.0
 """Seconds that it waits at most."""
 
 _FEW_EXPORTS, _MANY_KERNELS = 8, 200_000
-"""Of at most so many exports with so many kernels or more, the kernel summary comes before everything else."""
+"""The kernel summary is read first if there are at most this many exports, with at least this many kernels."""
 
 
 class Loading:
@@ -151,7 +151,7 @@ class Loading:
         from nsystui.store.session import Session
 
         session = Session(job.session.cache, job.session.limits, families=job.families)
-        # What is wrong with a file is said when it is packed.
+        # Errors in a file are reported when it is packed.
         with suppress(NsystuiError, OSError, PackingCancelled), closing(session):
             for item in files:
                 session.add(item.path, is_cancelled=lambda: self._opener.is_stopped, whole=False)
@@ -355,7 +355,7 @@ class KeptOverview:
 
 
 def kept_overview(source: JobSource) -> KeptOverview | None:
-    """Return what the overview showed of the same unchanged files; ``None`` if it is not kept. Call it in a thread."""
+    """Return the saved overview of the same, unchanged files; ``None`` if there is none. Call it in a thread."""
     from nsystui.questions.answers.remembered import from_json
 
     memory, question = _memory(source)

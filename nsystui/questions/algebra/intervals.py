@@ -4,8 +4,8 @@ Every interval is half open, ``[start, end)``. The formulas of docs/numbers.md#g
 ``union(starts, ends)``, |U(X)| its ``length``, exposed communication ``subtract(U(C), U(K)).length`` (HTA's
 ``get_comm_comp_overlap``, POP's device metrics). Only `disjoint_runs` loops over intervals in Python.
 
-A GPU can have ten million intervals, 160 MB. Large sets are therefore combined in slices of time, so that only the
-result takes memory, and `Intervals.clip` and `Intervals.gaps` share the memory of the set where they can.
+A GPU can have ten million intervals, 153 MiB. Large sets are therefore combined one slice of time after the other, so
+that only the result takes memory, and `Intervals.clip` and `Intervals.gaps` copy as little of the set as possible.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def put_intervals(arrays: dict[str, NDArray[Any]], key: str, *sets: Intervals) -
 
 
 def _narrow(parts: Iterable[Times]) -> NDArray[Any]:
-    """Join arrays of positive numbers in as few bytes as hold them, but not as uint64: with int64 that is a float."""
+    """Join arrays of positive numbers in as few bytes as possible, but not as uint64: int64 and uint64 give floats."""
     joined = np.concatenate([EMPTY.starts, *parts])
     return joined.astype(np.min_scalar_type(most)) if (most := joined.max(initial=0)) < 1 << 32 else joined
 

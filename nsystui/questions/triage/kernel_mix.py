@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -18,13 +18,14 @@ from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.triage.case import Case
 from nsystui.store import tables
 
-_COLUMNS = (
+COLUMNS = (
     Column("time", header="Total Time (ns)", label="total", unit=Unit.DURATION),
     Column("launches", header="Instances", label="count", unit=Unit.COUNT),
     FAMILY,
     PRECISION,
     NAME,
 )
+"""Of a table of `NameWork`."""
 PYTORCH, JAX, DALI = "PyTorch", "JAX", "DALI"
 _FRAMEWORKS = {
     PYTORCH: r"\b(?:at|c10|aten|autograd)::|[Tt]orch|at_cuda_detail|multi_tensor_apply_kernel|\w_elementwise_kernel<"
@@ -95,8 +96,3 @@ def shares(works: Iterable[NameWork], key: Callable[[NameWork], str]) -> list[tu
         found[key(one)] += one.time
     whole = found.total()
     return [(word, 100.0 * time / whole) for word, time in found.most_common()] if whole else []
-
-
-def mix_table(works: Sequence[NameWork]) -> tuple[tuple[Column, ...], Sequence[NameWork]]:
-    """Return columns and rows of kernels, as the evidence of a finding."""
-    return _COLUMNS, works

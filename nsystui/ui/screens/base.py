@@ -250,7 +250,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return self.job is None or self.question.is_awaited
 
     def keeps(self, key: str) -> bool:
-        """Return whether a key is to act on the answer that is on its way."""
+        """Return whether a key must wait for the answer that is being computed."""
         return key in keys.ON_ROWS and self.is_awaiting and not self.prompt.is_open
 
     def show_text(self, text: str) -> None:
@@ -340,7 +340,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return (Choice("view", labels, chosen, lambda place: self.show_view(names[place])),)
 
     def view_name(self) -> str:
-        """The name of the view that is shown or asked for, which is offered whatever rows it has."""
+        """Return the name of the view that is shown or asked for; it is offered even without rows."""
         return next((view.name for view in views_on(keys.MODE_OF[self.MODE_KEY]) if view.screen == self.SCREEN), "")
 
     def views(self) -> tuple[TabView, ...]:
@@ -469,7 +469,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return None
 
     def row_window(self) -> Window | None:
-        """The time that is selected from here."""
+        """Return the time that ``t`` selects here."""
         return None
 
     def action_take_window(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 from textual import on
@@ -116,7 +115,8 @@ class GpuScreen(ZoomableChartScreen):
         self._lane: tuple[Hashable, ...] = ()  # GPU and label of the lane that the cursor is in
         self._wanted = GpuPictureRequest(None, 1, 1)
 
-    make_chart = staticmethod(partial(StripChart, label_width=16, value_width=7, id="chart"))
+    def make_chart(self) -> StripChart:
+        return StripChart(label_width=16, value_width=7, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The view, the size of the chart and the metrics."""

@@ -220,7 +220,7 @@ class KernelsScreen(ViewsScreen):
         return f"v shows {', '.join(found)}" if found else ""
 
     def show_waiting(self) -> None:
-        """The kernels of a sample, said to be one, then all of them, until reports are ready."""
+        """Show the kernels of a sample, titled as one, then all kernels, until reports are ready."""
         seen = self.explorer.seen
         if seen.answer is None:
             super().show_waiting()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from textual import events, on
@@ -78,7 +77,8 @@ class LanesScreen(ZoomableChartScreen):
         self._wanted = TimelineRequest(None, 1, 1, 0, None, None, False, None)
         self._neighbours: Neighbours | None = None
 
-    make_chart = staticmethod(partial(LaneChart, label_width=_LABEL_WIDTH, value_width=7, id="chart"))
+    def make_chart(self) -> LaneChart:
+        return LaneChart(label_width=_LABEL_WIDTH, value_width=7, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The view, the size of the chart, the opened ranks and the names to mark."""

@@ -112,7 +112,7 @@ class OverviewScreen(TablesScreen):
         yield from (self.head, self.looking, self.findings, Container(self.ranks, self.kernels, id="tables"))
 
     def show_waiting(self) -> None:
-        """Show what is kept, else the files and the kernels as far as they are seen."""
+        """Show the kept overview, or else the files and the kernels that are known so far."""
         kept, seen = self.explorer.kept, self.explorer.seen
         if kept is not None and self.selection == Selection():
             self._show_kept(kept)
@@ -275,7 +275,7 @@ class OverviewScreen(TablesScreen):
 
     @in_background("keep", exclusive=False)
     async def _keep(self, job: OpenJob, picture: OverviewPicture, ranks: TableAnswer) -> None:
-        """Keep what is shown of all files for the next time, once."""
+        """Save the overview of all files for the next time, once."""
         found, names = self.findings.found, self.kernels.names
         is_whole = self.selection == Selection() and all(state.ready for state in self.explorer.files.values())
         if found is not None and is_whole and not self._is_kept:
@@ -353,7 +353,7 @@ class OverviewScreen(TablesScreen):
         return super().keeps(key) or (key == "enter" and self.focused is self.findings and self.findings.is_looking)
 
     def show_status(self, status: str) -> None:
-        """Show that what is kept is being computed again."""
+        """Show that the kept overview is being computed again."""
         super().show_status("checking…" if self._kept is not None else status)
 
     def action_check(self) -> None:

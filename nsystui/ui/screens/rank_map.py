@@ -205,10 +205,11 @@ class RankMapScreen(ChartScreen):
             found.append(Choice.among("by", words, self._figure, lambda figure: self.ask_with(_figure=figure)))
         if picture is not None and len(picture.groups) < len(picture.shown.ranks):
             ways = {merge: merge.value for merge in Merge}
-            chosen = self._merge[self._of_steps]
-            merge_by = lambda merge: self.ask_with(_merge={**self._merge, self._of_steps: merge})  # noqa: E731
-            found.append(Choice.among("as", ways, chosen, merge_by))
+            found.append(Choice.among("as", ways, self._merge[self._of_steps], self._merge_by))
         return tuple(found)
+
+    def _merge_by(self, merge: Merge) -> None:
+        self.ask_with(_merge={**self._merge, self._of_steps: merge})
 
     def open_column(self) -> None:
         """Enter: the ranks of a line on lines of their own, or the time of one rank."""

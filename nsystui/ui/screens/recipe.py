@@ -73,14 +73,16 @@ class RecipeScreen(TableScreen):
         found = []
         if "by-rank" in self.recipe.takes:
             ways = {False: "all ranks", True: "rank"}
-            chosen = bool(self.option_values["by_rank"])
-            found.append(Choice.among("by", ways, chosen, lambda by_rank: self._choose("by_rank", by_rank, _sort=None)))
+            found.append(Choice.among("by", ways, bool(self.option_values["by_rank"]), self._by_rank))
         if "names" in self.recipe.takes:
-            found.append(names_choice(self._names(), lambda names: self._choose("names", names.value), {Names.SMART}))
+            found.append(names_choice(self._names(), self._show_names, {Names.SMART}))
         return tuple(found)
 
-    def _choose(self, option: str, value: object, **changed: None) -> None:
-        self.ask_with(option_values={**self.option_values, option: value}, **changed)
+    def _by_rank(self, by_rank: bool) -> None:
+        self.ask_with(option_values={**self.option_values, "by_rank": by_rank}, _sort=None)
+
+    def _show_names(self, names: Names) -> None:
+        self.ask_with(option_values={**self.option_values, "names": names.value})
 
     def open_row(self) -> None:
         """Open the launches, calls or ranges of the name."""
@@ -120,7 +122,8 @@ class RecipeMapScreen(ChartScreen):
         self._bins = 1
         self._map: RecipeMap | None = None
 
-    make_chart = staticmethod(partial(StripChart, label_width=16, value_width=10, id="chart"))
+    def make_chart(self) -> StripChart:
+        return StripChart(label_width=16, value_width=10, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
         """The columns of the chart."""

@@ -105,7 +105,7 @@ class TableScreen(TablesScreen):
     """Why Enter opens no row, where it opens none."""
     NO_TIME = "these rows are sums over time: open one to get a single event with a time window"
     LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
-    """The columns of which the first that a row has is how long what began at its ``start`` took."""
+    """The columns with the length of an event that begins at ``start``: the first of them that a row has counts."""
 
     DEFAULT_CSS = """
     TableScreen #around { height: 1fr; layout: vertical; }

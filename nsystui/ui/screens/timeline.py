@@ -314,7 +314,7 @@ class TimelineScreen(LanesScreen):
             self._show_event(match.row, match.lane)
 
     async def _find_match(self, find: Callable[[Matches], Found]) -> Found | None:
-        """Call ``find`` in a thread with the events of the name that is searched; ``None`` if another is by then."""
+        """Call ``find`` in a thread with the events that match; return ``None`` if the search has changed by then."""
         picture, job, wanted, selection = self.picture, self.job, self._to_mark, self.selection
         if picture is None or job is None or wanted is None:
             return None

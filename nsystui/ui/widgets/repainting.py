@@ -113,7 +113,7 @@ def in_own_task(method: Callable[P, object]) -> Callable[P, None]:
 def in_background(group: str, *, exclusive: bool = True) -> Callable[[Callable[P, Awaitable[None]]], Callable[P, None]]:
     """Make a coroutine method of a screen, or of the application, a worker of its own, which awaits ``to_thread``.
 
-    Whatever a query, a file or a disk can raise: the screen says it, and the program goes on. ``exclusive`` work ends
+    Any error of a query, a file or a disk is shown on the screen, and the program continues. ``exclusive`` work ends
     other work of its group.
     """
 

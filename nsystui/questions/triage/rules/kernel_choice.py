@@ -23,7 +23,7 @@ from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.stats.cuda_sums import NO_RANGE, LaunchRanges
 from nsystui.questions.triage.case import Case, number_of, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
-from nsystui.questions.triage.kernel_mix import NameWork, by_framework, kernel_mix, mix_table, shares
+from nsystui.questions.triage.kernel_mix import COLUMNS, NameWork, by_framework, kernel_mix, shares
 from nsystui.questions.triage.rule import BY_COMPUTE, FindingKind, rule
 from nsystui.store import tables
 
@@ -73,7 +73,7 @@ def precision(case: Case) -> Sequence[Finding | NotChecked]:
         f"The peak of {faster} on {gpu} is {times}; memory-bound kernels gain less.",
     )
     measured = "Upper limit of what the ratio of the peaks would save of the time of these kernels. Mean over the GPUs."
-    sentence, door, evidence = _sentence(case, mix, works, slow, cost), Door("kernels", by="precision"), mix_table(slow)
+    sentence, door, evidence = _sentence(case, mix, works, slow, cost), Door("kernels", by="precision"), (COLUMNS, slow)
     return [case.finding("precision", sentence, advice, door, cost, measured, evidence)]
 
 
@@ -145,7 +145,7 @@ def layout_changes(case: Case) -> Sequence[Finding]:
         reason = "Tensor cores convolve NHWC, so cuDNN converts every NCHW tensor and converts the result back."
         advice = Advice(f"Keep model and inputs in one layout: {layout}.", reason)
     measured = "Sum of the durations of these kernels (by name): an upper limit. Mean over the GPUs."
-    door, evidence = Door("kernels", filter=_FILTER), mix_table(found)
+    door, evidence = Door("kernels", filter=_FILTER), (COLUMNS, found)
     return [case.finding("layout-changes", sentence, advice, door, cost, measured, evidence)]
 
 
