@@ -233,8 +233,8 @@ def few(names: Sequence[object]) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """``1 rank``, ``1,024 ranks``."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
+    """Return ``1 rank``, ``1,024 ranks``, ``2 launches``."""
+    return f"{number:,} {what}" + ("" if number == 1 else "es" if what.endswith("ch") else "s")
 
 
 _RUN = 4

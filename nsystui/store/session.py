@@ -93,9 +93,9 @@ _FEW = 4
 # Of more, the metadata of all files are too much memory.
 _MANY = 256
 # Of DuckDB's vectors, of 2,048 rows each.
-_VECTORS = 32
-# Bytes of a row of a result, with the arrays that are made of it.
-_ROW_SIZE = 64
+_VECTORS = 16
+# Bytes of a number and of a text of a result, with what is made of them.
+_NUMBER, _TEXT = 16, 128
 _PLACE = frozenset({"report", "clock_offset"})
 
 
@@ -466,15 +466,19 @@ class Session:
             return dict(cursor.fetchnumpy())
 
     def array_batches(self, query: sa.Executable) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-        """The result as numpy arrays of at most 65,536 rows: one pass over millions of rows in little memory.
+        """The result as numpy arrays of at most 32,768 rows: one pass over millions of rows in little memory.
 
         Only for queries whose columns have no missing values: integers with missing values become floats. If the rows
         of the tables fit into memory, the result is one batch: DuckDB returns parts of a result only through pandas,
         which takes long to import.
         """
+        from sqlalchemy import Text
+
         rows = sum(most_rows(self.reports, canonical.BY_NAME[name]) for name in used_columns(query))
+        columns = cast("sa.Select[Any]", query).selected_columns
+        size = sum(_TEXT if isinstance(column.type, Text) else _NUMBER for column in columns)
         with self._executed(query) as cursor:
-            if rows <= self.limits.rows_at_once(_ROW_SIZE):
+            if rows <= self.limits.rows_at_once(size):
                 found = dict(cursor.fetchnumpy())
                 if any(len(values) for values in found.values()):
                     yield found

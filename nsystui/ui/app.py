@@ -21,7 +21,7 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
 
-from nsystui.base.errors import ExportError, NsystuiError
+from nsystui.base.errors import ExportError, NsystuiError, reason_of
 from nsystui.base.selection import Selection
 from nsystui.base.text import safe_text
 from nsystui.questions.job.opening import JobSource
@@ -33,7 +33,7 @@ from nsystui.ui.loading import KeptOverview, KernelsSeen, Loading, LoadingListen
 from nsystui.ui.page import OwnPage, register_themes
 from nsystui.ui.screens import TabView, screen_of, views_on
 from nsystui.ui.widgets.frame import UPDATE_INTERVAL, progress_bar
-from nsystui.ui.widgets.repainting import in_background, in_own_task, reason_of
+from nsystui.ui.widgets.repainting import in_background, in_own_task
 
 if TYPE_CHECKING:
     from textual.timer import Timer

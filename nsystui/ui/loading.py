@@ -162,9 +162,8 @@ class Loading:
         """Take a sample of the kernels of the exports that are not packed yet."""
         from nsystui.questions.capture.sample import sampled_kernels
 
-        for answer in sampled_kernels(fresh):
-            if self._opener.is_stopped or job.session.reports:
-                return
+        answer = sampled_kernels(fresh)
+        if answer is not None and not self._opener.is_stopped and not job.session.reports:
             self._listener.kernels_seen(KernelsSeen(answer))
 
 

@@ -309,18 +309,22 @@ def _calls_of(session: Session, report: Report, kind: EventKind, table: sa.Table
         columns.row,
     ).where(columns.report == report.index, columns.start.is_not(None), columns.thread.is_not(None))
     rows = coded_arrays(session.part([report.index]), query, _CALL_TYPES, {"name": texts})
-    order = np.lexsort((rows["start"], rows["thread"]))
-    rows = {key: rows.pop(key)[order] for key in list(rows)}
-    del order
+    give_back()
+    thread, start = rows["thread"], rows["start"]
+    if not ((thread[1:] > thread[:-1]) | ((thread[1:] == thread[:-1]) & (start[1:] >= start[:-1]))).all():
+        order = np.lexsort((start, thread))
+        rows = {key: rows.pop(key)[order] for key in list(rows)}
+        del order
+    thread = rows.pop("thread")
+    firsts = np.flatnonzero(np.append(True, thread[1:] != thread[:-1])[: len(thread)])
     rows["start"] += report.clock_offset
     rows["end"] += report.clock_offset
     give_back()
-    threads, firsts = np.unique(rows["thread"], return_index=True)
     found, names = {}, tuple(texts.texts)
-    for thread, (first, last) in zip(threads.tolist(), pairwise([*firsts, len(rows["row"])]), strict=True):
+    for first, last in pairwise([*firsts.tolist(), len(thread)]):
         own = {key: values[first:last] for key, values in rows.items()}
         times = own["start"], own["end"]
-        found[thread] = _thread_events(kind, names, times, own["name"].astype(np.int32), own["row"], report)
+        found[int(thread[first])] = _thread_events(kind, names, times, own["name"], own["row"], report)
     return found
 
 

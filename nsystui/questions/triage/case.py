@@ -328,12 +328,6 @@ def rank_words(ranks: Iterable[int], among: Sequence[RankedTask] = ()) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {few_numbers(numbers)}{where}"
 
 
-def number_of(count: int, word: str) -> str:
-    """``1 call``, ``2,000 calls``, ``2 launches``."""
-    plural = "es" if word.endswith("ch") else "s"
-    return f"{count:,} {word}" + ("" if count == 1 else plural)
-
-
 Place = tuple[Task, int]
 """A process and one of its devices."""
 

@@ -38,7 +38,7 @@ FEWEST = 24
 """The minimum of launches of a kernel on a GPU for a usual duration."""
 
 _NO_SIZE = -1
-_MOST_GROUPS = 200_000
+_MOST_GROUPS = 100_000
 
 
 @dataclass(frozen=True)

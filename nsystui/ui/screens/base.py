@@ -15,7 +15,7 @@ from textual.app import ComposeResult
 from textual.timer import Timer
 from textual.widget import Widget
 
-from nsystui.base.errors import NsystuiError
+from nsystui.base.errors import NsystuiError, reason_of
 from nsystui.ui import keys
 from nsystui.ui.ascii import key_name
 from nsystui.ui.pictures.selection import crumbs_of, describe
@@ -25,7 +25,7 @@ from nsystui.ui.screens.prompts import SelectingScreen
 from nsystui.ui.widgets.frame import CRUMB, Choice, ChoiceLine, KeyLine, SelectionLine, TitleLine
 from nsystui.ui.widgets.panels import NoteLines
 from nsystui.ui.widgets.prompt import LinePrompt
-from nsystui.ui.widgets.repainting import Other, in_background, reason_of
+from nsystui.ui.widgets.repainting import Other, in_background
 from nsystui.ui.widgets.window_table import WindowTable
 
 if TYPE_CHECKING:

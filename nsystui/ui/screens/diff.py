@@ -16,7 +16,7 @@ from textual import events
 from textual.widget import Widget
 
 from nsystui.base.answer import Answer, Record, TableAnswer, Value
-from nsystui.base.errors import NsystuiError, UsageError
+from nsystui.base.errors import NsystuiError, UsageError, reason_of
 from nsystui.base.selection import NameFilter, Selection
 from nsystui.base.text import safe_text, shorten, spans, width_of
 from nsystui.questions.compare import TABLES, ComparisonOptions, Side, worded
@@ -33,7 +33,7 @@ from nsystui.ui.pictures.diff import BAR, change_styles, summary_styles, with_ba
 from nsystui.ui.screens.table import FilteredTableScreen, names_choice, rows_with
 from nsystui.ui.widgets.frame import Choice, SelectionLine
 from nsystui.ui.widgets.panels import PartLines
-from nsystui.ui.widgets.repainting import in_background, in_own_task, reason_of
+from nsystui.ui.widgets.repainting import in_background, in_own_task
 
 if TYPE_CHECKING:
     from pathlib import Path

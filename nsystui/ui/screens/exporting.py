@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsystui.base.errors import MissingDataError, UsageError
+from nsystui.base.errors import MissingDataError, UsageError, reason_of
 from nsystui.base.text import counted
 from nsystui.ui.screens.asking import AskingScreen
-from nsystui.ui.widgets.repainting import in_background, reason_of
+from nsystui.ui.widgets.repainting import in_background
 
 if TYPE_CHECKING:
     from nsystui.base.answer import Answer, Column, Row

@@ -14,6 +14,7 @@ from textual.widget import Widget
 from textual.worker import get_current_worker
 
 from nsystui.base.answer import FILES_ONLY, Answer, Column, Record, Row, TableAnswer, Unit, record
+from nsystui.base.errors import reason_of
 from nsystui.base.text import safe_text, shorten
 from nsystui.base.units import format_value
 from nsystui.ui import keys
@@ -21,7 +22,6 @@ from nsystui.ui.doors import show_finding
 from nsystui.ui.screens.table import TableScreen, TextTableScreen
 from nsystui.ui.widgets.panels import Part, PartLines
 from nsystui.ui.widgets.plots import bar
-from nsystui.ui.widgets.repainting import reason_of
 from nsystui.ui.widgets.table_layout import BAR_WIDTH
 from nsystui.ui.widgets.window_table import WindowTable
 

@@ -10,6 +10,7 @@ from typing import Any
 from textual import events, on
 
 from nsystui.base.answer import Column, Row, Unit
+from nsystui.base.errors import reason_of
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.text import counted
 from nsystui.base.units import format_value
@@ -34,7 +35,7 @@ from nsystui.ui.screens.chart import ZoomableChartScreen
 from nsystui.ui.widgets.frame import SelectionLine
 from nsystui.ui.widgets.lane_chart import LaneChart
 from nsystui.ui.widgets.panels import fill
-from nsystui.ui.widgets.repainting import in_background, reason_of
+from nsystui.ui.widgets.repainting import in_background
 
 _LABEL_WIDTH, _WIDE_LABEL_WIDTH = 14, 22
 _WIDE = 100

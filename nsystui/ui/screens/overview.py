@@ -11,6 +11,7 @@ from textual.containers import Container
 from textual.widget import Widget
 
 from nsystui.base.answer import iter_rows
+from nsystui.base.errors import reason_of
 from nsystui.base.selection import Selection
 from nsystui.questions.queries.registry import view_of_table
 from nsystui.ui.doors import show_view
@@ -21,7 +22,7 @@ from nsystui.ui.screens.findings import FindingScreen, FindingsTable, NotChecked
 from nsystui.ui.screens.rank_comparison import RankComparison
 from nsystui.ui.screens.table import TablesScreen
 from nsystui.ui.widgets.panels import Part, PartLines
-from nsystui.ui.widgets.repainting import in_background, reason_of
+from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.window_table import RowSelected, SortRequested, WindowTable
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from textual.containers import Container, Horizontal
 from textual.widget import Widget
 
 from nsystui.base.answer import FILES_ONLY, Unit
+from nsystui.base.errors import reason_of
 from nsystui.base.selection import NameFilter
 from nsystui.questions.queries.registry import views_of
 from nsystui.ui.doors import show_view
@@ -21,7 +22,7 @@ from nsystui.ui.pictures.details import Details, doors_of, event_context, row_de
 from nsystui.ui.screens.base import JobScreen, ScreenState
 from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.panels import DetailPane, NoteLines, SidePanel
-from nsystui.ui.widgets.repainting import in_background, reason_of
+from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.strip_chart import StripChart
 from nsystui.ui.widgets.window_table import PageFailed, RowHighlighted, RowSelected, SortRequested, WindowTable
 

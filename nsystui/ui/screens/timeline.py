@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nsystui.base.answer import Answer, Row
 from nsystui.base.drawing import Drawing
 from nsystui.base.selection import NameFilter, Window
+from nsystui.base.text import counted
 from nsystui.base.units import parse_duration
 from nsystui.questions.events.listing import EventKey, key_of, window_of
 from nsystui.questions.timeline.events import Match, Matches, cpu_interval_next_to, lane_events, range_next_to
@@ -269,7 +270,7 @@ class TimelineScreen(LanesScreen):
         if found is None:
             return
         matches, count, match = found
-        self.match_count = f"{count:,} match" + ("" if count == 1 else "es")
+        self.match_count = counted(count, "match")
         if not matches.is_whole:
             self.match_count += ", calls and ranges of open ranks only"
         self.show_selection()

@@ -21,6 +21,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from nsystui.base import terminal
+from nsystui.base.errors import reason_of
 from nsystui.ui.widgets.compositor import paint_sparingly
 
 Result = TypeVar("Result")
@@ -129,8 +130,3 @@ def in_background(group: str, *, exclusive: bool = True) -> Callable[[Callable[P
         return begin  # type: ignore[return-value]
 
     return decorate
-
-
-def reason_of(error: Exception) -> str:
-    """The first line of what an error says, for a line of the screen."""
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import COUNT, NAME, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Window
-from nsystui.base.text import few
+from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
@@ -19,7 +19,7 @@ from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
 from nsystui.questions.queries.tasks import rank_of, world_size
 from nsystui.questions.queries.time_window import shares_clock
-from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
+from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
@@ -69,7 +69,7 @@ def _lost(case: Case) -> Iterator[Finding]:
         yield Finding("lost-events", severity, text, advice, _DOOR, evidence=said)
     errors = [str(text or "").strip() for severity, text in texts if severity == "Error"]
     if errors and not lost:
-        text = f"While recording, nsys reported {number_of(len(errors), 'error')}: {errors[0].removesuffix('.')}."
+        text = f"While recording, nsys reported {counted(len(errors), 'error')}: {errors[0].removesuffix('.')}."
         advice = Advice("Read nsys's messages and record again.", "What nsys could not record is missing here.")
         yield Finding("capture-errors", Severity.WARNING, text, advice, _DOOR, evidence=said)
 
@@ -78,7 +78,7 @@ def _runs(case: Case) -> Iterator[Finding]:
     """Reports of different runs, which are no job."""
     if not shares_clock(case.reports):
         sentence = (
-            f"These {number_of(len(case.reports), 'report')} are of different runs, or a report does not say when its "
+            f"These {counted(len(case.reports), 'report')} are of different runs, or a report does not say when its "
             "run began. The findings are about all reports together."
         )
         advice = Advice(
@@ -109,7 +109,7 @@ def _empty(case: Case) -> Iterator[Finding]:
         most = max(launches, key=lambda name: (launches[name], name))
         evidence = diagnostics_table(case.job.session, case.chosen)
         said = [str(text).strip().rstrip(".") for text in evidence.cells("text") if _CUPTI.search(str(text))]
-        count = number_of(sum(launches.values()), "CUDA call")
+        count = counted(sum(launches.values()), "CUDA call")
         sentence += f" The CPU made {count} to launch, copy or set memory ({launches[most]:,} {most})."
         sentence += f" Nsight Systems says: {said[0]}." if said else ""
         advice = Advice(
@@ -119,7 +119,7 @@ def _empty(case: Case) -> Iterator[Finding]:
             "to trace the GPU.",
         )
     elif calls:
-        count = number_of(sum(calls.values()), "CUDA call")
+        count = counted(sum(calls.values()), "CUDA call")
         sentence += f" Of {count}, none launches, copies or sets memory."
         advice = Advice(
             "Record a part of the run in which the program uses its GPU.", "CUDA was traced, so launches would be here."
@@ -133,7 +133,7 @@ def _short(case: Case) -> Iterator[Finding]:
     advice = Advice("Record a longer part of the run.", "What happens once weighs too much in a short capture.")
     steps = [len(one) for one in case.steps.values()]
     if steps and max(steps) < case.thresholds.fewest_steps:
-        text = f"The window has only {number_of(max(steps), 'step')} of a rank."
+        text = f"The window has only {counted(max(steps), 'step')} of a rank."
         yield Finding("short-window", Severity.INFO, text, advice, Door("steps"))
         return
     if case.devices and case.spent.busy / len(case.devices) < case.thresholds.shortest_ms * 1e6:
@@ -254,7 +254,7 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
     judged = ((severity, advice) for meant, severity, advice in _ADVICE if codes & meant)
     severity, advice = next(judged, (Severity.INFO, _EXPECTED))
     _, name, code, meaning, _, first = rows[0]
-    count = number_of(sum(row[4] for row in rows), "CUDA call")
+    count = counted(sum(row[4] for row in rows), "CUDA call")
     sentence = f"{count} returned an error: {name} returned {code}{f' ({meaning})' if meaning else ''}."
     ranks, window = tuple(sorted({row[0] for row in rows if row[0] is not None})), Window(first, first + 1)
     evidence = TableAnswer("api-errors", _API_ERRORS_COLUMNS, rows, len(rows))
@@ -293,7 +293,7 @@ def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     rows = case.job.session.rows(query)
     count = sum(row[1] for row in rows)
     sentence = (
-        f"{case.each_gpu} idles {time_words(cost)} while the profiler itself works ({number_of(count, 'time')}). The "
+        f"{case.each_gpu} idles {time_words(cost)} while the profiler itself works ({counted(count, 'time')}). The "
         f"largest part is {rows[0][3] or '(no name)'}. A run without the profiler does not lose this time."
     )
     advice = Advice(

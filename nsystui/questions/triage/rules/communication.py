@@ -10,6 +10,7 @@ import numpy as np
 
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
+from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.collectives.matching import Matrix, Member
@@ -20,7 +21,7 @@ from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.queries.tasks import world_size
-from nsystui.questions.triage.case import Case, RankCompute, bytes_words, number_of, time_words
+from nsystui.questions.triage.case import Case, RankCompute, bytes_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_COMMUNICATION, WORK, FindingKind, rule
@@ -169,7 +170,7 @@ def _judged(
         hidden = f" ({wait} including waits that compute hides)" if wait != time_words(loss) else ""
         sentence = (
             f"Rank {item.rank} ({item.host or 'host unknown'}) arrives last at {late_one.late:,} of "
-            f"{number_of(late_one.operations, 'collective')}{among}. "
+            f"{counted(late_one.operations, 'collective')}{among}. "
             f"{other} GPU loses {time_words(loss)} waiting{hidden}.{why}"
         )
         gist, ranks = f"waiting for rank {item.rank}", (item.rank,)
@@ -390,7 +391,7 @@ def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     count = int(is_small.sum())
     sentence = (
         f"Messages are below {case.thresholds.small_message_kib:g} KiB in {count:,} of "
-        f"{number_of(len(kernels), 'NCCL kernel')}. The exposed transfers of these cost {time_words(cost)} per GPU."
+        f"{counted(len(kernels), 'NCCL kernel')}. The exposed transfers of these cost {time_words(cost)} per GPU."
     )
     advice = Advice(
         "Put small messages into larger buckets (ncclGroupStart/End, flattened tensors), or send them less often.",

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, Column, Row, Unit
 from nsystui.base.selection import Task
+from nsystui.base.text import counted
 from nsystui.questions.kernels.activities import MEMORY, MemoryCalls, are, with_calls, work_summary
 from nsystui.questions.memory.host_copies import (
     DEVICE_TO_HOST,
@@ -24,7 +25,7 @@ from nsystui.questions.memory.host_copies import (
     mostly,
 )
 from nsystui.questions.queries.conditions import Condition, duration, where
-from nsystui.questions.triage.case import REMARKED, Case, Place, Spans, bytes_words, number_of, spans, time_words
+from nsystui.questions.triage.case import REMARKED, Case, Place, Spans, bytes_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, WORK, FindingKind, rule
@@ -130,7 +131,7 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     rows.sort(key=lambda row: (-row[5], str(row)))
     number, size = (sum(row[place] for row in rows) for place in (3, 4))
     sentence = (
-        f"{kind.what} {bytes_words(size)} in {number_of(number, 'operation')}. {case.each_gpu} spends "
+        f"{kind.what} {bytes_words(size)} in {counted(number, 'operation')}. {case.each_gpu} spends "
         f"{time_words(cost)} on these operations while no kernel runs{_rates(case, kind)}."
     )
     advice = kind.advice

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
+from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
@@ -38,7 +39,7 @@ from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
 from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, Segments, gil_of, pairs
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum
-from nsystui.questions.triage.case import Case, Place, by_place, number_of, rank_words, spans, time_words, worked_by
+from nsystui.questions.triage.case import Case, Place, by_place, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 from nsystui.questions.triage.rules.memory import advice as allocator_advice
@@ -124,7 +125,7 @@ def _preempted_finding(
         had = f"No recorded thread had the CPU for {100 * unknown / whole:.0f} % of that time."
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread could run but has no CPU "
-        f"({number_of(len(gaps), 'gap')} on {number_of(len(case.devices), 'GPU')}). {had} {_crowd(case, ready)}"
+        f"({counted(len(gaps), 'gap')} on {counted(len(case.devices), 'GPU')}). {had} {_crowd(case, ready)}"
     )
     measured = (
         "Idle time between the first operation (of the first step) and the last one while the launching thread was "
@@ -143,7 +144,7 @@ def _crowd(case: Case, ready: Mapping[int, Intervals]) -> str:
     able = [intersect(scheduling.threads[one].labelled(RUNNING, RUNNABLE), when).length for one in own]
     used = {cpu for one in own for cpu in scheduling.cpus[one].labels.tolist() if cpu >= 0}
     of_node = next(report.metadata.cpus for report in case.reports if report.index == index)
-    cpus = f"{len(used)} of the node's {of_node} CPUs" if of_node else number_of(len(used), "CPU")
+    cpus = f"{len(used)} of the node's {of_node} CPUs" if of_node else counted(len(used), "CPU")
     threads = sum(able) / when.length
     return f"Meanwhile {threads:.1f} threads of the export could run on average, and used {cpus} in all."
 
@@ -246,7 +247,7 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
     held = f"Thread {holder} holds the GIL for {share:.0f} % of that time{where}."
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread waits for Python's GIL "
-        f"({number_of(found.gaps, 'gap')}). {held if holder else 'The export does not show the holder of the GIL.'}"
+        f"({counted(found.gaps, 'gap')}). {held if holder else 'The export does not show the holder of the GIL.'}"
     )
     measured = "Idle time while the launching thread waits for the GIL, in gaps of any length. Mean over the GPUs."
     gist = "waiting for Python's GIL" + (f" held by {holder}" if holder else "")
@@ -275,7 +276,7 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     words += [f"{100 * by_others / sum(found.times.values()):.0f} % is in another thread"] if by_others else []
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread reads, or waits for a thread that reads "
-        f"({number_of(found.gaps, 'gap')}). Of that time, {', '.join(words)}."
+        f"({counted(found.gaps, 'gap')}). Of that time, {', '.join(words)}."
     )
     files = found.most(lambda cause: cause.file)[0]
     sentence += f" The largest part reads {files}." if files else ""
@@ -395,7 +396,7 @@ def _idle_gaps_finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[Hos
     ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} in gaps of {case.thresholds.gap_ms:g} ms or more "
-        f"({number_of(len(spans), 'gap')} on {number_of(len(case.devices), 'GPU')}). The longest gap, on "
+        f"({counted(len(spans), 'gap')} on {counted(len(case.devices), 'GPU')}). The longest gap, on "
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{doing}"
     )
     measured = (

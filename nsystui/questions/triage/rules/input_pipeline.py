@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.anchors import NVTX
 from nsystui.base.answer import RANK, TID, Column, Row, Unit
 from nsystui.base.selection import Task, Window
+from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, union
 from nsystui.questions.host.attribution import PROFILERS, attribute
@@ -39,7 +40,7 @@ from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.steps.task_steps import TaskSteps
-from nsystui.questions.triage.case import Case, Place, by_place, number_of, spans, time_words
+from nsystui.questions.triage.case import Case, Place, by_place, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
@@ -235,7 +236,7 @@ def _finding(case: Case, kept: Sequence[IdleSpan], in_range: int, spent: Mapping
     window = Window(longest.start, longest.end)
     where = "in NVTX ranges of the data loader" if in_range else "between steps"
     sentence = (
-        f"{case.each_gpu} waits {time_words(cost)} for the data loader ({number_of(len(kept), 'gap')} of "
+        f"{case.each_gpu} waits {time_words(cost)} for the data loader ({counted(len(kept), 'gap')} of "
         f"{case.thresholds.gap_ms:g} ms or more, {where}). {' '.join(words)}"
     ).rstrip()
     rows: list[Row] = [

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, STREAM, Column, Row, Unit
 from nsystui.base.kernel_families import ATTENTION, CONVOLUTION, COPY, ELEMENTWISE, GEMM
 from nsystui.base.selection import Selection, Task
+from nsystui.base.text import counted
 from nsystui.questions.blocking.dependencies import NONE, Numbers
 from nsystui.questions.queries.conditions import job_end, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.questions.queries.time_window import report_at
 from nsystui.questions.stats.cuda_sums import NO_RANGE, LaunchRanges
-from nsystui.questions.triage.case import Case, number_of, time_words
+from nsystui.questions.triage.case import Case, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.kernel_mix import COLUMNS, NameWork, by_framework, kernel_mix, shares
 from nsystui.questions.triage.rule import BY_COMPUTE, FindingKind, rule
@@ -134,7 +135,7 @@ def layout_changes(case: Case) -> Sequence[Finding]:
     is_of_channels = 2 * channels >= sum(one.time for one in found)
     words = "between NCHW and NHWC" if is_of_channels else "(transposes)"
     of_kernels = 100 * sum(one.time for one in found) / sum(one.time for one in mix)
-    launches = number_of(sum(one.launches for one in found), "launch")
+    launches = counted(sum(one.launches for one in found), "launch")
     sentence = (
         f"{case.each_gpu} spends {time_words(cost)} on layout changes {words}, {of_kernels:.0f} % of kernel time "
         f"({launches})."
@@ -194,7 +195,7 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     name = _range(case, worst)
     place = f" Most of the longest chains are in NVTX range `{name}`." if name else ""
     sentence = (
-        f"{kernels:,} pointwise kernels run in {number_of(count, 'back-to-back chain')} of different kernels."
+        f"{kernels:,} pointwise kernels run in {counted(count, 'back-to-back chain')} of different kernels."
         f"{place} {case.each_gpu} could save up to {time_words(cost)}, {time_words(case.mean([idle]))} of it idle "
         "time, if each chain had one kernel for each grid."
     )

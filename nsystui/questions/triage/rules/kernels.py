@@ -13,14 +13,14 @@ import sqlalchemy as sa
 from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.kernel_names import smart_names
 from nsystui.base.selection import Task, Window
-from nsystui.base.text import shorten
+from nsystui.base.text import counted, shorten
 from nsystui.exports import canonical
 from nsystui.questions.gpu.metrics import MetricSource, metric_lanes, metric_sources
 from nsystui.questions.kernels.summary import Names, kernel_summary
 from nsystui.questions.queries.conditions import duration, job_start, of_reports, where
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.kernel_names import communicates
-from nsystui.questions.triage.case import Case, number_of, rank_words, time_words
+from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import (
     FEWEST,
@@ -72,7 +72,7 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     sentence = (
         f"Kernel {shorten(shown or '(no name)', 48)} takes {100 * int(spent) / whole:.0f} % of the kernel time "
         f"without {case.communication}. {case.each_gpu} spends {time_words(cost)} in this kernel "
-        f"({number_of(count, 'launch')})."
+        f"({counted(count, 'launch')})."
     )
     advice = Advice("Profile this kernel with Nsight Compute (ncu).", "No other kernel can save as much time.")
     evidence = kernel_summary(session, case.chosen, Names.SMART)
@@ -315,7 +315,7 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, where: Window) -> Find
     worst = rows[0]
     count = sum(row.outliers for row in rows)
     sentence = (
-        f"{number_of(count, 'launch')} took more than {case.thresholds.outlier:g} times the median of the same kernel. "
+        f"{counted(count, 'launch')} took more than {case.thresholds.outlier:g} times the median of the same kernel. "
         f"{case.each_gpu} loses {time_words(cost)}. Rank {worst.rank} loses most, in {shorten(worst.kernel, 48)} "
         f"(up to {time_words(worst.max)} instead of {time_words(worst.usual)})."
     )

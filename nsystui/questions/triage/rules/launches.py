@@ -10,12 +10,13 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, DURATION, RANK, START, Column, Unit
 from nsystui.base.selection import Window
+from nsystui.base.text import counted
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, covered_per_bin, merge, slices
 from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
-from nsystui.questions.triage.case import Case, Place, number_of, places_in, rank_words, spans, time_words
+from nsystui.questions.triage.case import Case, Place, places_in, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
@@ -62,7 +63,7 @@ def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
     rank, _, start, length, _ = rows[0]
     window, ranks = Window(start, start + length), tuple(sorted({row[0] for row in rows}))
     sentence = (
-        f"GPU utilisation is below {case.thresholds.low_busy_percent:g} % in {number_of(len(rows), 'stretch')}. "
+        f"GPU utilisation is below {case.thresholds.low_busy_percent:g} % in {counted(len(rows), 'stretch')}. "
         f"Many short gaps in this time add up to {time_words(cost)} per GPU. "
         f"The worst stretch is on {rank_words([rank])} and lasts {time_words(length)}."
     )
@@ -138,7 +139,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     late, launches, tiny = (sum(getattr(row, key) for row in rows) for key in ("late", "launches", "tiny"))
     sentence = (
         f"Late launches cost {time_words(cost)} per GPU: the next kernel is launched only after the GPU goes idle. "
-        f"This happens at {late:,} of {number_of(launches, 'launch')}. {100 * tiny / launches:.0f} % of the kernels "
+        f"This happens at {late:,} of {counted(launches, 'launch')}. {100 * tiny / launches:.0f} % of the kernels "
         f"take less than {case.thresholds.tiny_kernel_us:g} µs."
     )
     how = by_framework(case, "", pytorch=" (torch.compile, fused optimizers)", jax=" (one jax.jit for the whole step)")
@@ -346,7 +347,7 @@ def _finding(case: Case, found: Sequence[_Stretch], cost: int, share: float) -> 
     )
     idle, is_late = (round(100 * part / whole) for part in (waited, late))
     sentence = (
-        f"{100 * share:.0f} % of the GPU work is launch-bound, in {number_of(len(found), 'stretch')} "
+        f"{100 * share:.0f} % of the GPU work is launch-bound, in {counted(len(found), 'stretch')} "
         f"({time_words(whole)}). Gaps between the {kernels:,} kernels take {idle} % of this time: {is_late} % "
         f"for late launches, {idle - is_late} % for kernel starts on the GPU. "
         f"The worst stretch{where} has a median kernel time of {time_words(worst.median)}."
@@ -393,7 +394,7 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
     window = Window(int(gaps.starts[longest]), int(gaps.ends[longest]))
     sentence = (
         f"After synchronising calls, the GPU idles until new work arrives: {time_words(cost)} per GPU in "
-        f"{number_of(sum(map(len, waits)), 'gap')} ({number_of(calls.count, 'synchronising call')}). "
+        f"{counted(sum(map(len, waits)), 'gap')} ({counted(calls.count, 'synchronising call')}). "
         f"The longest gap is on rank {device.device.task.rank} and takes {time_words(window.end - window.start)}."
     )
     named = by_framework(case, "", pytorch=".item(), ", jax="block_until_ready, ")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Task, Window
+from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import Intervals, merge, union
 from nsystui.questions.gpu.device_time import DeviceIntervals
@@ -23,7 +24,7 @@ from nsystui.questions.memory.gpu_allocations import AT_PEAK, allocation_table
 from nsystui.questions.memory.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
 from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
 from nsystui.questions.queries.time_window import report_at
-from nsystui.questions.triage.case import Case, bytes_words, number_of, rank_words, spans, time_words
+from nsystui.questions.triage.case import Case, bytes_words, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, IDLE, WORK, FindingKind, rule
@@ -145,7 +146,7 @@ def _allocator_churn_finding(case: Case, calls: Mapping[Task, _Calls], cost: int
     each = f", {total / sum(steps):.1f} per step" if len(steps) == len(calls) and min(steps) > 0 else ""
     sentence = (
         "After the warm-up, the GPU idles during and after calls that allocate and free GPU memory: "
-        f"{time_words(cost)} per GPU ({number_of(total, 'call')}{each}; {longest_calls(rows)})."
+        f"{time_words(cost)} per GPU ({counted(total, 'call')}{each}; {longest_calls(rows)})."
     )
     measured = (
         "Idle time in these calls after the first steps, without page-locked host memory. Gaps below "
@@ -201,8 +202,8 @@ def _failures(case: Case) -> str:
             freed += pending.pop(key)
     if not failed:
         return ""
-    retry = f" A retry succeeded {number_of(again, 'time')}, after {number_of(freed, 'call')} that freed memory."
-    return f" {number_of(failed, 'allocation')} failed." + (retry if again else "")
+    retry = f" A retry succeeded {counted(again, 'time')}, after {counted(freed, 'call')} that freed memory."
+    return f" {counted(failed, 'allocation')} failed." + (retry if again else "")
 
 
 def _device_memory_finding(case: Case, full: Sequence[DevicePeak], known: int, failures: str) -> Finding:
@@ -212,7 +213,7 @@ def _device_memory_finding(case: Case, full: Sequence[DevicePeak], known: int, f
     whose = rank_words({case.rank_of[place.task] for place in worst.places if place.task in case.rank_of}, case.ranks)
     sentence = (
         f"GPU memory use peaks at {bytes_words(worst.peak)} of {bytes_words(worst.total)} ({percent:.0f} %) at "
-        f"{time_words(worst.time)} ({whose}). The peak has {number_of(len(worst.sizes), 'allocation')}, the largest "
+        f"{time_words(worst.time)} ({whose}). The peak has {counted(len(worst.sizes), 'allocation')}, the largest "
         f"{bytes_words(max(worst.sizes, default=0))}."
     )
     if len(full) > 1:
@@ -297,7 +298,7 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     met = " and ".join(
         f"{side} page faults not recorded"
         if all(count is None for count in own)
-        else number_of(sum(count or 0 for count in own), f"{side} page fault")
+        else counted(sum(count or 0 for count in own), f"{side} page fault")
         for side, own in counts.items()
     )
     sentence = (

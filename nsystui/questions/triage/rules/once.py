@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import COUNT, DURATION, RANK, START, Column, Row, Unit
 from nsystui.base.selection import Task
+from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
 from nsystui.questions.host.functions import running_stretches, samples_of
@@ -22,7 +23,7 @@ from nsystui.questions.host.stacks import StackTree, stacks_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_end, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
-from nsystui.questions.triage.case import Case, Place, number_of, rank_words, spans, time_words
+from nsystui.questions.triage.case import Case, Place, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
@@ -108,7 +109,7 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     each = ", ".join(f"{name} {time_words(case.mean([spent[name]]))}" for name in longest[:3])
     rows = sorted([*in_samples.rows, *in_ranges.rows], key=lambda row: (-int(row[3] or 0), str(row)))
     counts = ((in_samples.rows, "CPU sample"), (in_ranges.rows, "NVTX range"))
-    seen = " and ".join(number_of(sum(int(row[3] or 0) for row in own), what) for own, what in counts if own)
+    seen = " and ".join(counted(sum(int(row[3] or 0) for row in own), what) for own, what in counts if own)
     sentence = f"The GPU idles during just-in-time compilation: {time_words(cost)} per GPU ({each}). Seen in {seen}."
     reason = "Code that is compiled at its first use makes the GPU wait; later uses do not."
     advice = Advice(_ADVICE.get(longest[0], _USUAL), reason)
@@ -386,7 +387,7 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
     rows.sort(key=lambda row: (-int(row[3] or 0), str(row)))
     sentence = (
         f"The GPU idles while page-locked host memory is allocated, registered or freed: {time_words(cost)} per GPU "
-        f"({number_of(sum(int(row[2] or 0) for row in rows), 'call')}: {longest_calls(rows)})."
+        f"({counted(sum(int(row[2] or 0) for row in rows), 'call')}: {longest_calls(rows)})."
     )
     advice = Advice(
         "Allocate page-locked memory once and reuse it. Pin less: copy large data in pieces through small buffers.",
@@ -445,7 +446,7 @@ def _first_launches(case: Case) -> Finding | None:
     rows.sort(key=lambda row: (row[3] - row[2], str(row)))
     sentence = (
         f"The GPU idles during the first launches of kernels: {time_words(cost)} per GPU. Loading delays {long:,} of "
-        f"{number_of(len(rows), 'first launch')} ({rows[0][1]}: {time_words(rows[0][2])} instead of "
+        f"{counted(len(rows), 'first launch')} ({rows[0][1]}: {time_words(rows[0][2])} instead of "
         f"{time_words(rows[0][3])})."
     )
     advice = Advice(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nsystui.base.text import counted
 from nsystui.questions.blocking.phase_table import budget_of_phases, is_host_bound
 from nsystui.questions.steps.phases import PHASES
-from nsystui.questions.triage.case import Case, number_of, time_words
+from nsystui.questions.triage.case import Case, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
 
@@ -35,7 +36,7 @@ def host_bound(case: Case) -> Sequence[Finding | NotChecked]:
     row, count = bound[worst], sum(int((one.phases == codes[worst]).sum()) for one in case.budgets)
     sentence = (
         f"The host bounds {' and '.join(bound)}: GPUs wait {time_words(cost)} for launches there, and are idle for "
-        f"{row['idle']:.0f} % of the time of {number_of(count, f'{worst} step')}."
+        f"{row['idle']:.0f} % of the time of {counted(count, f'{worst} step')}."
     )
     if row["of_time"] is not None:
         sentence += f" Preparation on the host takes {row['of_time']:.0f} % of it while the GPUs are idle."

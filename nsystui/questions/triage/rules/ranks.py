@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from nsystui.base.answer import DEVICE, HOST, RANK, Column, Row, Unit
 from nsystui.base.selection import Task, Window
+from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, subtract
@@ -21,17 +22,16 @@ from nsystui.questions.queries.conditions import Condition, duration, job_end, j
 from nsystui.questions.queries.mpi import has_mpi, mpi_rows
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import shares_clock
-from nsystui.questions.triage.case import (
+from nsystui.questions.triage.case import (  # fmt: skip
     Case,
     Spans,
     by_place,
     bytes_words,
-    number_of,
     rank_words,
     spans,
     time_words,
     worked_by,
-)  # fmt: skip
+)
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_times import FEWEST, Kernel, KernelLaunches, kernel_launches
 from nsystui.questions.triage.rule import BY_COMMUNICATION, BY_CPU, WORK, FindingKind, rule
@@ -115,7 +115,7 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     rows = _rows(case, table, conditions, waited, calls, pairs)
     sentence = (
         f"Blocking MPI calls {'leave the GPU idle for' if on_gpus else 'take'} {time_words(cost)} per rank "
-        f"({number_of(calls.count, 'call')}, most time in {max(rows, key=lambda row: row.waited).name})."
+        f"({counted(calls.count, 'call')}, most time in {max(rows, key=lambda row: row.waited).name})."
     )
     leading = _leading(case, table, conditions)
     extra = by_place((one.task, 0, one.start + round(usual), one.end) for one, usual in leading.items())
@@ -124,7 +124,7 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     if first:
         longest = max(leading, key=lambda one: (one.end - one.start, one))
         sentence += (
-            f" Connection setup takes {time_words(first)} of this in {number_of(len(leading), 'first call')} "
+            f" Connection setup takes {time_words(first)} of this in {counted(len(leading), 'first call')} "
             f"({longest.name} {time_words(longest.end - longest.start)}, usually {time_words(leading[longest])})."
         )
     is_steady = case.percent(cost - first) >= case.thresholds.mpi_percent

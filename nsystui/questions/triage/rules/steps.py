@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nsystui.base.answer import DEVICE, RANK, Column, Unit
 from nsystui.base.selection import Task, Window
-from nsystui.base.text import few
+from nsystui.base.text import counted, few
 from nsystui.questions.algebra.intervals import Intervals, union
 from nsystui.questions.blocking.parts import PARTS
 from nsystui.questions.host.causes import NOTHING
@@ -20,7 +20,7 @@ from nsystui.questions.memory.host_copies import HOST_TO_DEVICE, PAGEABLE, PINNE
 from nsystui.questions.queries.conditions import job_start, where
 from nsystui.questions.ranks.steps import StepTimes, steps_across_ranks
 from nsystui.questions.steps.task_steps import NO_PHASE
-from nsystui.questions.triage.case import Case, Place, bytes_words, number_of, rank_words, spans, time_words
+from nsystui.questions.triage.case import Case, Place, bytes_words, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_COPIES, BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
@@ -77,7 +77,7 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
         return None
     of_phase = " of the same phase" if any(one.has_phases for one in steps.values()) else ""
     sentence = (
-        f"After the warm-up, {len(numbers):,} of {number_of(max(map(len, steps.values())) - warm_up, 'step')} (number "
+        f"After the warm-up, {len(numbers):,} of {counted(max(map(len, steps.values())) - warm_up, 'step')} (number "
         f"{few(sorted(numbers))}) took more than {case.thresholds.slow_step:g} times the rank's median step{of_phase}. "
         f"The longest step took {time_words(longest)} instead of {time_words(usual)}."
     )
@@ -137,7 +137,7 @@ def _warm_up(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Findi
         return None
     until = int(next(iter(steps.values())).start[warm_up])
     work = _work_of(case, steps, warm_up)
-    sentence = f"The warm-up ({number_of(warm_up, 'step')}) takes {time_words(cost)} longer than median steps.{work}"
+    sentence = f"The warm-up ({counted(warm_up, 'step')}) takes {time_words(cost)} longer than median steps.{work}"
     advice = Advice(
         f"Judge the steady part alone with --time {until}ns: (or start the capture later, with -c cudaProfilerApi).",
         "Costs that a program pays once distort the shares of a short capture.",
