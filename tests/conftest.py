@@ -22,6 +22,7 @@ from support import session_over, shared
 from synthetic.demo import TrainingJob
 
 from nsystui.base import resources
+from nsystui.exports.opening import ArrowReader
 from nsystui.questions import catalogue
 from nsystui.questions.queries.question import Question
 from nsystui.questions.queries.registry import question_named, questions
@@ -187,6 +188,20 @@ def opened() -> Iterator[Callable[..., Session]]:
     yield open_all
     for session in sessions:
         session.close()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queries that readers asked of SQLite."""
+    queries: list[str] = []
+    stream = ArrowReader.stream
+
+    def spied(reader: ArrowReader, query: str) -> object:
+        queries.append(query)
+        return stream(reader, query)
+
+    monkeypatch.setattr(ArrowReader, "stream", spied)
+    return queries
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import difflib
+import hashlib
 import json
 import os
 import random
@@ -164,56 +164,28 @@ def mutated(text: str, place: Place, chance: random.Random) -> tuple[str, str, s
     return (raw[:start] + after.encode() + raw[end:]).decode(), raw[start:end].decode(), after
 
 
-class Layer:
-    """What one run of tests measured: which test executes which line, and the CPU seconds of each test."""
+class Lines:
+    """Which test executes which line, and the CPU seconds of each test, as the last run of all tests measured it."""
 
-    def __init__(self, directory: Path, measured_later: set[str]) -> None:
-        self.tree = directory / "tree"
-        tests = json.loads((directory / "tests.json").read_text()).items()
-        tests = [(test, *rest) for test, rest in tests if test.partition("::")[0] not in measured_later]
-        self.costs = {test: cost for test, cost, _ in tests}
+    def __init__(self) -> None:
+        tests = json.loads((MAP / "tests.json").read_text())
+        self.costs: dict[str, float] = {test: cost for test, (cost, _) in tests.items()}
         self.users: dict[str, list[str]] = defaultdict(list)  # of each shared fixture: its lines are theirs
-        for test, _, fixtures in tests:
+        for test, (_, fixtures) in tests.items():
             for fixture in fixtures:
                 self.users[fixture].append(test)
-        self.data = CoverageData(str(directory / "lines"))
+        self.data = CoverageData(str(MAP / "lines"))
         self.data.read()
-
-    def tests_by_line(self, file: str) -> dict[int, set[str]]:
-        """Return the tests that execute each line that is in the file now as it was when this was measured."""
-        tests: dict[int, set[str]] = defaultdict(set)
-        if (self.tree / file).exists():
-            old, new = ((root / file).read_text().splitlines() for root in (self.tree, ROOT))
-            blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
-            now = {block.a + at + 1: block.b + at + 1 for block in blocks for at in range(block.size)}
-            for line, contexts in self.data.contexts_by_lineno(file).items():
-                for context in contexts if line in now else ():
-                    tests[now[line]].update([context] if context in self.costs else self.users[context])
-        return tests
-
-
-class Lines:
-    """Which tests execute which line: the last measurement of each file of tests."""
-
-    def __init__(self, directories: list[Path]) -> None:
-        self.layers: list[Layer] = []
-        self.measured: dict[str, str] = {}
-        """The text of each file of tests when it was measured."""
-        for directory in reversed(directories):
-            self.layers.append(Layer(directory, set(self.measured)))
-            texts = {str(path.relative_to(directory / "tree")): path for path in directory.glob("tree/tests/**/*.py")}
-            self.measured = {file: path.read_text() for file, path in texts.items()} | self.measured
-        self.costs = {test: cost for layer in self.layers for test, cost in layer.costs.items() if exists(test)}
         self.tests_by_line = cache(self._tests_by_line)
 
     def files(self) -> list[str]:
-        return sorted({file for layer in self.layers for file in layer.data.measured_files() if (ROOT / file).exists()})
+        return sorted(self.data.measured_files())
 
     def _tests_by_line(self, file: str) -> dict[int, set[str]]:
         tests: dict[int, set[str]] = defaultdict(set)
-        for layer in self.layers:
-            for line, several in layer.tests_by_line(file).items():
-                tests[line] |= several & self.costs.keys()
+        for line, contexts in self.data.contexts_by_lineno(file).items():
+            for context in contexts:
+                tests[line].update([context] if context in self.costs else self.users[context])
         return tests
 
     def of(self, place: Place, limit: float) -> list[str]:
@@ -265,10 +237,6 @@ class Lines:
         return [test for test in by_cost if test in chosen]
 
 
-def exists(test: str) -> bool:
-    return (ROOT / test.partition("::")[0]).exists()
-
-
 @cache
 def function_lines(file: str) -> set[int]:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -316,26 +284,23 @@ class Copy:
             return code, output.read().decode(errors="replace")
 
 
-def measured(directories: list[Path], copy: Copy) -> Lines:
-    """Return which tests execute which line, after a run of the files of tests that are new or changed."""
-    lines = Lines(directories)
-    tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
-    tests = [file for file in tests if lines.measured.get(file) != (ROOT / file).read_text()]
-    if not tests:
-        return lines
-    print(f"measuring which lines the tests of {len(tests)} files execute", flush=True)
-    directory = MAP / str(len(directories))
-    shutil.rmtree(directory, ignore_errors=True)
-    for file in (*tests, *(str(path.relative_to(ROOT)) for path in (ROOT / "nsystui").rglob("*.py"))):
-        (directory / "tree" / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / file, directory / "tree" / file)
-    side_by_side = ["-n", "2", "--dist", "worksteal"] if len(tests) > 3 else []
-    code, output = copy.run(tests, "-p", "line_recorder", *side_by_side, RECORDED_LINES=str(directory))
-    if code not in (0, 1, 5):
+def measured(copy: Copy) -> Lines:
+    """Return which tests execute which line, after a run of the tests if they or the program changed since the last."""
+    texts = hashlib.sha256()
+    for path in sorted([*(ROOT / "nsystui").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]):
+        texts.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    measured_of = MAP / "sha256"
+    if measured_of.exists() and measured_of.read_text() == texts.hexdigest():
+        return Lines()
+    print("measuring which lines each test executes", flush=True)
+    shutil.rmtree(MAP, ignore_errors=True)
+    MAP.mkdir(parents=True)
+    code, output = copy.run(["tests"], "-p", "line_recorder", "-n", "2", "--dist", "worksteal", RECORDED_LINES=str(MAP))
+    if code not in (0, 1):
         sys.exit(output)
     print(output.strip().rpartition("\n")[2], flush=True)
-    data, found = CoverageData(str(directory / "lines")), {}
-    for part in sorted(directory.glob("part-*")):
+    data, found = CoverageData(str(MAP / "lines")), {}
+    for part in sorted(MAP.glob("part-*")):
         if part.suffix == ".json":
             found |= json.loads(part.read_text())
         else:
@@ -343,9 +308,10 @@ def measured(directories: list[Path], copy: Copy) -> Lines:
             other.read()
             data.update(other)
         part.unlink()
-    (directory / "tests.json").write_text(json.dumps(found))
+    (MAP / "tests.json").write_text(json.dumps(found))
     data.close()
-    return Lines([*directories, directory])
+    measured_of.write_text(texts.hexdigest())
+    return Lines()
 
 
 @dataclass
@@ -387,19 +353,13 @@ def main() -> None:
         help="CPU seconds of tests, five times as many for those that nothing notices",
     )
     parser.add_argument("--jobs", type=int, default=2, help="how many mutants side by side")
-    parser.add_argument("--map", type=Path, help=f"a directory with which test executes which line (default {MAP})")
-    parser.add_argument("--measure", action="store_true", help="measure anew which test executes which line")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory, ThreadPoolExecutor(options.jobs) as pool:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(options.jobs):
             copies.put(Copy(Path(directory) / str(number)))
         pristine = Copy(Path(directory) / "pristine")
-        if options.measure:
-            shutil.rmtree(MAP, ignore_errors=True)
-        kept = [base for base in (options.map, MAP) if base]
-        layers = sorted(path.parent for base in kept for path in base.glob("*/tests.json"))
-        lines = measured(layers, pristine)
+        lines = measured(pristine)
 
         chance = random.Random(options.seed)
         found = []
@@ -409,7 +369,7 @@ def main() -> None:
                 candidates = places(file, ast.parse((ROOT / file).read_text()))
                 found += [place for place in candidates if executed.get(place.line) or not place.in_function]
         if not found:
-            sys.exit("no executed lines in these rooms: measure again with --measure")
+            sys.exit("no executed lines in these rooms")
         chance.shuffle(found)
         print(f"{len(found)} places in executed lines; {options.count} mutants from seed {options.seed}", flush=True)
 

@@ -498,7 +498,8 @@ class ChunkPacker:
         import duckdb
 
         # The driver does not know the types of a stream without rows.
-        if first_row(self.connection, export, chunk.source.table, chunk.first) > chunk.last:
+        name, last = chunk.source.table, chunk.last
+        if last < self.lookups.native.last_rowid[name] and first_row(self.connection, export, name, chunk.first) > last:
             return 0
         table = canonical.BY_NAME[stream.name]
         arriving = stream.open(export, chunk, watch)

@@ -154,6 +154,7 @@ class Lookups:
     checks: PageChecks
     rows: dict[str, int] = field(default_factory=dict)
     """The number of rows of each table that is filled."""
+    _known: tuple[np.ndarray, int] | None = None
 
     def __post_init__(self) -> None:
         self.schema = f"lookup_{uuid4().hex[:12]}"
@@ -187,14 +188,16 @@ class Lookups:
 
         if not self.rows.get(_STRINGS):
             return np.zeros(1, bool), 0
-        strings = f"{self.schema}.{_STRINGS}"
-        query = f"SELECT sum(strlen(value)), max(strlen(value)), min(id), max(id) FROM {strings}"
-        ((size, longest, lowest, highest),) = connection.execute(query).fetchall()
-        if size > _MOST_STRINGS or longest >= LONG_NAME or lowest < 0 or highest > _MOST_STRINGS:
-            return np.zeros(0, bool), longest
-        known = np.zeros(highest + 1, bool)
-        known[connection.execute(f"SELECT id FROM {strings}").fetchnumpy()["id"]] = True
-        return known, longest
+        if self._known is None:
+            strings = f"{self.schema}.{_STRINGS}"
+            query = f"SELECT sum(strlen(value)), max(strlen(value)), min(id), max(id) FROM {strings}"
+            ((size, longest, lowest, highest),) = connection.execute(query).fetchall()
+            few = size <= _MOST_STRINGS and longest < LONG_NAME and lowest >= 0 and highest <= _MOST_STRINGS
+            known = np.zeros(highest + 1 if few else 0, bool)
+            if few:
+                known[connection.execute(f"SELECT id FROM {strings}").fetchnumpy()["id"]] = True
+            self._known = known, longest
+        return self._known
 
     def fill(self, export: ArrowReader, words: Collection[str]) -> None:
         """Fills the tables whose names are among ``words``; the strings first, which the others look up in.

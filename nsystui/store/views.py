@@ -142,7 +142,7 @@ def _relation(
     return rows.select(of_report("report"), of_report("clock_offset"), *selected)
 
 
-_MOST_QUERIES = 100
+_MOST_QUERIES = 500
 
 
 def used_columns(query: sa.Executable) -> Mapping[str, frozenset[str]]:

@@ -1,7 +1,6 @@
 """An export opens whatever its name and place; what is none is named, with the cause and the next step."""
 
 import os
-import random
 import sqlite3
 import struct
 from contextlib import closing
@@ -13,7 +12,7 @@ import sqlalchemy as sa
 from support import edit, fingerprint, native_count
 from synthetic import all_tables_export, old_schema_export, two_process_export
 
-from nsystui.base.errors import ExportError, NsystuiError
+from nsystui.base.errors import ExportError
 from nsystui.exports import opening
 from nsystui.store import tables
 from nsystui.store.opened import open_export
@@ -196,23 +195,6 @@ class TestNothingIsTouched:
 
 class TestDamage:
     """Whatever lies in a file, the user gets one line about it."""
-
-    @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 24), marks=pytest.mark.campaign)])
-    def test_flipped_bytes_are_an_error_or_data(self, export, bytes_of_an_export, seeds):
-        for seed in seeds:
-            chance = random.Random(seed)
-            broken = bytearray(bytes_of_an_export)
-            for _ in range(chance.choice([1, 3, 20, 200])):
-                place, length = chance.randrange(SQLITE_HEADER, len(broken)), chance.choice([1, 8, 100])
-                length = min(length, len(broken) - place)
-                broken[place : place + length] = chance.randbytes(length)
-            export.write_bytes(broken)
-            with closing(Session()) as session:
-                try:
-                    session.add(export)
-                except NsystuiError as error:
-                    assert str(export) in str(error), seed
-                    assert len(str(error).splitlines()) == 1, seed
 
     def test_text_of_the_schema_that_is_no_utf8(self, export, bytes_of_an_export):
         place = bytes_of_an_export.index(b"CREATE TABLE TARGET_INFO_GPU")

@@ -53,26 +53,6 @@ def test_kernels_and_copies_of_ddp_are_busy_in_11747_islands_and_no_gap_is_half_
     assert (busy.starts[1:] - busy.ends[:-1]).max() < 500_000_000
 
 
-def test_the_kernels_of_ddp_by_the_call_that_launched_them(ddp: Session) -> None:
-    calls = tables.api_calls.c
-    query = (
-        sa.select(calls.versioned_name, calls.is_driver, sa.func.count())
-        .select_from(tables.kernels)
-        .join(tables.api_calls, sa.and_(*_same_launch()))
-        .group_by(calls.versioned_name, calls.is_driver)
-    )
-    assert ddp.count(tables.kernels) == 22564
-    assert {(name, bool(driver)): number for name, driver, number in ddp.rows(query)} == {
-        ("cudaLaunchKernel_v7000", False): 20971,
-        ("cudaLaunchKernelExC_v11060", False): 1475,
-        ("cuLaunchKernel", True): 118,
-    }
-
-
-def _same_launch() -> list[sa.ColumnElement[bool]]:
-    return [tables.kernels.c[key] == tables.api_calls.c[key] for key in ("report", "process", "correlation_id")]
-
-
 def test_launches_are_found_by_process_and_correlation_id(job_of) -> None:
     """By the id alone there would be 4280 of the 4010 kernels."""
     session, (path,) = job_of(H100).session, shared(H100)
@@ -81,7 +61,8 @@ def test_launches_are_found_by_process_and_correlation_id(job_of) -> None:
     assert native(path, f"SELECT count(*) FROM ({kernels}) k JOIN ({ids}) r USING (correlationId)") == [(4280,)]
     shared_ids = f"SELECT correlationId FROM ({kernels}) GROUP BY 1 HAVING count(DISTINCT process) > 1"
     assert native(path, f"SELECT count(*) FROM ({shared_ids})") == [(78,)]
-    found = sa.select(sa.func.count()).select_from(tables.kernels).join(tables.api_calls, sa.and_(*_same_launch()))
+    same = (tables.kernels.c[key] == tables.api_calls.c[key] for key in ("report", "process", "correlation_id"))
+    found = sa.select(sa.func.count()).select_from(tables.kernels).join(tables.api_calls, sa.and_(*same))
     assert int(session.scalar(found)) == 3986
     assert session.count(tables.kernels) == 4010
 
@@ -89,12 +70,3 @@ def test_launches_are_found_by_process_and_correlation_id(job_of) -> None:
 def test_backtraces_double_no_call(job_of) -> None:
     session = job_of("mpi-cuda-saxpy-schema2.9").session
     assert (session.count(tables.kernels), session.count(tables.api_backtraces)) == (5, 38)
-
-
-def test_the_longest_copy_to_pageable_memory_of_ddp(ddp: Session) -> None:
-    """The first row of the rule ``cuda_memcpy_async``."""
-    columns = tables.memory_ops.c
-    row = sa.select(columns.start, columns.end - columns.start, columns.source_memory, columns.target_memory).where(
-        columns.start == 292612539
-    )
-    assert [tuple(found) for found in ddp.rows(row)] == [(292612539, 2687, "Device", "Pageable")]

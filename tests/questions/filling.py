@@ -28,7 +28,7 @@ def program(*ranges: tuple[int, int | None, str], launches: Iterable[tuple[Any, 
 
 
 class Sessions:
-    """Writes and opens exports, each filled through what ``wrap`` makes of its writer; a context manager.
+    """Writes and opens exports, each filled through what ``wrap`` makes of its writer.
 
     What functions of a module fill is kept for all of its tests: nothing is to be added to it.
     """
@@ -59,10 +59,7 @@ class Sessions:
         while self._of_test:
             self._of_test.pop().close()
 
-    def __enter__(self) -> Sessions:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.end_test()
         for session in self._kept.values():
             session.close()

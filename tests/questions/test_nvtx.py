@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from filling import Sessions, program
+from filling import program
 from synthetic import ExportWriter
 from synthetic.demo import Thread
 from synthetic.writing.writer import PUSH_POP, START_END
@@ -48,18 +47,6 @@ class Export:
 
     def thread(self, number: int) -> Thread:
         return self.writer.thread(self.process, PID + number, "")
-
-
-@pytest.fixture(scope="module")
-def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
-    with Sessions(tmp_path_factory, Export) as found:
-        yield found
-
-
-@pytest.fixture
-def session_of(sessions: Sessions) -> Iterator[Callable[..., Session]]:
-    yield sessions.of
-    sessions.end_test()
 
 
 def load(session: Session, selection: Selection = EVERYTHING) -> NvtxRanges:

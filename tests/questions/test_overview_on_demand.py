@@ -13,7 +13,6 @@ from support import damage_rows, edit, native
 from synthetic import demo
 
 from nsystui.base.selection import Selection, Window
-from nsystui.exports.opening import ArrowReader
 from nsystui.questions.gpu.utilisation import columns_read, utilisation_table
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import event_span
@@ -118,20 +117,6 @@ def job(written: list[Path], tmp_path: Path) -> list[Path]:
     """Two of them, to be written."""
     (tmp_path / "job").mkdir()
     return [Path(shutil.copy(path, tmp_path / "job")) for path in written[:2]]
-
-
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The queries that readers asked of SQLite."""
-    asked: list[str] = []
-    stream = ArrowReader.stream
-
-    def spied_stream(reader: ArrowReader, query: str) -> object:
-        asked.append(query)
-        return stream(reader, query)
-
-    monkeypatch.setattr(ArrowReader, "stream", spied_stream)
-    return asked
 
 
 def scans(read: Sequence[str], table: str) -> list[str]:

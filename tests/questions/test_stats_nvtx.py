@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import campaign
 import pytest
-from filling import Sessions, program
+from filling import program
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import asked_of_stats, csv_of_stats
@@ -52,18 +52,6 @@ class Export:
         self.correlation += 1
         self.call(call, call + 5, self.correlation, thread)
         self.kernel(*work, self.correlation, **rest)
-
-
-@pytest.fixture(scope="module")
-def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
-    with Sessions(tmp_path_factory, Export) as found:
-        yield found
-
-
-@pytest.fixture
-def session_of(sessions: Sessions) -> Iterator[Callable[..., Session]]:
-    yield sessions.of
-    sessions.end_test()
 
 
 def records(session: Session, report: str, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:

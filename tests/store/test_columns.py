@@ -25,7 +25,6 @@ from synthetic.demo import TrainingJob
 from nsystui.base.errors import ExportError
 from nsystui.base.selection import Selection
 from nsystui.exports import opening
-from nsystui.exports.opening import ArrowReader
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.kernels.summary import kernel_summary
 from nsystui.questions.queries.question import Question
@@ -75,20 +74,6 @@ def of_packs(packed: Callable[[Path], Session]) -> Callable[[Path], dict[str, ob
         return {report.name: answered(packed(path), report) for report in all_reports()}
 
     return ask
-
-
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The queries that went to SQLite by the reader."""
-    queries: list[str] = []
-    stream = ArrowReader.stream
-
-    def spied(reader: ArrowReader, query: str) -> object:
-        queries.append(query)
-        return stream(reader, query)
-
-    monkeypatch.setattr(ArrowReader, "stream", spied)
-    return queries
 
 
 @pytest.fixture

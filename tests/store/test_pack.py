@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 import synthetic
 from support import edit, native, native_count, real_exports
-from synthetic import HOSTILE_NAMES, PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR, ExportWriter
+from synthetic import PAYLOAD_BYTES, PAYLOAD_COMMUNICATOR, ExportWriter
 from synthetic.demo import NcclPayloads, TrainingJob
 
 from nsystui.base.errors import ExportError
@@ -284,19 +284,6 @@ class TestNccl:
 
 
 class TestHostileNames:
-    def test_they_survive_unchanged(self, tmp_path, both):
-        session = both(synthetic.hostile_names_export(tmp_path / "hostile.sqlite"))
-        kernels, ranges = tables.kernels.c, tables.nvtx_ranges.c
-        for name, start in (
-            (kernels.name, kernels.start),
-            (kernels.short_name, kernels.start),
-            (ranges.name, ranges.start),
-        ):
-            assert column(session, name, start) == list(HOSTILE_NAMES)
-        for number, name in enumerate((tables.processes.c.name, tables.diagnostics.c.text, tables.threads.c.name)):
-            assert column(session, name) == [HOSTILE_NAMES[number]]
-        assert session.reports[0].metadata.host == HOSTILE_NAMES[1]
-
     def test_text_that_is_no_utf8_keeps_its_readable_part(self, tmp_path, both):
         path = tmp_path / "l.sqlite"
         with ExportWriter(path) as export:

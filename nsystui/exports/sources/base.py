@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from nsystui.base.answer import UNKNOWN
 from nsystui.exports.canonical import (
@@ -130,6 +131,7 @@ class Transform:
         return [join for alias, join in self.joins.items() if alias in used]
 
 
+@lru_cache(maxsize=4096)
 def words_of(sql: str) -> frozenset[str]:
     """The names in SQL (and its words): enough to see what it cannot use."""
     return frozenset(re.findall(r"\w+", sql))

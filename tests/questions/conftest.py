@@ -1,0 +1,24 @@
+"""Fixtures of the tests of questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from filling import Sessions
+
+from nsystui.store.session import Session
+
+
+@pytest.fixture(scope="module")
+def sessions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
+    found = Sessions(tmp_path_factory, request.module.Export)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def session_of(sessions: Sessions) -> Iterator[Callable[..., Session]]:
+    """Opens exports that the functions of a test fill, through the ``Export`` of its module."""
+    yield sessions.of
+    sessions.end_test()
