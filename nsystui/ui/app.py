@@ -415,7 +415,8 @@ class NsystuiApp(App[int], LoadingListener):
             return False
         self.loading_now = True
         self._loading = Loading(self.source, self)
-        self.run_worker(partial(self._loading.go_on, self.job, rest), thread=True, group="loading", exit_on_error=False)
+        work = partial(self._loading.go_on, self.job, rest)
+        self.run_worker(work, thread=True, group="loading", description="loading", exit_on_error=False)
         return True
 
     @in_own_task

@@ -13,6 +13,7 @@ import pytest
 from jobs import WIDE, answer, cells, last_line, press, resize, rested, running, screen_text, shown, tap
 from support import real_exports
 from synthetic import ExportWriter, training_job
+from textual.worker import Worker
 
 from nsystui.cli import main
 from nsystui.questions.job.opening import JobSource
@@ -357,3 +358,17 @@ async def test_the_cursor_of_a_tree_stays_on_its_node_when_the_tree_is_computed_
             app.select(selection)
             await pilot.pause()
             assert (screen.around_row(), screen.label_of(screen.node())) == way
+
+
+async def test_work_in_the_background_is_not_described_by_the_data_of_the_job(job, cache, monkeypatch):
+    """Textual describes what nobody described by the ``repr`` of all arguments, on the thread that keys wait for."""
+    described: list[str] = []
+    begin = Worker.__init__
+
+    def spied(worker, *words, **options):
+        described.append(options["description"])
+        begin(worker, *words, **options)
+
+    monkeypatch.setattr(Worker, "__init__", spied)
+    async with running(job, cache, WIDE, "2", "4", "9"):
+        assert len(described) > 3 and max(map(len, described)) < 100, described
