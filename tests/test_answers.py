@@ -84,7 +84,10 @@ def schemas() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "keep"),
     [
-        *(pytest.param(path, True, id=path.stem) for path in SUBJECTS),
+        *(
+            pytest.param(path, True, id=path.stem, marks=[pytest.mark.campaign] * path.stem.startswith("variants"))
+            for path in SUBJECTS
+        ),
         *(
             pytest.param(path, False, id=f"{path.stem}, each alone", marks=pytest.mark.campaign)
             for path in some(2, SUBJECTS)

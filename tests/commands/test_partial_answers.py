@@ -32,7 +32,7 @@ def damaged(tmp_path, whole) -> Path:
 
 @pytest.mark.parametrize(
     "words",
-    first(4, ["kernels", "info", "stats -r cuda_gpu_kern_sum", "recipe", "ncu", "export --trace -", "triage"]),
+    first(2, ["kernels", "info", "stats -r cuda_gpu_kern_sum", "recipe", "ncu", "export --trace -", "triage"]),
     ids=lambda words: words.partition(" ")[0],
 )
 def test_a_file_that_is_missing_among_others(run, whole, tmp_path, words):

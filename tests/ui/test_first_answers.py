@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import threading
@@ -22,10 +23,19 @@ pytestmark = pytest.mark.findings
 KERNEL = "flash_fwd"
 
 
+async def see(source: JobSource) -> list[str]:
+    """Look at the job once, at 120x36; the lines of the overview."""
+    async with running(map(Path, source.files), source.cache_directory, WIDE) as (app, _):
+        assert await becomes_text(app, "● loaded")
+        return screen_text(app)
+
+
 @pytest.fixture(scope="module")
-def known(job, tmp_path_factory) -> JobSource:
-    """A job and a cache of which nobody knows the answers yet."""
-    return JobSource(tuple(map(str, job)), tmp_path_factory.mktemp("known") / "cache")
+def known(job, written_once, run_directory) -> JobSource:
+    """A job and a cache with its overview."""
+    files = tuple(map(str, job))
+    written_once("known", lambda directory: asyncio.run(see(JobSource(files, directory / "cache"))))
+    return JobSource(files, run_directory / "known/cache")
 
 
 @pytest.fixture
@@ -39,13 +49,6 @@ def go_on(monkeypatch) -> threading.Event:
 
     monkeypatch.setattr(Session, "add", add_late)
     return event
-
-
-async def see(source: JobSource) -> list[str]:
-    """Look at the job once, at 120x36; the lines of the overview."""
-    async with running(map(Path, source.files), source.cache_directory, WIDE) as (app, _):
-        assert await becomes_text(app, "● loaded")
-        return screen_text(app)
 
 
 async def test_a_known_job_shows_its_overview_before_it_is_opened(known, go_on):
@@ -65,16 +68,7 @@ async def test_a_known_job_shows_its_overview_before_it_is_opened(known, go_on):
         assert await becomes(lambda: screen_text(app) == before)
 
 
-async def keep(source: JobSource, go_on: threading.Event) -> None:
-    """Have the overview of a job in the cache."""
-    if kept_overview(source) is None:
-        go_on.set()
-        await see(source)
-        go_on.clear()
-
-
 async def test_on_a_terminal_of_another_size_the_tables_are_there_at_once(known, go_on):
-    await keep(known, go_on)
     app = NsystuiApp(known)
     async with jobs.kept_at_work(app) as rest:
         assert await becomes_text(app, KERNEL) and await becomes_text(app, "what is wrong")
@@ -93,7 +87,6 @@ async def test_on_a_terminal_of_another_size_the_tables_are_there_at_once(known,
     ],
 )
 async def test_keys_typed_while_kept_answers_are_checked_act_in_their_order(known, go_on, typed, says, acts):
-    await keep(known, go_on)
     app = NsystuiApp(known)
     async with jobs.kept_at_work(app, WIDE) as rest:
         assert await becomes_text(app, KERNEL)
