@@ -388,7 +388,7 @@ class Packer:
         # NCCL calls are read apart: of most other ranges the payload then stays unread.
         apart = (part for one in every for part in (replace(one, decoded={}), replace(one, makes={})))
         parts = [part for part in (one.of_fields(fields) for one in apart) if part.feeds]
-        longest = lookups.longest()
+        _, longest = lookups.known_strings()
         at_once = CHUNK_ROWS if longest < LONG_NAME else max(_CHUNK_TEXT // longest, 1)
 
         def size(source: Source) -> int:

@@ -172,14 +172,7 @@ class Lookups:
         """Lets a connection find the tables by their names; it makes its own where it did before."""
         connection.execute(f"SET search_path = 'main,{self.schema}'")
 
-    def longest(self) -> int:
-        """Return the bytes of the longest string, 0 where the strings are not filled."""
-        if _STRINGS not in self.rows:
-            return 0
-        query = f"SELECT coalesce(max(strlen(value)), 0) FROM {self.schema}.{_STRINGS}"
-        return int(self.connection.execute(query).fetchall()[0][0])
-
-    def known_strings(self, connection: duckdb.DuckDBPyConnection) -> tuple[np.ndarray, int]:
+    def known_strings(self) -> tuple[np.ndarray, int]:
         """Return whether each number is the id of a string, and the bytes of the longest string.
 
         The array is empty if the strings are too many to be joined with arriving rows, for which DuckDB copies them.
@@ -189,13 +182,13 @@ class Lookups:
         if not self.rows.get(_STRINGS):
             return np.zeros(1, bool), 0
         if self._known is None:
-            strings = f"{self.schema}.{_STRINGS}"
-            query = f"SELECT sum(strlen(value)), max(strlen(value)), min(id), max(id) FROM {strings}"
-            ((size, longest, lowest, highest),) = connection.execute(query).fetchall()
+            strings = f"FROM {self.schema}.{_STRINGS}"
+            query = f"SELECT sum(strlen(value)), max(strlen(value)), min(id), max(id) {strings}"
+            ((size, longest, lowest, highest),) = self.connection.execute(query).fetchall()
             few = size <= _MOST_STRINGS and longest < LONG_NAME and lowest >= 0 and highest <= _MOST_STRINGS
             known = np.zeros(highest + 1 if few else 0, bool)
             if few:
-                known[connection.execute(f"SELECT id FROM {strings}").fetchnumpy()["id"]] = True
+                known[self.connection.execute(f"SELECT id {strings}").fetchnumpy()["id"]] = True
             self._known = known, longest
         return self._known
 
@@ -544,7 +537,7 @@ class TableStream:
         self._lookups = lookups
         self._whole = source
         self._source, self._next_choice = _choices(source, {name: fields[name]})
-        self._known, longest = lookups.known_strings(connection)
+        self._known, longest = lookups.known_strings()
         self.row_group = max(min(_GROUP_TEXT // max(longest, 1), _GROUP_ROWS), _FEWEST_ROWS)
         self.is_usable = len(self._known) > 0 and not lost_names(connection, self._transform)
         self.arrivals = ArrivingRows(lookups.path, self._source, Chunk(source, 0, -1), (), lambda last: None)

@@ -142,9 +142,6 @@ def _relation(
     return rows.select(of_report("report"), of_report("clock_offset"), *selected)
 
 
-_MOST_QUERIES = 500
-
-
 def used_columns(query: sa.Executable) -> Mapping[str, frozenset[str]]:
     """The names of the columns that ``query`` reads of each table, anywhere in it; none for a mere count of rows."""
     key = query._generate_cache_key()  # type: ignore[attr-defined]  # as SQLAlchemy's own examples of caches do
@@ -162,7 +159,7 @@ def _known() -> LRUCache[Any, Mapping[str, frozenset[str]]]:
     """The columns that the queries of this process read: they are few, asked again and again with other values."""
     from sqlalchemy.util import LRUCache
 
-    return LRUCache(_MOST_QUERIES)
+    return LRUCache(500)
 
 
 def _columns_of(query: sa.Executable) -> Mapping[str, frozenset[str]]:

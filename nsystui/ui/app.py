@@ -409,14 +409,13 @@ class NsystuiApp(App[int], LoadingListener):
 
     def resume_loading(self) -> bool:
         """Resumes loading the exports that a stop left out; ``False`` where there are none."""
-        states = [(number, self.files[path]) for number, path in enumerate(self._paths)]
+        states = enumerate(self.files[path] for path in self._paths)
         rest = [(number, state.path) for number, state in states if not (state.ready or state.failure)]
         if self.loading_now or self.job is None or not rest:
             return False
-        self.loading_now = True
-        self._loading = Loading(self.source, self)
-        work = partial(self._loading.go_on, self.job, rest)
-        self.run_worker(work, thread=True, group="loading", description="loading", exit_on_error=False)
+        self.loading_now, self._loading = True, Loading(self.source, self)
+        go_on = partial(self._loading.go_on, self.job, rest)
+        self.run_worker(go_on, "", "loading", "loading", thread=True, exit_on_error=False)
         return True
 
     @in_own_task
