@@ -32,8 +32,11 @@ def some(number: int, values: Iterable[Any]) -> list[Any]:
 
 
 def first(number: int, values: Iterable[Any]) -> list[Any]:
-    """The values as parameters of a test: this many of them before the campaign, the others in it."""
+    """The values as parameters of a test: this many of them before the campaign, of the others a sample in it."""
+    every = list(values)
+    others = some(len(every) - number, range(number, len(every)))
     return [
         pytest.param(*value if isinstance(value, tuple) else [value], marks=[pytest.mark.campaign] * (place >= number))
-        for place, value in enumerate(values)
+        for place, value in enumerate(every)
+        if place < number or place in others
     ]

@@ -225,7 +225,7 @@ class Found(dict):
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("size", [jobs.NARROW, (160, 48)], ids=["80x24", "160x48"])
+@pytest.mark.parametrize("size", some(2, [jobs.NARROW, (160, 48)]), ids=str)
 async def test_every_screen_shows_and_copies_printable_text(job, cache_directory, size):
     found = Found()
     async with jobs.running(job, cache_directory, size) as (app, pilot):

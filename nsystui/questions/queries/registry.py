@@ -39,7 +39,6 @@ def question_named(name: str, family: str = "") -> Question:
     raise KeyError(name)
 
 
-@functools.cache
 def views_of(home: str) -> tuple[QuestionView, ...]:
     """The views of a screen, in their order."""
     every = (QuestionView(one, view) for one in questions() for view in one.views or (View(one.name),))
