@@ -10,7 +10,6 @@ from support import native as query
 from support import native_count as count
 from support import real_exports
 from synthetic import ExportWriter, demo
-from synthetic.demo import CaptureSession
 
 Rows = list[tuple[Any, ...]]
 
@@ -68,12 +67,6 @@ class TestFileFormat:
         path = synthetic.all_tables_export(tmp_path / "all.sqlite", "3.7.2")
         assert set(ExportWriter.tables.names((3, 7))) <= table_names(path)
         assert count(path, "CUPTI_ACTIVITY_KIND_KERNEL") == 0
-
-    def test_session_lasts_until_the_last_event_unless_told_otherwise(self, tmp_path):
-        for duration, expected in ((None, 7_000), (5_000, 5_000)):
-            with ExportWriter(tmp_path / "x.sqlite", session=CaptureSession(duration=duration)) as export:
-                export.osrt(export.thread(export.process(1), 1, "x"), 0, 7_000, "poll")
-            assert query(tmp_path / "x.sqlite", "SELECT duration FROM ANALYSIS_DETAILS") == [(expected,)]
 
 
 class TestSpecialExports:
