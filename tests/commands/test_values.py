@@ -164,7 +164,7 @@ def test_links_and_devices_are_distinguished(tmp_path):
 LONG_VALUES = [VALUES["a long word"], VALUES["long"], ODD * (LONG // 3), "é\n" * (LONG // 2)]
 
 
-@pytest.mark.parametrize("value", campaign.first(2, LONG_VALUES), ids=["word", "words", "bytes", "lines"])
+@pytest.mark.parametrize("value", campaign.first(2, LONG_VALUES), ids=len)
 def test_a_long_value_is_cut_where_an_error_quotes_it(run, demo_job, value):
     file = demo_job[0]
     for words in (

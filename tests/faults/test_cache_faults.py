@@ -175,7 +175,7 @@ class TestKilled:
     @pytest.mark.campaign
     @pytest.mark.parametrize(
         ("words", "how", "step"),
-        [
+        campaign.some(12, [
             *((words, "size", campaign.step(step)) for words, step in (
                 ("kernels --format csv", 1500), ("events --format csv", 3000),
                 ("export --trace PLACE/t.json --force", 6000), ("overview --format csv", 1500),
@@ -183,7 +183,7 @@ class TestKilled:
             *((f"{name} --format csv", error, campaign.step(step))
               for name, step in (("kernels", 3), ("overview", 20), ("nvtx", 40), ("events", 40))
               for error in ("OutOfMemoryException", "MemoryError")),
-        ],
+        ]),
     )  # fmt: skip
     def test_what_duckdb_cannot_write_or_has_no_memory_for_is_told_in_a_line(self, tmp_path, words, how, step):
         """Or answered all the same; the next run answers right."""
@@ -196,13 +196,13 @@ class TestKilled:
     @pytest.mark.campaign
     @pytest.mark.parametrize(
         ("how", "step", "more"),
-        [
+        campaign.some(10, [
             (how, campaign.step(step), more)
             for how, step in (
                 ("kill", 450), ("fail", 450), ("size", 30000), ("OutOfMemoryException", 700), ("MemoryError", 700)
             )
             for more in ((), ("--force",))
-        ],
+        ]),
     )  # fmt: skip
     def test_the_same_command_completes_a_packed_job(self, tmp_path, how, step, more):
         """It answers as one that was packed at once, and nothing else lies in it."""

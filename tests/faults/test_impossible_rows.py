@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import campaign
 import hostile
 import program
 import pytest
@@ -83,10 +84,7 @@ class Exports:
     asked: Sequence[tuple[str, ...]]
 
 
-ALL_OF = ("training", "simulation", "unified_memory")
-
-
-@pytest.fixture(scope="module", params=["few", *(pytest.param(name, marks=pytest.mark.campaign) for name in ALL_OF)])
+@pytest.fixture(scope="module", params=campaign.first(1, ["few", "training", "simulation", "unified_memory"]))
 def exports(request, tmp_path_factory) -> Exports:
     place = tmp_path_factory.mktemp(request.param)
     asked = program.FEW if request.param == "few" else program.questions()
