@@ -287,7 +287,8 @@ class Copy:
 def measured(copy: Copy) -> Lines:
     """Return which tests execute which line, after a run of the tests if they or the program changed since the last."""
     texts = hashlib.sha256()
-    for path in sorted([*(ROOT / "nsystui").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]):
+    files = [*(ROOT / "nsystui").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "tests").rglob("*.txt")]
+    for path in sorted(files):
         texts.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     measured_of = MAP / "sha256"
     if measured_of.exists() and measured_of.read_text() == texts.hexdigest():

@@ -1,10 +1,10 @@
 """Families and precisions of kernels, by their names: one table each, of which the first pattern that is found counts.
 
-Patterns are regular expressions, whatever the case, searched in the full name. A user's own rules come first
-(``[families]`` of the config file). To add a kernel, add its word to the row of its family; rows stand in the order in
-which they are tried, from what a name is sure to mean to words that many names have in them. Those that programs of
-other fields have in their names too (``norm`` in ``normal_velocity``) match as words (`_words`),
-or beside the name of a framework alone (``gather`` in ``pme_gather``: `_of_frameworks`).
+Patterns are regular expressions, whatever the case, searched in the full name. A user's own rules are tried first
+(``[families]`` of the config file). To add a kernel, add its word to the row of its family. Rows are tried in their
+order: patterns with one meaning first, then words that many names contain. A word that programs of other fields use too
+matches only as a whole word (``norm``, but not in ``normal_velocity``: `_words`), or only in a name that also contains
+the name of a framework (``gather``, but not in ``pme_gather``: `_of_frameworks`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FRAMEWORK = r"\b(?:at|c10|caffe2|tf|phi|moe)::|" + _words(
 
 
 def _of_frameworks(pattern: str) -> str:
-    """Let words that every program may use count only where the name of a framework of machine learning stands too."""
+    """Let words that every program may use match only in names that also contain a framework of machine learning."""
     return rf"^(?=.*?(?:{_FRAMEWORK})).*?{_words(pattern)}"
 
 
@@ -82,7 +82,7 @@ _FAMILY_RULES = (
     (EMBEDDING, _LOOP + r"(?:\w+_)?(?:gather|scatter)(?:_\w*)?fusion"),
     (REDUCTION, _LOOP + r"(?:\w+_)?reduce(?:_\w*)?fusion"),
     (ELEMENTWISE, r"^(?:loop|input)_\w*fusion|^fusion(?:_\d+)*$|^wrapped_"),
-    # PyTorch's containers say what is done with what they hold
+    # PyTorch's generic kernels: their template arguments name the operation
     (SORT, r"distribution_elementwise"),
     (EMBEDDING, r"index_elementwise_kernel|scatter_gather_elementwise"),
     (COPY, r"elementwise_kernel.*?(?:copy_kernel|CopyFunctor|LoadWithCast.*identity)"),
@@ -145,12 +145,12 @@ _PRECISION_RULES = (
     ("FP64", r"double|f64|fp64|(?<![a-z])d\d*(?:gemm|cudnn)|(?<![a-z])z\d*gemm"),
     ("FP32", r"float|fp32|f32|(?<![a-z])[sc]\d*(?:gemm|cudnn)|convolve_[sc]gemm"),
 )
-"""Precision of the inputs and pattern. TF32 is what tensor cores make of FP32; what no word tells has none."""
+"""Precision of the inputs and pattern. Tensor cores compute TF32 from FP32. Other names have no precision."""
 
 PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in _PRECISION_RULES if precision))
 
 _LONGEST = 8192
-"""So many characters of a name are looked at: real ones are shorter, and hostile ones would take quadratic time."""
+"""The characters of a name that are searched: real names are shorter, and hostile names would take quadratic time."""
 
 Rules = tuple[tuple[str, str], ...]
 """A word and the pattern of the names that it is for."""
@@ -167,7 +167,7 @@ def _first(rules: Rules, name: str) -> str | None:
 
 @lru_cache(maxsize=16384)
 def family_of(name: str, own: Rules = ()) -> str:
-    """The family of the kernel with that full name; ``own`` rules come before those of the table."""
+    """The family of the kernel with that full name; ``own`` rules are tried before the table."""
     return (_first(own, name) if own else None) or _first(_FAMILY_RULES, name) or OTHER
 
 
@@ -187,6 +187,6 @@ _SCALAR = re.compile(r"(?:^|(?<=, ))(?:double|float)(?=[,)])")
 
 @lru_cache(maxsize=16384)
 def precision_of(name: str) -> str | None:
-    """The precision of what a kernel reads, as far as its name tells; a number among its arguments tells nothing."""
+    """Return the precision of a kernel's inputs by its name, without its scalar arguments; ``None`` if unknown."""
     head, bracket, arguments = name.rpartition("(")
     return _first(_PRECISION_RULES, head + bracket + _SCALAR.sub("", arguments) if bracket else name) or None

@@ -497,7 +497,7 @@ class ChunkPacker:
         """Packs the rows of a chunk as they arrive and returns their number; ``None`` if they must be read again."""
         import duckdb
 
-        # The driver does not know the types of a stream without rows.
+        # The driver does not know the types of a stream without rows. The last row of the table is there.
         name, last = chunk.source.table, chunk.last
         if last < self.lookups.native.last_rowid[name] and first_row(self.connection, export, name, chunk.first) > last:
             return 0

@@ -185,9 +185,9 @@ class Lookups:
             strings = f"FROM {self.schema}.{_STRINGS}"
             query = f"SELECT sum(strlen(value)), max(strlen(value)), min(id), max(id) {strings}"
             ((size, longest, lowest, highest),) = self.connection.execute(query).fetchall()
-            few = size <= _MOST_STRINGS and longest < LONG_NAME and lowest >= 0 and highest <= _MOST_STRINGS
-            known = np.zeros(highest + 1 if few else 0, bool)
-            if few:
+            is_small = size <= _MOST_STRINGS and longest < LONG_NAME and lowest >= 0 and highest <= _MOST_STRINGS
+            known = np.zeros(highest + 1 if is_small else 0, bool)
+            if is_small:
                 known[self.connection.execute(f"SELECT id {strings}").fetchnumpy()["id"]] = True
             self._known = known, longest
         return self._known

@@ -41,7 +41,7 @@ class Rows:
 
 
 def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, report: int, offset: int) -> Iterator[Rows]:
-    """The rows of a table in a pack; nothing where there are none."""
+    """Yield the rows of a table in a pack, if it has any."""
     if isinstance(packed, PackedTables):
         if table.name in packed.names:
             yield Rows(report, offset, table=packed.names[table.name])
@@ -51,7 +51,7 @@ def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, repor
 
 
 def loaded_rows(columns: Columns, report: int, offset: int) -> Iterator[Rows]:
-    """The columns of a table that were read; nothing where it has no rows."""
+    """Yield the columns of a table that were read, if it has rows."""
     if not columns.rows:
         return
     if isinstance(columns, ColumnFiles):
@@ -118,8 +118,8 @@ def _relation(
     if first.table:
         rows = database.table(first.table)
     else:
-        # One reading of all files opens them one after the other, and leaves those of reports out that are not asked
-        # for; of hundreds of readings each would be planned by itself, with all files open at once.
+        # One reading of all files opens them one after the other, and skips the files of reports that are not asked
+        # for; hundreds of readings would each be planned by itself, with all files open at once.
         files = [file for one in group for file in one.files]
         # Directories are called ``rank=0`` in a packed job, which makes no column here.
         rows = database.read_parquet(files, hive_partitioning=False, filename=len(group) > 1)
@@ -170,7 +170,7 @@ def _columns_of(query: sa.Executable) -> Mapping[str, frozenset[str]]:
     for item in visitors.iterate(query):  # type: ignore[arg-type]
         if isinstance(item, sa.Table):
             used.setdefault(item.name, set())
-        # A selected table stands for all of its columns, and is not followed to them.
+        # A selected table means all of its columns, and the walk does not reach them.
         columns = list(item.selected_columns) if isinstance(item, sa.Select) else [item]
         for column in columns:
             for base in column.base_columns if isinstance(column, sa.ColumnElement) else ():

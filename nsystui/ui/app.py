@@ -413,9 +413,10 @@ class NsystuiApp(App[int], LoadingListener):
         rest = [(number, state.path) for number, state in states if not (state.ready or state.failure)]
         if self.loading_now or self.job is None or not rest:
             return False
-        self.loading_now, self._loading = True, Loading(self.source, self)
+        self.loading_now = True
+        self._loading = Loading(self.source, self)
         go_on = partial(self._loading.go_on, self.job, rest)
-        self.run_worker(go_on, "", "loading", "loading", thread=True, exit_on_error=False)
+        self.run_worker(go_on, group="loading", description="loading", thread=True, exit_on_error=False)
         return True
 
     @in_own_task

@@ -46,7 +46,7 @@ class Times:
 
 
 def times_of(table: CanonicalTable) -> Times | None:
-    """The rule for the rows of a table; ``None`` where they need no time."""
+    """Return the rule for the rows of a table; ``None`` if they need no time."""
     if table in _NEED_NO_TIME:
         return None
     names = [name for name in ("start", "end", "time") if name in table.field_names]
@@ -74,10 +74,10 @@ class Transform:
     """How ``chunk`` (as ``c``) becomes rows of one canonical table: DuckDB's SQL for each field.
 
     ``joins`` are the lookups by the alias that the fields use. ``where`` is SQL that SQLite understands as well.
-    ``times`` tells the rows whose times cannot be, which are left out; ``None`` where rows need none, or all are well.
+    ``times`` finds the rows with impossible times, which are left out; ``None`` if rows need none, or all are well.
     ``order`` is the column by which the rows of a chunk are sorted, if any. ``first_choice`` has shorter SQL for
-    fields that look further only where it gives NULL. ``rows`` is a query of DuckDB's over ``chunk`` whose rows stand
-    for those of the chunk, where these are not the rows of the table.
+    fields that look further only if it gives NULL. ``rows`` is a query of DuckDB's over ``chunk`` that replaces the
+    rows of the chunk, if these are not the rows of the table.
     """
 
     fields: Mapping[str, str]
@@ -91,7 +91,7 @@ class Transform:
 
     @property
     def is_made(self) -> bool:
-        """Whether its rows are others than those of the native table."""
+        """Whether its rows differ from the rows of the native table."""
         return self.is_distinct or bool(self.rows)
 
     @property
@@ -133,7 +133,7 @@ class Transform:
 
 @lru_cache(maxsize=4096)
 def words_of(sql: str) -> frozenset[str]:
-    """The names in SQL (and its words): enough to see what it cannot use."""
+    """Return the names in SQL, and its words: a name that is not among them is not used."""
     return frozenset(re.findall(r"\w+", sql))
 
 
@@ -294,7 +294,7 @@ def lookups(schema: Schema) -> list[Lookup]:
             f"SELECT {schema.integer(nvtx, 'globalTid')} AS thread, {schema.integer(nvtx, 'domainId')} AS domain_id, "
             f"{schema.text(nvtx, 'text')} AS text, {schema.integer(nvtx, 'textId')} AS text_id "
             f"FROM NVTX_EVENTS WHERE eventType = {DOMAIN_TYPE}",
-            # The text as text, which it is not of its own where there is no row.
+            # Cast, since the driver does not know the type of a text without rows.
             f"SELECT {process_of('thread')}, domain_id, any_value(CASE WHEN {_IS_LOST} "
             f"THEN {_LOST.format('text_id')} ELSE {NVTX_TEXT} END), bool_and({_IS_LOST}) "
             "FROM (SELECT * REPLACE (CAST(text AS VARCHAR) AS text) FROM incoming) "
@@ -349,7 +349,7 @@ def lookups(schema: Schema) -> list[Lookup]:
 
 
 def _efa_lookups(schema: Schema) -> list[Lookup]:
-    """Of the generic events of AWS's EFA plugin: each with its time and type, and the names of types and fields."""
+    """Return the lookups of AWS's EFA plugin: generic events with time and type, and the names of types and fields."""
     events, types, of_types = "GENERIC_EVENTS", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_TYPE_FIELDS"
     origins, mine = "GENERIC_EVENT_SOURCES", f"WHERE typeId IN ({', '.join(map(str, schema.efa_types))})"
     origin = f"FROM {origins} WHERE {origins}.sourceId = {types}.sourceId" if schema.exists(origins) else ""
@@ -392,13 +392,13 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
     ]
 
 
-# Where an export has only raw times, whether these are those of the session (measured in schema 3.7.2).
+# Whether the raw times of an export without other times are times of the session (measured in schema 3.7.2).
 _SESSION_TIME = (
     "CASE WHEN json_valid(origin_data) THEN json_extract_string(origin_data, '$.TimeSource') = 'SessionNs' END"
 )
 
 
 def _name_in(data: str) -> str:
-    """DuckDB: the name in a description that is JSON; NULL where there is none."""
+    """Return DuckDB's SQL for the name in a description that is JSON; NULL if it has no name."""
     found = ", ".join(f"json_extract_string({data}, '$.{key}')" for key in NAME_KEYS)
     return f"CASE WHEN json_valid({data}) THEN coalesce({found}) END"

@@ -11,7 +11,7 @@ that only the result takes memory, and `Intervals.clip` and `Intervals.gaps` cop
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -108,18 +108,23 @@ class Intervals:
         if not len(self) or not len(times):
             return np.zeros(len(times), np.int64), np.zeros(len(times), np.int64)
         number = np.searchsorted(self.starts, times, side="right")
-        block = number // _BLOCK
-        covered = self._covered_before[block]
-        order = np.argsort(block, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(block[order])) + 1):
-            first = int(block[rows[0]]) * _BLOCK
-            lengths = self.ends[first : first + _BLOCK] - self.starts[first : first + _BLOCK]
-            covered[rows] += np.concatenate((as_times([0]), np.cumsum(lengths)))[number[rows] - first]
+        if len(self) < _BLOCK:
+            covered = np.append(0, np.cumsum(self.lengths))[number]
+        else:
+            block = number // _BLOCK
+            covered = self._covered_before[block]
+            order = np.argsort(block, kind="stable")
+            for rows in np.split(order, np.flatnonzero(np.diff(block[order])) + 1):
+                first = int(block[rows[0]]) * _BLOCK
+                lengths = self.ends[first : first + _BLOCK] - self.starts[first : first + _BLOCK]
+                covered[rows] += np.append(0, np.cumsum(lengths))[number[rows] - first]
         beyond = np.maximum(np.where(number > 0, self.ends[number - 1] - times, 0), 0)
         return covered - beyond, beyond
 
     def covered(self, starts: Times, ends: Times) -> Times:
         """The time covered of each span ``[starts[i], ends[i])``, ns."""
+        if not len(self):
+            return np.zeros(len(starts), np.int64)
         return self.before(ends)[0] - self.before(starts)[0]
 
     def shifted(self, offset: int) -> Intervals:
@@ -128,8 +133,7 @@ class Intervals:
 
     def length_within(self, lo: int, hi: int) -> int:
         """Return the time covered in ``[lo, hi)``, ns; 0 if ``hi <= lo``."""
-        covered, _ = self.before(as_times([lo, max(lo, hi)]))
-        return int(covered[1] - covered[0])
+        return self.clip(lo, hi).length
 
     def shared_with(self, other: Intervals) -> int:
         """Return the time that both sets cover, ns."""
@@ -242,26 +246,29 @@ def put_intervals(arrays: dict[str, NDArray[Any]], key: str, *sets: Intervals) -
 
     Lengths, and steps from end to end, are small numbers: they take half of the memory, or less.
     """
-    arrays[f"{key}.sizes"] = np.array([len(one) for one in sets], np.int64)
-    arrays[f"{key}.firsts"] = np.array([one.ends[0] if len(one) else 0 for one in sets], np.int64)
-    arrays[f"{key}.steps"] = _narrow(np.diff(one.ends, prepend=one.ends[:1]) for one in sets)
-    arrays[f"{key}.lengths"] = _narrow(one.lengths for one in sets)
+    arrays[f"{key}.lengths"] = _narrow(np.concatenate([EMPTY.starts, *(one.lengths for one in sets)]))
+    sizes = np.array([len(one) for one in sets], np.int64)
+    first = np.cumsum(sizes) - sizes
+    ends = np.concatenate([*(one.ends for one in sets), as_times(0)])
+    steps = np.zeros(len(ends) - 1, np.int64)
+    np.subtract(ends[1:-1], ends[:-2], out=steps[1:])
+    steps[first[sizes > 0]] = 0
+    arrays |= {f"{key}.sizes": sizes, f"{key}.firsts": ends[first], f"{key}.steps": _narrow(steps)}
 
 
-def _narrow(parts: Iterable[Times]) -> NDArray[Any]:
-    """Join arrays of positive numbers in as few bytes as possible, but not as uint64: int64 and uint64 give floats."""
-    joined = np.concatenate([EMPTY.starts, *parts])
-    return joined.astype(np.min_scalar_type(most)) if (most := joined.max(initial=0)) < 1 << 32 else joined
+def _narrow(numbers: Times) -> NDArray[Any]:
+    """Return positive numbers in as few bytes as possible, but not as uint64: int64 and uint64 give floats."""
+    return numbers.astype(np.min_scalar_type(most)) if (most := numbers.max(initial=0)) < 1 << 32 else numbers
 
 
 def intervals_at(arrays: Mapping[str, NDArray[Any]], key: str) -> Iterator[Intervals]:
     """Yield the sets that `put_intervals` added, in their order."""
-    cuts = np.cumsum(arrays[f"{key}.sizes"])[:-1]
-    steps, lengths = (np.split(arrays[f"{key}.{name}"], cuts) for name in ("steps", "lengths"))
-    for number, first in enumerate(arrays[f"{key}.firsts"].tolist()):
-        ends = np.cumsum(steps[number], dtype=np.int64)
+    steps, lengths = (arrays[f"{key}.{name}"] for name in ("steps", "lengths"))
+    cuts = pairwise([0, *np.cumsum(arrays[f"{key}.sizes"]).tolist()])
+    for first, (low, high) in zip(arrays[f"{key}.firsts"].tolist(), cuts, strict=True):
+        ends = np.cumsum(steps[low:high], dtype=np.int64)
         ends += first
-        yield Intervals(ends - lengths[number], ends)
+        yield Intervals(ends - lengths[low:high], ends)
 
 
 def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArray[np.float64]:

@@ -6,18 +6,18 @@ ends at a compute kernel and is split, in this order:
 * *launch-starved*: until the call that launched the kernel returned;
 * *blocked*, by the kind of the kernel's producer (`dependencies`): from there until the producer ended;
 * *stalled*: from there until the kernel began, also while it waited for compute of another GPU;
-* *unresolved*, in place of all three, where the launch of the kernel is not known.
+* *unresolved*, instead of all three, if the launch of the kernel is not known.
 
 After the last compute kernel the copies, memsets and communication that still run block the end; the rest is *tail*.
-Exposed communication is what no kernel hides; it blocks only where
-the next kernel had been launched and waited for it.
+Exposed communication is communication that no compute kernel hides; it blocks only if the next kernel had been launched
+and waited for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -68,9 +68,9 @@ PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "unresolved", "tai
 """The parts of an iteration, which add up to it exactly."""
 
 LONG = 1_000_000
-"""Of all stretches without compute of so many ns or more it is kept when they were launch-starved."""
+"""When a stretch without compute of at least these ns was launch-starved is kept."""
 _LONGEST = 100
-"""So many of the others, the most starved, are kept too."""
+"""The number of shorter stretches, the most starved, that are kept too."""
 _OPERATION = 450
 """Bytes that an operation takes with its launch, its dependencies and its part of the budget."""
 
@@ -92,14 +92,18 @@ class Gaps:
     is_known: NDArray[np.bool_]
     ended_by: Times
 
+    @cached_property
+    def _after(self) -> Mapping[str, NDArray[np.bool_]]:
+        """The stretches that have each part that follows a blocker."""
+        is_tail = self.ended_by == NONE
+        return {"stalled": self.is_known, "unresolved": ~self.is_known & ~is_tail, "tail": is_tail}
+
     def part(self, name: str) -> Intervals:
-        """When a part of the budget was, but for compute."""
-        rest = {"stalled": self.is_known, "unresolved": ~self.is_known & (self.ended_by != NONE)}
-        rest["tail"] = self.ended_by == NONE
+        """Return the times of a part of the budget; ``compute`` is not one of them."""
         if name == "starved":
             return _real(self.start, self.launched)
-        if name in rest:
-            return _real(self.freed[rest[name]], self.end[rest[name]])
+        if name in self._after:
+            return _real(self.freed[self._after[name]], self.end[self._after[name]])
         is_own = self.kind == next(kind for kind, part in BLOCKERS.items() if part == name)
         return _real(self.launched[is_own], self.freed[is_own])
 
@@ -228,7 +232,7 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
         work = operations_of(rows, None if rows.is_shared else own_window, communication)
         for device in spans[task]:
             own = budgets_of(work, device, own_window, edges[:1], edges[1:])
-            when = {part: _moved(times, offset) for part, times in own[2].items()}
+            when = {part: times.shifted(offset) for part, times in own[2].items()}
             low, high = np.array([window.start]), np.array([window.end])
             found[task, device] = Iterations(task, device, low, high, own[0], own[1], when)
     return found
@@ -252,7 +256,7 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
     whole: dict[tuple[Task, int], Iterations] = {}
     for report in reports:
         arrays, first, first_kept = found[report.index], 0, 0
-        every = _moved(Intervals(arrays["kept_starts"], arrays["kept_ends"]), report.clock_offset)
+        every = Intervals(arrays["kept_starts"], arrays["kept_ends"]).shifted(report.clock_offset)
         keys = (arrays[key].tolist() for key in ("process", "device", "count", *KEPT))
         for process, device, count, *numbers in zip(*keys, strict=True):
             task, when = Task(report.index, process), {}
@@ -268,15 +272,11 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
     return Blocking(iterations, whole)
 
 
-def _moved(times: Intervals, offset: int) -> Intervals:
-    return Intervals(times.starts + offset, times.ends + offset)
-
-
 _EDGES = ("starts", "ends")
 
 
 def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: Arrays) -> bool:
-    """Tell whether the budgets of `_arrays` are those of these iterations."""
+    """Return whether the budgets of `_arrays` were computed for these iterations."""
     first = 0
     for process, count in zip(arrays["process"].tolist(), arrays["count"].tolist(), strict=True):
         own = edges.get(Task(report.index, process), (np.zeros(0, np.int64),) * 2)

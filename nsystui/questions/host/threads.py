@@ -1,8 +1,8 @@
-"""The time of each thread: what it did in the selection, in parts that add up to its window.
+"""The time of each thread in the selection, in parts that add up to its window.
 
 See docs/numbers.md#threads. In an MPI call, else in a CUDA call, else in an OS runtime call; outside of all of them
-running on a CPU, off it though it could run, off it because it waits, off it for a reason that was not recorded; what
-is left was not recorded. On CPU is all time on a CPU, in calls or not.
+running on a CPU, off it though it could run, off it because it waits, off it for a reason that was not recorded; the
+rest was not recorded. On CPU is all time on a CPU, in calls or not.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CALL = 400
 
 @dataclass(frozen=True)
 class ThreadTime:
-    """The time of a thread by what it did, ns: the parts add up to ``window``. ``None``: its report does not say."""
+    """The time of a thread in parts that add up to ``window``, ns. ``None``: the report of the thread lacks it."""
 
     mpi: int | None
     cuda: int | None
@@ -97,7 +97,7 @@ class HostTimes:
     def slices(
         self, session: Session, selection: Selection, windows: Mapping[int, Window]
     ) -> Iterator[tuple[HostTimes, Mapping[int, Window]]]:
-        """Read the CUDA calls, so many at a time that they fit into memory, with the part of each window."""
+        """Read the CUDA calls in slices that fit into memory, with the part of each window."""
         count = max(session.count(tables.api_calls), 1)
         for rows in session.slices(count, _CALL, "threads", "calls"):
             cut = {
@@ -110,7 +110,7 @@ class HostTimes:
             yield replace(self, cuda=calls_of(session, tables.api_calls, chosen)), cut
 
     def threads(self) -> set[Thread]:
-        """Return every thread of which anything is recorded, but for those with CUDA calls alone."""
+        """Return every thread of which anything is recorded, except threads with CUDA calls alone."""
         recorded = (self.mpi, self.os, self.scheduling)
         return {thread for one in recorded for thread in one.threads} | {*self.gil.held, *self.gil.waited}
 
@@ -139,7 +139,7 @@ def _idle(job: OpenJob, selection: Selection, windows: Mapping[int, Window]) -> 
 
 
 def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[ThreadTime, Mapping[str, Intervals]]:
-    """Split the window by what the thread did: how long each part takes, and when it was."""
+    """Split the window into the parts of `ThreadTime`: the length of each, and its intervals."""
     rest = union([window.start], [window.end])
     when: dict[str, Intervals] = {}
     for part, calls in (("mpi", times.mpi), ("cuda", times.cuda), ("os", times.os)):
@@ -185,6 +185,11 @@ def _share(part: str, label: str, header: str, importance: int) -> Column:
     )
 
 
+def _idle_column(part: str, name: str, label: str) -> Column:
+    header, label = f"GPU Idle, {name} (ns)", f"GPU idle: {label}"
+    return Column(f"idle_{part}", header=header, label=label, unit=Unit.DURATION, compared="idle", importance=3)
+
+
 _LABELS = {
     "running": ("running", "Running", 0),
     "cuda": ("in CUDA", "In CUDA", 0),
@@ -199,7 +204,7 @@ GIL_COLUMNS = (
     Column("gil_held", header="GIL Held (ns)", label="holding the GIL", unit=Unit.DURATION, importance=1),
     Column("gil_waited", header="GIL Waited For (ns)", label="waiting for the GIL", unit=Unit.DURATION, importance=1),
 )
-"""Only where it is recorded."""
+"""Shown if the global interpreter lock was recorded."""
 COLUMNS = (
     RANK,
     Column("thread", header="Thread", label="thread"),
@@ -208,22 +213,8 @@ COLUMNS = (
     Column("switches", header="Context Switches", label="switches", unit=Unit.COUNT, importance=3),
     Column("migrations", header="Migrations", label="migrations", unit=Unit.COUNT, importance=3),
     Column("idle_running", header="GPU Idle, Running (ns)", label="GPU idle: ran", unit=Unit.DURATION, compared="idle"),
-    Column(
-        "idle_calls",
-        header="GPU Idle, In Calls (ns)",
-        label="GPU idle: in calls",
-        unit=Unit.DURATION,
-        compared="idle",
-        importance=3,
-    ),
-    Column(
-        "idle_off",
-        header="GPU Idle, Off CPU (ns)",
-        label="GPU idle: off CPU",
-        unit=Unit.DURATION,
-        compared="idle",
-        importance=3,
-    ),
+    _idle_column("calls", "In Calls", "in calls"),
+    _idle_column("off", "Off CPU", "off CPU"),
     Column("idle", header="GPU Idle (ns)", label="GPU idle", unit=Unit.DURATION, importance=3),
     *GIL_COLUMNS,
     Column("top", header="Top Function", label="top function", importance=1),
@@ -303,7 +294,7 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
 
 
 def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_scheduled: bool) -> tuple[int | None, ...]:
-    """The time on a CPU, the context switches and the migrations in the window; nothing where none are recorded."""
+    """The time on a CPU, the context switches and the migrations in the window; ``None`` if they were not recorded."""
     if not is_scheduled:
         return None, None, None
     on_cpu = scheduling.cpus.get(thread, NO_SEGMENTS).covered.clip(window.start, window.end).length

@@ -29,7 +29,7 @@ from nsystui.questions.queries.distributions import MANY, medians
 from nsystui.questions.queries.tasks import rank_of, selected_ranks
 from nsystui.questions.recipes.recipe import Ask, RecipeOptions, of_each_rank, of_rank
 from nsystui.questions.stats.cuda_sums import kernels_as_nsys
-from nsystui.questions.stats.nvtx_projected import projected_summary, projected_trace
+from nsystui.questions.stats.nvtx_projected import PROJECTED, projected_summary, projected_trace
 from nsystui.questions.stats.report import ReportOptions as ReportOptions
 from nsystui.store import tables
 from nsystui.store.report import most_rows
@@ -157,12 +157,7 @@ COLUMNS = (
         importance=2,
     ),
     Column("count", header="Operations", label="operations", unit=Unit.COUNT, importance=1),
-    Column("avg", header="Proj Avg (ns)", label="GPU avg", unit=Unit.DURATION, decimals=1, importance=3),
-    Column("median", header="Proj Med (ns)", label="GPU median", unit=Unit.DURATION, decimals=1, importance=2),
-    Column("min", header="Proj Min (ns)", label="GPU min", unit=Unit.DURATION, importance=5),
-    Column("max", header="Proj Max (ns)", label="GPU max", unit=Unit.DURATION, importance=4),
-    Column("stddev", header="Proj StdDev (ns)", label="GPU stddev", unit=Unit.DURATION, decimals=1, importance=6),
-    Column("op_count", header="Total GPU Ops", label="GPU ops", unit=Unit.COUNT, importance=2),
+    *PROJECTED,
 )
 _ONLY_KERNELS = "only kernels count: copies that NCCL makes without a kernel are missing"
 

@@ -115,6 +115,15 @@ def _count(ranges: Ranges, start: Ints, end: Ints, thread: Ints) -> Ints:
     return counts
 
 
+PROJECTED = (
+    Column("avg", header="Proj Avg (ns)", label="GPU avg", unit=Unit.DURATION, decimals=1, importance=3),
+    Column("median", header="Proj Med (ns)", label="GPU median", unit=Unit.DURATION, decimals=1, importance=2),
+    Column("min", header="Proj Min (ns)", label="GPU min", unit=Unit.DURATION, importance=5),
+    Column("max", header="Proj Max (ns)", label="GPU max", unit=Unit.DURATION, importance=4),
+    Column("stddev", header="Proj StdDev (ns)", label="GPU stddev", unit=Unit.DURATION, decimals=1, importance=6),
+    Column("op_count", header="Total GPU Ops", label="GPU ops", unit=Unit.COUNT, importance=2),
+)
+"""Statistics of times on the GPU, and how many operations have them."""
 _SUM_COLUMNS = (
     Column("name", header="Range", label="range"),
     Column("style", header="Style", label="style", importance=5),
@@ -128,12 +137,7 @@ _SUM_COLUMNS = (
         importance=2,
     ),
     Column("count", header="Range Instances", label="ranges", unit=Unit.COUNT, importance=1),
-    Column("avg", header="Proj Avg (ns)", label="GPU avg", unit=Unit.DURATION, decimals=1, importance=3),
-    Column("median", header="Proj Med (ns)", label="GPU median", unit=Unit.DURATION, decimals=1, importance=2),
-    Column("min", header="Proj Min (ns)", label="GPU min", unit=Unit.DURATION, importance=5),
-    Column("max", header="Proj Max (ns)", label="GPU max", unit=Unit.DURATION, importance=4),
-    Column("stddev", header="Proj StdDev (ns)", label="GPU stddev", unit=Unit.DURATION, decimals=1, importance=6),
-    Column("op_count", header="Total GPU Ops", label="GPU ops", unit=Unit.COUNT, importance=2),
+    *PROJECTED,
     Column("avg_op_count", header="Avg GPU Ops", label="avg ops", unit=Unit.COUNT, decimals=1, importance=4),
     Column("avg_level", header="Avg Range Lvl", label="avg level", unit=Unit.COUNT, decimals=1, importance=6),
     Column("avg_child_count", header="Avg Num Child", label="avg children", unit=Unit.COUNT, decimals=1, importance=6),

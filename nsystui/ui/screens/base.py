@@ -114,9 +114,9 @@ class Asker:
             self._screen.show_asking()
         else:
             self._screen.set_timer(_PATIENCE, partial(self._say_late, token))
-        answer = partial(self._answer, job, token)
+        ask = partial(self._answer, job, token)
         # Without a description Textual would describe every argument, with all of a job's data.
-        self._screen.run_worker(answer, "", "question", "question", exclusive=True)  # type: ignore[arg-type]
+        self._screen.run_worker(ask, group="question", description="question", exclusive=True)  # type: ignore[arg-type]
 
     def _say_late(self, token: Token) -> None:
         if token == self._asked and self.is_awaited:
