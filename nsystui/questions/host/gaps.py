@@ -98,19 +98,16 @@ def _spans(
     job: OpenJob, chosen: Selection, step_name: str | None, wanted: Sequence[str], least: int
 ) -> tuple[IdleSpans, Numbers]:
     """The spans of `idle_time`, and the part of each."""
-    whole = extents(job.session, chosen.with_window(None))
-    steady = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
+    budgets = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
     gpus: list[tuple[Task, int]] = []
     found: list[Intervals] = []
     runs: list[tuple[int, int, int]] = []
     for one in job.gpus(chosen):
         task, device = one.device.task.task, one.device.device
-        worked, budget = one.worked(whole[task.report]), steady.get((task, device))
-        if worked is None or budget is None:
+        if (budget := budgets.get((task, device))) is None:
             continue
-        window = budget.window
-        begin = min(max(budget.steady, window.start), window.end)
-        last = min(max(worked.end, begin), window.end)
+        window, working = budget.window, budget.working
+        begin, last = working.start, working.end
         edges = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
         idle, before = one.idle(window), len(found)
         for number, (part, *edge) in enumerate(edges):

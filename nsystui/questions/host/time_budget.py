@@ -242,12 +242,14 @@ PARTS = ("compute", "exposed_nccl", "memory", "graph", "startup", "long_gaps", "
 class DeviceBudget:
     """The budget of a GPU, and where its steady state begins (job time, ns). ``window``: as far as it was recorded.
 
-    ``startup``, ``long_gaps`` and ``after`` (the tail) are when it was idle then, cut at the edges of these parts.
+    ``working`` is the part of the window from there to the GPU's last operation. ``startup``, ``long_gaps`` and
+    ``after`` (the tail) are when it was idle then, cut at the edges of these parts.
     """
 
     device: Device
     window: Window
     steady: int
+    working: Window
     budget: Budget
     startup: Intervals
     long_gaps: Intervals
@@ -291,7 +293,7 @@ def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | Non
     if steps is not None and steps.on_gpu and len(steps) >= _FEWEST_STEPS:
         return max(int(steps.start[steps.first_steady]), worked.start)
     shares = np.nan_to_num(device.busy(worked, _SPANS))
-    first = int(np.argmax(shares >= shares.mean() / 2))
+    first = int(np.argmax(shares >= shares.mean() / 10))
     return worked.start + first * (worked.end - worked.start) // _SPANS
 
 
@@ -303,9 +305,8 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
     last = min(max(worked.end, begin), window.end)
     startup = begin - window.start - device.busy_in(Window(window.start, begin))
     tail = window.end - last
-    # A gap that is cut at the edges of the steady state is as long as it was.
-    gaps = device.gaps(worked)
-    long_gaps = gaps.chosen(gaps.lengths >= LONG_GAP).clip(begin, last)
+    gaps = device.idle(working := Window(begin, last))
+    long_gaps = gaps.chosen(gaps.lengths >= LONG_GAP)
     budget = Budget(
         compute=spent.kernels,
         exposed_nccl=spent.exposed_nccl,
@@ -318,7 +319,7 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
         unrecorded=spent.time - spent.recorded,
     )
     at_startup, after = (device.idle(Window(*edges)) for edges in ((window.start, begin), (last, window.end)))
-    return DeviceBudget(device.device, window, steady, budget, at_startup, long_gaps, after)
+    return DeviceBudget(device.device, window, steady, working, budget, at_startup, long_gaps, after)
 
 
 def in_sum(budgets: Iterable[DeviceBudget]) -> Budget:

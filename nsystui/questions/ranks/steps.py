@@ -62,8 +62,9 @@ class StepTimes:
         start, end = steps.spans()
         rest = (steps.numbers, steps.starts, cpu, steps.gpu.op_time, steps.phases)
         numbers, cpu_start, cpu, op_time, phases = (values[has_work] for values in rest)
-        gap = np.maximum(end - steps.gpu.end[has_work], 0)
-        gap[-1] = NO_GAP
+        first, last = steps.gpu.start[has_work], steps.gpu.end[has_work]
+        work = np.where(start[1:] == end[:-1], first[1:], end[:-1])  # ranges that are no steps may lie between
+        gap = np.append(np.maximum(work - last[:-1], 0), NO_GAP)
         return cls(steps.task, numbers, start, end - start, cpu_start, cpu, op_time, phases, gap, on_gpu=True)
 
     def within(self, window: Window | None) -> StepTimes:
@@ -248,7 +249,9 @@ def _times(ranks: Sequence[RankedTask], steps: Steps, window: Window | None) -> 
 def _notes(steps: Steps, times: Mapping[Task, StepTimes]) -> tuple[str, ...]:
     notes = [*steps.notes]
     if any(one.on_gpu for one in times.values()):
-        notes.append("a step lasts from its first GPU operation to the first one of the next step")
+        notes.append(
+            "a step begins once its range has begun and the GPU work before has ended; it lasts to the next one"
+        )
     if any(not one.on_gpu for one in times.values()):
         notes.append("where the launches of a step are not known, its time is that on the CPU")
     if times:

@@ -46,8 +46,8 @@ class TaskSteps:
     ``anchor``: what they were found by. Of the other names that come back once a step, ``agree`` give as many steps and
     ``differ`` do not. ``is_doubtful``: nothing tells them from layers.
 
-    ``labels``: the names of the ranges, none where they were found otherwise. ``until``: when each ends on the GPU,
-    where ranges follow that are no steps; see `spans`. ``phases``: codes of `phases.PHASES`.
+    ``labels``: the names of the ranges, none where they were found otherwise. ``on_gpu``: when each begins and ends on
+    the GPU if other ranges lie between the steps; see `spans`. ``phases``: codes of `phases.PHASES`.
     """
 
     task: Task
@@ -62,7 +62,7 @@ class TaskSteps:
     differ: int = 0
     is_doubtful: bool = False
     labels: Sequence[str] = ()
-    until: Times | None = None
+    on_gpu: tuple[Times, Times] | None = None
     phases: Times = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
@@ -79,14 +79,20 @@ class TaskSteps:
         return float(np.median(ends - starts))
 
     def spans(self) -> tuple[Times, Times]:
-        """When each step that launched something begins and ends on the GPU, ns: at the first operation of the next.
+        """Return when each step that launched something begins and ends on the GPU, ns.
 
-        The last one ends with its last operation, and so does one whose work runs beside that of the next.
+        A step begins once its range has begun and the work of the steps before has ended, and at the latest with its
+        first operation: idle time before that operation belongs to the step whose range it is in. It ends where the
+        next one begins; the last one, and one whose work runs beside that of the next, end with their last operation.
         """
         has_work = self.gpu.op_count > 0
-        start, end = self.gpu.start[has_work], self.gpu.end[has_work]
-        until = np.append(start[1:], end[-1:]) if self.until is None else self.until[has_work]
-        return start, np.where(until > start, until, end)
+        if self.on_gpu is not None:
+            return self.on_gpu[0][has_work], self.on_gpu[1][has_work]
+        first, last = self.gpu.start[has_work], self.gpu.end[has_work]
+        before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, last[:-1]))[: len(first)]
+        begin = np.minimum(first, np.maximum(self.starts[has_work], before))
+        until = np.append(begin[1:], last[-1:])
+        return begin, np.where(until > begin, until, last)
 
     def places_at(self, times: Times) -> Times:
         """Find the step whose CPU range contains each time (its end excluded), by its place; ``NO_STEP`` for none."""

@@ -242,8 +242,8 @@ class _Candidate:
         """The chosen ranges as the steps of their task."""
         chosen, gpu = self.is_chosen, without_holes(self.gpu)
         every = TaskSteps(self.task, self.name, self.numbers, self.starts, self.ends, gpu)
-        until = np.zeros(len(every), np.int64)
-        until[gpu.op_count > 0] = every.spans()[1]
+        on_gpu = np.zeros((2, len(every)), np.int64)
+        on_gpu[:, gpu.op_count > 0] = every.spans()
         own = Projection(*(values[chosen] for values in (gpu.op_count, gpu.start, gpu.end, gpu.op_time)))
         return replace(
             every,
@@ -253,7 +253,7 @@ class _Candidate:
             gpu=own,
             outside=self.total - int(own.op_time.sum()),
             labels=[label for label, is_own in zip(self.labels, chosen.tolist(), strict=True) if is_own],
-            until=None if chosen.all() else until[chosen],
+            on_gpu=None if chosen.all() else (on_gpu[0, chosen], on_gpu[1, chosen]),
         )
 
 

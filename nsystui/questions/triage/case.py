@@ -25,6 +25,7 @@ from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceInterval
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.segments import Scheduling, scheduling_of
+from nsystui.questions.host.time_budget import device_budgets
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.host_copies import HostCopies, host_copies
 from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
@@ -177,7 +178,7 @@ class Case:
         return Finding(name, severity, sentence, advice, door, cost, self.percent(cost), measured, evidence, **more)
 
     def idle(self, device: DeviceIntervals) -> Intervals:
-        """The idle time of a GPU between its first operation (that of its first step, if there is one) and its last."""
+        """Return the idle time of a GPU in its steady state, to its last operation."""
         return self._idle[device]
 
     def gaps(self, device: DeviceIntervals) -> Intervals:
@@ -201,7 +202,7 @@ class Case:
 
     @cached_property
     def _idle(self) -> dict[DeviceIntervals, Intervals]:
-        return {device: device.gaps(self.working(device)) for device in self.devices}
+        return {device: device.idle(self.working(device)) for device in self.devices}
 
     @cached_property
     def _gaps(self) -> dict[DeviceIntervals, Intervals]:
@@ -226,11 +227,13 @@ class Case:
         return [IdleSpan(device.device.task.task, device.device.device, *edge) for edge in edges]
 
     def working(self, device: DeviceIntervals) -> Window:
-        """The window of a GPU without what lies before the first step of its task: setting up is judged apart."""
-        window, steps = self.window_of(device), self.steps.get(device.device.task.task)
-        if steps is None or not steps.on_gpu:
-            return window
-        return Window(min(max(window.start, int(steps.start[0])), window.end), window.end)
+        """Return the steady state of a GPU, to its last operation (docs/numbers.md#budget)."""
+        return self._working[device.device.task.task, device.device.device]
+
+    @cached_property
+    def _working(self) -> dict[Place, Window]:
+        found = device_budgets(self.job, self.chosen, self.step_name)
+        return {(one.device.task.task, one.device.device): one.working for one in found}
 
     @cached_property
     def computed(self) -> Mapping[Task, RankCompute]:

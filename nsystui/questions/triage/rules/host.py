@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from nsystui.base.text import counted
 from nsystui.exports import canonical
 from nsystui.exports.metadata import process_of
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, intersect, merge, union
-from nsystui.questions.host.attribution import attribute
+from nsystui.questions.host.attribution import attribute, over_ranks
 from nsystui.questions.host.causes import (
     ALLOCATING,
     COPYING,
@@ -33,6 +34,7 @@ from nsystui.questions.host.causes import (
     SYNCHRONISING,
     WAITING,
     Cause,
+    shown_times,
 )
 from nsystui.questions.host.gaps import CAUSE_COLUMNS, STARTUP, TAIL, cause_cells, idle_time
 from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
@@ -376,28 +378,40 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(cost) < case.thresholds.gap_percent:
         return []
     spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
-    works = host_work(case.job, spans[:_LOOKED_AT])
-    return [_idle_gaps_finding(case, spans, works, cost)]
+    idle = [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans]
+    by_cause = over_ranks(attribute(case.job, idle))
+    times: Counter[Cause] = Counter()
+    for cause, time in zip(by_cause.causes, np.bincount(by_cause.cause, by_cause.time).tolist(), strict=False):
+        if cause.kind != PROFILER:
+            times[cause] += round(time)
+    return [_idle_gaps_finding(case, spans, shown_times(times), host_work(case.job, spans[:_LOOKED_AT]), cost)]
 
 
-def _idle_gaps_finding(case: Case, spans: Sequence[CpuSpan], works: Sequence[HostWork], cost: int) -> Finding:
-    spent = {kind: sum(work.spent[kind] for work in works) for kind in KINDS if kind != PROFILER}
+def _idle_gaps_finding(
+    case: Case, spans: Sequence[CpuSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
+) -> Finding:
+    """``times`` are those of all gaps, ``works`` of the longest."""
+    spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in KINDS}
     kind = max(spent, key=lambda one: spent[one])
-    looked = sum(spent.values())
     longest = spans[0]
     gist = "long idle gaps"
-    doing, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
+    activity, advice = "", Advice("Record CUDA API calls (-t cuda).", "CUDA calls show what the CPU did in the gaps.")
     if case.job.session.count(tables.api_calls):
-        which = "the gap time" if len(works) == len(spans) else f"the time of the {len(works)} longest gaps"
-        share = 100 * spent[kind] / looked
-        doing = f" For {share:.0f} % of {which} the launching thread was {kind}.{_where(works, kind)}"
-        gist += f", {_gist(works, kind, looked)}"
+        share = 100 * spent[kind] / sum(spent.values())
+        named = [cause for cause in times if cause.kind == kind and cause.what]
+        main = min(named, key=lambda cause: (-times[cause], cause.words), default=Cause(kind))
+        part = times[main] / spent[kind]
+        activity = f" For {share:.0f} % of the gap time the launching thread was {kind}.{_where(main, part, works)}"
+        words = kind
+        if main.what and part > 0.5:
+            words, share = f"running {main.words}" if kind == RUNNING_CODE else main.words, share * part
+        gist += f", mostly {words}" if share > 50 else f", {share:.0f} % {words}"
         advice = allocator_advice(case) if kind == ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} in gaps of {case.thresholds.gap_ms:g} ms or more "
         f"({counted(len(spans), 'gap')} on {counted(len(case.devices), 'GPU')}). The longest gap, on "
-        f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{doing}"
+        f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{activity}"
     )
     measured = (
         "Idle time between the first operation (of the first step) and the last one of each GPU, without the "
@@ -430,40 +444,19 @@ def what_to_record(case: Case, kind: str) -> str:
     return " ".join(table.options for table in lacking)
 
 
-def _gist(works: Sequence[HostWork], kind: str, looked: int) -> str:
-    """``mostly cudaMalloc``: the call or function with more than half of the time of a kind, else the kind."""
-    calls: dict[str, int] = {}
+def _where(cause: Cause, part: float, works: Sequence[HostWork]) -> str:
+    """Name the main call of a kind, with ``part`` of its time, and the NVTX range of most of the longest gaps."""
+    ranges: Counter[str | None] = Counter()
     for work in works:
-        for cause, time in work.causes.items():
-            if cause.kind == kind:
-                words = cause.words if cause.what else ""
-                calls[words] = calls.get(words, 0) + time
-    longest = max(sorted(calls), key=lambda one: calls[one])
-    time = sum(calls.values())
-    if longest and 2 * calls[longest] > time:
-        time = calls[longest]
-        kind = f"running {longest}" if kind == RUNNING_CODE else longest
-    return f"mostly {kind}" if 2 * time > looked else f"{100 * time / looked:.0f} % {kind}"
-
-
-def _where(works: Sequence[HostWork], kind: str) -> str:
-    """The call, and the NVTX range (or none), with the most time of a kind, each with its share of that time."""
-    calls: dict[str, int] = {}
-    ranges: dict[str | None, int] = {}
-    for work in works:
-        ranges[work.range_name] = ranges.get(work.range_name, 0) + work.spent[kind]
-        for cause, time in work.causes.items():
-            if cause.kind == kind and cause.what:
-                what = f"with {cause.what} on the CPU" if kind == PREEMPTED else f"in {cause.words}"
-                calls[what] = calls.get(what, 0) + time
-    whole, words = sum(ranges.values()), list[str]()
-    if calls:
-        call = max(sorted(calls), key=lambda one: calls[one])
-        words.append(f"{100 * calls[call] / whole:.0f} % was {call}")
-    if set(ranges) != {None}:
-        longest = max(sorted(ranges, key=str), key=lambda one: ranges[one])
+        ranges[work.range_name] += work.spent[cause.kind]
+    words = list[str]()
+    if cause.what:
+        call = f"with {cause.what} on the CPU" if cause.kind == PREEMPTED else f"in {cause.words}"
+        words.append(f"{100 * part:.0f} % was {call}")
+    if set(ranges) != {None} and ranges.total():
+        longest = max(sorted(ranges, key=str), key=lambda name: ranges[name])
         where = "outside of every NVTX range" if longest is None else f"in NVTX range `{longest}`"
-        words.append(f"{100 * ranges[longest] / whole:.0f} % was {where}")
+        words.append(f"{100 * ranges[longest] / ranges.total():.0f} % was {where}")
     return f" Of that part, {' and '.join(words)}." if words else ""
 
 
