@@ -304,7 +304,7 @@ def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports
             device: (np.zeros((len(starts), len(PARTS)), np.int64), 0 * starts) for device, (starts, _) in own.items()
         }
         when = {device: dict.fromkeys(KEPT, EMPTY) for device in own}
-        windows = _slices(process, spans[task].values())
+        windows = _slices(process, [(int(starts.min()), int(ends.max())) for starts, ends in own.values()])
         for done, window in enumerate(windows):
             if len(windows) > 1:
                 session.tell(Computation("what blocked", done, len(windows), "slices"))

@@ -61,7 +61,6 @@ _LEAST_TOLD = 1.0
 Result = Finding | NotChecked
 
 _DAMAGED = "damaged"
-_HEALTHY = "No issues found."
 _HARDLY = 1.0
 """GPUs that are busy for less, in %, are in no healthy job."""
 COSTS = "Each cost is time of one GPU, the mean over all. Costs may overlap: do not add them."
@@ -106,8 +105,16 @@ class Triage:
         if self.busy is None:
             return "No GPU work was recorded."
         worst = [one for one in self.findings if not one.under and one.percent and one.severity is not Severity.INFO]
-        losses = [f"{one.gist or kind_of(one.id).gist or one.id} ({one.percent:.1f} %)" for one in worst[:2]]
-        losses += self._paid_once()
+        named = [
+            (one.percent or 0.0, f"{one.gist or kind_of(one.id).gist or one.id} ({one.percent:.1f} %)")
+            for one in sorted(worst, key=lambda one: -(one.percent or 0.0))[:2]
+        ]
+        losses: list[str] = []
+        whole = 0.0
+        for percent, words in sorted([*named, *self._paid_once()], key=lambda loss: -loss[0]):
+            if whole + percent <= 100.05:  # a loss that the larger ones contain is not named again
+                losses.append(words)
+                whole += percent
         hidden = [one.gist for one in self.findings if one.id == "communication" and (one.percent or 0) < _LITTLE]
         whose = "The GPU is" if self.gpus == 1 else "GPUs are"
         busy = f"{self.busy:.0f}" if self.busy >= 0.5 else "<1"
@@ -146,14 +153,15 @@ class Triage:
         when = "In a step" if self.has_steps else "Between first and last operation"
         yield f"{when}, {whose} {computed} % of the time{blocked}."
 
-    def _paid_once(self) -> Iterator[str]:
-        """``start-up (98.0 %, mostly cudaMallocHost)``: where it is much of the time, with the largest cause."""
+    def _paid_once(self) -> Iterator[tuple[float, str]]:
+        """Yield start-up and tail if they are much of the time: %, and ``start-up (98.0 %, mostly cudaMallocHost)``."""
         parts = (("start-up", self.budget.startup, self.causes.startup), ("tail", self.budget.tail, self.causes.tail))
         for name, time, causes in parts:
             if 100 * time >= _ONCE_TOLD * max(self.budget.time, 1):
                 largest = max(causes, key=lambda cause: cause.time, default=SummedCause("", 0))
                 why = f", mostly {largest.name}" if 2 * largest.time > time else ""
-                yield f"{name} ({100 * time / self.budget.time:.1f} %{why})"
+                share = 100 * time / self.budget.time
+                yield share, f"{name} ({share:.1f} %{why})"
 
     @property
     def headline(self) -> str:
@@ -166,7 +174,7 @@ class Triage:
         judged = f"Judged: {format_value(Unit.DURATION, self.time)} on {counted(self.gpus, 'GPU')}."
         parts += self.broken
         whose = "The GPU hardly works." if self.gpus == 1 else "The GPUs hardly work."
-        start = [_HEALTHY] if self.is_healthy else [whose] if self._hardly_works else []
+        start = [f"{self.health}."] if self.health else [whose] if self._hardly_works else []
         return " ".join([*start, *([f"{', '.join(parts)}."] if parts else []), judged])
 
     @property
@@ -207,9 +215,12 @@ class Triage:
         return f"Kernel time: {', '.join(told)}." if told and self.mix[0][0] != OTHER else ""
 
     @property
-    def is_healthy(self) -> bool:
-        """Whether no rule found anything worse than a remark, and the GPUs work."""
-        return not self._hardly_works and not any(one.severity is not Severity.INFO for one in self.findings)
+    def health(self) -> str:
+        """``No issues found``, apart from large parts that are paid once; empty if a rule warns or GPUs hardly work."""
+        if self._hardly_works or any(one.severity is not Severity.INFO for one in self.findings):
+            return ""
+        once = " and ".join(words.partition(" (")[0] for _, words in self._paid_once())
+        return f"No issues found outside of {once}" if once else "No issues found"
 
     @property
     def _hardly_works(self) -> bool:

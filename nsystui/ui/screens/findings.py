@@ -60,8 +60,8 @@ _ROOMY = 30
 def findings_answer(found: Triage) -> TableAnswer:
     """A row for each finding, worst first; the last one says how many rules could not judge, where there are any."""
     rows: list[Row] = [_row(number, one) for number, one in enumerate(found.findings)]
-    if found.is_healthy:
-        rows.insert(0, (HEALTHY, "", None, None, None, "no issues found", None))
+    if found.health:
+        rows.insert(0, (HEALTHY, "", None, None, None, found.health.lower(), None))
     if found.not_checked:
         rules = ", ".join(one.rule for one in found.not_checked)
         rows.append((NOT_CHECKED, "not checked", None, None, None, f"{len(found.not_checked)} rules: {rules}", None))

@@ -63,7 +63,7 @@ def _lost(case: Case) -> Iterator[Finding]:
         if not sure:
             text = f"Events may be missing, but nsys is not sure: {messages}."
             advice = Advice(
-                "Trust the numbers, unless kernels or ranges that you expect are missing.",
+                "Before you trust the numbers, check that the kernels and ranges you expect are there.",
                 "Many complete captures have this message.",
             )
         yield Finding("lost-events", severity, text, advice, _DOOR, evidence=said)
