@@ -1,7 +1,8 @@
-"""Ask the questions of an export and print where two answers contradict each other: ``python -m tests.consistency FILE…``.
+"""Asks the questions of exports and prints where two answers contradict each other.
 
-Three kinds of contradiction are found: a figure on which two answers differ, a whole to which its shares do not add up,
-and a sentence that another one denies. The status is 1 if there is any.
+Run it with ``python -m tests.consistency FILE…``. It finds three kinds of contradiction: a figure on which two answers
+differ, a whole to which its shares do not add up, and a sentence that another one denies. If there is any, it ends
+with 1.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def contradictions(files: Sequence[str]) -> Iterator[str]:
         percent = sum(row[f"{part}_percent"] for part in BUDGET)
         if not is_near(percent, 100, 0.05):
             yield f"budget of rank {row['rank']}: its parts add up to {percent:.2f} %"
-    if len({row["rank"] for row in budget}) == len(budget) == len(overview) and not SHARED.search(ask.text("overview")[1]):
+    if len({row["rank"] for row in budget}) == len(budget) == len(overview) and not SHARED.search(
+        ask.text("overview")[1]
+    ):
         yield from _busy(budget, overview)
     yield from _counts(ask, overview)
     yield from _idle(ask, budget)
@@ -161,10 +164,6 @@ def _findings(ask: Answers, budget: Rows, whole: int) -> Iterator[str]:
         cost = (findings.get(name) or {}).get("cost_ns")
         if cost is not None and cost > limit + 1:
             yield f"{name} costs {cost} ns of {limit:.0f} ns in the budget"
-    for name in ("communication", "exposed-communication"):
-        cost = (findings.get(name) or {}).get("cost_ns")
-        if cost is not None and not is_near(cost, means["exposed_nccl"], 1):
-            yield f"{name} costs {cost} ns, exposed NCCL in the budget is {means['exposed_nccl']:.0f} ns"
     for name, row in findings.items():
         if (row["percent"] or 0) > 100.05:
             yield f"{name} costs {row['percent']} % of the job"

@@ -505,7 +505,11 @@ WORDS: tuple[Word, ...] = (
         ("overview", "finding"),
     ),
     Word("path", "the critical path of a step: what its time went to, walked back from its end", ("timeline",)),
-    Word("step", "from the first GPU operation of a step to the first one of the next", ("ranks", "steps", "diff")),
+    Word(
+        "step",
+        "from the begin of its range, or the end of earlier GPU work if later, to the next step",
+        ("ranks", "steps", "diff"),
+    ),
     Word(
         "phase",
         "of a step of an inference server: prefill, decode or mixed, by its name or its kernels; `nsystui help ranks`",

@@ -219,8 +219,8 @@ class TestTable:
             )
         with opened_job(server) as job:
             every, decode = records(budget_of_phases(job, Selection()))
-        time = 4 * 1000 * US + 600 * US
-        idle, exposed, total = 4 * 400 * US, 4 * 300 * US, 4 * 400 * US
+        time = 5 * 1000 * US
+        idle, exposed, total = 5 * 400 * US, 5 * 300 * US, 5 * 300 * US + 4 * 100 * US
         expected = {
             "idle": 100 * idle / time,
             "launch": 100 * 5 * 50 * US / time,

@@ -72,11 +72,18 @@ def task_steps(*gpu: tuple[int, int]) -> TaskSteps:
 class TestStepTimes:
     def test_a_step_lasts_until_the_next_one_that_launched_something_begins(self):
         times = StepTimes.of(task_steps((10, 30), (50, 80), (90, 100)))
-        assert times.duration.tolist() == [40, 40, 10] and times.on_gpu
+        assert times.duration.tolist() == [50, 40, 10] and times.on_gpu
         times = StepTimes.of(task_steps((10, 30), (0, 0), (90, 100)))
-        assert times.numbers.tolist() == [0, 2] and times.duration.tolist() == [80, 10]
+        assert times.numbers.tolist() == [0, 2] and times.duration.tolist() == [90, 10]
         times = StepTimes.of(task_steps((0, 0), (0, 0)))  # without any launch the time is that on the CPU
         assert times.duration.tolist() == [100, 100] and not times.on_gpu
+
+    def test_idle_time_before_the_first_operation_belongs_to_the_step_whose_range_it_is_in(self):
+        """The ranges are 100 ns long: the GPU is idle from 30 to 170, of which the second step has 70 ns."""
+        times = StepTimes.of(task_steps((10, 30), (170, 190), (195, 240)))
+        assert times.start.tolist() == [0, 100, 195] and times.duration.tolist() == [100, 95, 45]
+        overlapping = StepTimes.of(task_steps((10, 130), (170, 190)))  # earlier work runs on into its range
+        assert overlapping.start.tolist() == [0, 130]
 
     def test_slow_is_more_than_one_and_a_half_medians(self):
         times = StepTimes.of(task_steps((0, 10), (10, 20), (20, 30), (30, 46), (46, 56)))

@@ -52,7 +52,7 @@ SEND_AND_RECEIVE = f"{LABELS['nccl']}: send and receive"
 """What of that time was in NCCL's ``SendRecv`` kernels."""
 _BLOCKED = "the next compute kernel had been launched and waited for this"
 MEANINGS = {
-    "iteration": "from the first GPU operation of a step to that of the next one",
+    "iteration": "a step on the GPU, from the wait for its first operation to the next step",
     "GPU busy": "something ran: kernels, copies or memsets",
     "GPU idle": "nothing ran",
     "without compute": "no compute kernel ran; the parts below add up to this",

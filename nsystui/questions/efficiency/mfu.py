@@ -4,8 +4,8 @@
     ceiling = MFU · T / (T - R)    T: time of the steps, R: that in which no compute kernel ran
 
 The user gives the FLOPs of a step of the whole job: about 6·N·tokens for training a transformer of N parameters
-(8·N·tokens where activations are recomputed and that shall count). A step lasts from the first GPU operation that was
-launched in it to the first of the next one, so that no idle time is left out; the median is taken.
+(8·N·tokens where activations are recomputed and that shall count). Steps follow one another
+on the GPU without time in between (docs/ranks.md#steps), so that no idle time is left out; the median is taken.
 
 The known peaks are those of dense matrix products in BF16 in NVIDIA's data sheets. Data sheets that give the figure
 with sparsity give twice of it. Where a name stands for several products, or the figure depends on a power limit that is

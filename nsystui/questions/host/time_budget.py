@@ -293,7 +293,7 @@ def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | Non
     if steps is not None and steps.on_gpu and len(steps) >= _FEWEST_STEPS:
         return max(int(steps.start[steps.first_steady]), worked.start)
     shares = np.nan_to_num(device.busy(worked, _SPANS))
-    first = int(np.argmax(shares >= shares.mean() / 10))
+    first = int(np.argmax(shares >= shares.mean() / 3))
     return worked.start + first * (worked.end - worked.start) // _SPANS
 
 

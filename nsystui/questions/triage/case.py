@@ -152,7 +152,7 @@ class Case:
         return f"this job has none{where}"
 
     def exposed(self, spans: Spans) -> int:
-        """Return the time of operations while no kernel runs on their GPU, from the first step on: the mean, ns."""
+        """Return the time of operations in the steady state while no kernel runs on their GPU: the mean, ns."""
         exposed = 0
         for one in self.devices:
             window = self.working(one)

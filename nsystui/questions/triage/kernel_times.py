@@ -84,7 +84,7 @@ class KernelLaunches:
 
 
 def kernel_launches(case: Case) -> list[KernelLaunches]:
-    """The launches of the kernels with most time but NCCL's, by kernel and GPU, from the first step on."""
+    """Return the launches in the steady state of the kernels with most time but NCCL's, by kernel and GPU."""
     return case.once("kernel-launches", lambda: _load(case))
 
 
@@ -169,7 +169,7 @@ def begins(bounds: Mapping[int, tuple[int, int]]) -> sa.ColumnElement[Any]:
 
 
 def part_bounds(case: Case) -> dict[int, tuple[int, int]]:
-    """By report from its first step (or first event) to its end, job time: what is cut in ``PARTS``."""
+    """Return the steady state of each report, job time: what is cut in ``PARTS``."""
     bounds: dict[int, tuple[int, int]] = {}
     for device in case.devices:
         window, report = case.working(device), device.device.task.task.report
@@ -282,7 +282,7 @@ def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float, rar
 
 
 def spreads(case: Case, kernels: Sequence[Kernel]) -> dict[Kernel, KernelSpread]:
-    """The spread of each of some kernels, from the first step on, without those that have no launch."""
+    """Return the spread in the steady state of each of some kernels that have launches."""
     middles = _medians(case, dict.fromkeys(kernels, 0.0))
     off = _medians(case, {kernel: round(middle) for kernel, middle in middles.items()}, is_distance=True)
     return {kernel: KernelSpread(middle, off[kernel]) for kernel, middle in middles.items()}

@@ -109,6 +109,12 @@ class Triage:
             (one.percent or 0.0, f"{one.gist or kind_of(one.id).gist or one.id} ({one.percent:.1f} %)")
             for one in sorted(worst, key=lambda one: -(one.percent or 0.0))[:2]
         ]
+        # A large part of the time that no finding names is a loss, too.
+        largest = max((percent for percent, _ in named), default=0.0)
+        for words, part in (("exposed NCCL", "exposed_nccl"), ("memory operations", "memory"), ("gaps", "long_gaps")):
+            share = 100 * getattr(self.budget, part) / max(self.budget.time, 1)
+            if share >= max(_ONCE_TOLD, largest + 1):
+                named.append((share, f"{words} ({share:.1f} %)"))
         losses: list[str] = []
         whole = 0.0
         for percent, words in sorted([*named, *self._paid_once()], key=lambda loss: -loss[0]):

@@ -282,7 +282,7 @@ _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
 def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Exposed communication: NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)|; a remark if it is little.
 
-    See docs/numbers.md#exposed-time. The remark counts time from the first step on.
+    See docs/numbers.md#exposed-time. The remark counts time in the steady state.
     """
     if not case.spent.nccl:
         return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.has_none}")]

@@ -33,7 +33,7 @@ from nsystui.store import tables
 
 _OPERATION = Column("operation", header="Operation", label="operation")
 _TOTAL = Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION)
-_MEASURED = "Time of these {} while no kernel runs on the GPU, from the first step on. Mean over the GPUs."
+_MEASURED = "Time of these {} while no kernel runs on the GPU, in the steady state. Mean over the GPUs."
 _DOOR = Door("memory")
 
 
@@ -327,7 +327,7 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
         f"{case.blocking_words(BY_COPIES)} The largest part of all copy and memset time is {name}."
     )
     advice = next((_of_copies(case, word, name) for word in _LESS if word in name), _USUAL)
-    measured = "Time of copies and memsets while no kernel runs, from the first step on. Mean over the GPUs."
+    measured = "Time of copies and memsets while no kernel runs, in the steady state. Mean over the GPUs."
     severity = Severity.WARNING if case.blocks(BY_COPIES, least) else Severity.INFO
     return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, severity)]
 
@@ -352,7 +352,7 @@ def _beside_kernels(case: Case) -> list[Finding]:
         "The operations of a stream run one after the other, so no copy overlaps the kernels of its own stream.",
     )
     evidence = work_summary(case.job.session, case.chosen, MEMORY)
-    measured = "Time of these copies while no kernel runs, from the first step on. Mean over the GPUs."
+    measured = "Time of these copies while no kernel runs, in the steady state. Mean over the GPUs."
     return [case.finding("exposed-memory", sentence, advice, _DOOR, cost, measured, evidence, Severity.INFO)]
 
 

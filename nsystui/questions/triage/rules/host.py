@@ -129,10 +129,7 @@ def _preempted_finding(
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread could run but has no CPU "
         f"({counted(len(gaps), 'gap')} on {counted(len(case.devices), 'GPU')}). {had} {_crowd(case, ready)}"
     )
-    measured = (
-        "Idle time between the first operation (of the first step) and the last one while the launching thread was "
-        "not scheduled. Mean over the GPUs."
-    )
+    measured = "Idle time in the steady state while the launching thread was not scheduled. Mean over the GPUs."
     advice, door = _OTHERS if 2 * unknown > whole else CROWDED, Door("gaps", filter=PREEMPTED)
     evidence, ranks = (_PREEMPTED_COLUMNS, rows), tuple(sorted({rank for rank, _ in spent}))
     return case.finding("preempted", sentence, advice, door, cost, measured, evidence, ranks=ranks)
@@ -295,7 +292,7 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 _LOOKED_AT = 40
-"""The number of longest gaps in which the CPU's work is examined."""
+"""The number of longest gaps whose NVTX ranges are looked for, and that are the evidence."""
 _ADVICE = {
     SYNCHRONISING: Advice(
         "Synchronise less often, or use events on the stream instead of blocking the CPU.",
@@ -361,7 +358,7 @@ _IDLE_GAPS_COLUMNS = (
 
 @rule(80, reads=IDLE | {"api_calls"}, finds={"idle-gaps": FindingKind(symptom_of=_OTHER_FINDINGS, parts=BY_CPU)})
 def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
-    """Long idle gaps of the GPUs, between their first and last operation, and what the CPU did in them.
+    """Find long idle gaps of the GPUs in the steady state, and what the CPU did in them.
 
     See docs/numbers.md#expert-rules.
 
@@ -414,7 +411,7 @@ def _idle_gaps_finding(
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{activity}"
     )
     measured = (
-        "Idle time between the first operation (of the first step) and the last one of each GPU, without the "
+        "Idle time of each GPU in the steady state, to its last operation, without the "
         "profiler's own work. Long gaps only; mean over the GPUs."
     )
     when = by_place((span.task, span.device, span.window.start, span.window.end) for span in spans)

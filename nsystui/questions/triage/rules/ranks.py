@@ -151,7 +151,7 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
             f"{others}. The other ranks wait for this pair."
         )
         advice = _SLOW_PAIR
-    when, with_gpu = (" while the GPU is idle, from the first step on", " with a GPU") if on_gpus else ("", "")
+    when, with_gpu = (" while the GPU is idle, in the steady state", " with a GPU") if on_gpus else ("", "")
     measured = f"Time in blocking MPI calls (threads merged){when}. The mean is over the ranks{with_gpu}."
     ranks = tuple(sorted(item.rank for item in judged if waited[item].length))
     evidence, severity = (_MPI_WAITS_COLUMNS, rows), Severity.WARNING if is_steady else Severity.INFO

@@ -228,7 +228,7 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
         f"{time_words(whole)} per GPU, and no kernel hides {time_words(cost)} of this{kinds}."
     )
     measured = (
-        "Host-to-device copies from the first step on that no kernel of the GPU overlaps. The mean is over the GPUs."
+        "Host-to-device copies in the steady state that no kernel of the GPU overlaps. The mean is over the GPUs."
     )
     advice, evidence = _advice(uploads), (_COLUMNS, rows)
     return [case.finding("step-traffic", sentence, advice, Door("memory"), cost, measured, evidence)]
@@ -252,7 +252,7 @@ def _advice(uploads: Sequence[HostCopies]) -> Advice:
 
 
 def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
-    """The number of copies from the host from the first step on, and their bytes, by process and device."""
+    """Count the copies from the host in the steady state, and their bytes, by process and device."""
     memory = tables.memory_ops
     starts = {one.device.task.task: case.working(one).start for one in case.devices}
     # Joined, and not a condition each: every row would be compared with hundreds of processes.
