@@ -104,32 +104,31 @@ class Triage:
         """The share of busy time and the largest losses, in sentences."""
         if self.busy is None:
             return "No GPU work was recorded."
-        worst = [one for one in self.findings if not one.under and one.percent and one.severity is not Severity.INFO]
-        named = [
-            (one.percent or 0.0, f"{one.gist or kind_of(one.id).gist or one.id} ({one.percent:.1f} %)")
-            for one in sorted(worst, key=lambda one: -(one.percent or 0.0))[:2]
-        ]
-        # A large part of the time that no finding names is a loss, too.
-        largest = max((percent for percent, _ in named), default=0.0)
-        for words, part in (("exposed NCCL", "exposed_nccl"), ("memory operations", "memory"), ("gaps", "long_gaps")):
-            share = 100 * getattr(self.budget, part) / max(self.budget.time, 1)
-            if share >= max(_ONCE_TOLD, largest + 1):
-                named.append((share, f"{words} ({share:.1f} %)"))
-        losses: list[str] = []
-        whole = 0.0
-        for percent, words in sorted([*named, *self._paid_once()], key=lambda loss: -loss[0]):
+        losses, whole = list[str](), 0.0
+        for percent, words in sorted([*self._named(), *self._paid_once()], key=lambda loss: -loss[0]):
             if whole + percent <= 100.05:  # a loss that the larger ones contain is not named again
                 losses.append(words)
                 whole += percent
         hidden = [one.gist for one in self.findings if one.id == "communication" and (one.percent or 0) < _LITTLE]
         whose = "The GPU is" if self.gpus == 1 else "GPUs are"
         busy = f"{self.busy:.0f}" if self.busy >= 0.5 else "<1"
-        lost = (
-            f"Largest {'loss' if len(losses) == 1 else 'losses'}: {', '.join(losses)}."
-            if losses
-            else "No loss was found."
-        )
+        lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else "No loss was found."
         return " ".join([f"{whose} busy {busy} % of the time.", lost, *filter(None, hidden)])
+
+    def _named(self) -> Iterator[tuple[float, str]]:
+        """Yield the two largest findings, %, and larger parts of the time that no finding explains."""
+        worst = [one for one in self.findings if not one.under and one.percent and one.severity is not Severity.INFO]
+        shares = [(one.percent or 0.0, one.gist or kind_of(one.id).gist or one.id) for one in worst]
+        largest = sorted(shares, key=lambda share: -share[0])[:2]
+        least = max(_ONCE_TOLD, max(shares, default=(0.0, ""))[0] + 1)
+        for words, time in (
+            ("exposed NCCL", self.budget.exposed_nccl),
+            ("memory operations", self.budget.memory),
+            ("gaps", self.budget.long_gaps),
+        ):
+            share = 100 * time / max(self.budget.time, 1)
+            largest += [(share, words)] * (share >= least)
+        yield from ((share, f"{words} ({share:.1f} %)") for share, words in largest)
 
     @property
     def blockers(self) -> dict[str, float]:

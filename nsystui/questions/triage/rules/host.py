@@ -399,9 +399,8 @@ def _idle_gaps_finding(
         main = min(named, key=lambda cause: (-times[cause], cause.words), default=Cause(kind))
         part = times[main] / spent[kind]
         activity = f" For {share:.0f} % of the gap time the launching thread was {kind}.{_where(main, part, works)}"
-        words = kind
-        if main.what and part > 0.5:
-            words, share = f"running {main.words}" if kind == RUNNING_CODE else main.words, share * part
+        words = f"running {main.words}" if kind == RUNNING_CODE else main.words
+        words, share = (words, share * part) if main.what and part > 0.5 else (kind, share)
         gist += f", mostly {words}" if share > 50 else f", {share:.0f} % {words}"
         advice = allocator_advice(case) if kind == ALLOCATING else _ADVICE.get(kind) or _unknown(case, kind)
     ranks = tuple(sorted({case.rank_of[span.task] for span in spans}))
@@ -410,10 +409,7 @@ def _idle_gaps_finding(
         f"({counted(len(spans), 'gap')} on {counted(len(case.devices), 'GPU')}). The longest gap, on "
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{activity}"
     )
-    measured = (
-        "Idle time of each GPU in the steady state, to its last operation, without the "
-        "profiler's own work. Long gaps only; mean over the GPUs."
-    )
+    measured = "Long gaps of each GPU in its steady state, without the profiler's own work. Mean over the GPUs."
     when = by_place((span.task, span.device, span.window.start, span.window.end) for span in spans)
     rows: list[Row] = []
     for work in works:
