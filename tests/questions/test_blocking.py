@@ -21,7 +21,7 @@ from synthetic.writing.writer import DRIVER_CALL, EVENT_SYNC, NO_STREAM, STREAM_
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.cli import main
 from nsystui.questions.blocking.budget import iterations
-from nsystui.questions.blocking.parts import PARTS, Iterations, blocked_in, blocking
+from nsystui.questions.blocking.parts import PARTS, POSSIBLE, Iterations, blocked_in, blocking
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store.cache import Cache
@@ -39,6 +39,11 @@ def job_of(path: Path) -> closing[OpenJob]:
 def parts_of(one: Iterations, place: int = 0) -> dict[str, int]:
     """The parts of an iteration that are not nothing."""
     return {name: time for name, time in zip(PARTS, one.parts[place].tolist(), strict=True) if time}
+
+
+def possible_of(one: Iterations, place: int = 0) -> dict[str, int]:
+    """How much of the unresolved time of an iteration may belong to each part."""
+    return {name: time for name, time in zip(POSSIBLE, one.possible[place].tolist(), strict=True) if time}
 
 
 class Cases(Program):
@@ -411,6 +416,7 @@ def expect(job: OpenJob, naive: Naive, name: str = "") -> int:
             for place, (low, high) in enumerate(zip(one.starts - offset, one.ends - offset, strict=True)):
                 where = (name, task.process >> 24 & 0xFFFFFF, device, int(low), int(high))
                 assert parts_of(one, place) == gpu.parts(low, high), where
+                assert possible_of(one, place) == gpu.possible(low, high), where
                 assert one.busy[place] == gpu.busy(low, high), where
                 assert one.parts[place].sum() == one.time[place] == high - low, where
                 assert one.part("compute")[place] <= one.busy[place] <= one.time[place], where
@@ -457,7 +463,7 @@ def test_it_does_not_matter_how_much_is_read_at_once(tmp_path: Path, monkeypatch
     for one, other in ((whole.whole, sliced.whole), (whole.iterations, sliced.iterations)):
         assert one.keys() == other.keys()
         for key, its in one.items():
-            for name in ("starts", "ends", "parts", "busy"):
+            for name in ("starts", "ends", "parts", "busy", "possible"):
                 assert np.array_equal(getattr(its, name), getattr(other[key], name)), (key, name)
             for part, times in its.when.items():
                 assert times == other[key].when[part], (key, part)
@@ -473,6 +479,7 @@ def test_a_window_is_one_iteration(tmp_path: Path):
             for (task, device), one in blocked_in(job, window).items():
                 gpu, where = naive.gpu(task.process, device), (window, task.process >> 24 & 0xFFFFFF, device)
                 assert parts_of(one) == gpu.parts(window.start, window.end), where
+                assert possible_of(one) == gpu.possible(window.start, window.end), where
                 assert one.busy[0] == gpu.busy(window.start, window.end), where
                 seen |= parts_of(one).keys()
     assert seen == {*PARTS}

@@ -11,6 +11,8 @@ ends last of
 
 Correlation ids order the calls of a process, whatever its threads. A handle of an event is used again and again: the
 record that counts is the last one before the wait, or where both have an ``eventSyncId``, the one with the same.
+
+Where a wait or its record is not in the export, the producer may be another operation: `Operations.unseen`.
 """
 
 from __future__ import annotations
@@ -60,8 +62,9 @@ class Operations:
 
     ``correlation``: the id of the launching call. ``called``, ``returned``: when that call began and ended; ``thread``:
     who made it; all ``NONE`` where the export has no such call. ``inside_graph``: whether another operation of the same
-    launch began before. ``producer``: the place of the operation that it waited for, or ``NONE``. ``row``, ``table``
-    (0 kernels, 1 memory operations, 2 graphs) say which row of the export it is.
+    launch began before. ``producer``: the place of the operation that it waited for, or ``NONE``. ``unseen``: it may
+    also have waited for any operation launched before the call with this id; ``NONE`` if all its waits are recorded.
+    ``row``, ``table`` (0 kernels, 1 memory operations, 2 graphs) say which row of the export it is.
     """
 
     device: Numbers
@@ -76,11 +79,29 @@ class Operations:
     thread: Times
     inside_graph: Numbers
     producer: Times
+    unseen: Times
     row: Times
     table: Numbers
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def last_ended(self, kinds: Numbers, at: Times, unseen: Times, since: Times) -> Times:
+        """When the last operation that may have held each of some others ended, if after ``since``; ns, shape ``(m,)``.
+
+        ``kinds``: which operations are candidates. They end before the operations at the places ``at`` begin, and were
+        launched before the calls ``unseen``, or before the capture.
+        """
+        rows = np.flatnonzero(kinds)
+        rows = rows[np.argsort(self.end[rows], kind="stable")]
+        end = np.append(self.end[rows], np.iinfo(np.int64).min)
+        launched = np.append(np.where(self.called == NONE, NONE, self.correlation)[rows], NONE)
+        place = np.searchsorted(end[:-1], self.start[at], side="right") - 1
+        place[unseen == NONE] = NONE
+        while (is_later := (launched[place] >= unseen) & (end[place] > since) & (place != NONE)).any():
+            place[is_later] -= 1
+        ended: Times = np.maximum(end[place], since)
+        return ended
 
 
 def operations_of(rows: ProcessRows, window: Window | None, communication: Collection[str]) -> Operations:
@@ -111,8 +132,9 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     ids, firsts = np.unique(work["correlation"], return_index=True)
     earlier = _begun(session, task, window, work["correlation"][inside]) if window is not None and inside.any() else []
     inside[firsts[~np.isin(ids, earlier)]] = False
-    producer = _producers(rows, work)
-    return Operations(**work, called=called, returned=returned, thread=thread, inside_graph=inside, producer=producer)
+    producer, unseen = _producers(rows, work, window)
+    launches = {"called": called, "returned": returned, "thread": thread, "inside_graph": inside}
+    return Operations(**work, **launches, producer=producer, unseen=unseen)
 
 
 def _work(table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
@@ -171,6 +193,24 @@ def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int
     return found
 
 
+def _launched_before(rows: ProcessRows, window: Window) -> dict[tuple[int, int], int]:
+    """The greatest id of the operations of each stream (context, stream) that ended before ``window``."""
+    found: dict[tuple[int, int], int] = {}
+    for table in (tables.kernels, tables.memory_ops, tables.graph_launches):
+        columns = table.c
+        query = sa.select(columns.context, columns.stream, sa.func.max(columns.correlation_id)).where(
+            columns.report == rows.task.report,
+            columns.process == rows.task.process,
+            columns.end <= window.start,
+            columns.correlation_id.is_not(None),
+        )
+        read = rows.session.rows(query.group_by(columns.context, columns.stream)) if rows.session.count(table) else ()
+        for context, stream, last in read:
+            place = NONE if context is None else context, stream
+            found[place] = max(found.get(place, NONE), last)
+    return found
+
+
 def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
     """When the launching call of each operation began and returned, and its thread; ``NONE`` where there is none."""
     calls, unknown = tables.api_calls.c, np.full(len(ids), NONE, np.int64)
@@ -222,8 +262,9 @@ class _Streams:
         # One ascending number of (stream, greatest id so far): where a call stands among the operations of a stream.
         self.which = np.cumsum(self.is_first) - 1
         self._launched = np.maximum.accumulate((self.which << _SHIFT) + correlation[self.order])
-        places = zip(context[self.is_first].tolist(), stream[self.is_first].tolist(), strict=True)
-        numbers = {place: at for at, place in enumerate(places)}
+        self.launched = self._launched - (self.which << _SHIFT)
+        self.places = [*zip(context[self.is_first].tolist(), stream[self.is_first].tolist(), strict=True)]
+        numbers = {place: at for at, place in enumerate(self.places)}
         # A trace that does not say the context of a call has one.
         self._number: dict[tuple[int, int], int] = {(NONE, stream): at for (_, stream), at in numbers.items()} | numbers
 
@@ -256,15 +297,15 @@ class _Streams:
         return found
 
 
-def _producers(rows: ProcessRows, work: dict[str, Numbers]) -> Times:
-    """The place of the operation that each waited for, the last to end, or ``NONE``."""
+def _producers(rows: ProcessRows, work: dict[str, Numbers], window: Window | None) -> tuple[Times, Times]:
+    """Find `Operations.producer`, of several producers the last to end, and `Operations.unseen`."""
     streams, end = _Streams(work["context"], work["stream"], work["correlation"]), work["end"]
     waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
-    waits, records = _waits(rows, "StreamWaitEvent"), _records(rows)
-    record = _matching(waits, records)
-    known = np.flatnonzero(record != NONE)
+    events = _Events.of(rows)
+    waits, records = events.waits, events.records
+    known = np.flatnonzero(events.record != NONE)
     waiters.append(streams.first_after(streams.numbers(waits, known), waits["correlation"][known]))
-    record = record[known]
+    record = events.record[known]
     sources.append(streams.last_before(streams.numbers(records, record), records["correlation"][record]))
     metadata = report_at(rows.session, rows.task.report).metadata
     told = metadata.blocking_streams_by_pid.get(pid_of(rows.task.process), ())
@@ -275,7 +316,37 @@ def _producers(rows: ProcessRows, work: dict[str, Numbers]) -> Times:
             own = streams.order[streams.which == stream]
             waiters.append(own)
             sources.append(streams.last_before(np.full(len(own), other), work["correlation"][own]))
-    return _last_to_end(len(end), end, waiters, sources)
+    return _last_to_end(len(end), end, waiters, sources), _unseen(rows, work, streams, events, window)
+
+
+def _unseen(
+    rows: ProcessRows, work: dict[str, Numbers], streams: _Streams, events: _Events, window: Window | None
+) -> Times:
+    """Find `Operations.unseen`: the last call before the operation, and after the one before it, that is in question.
+
+    A wait without a row may be of any stream. An export without any event and any wait has recorded no dependency
+    between streams: what then held a kernel may be everything that was launched before it.
+    """
+    if not len(events.calls) and not report_at(rows.session, rows.task.report).count(tables.cuda_events):
+        return work["correlation"]
+    found = np.full(len(work["start"]), NONE, np.int64)
+    lost = np.setdiff1d(events.calls, events.waits["correlation"])
+    at_row = np.flatnonzero(events.record == NONE)
+    if not len(lost) and not len(at_row):
+        return found
+    earlier = {} if window is None else _launched_before(rows, window)
+    since = np.array([earlier.get(place, NONE) for place in streams.places], np.int64)
+    last = np.append(NONE, streams.launched[:-1])
+    last[streams.is_first] = since
+    place = np.searchsorted(lost, streams.launched) - 1
+    wait = np.append(lost, NONE)[place]
+    is_between = wait > last
+    found[streams.order[is_between]] = events.record_before(wait[is_between])
+    number, wait = streams.numbers(events.waits, at_row), events.waits["correlation"][at_row]
+    waiter = streams.first_after(number, wait)
+    is_held = (waiter != NONE) & (wait > since[number])
+    np.maximum.at(found, waiter[is_held], events.record_before(wait[is_held]))
+    return found
 
 
 _KEYS = ("context", "stream", "event", "event_sync", "correlation_id")
@@ -312,8 +383,11 @@ def _by_call(rows: ProcessRows, name: str, query: Callable[[], sa.Select[Any]], 
     return {**found, "correlation": found["correlation_id"]}
 
 
-def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
-    """The place in ``records`` of what each wait waits for, ``NONE`` where it was not recorded before."""
+def _matching(waits: dict[str, Numbers], records: dict[str, Numbers], lost: Times) -> Times:
+    """Find the place in ``records`` of what each wait waits for, ``NONE`` where it was not recorded before.
+
+    A handle may mean one of the calls ``lost`` instead, which recorded an event but have no row.
+    """
     found = np.full(len(waits["correlation"]), NONE, np.int64)
     if not len(records["correlation"]):
         return found
@@ -327,31 +401,75 @@ def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
         place = np.searchsorted(keys[order], (own << _SHIFT) + waits["correlation"], side="left") - 1
         record = order[np.maximum(place, 0)]
         one, other = waits["event_sync"], records["event_sync"][record]
-        is_same = (one == other) | (one == NONE) | (other == NONE)
+        losses = (np.searchsorted(lost, ids) for ids in (waits["correlation"], records["correlation"][record]))
+        is_same = np.where((one == NONE) | (other == NONE), np.equal(*losses), one == other)
         is_known = (place >= 0) & (known[record] == own) & (waits[names[-1]] != NONE) & is_same
         found = np.where(is_known, record, found)
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class _Events:
+    """The waits of the streams of a process for events, and the records of its events.
+
+    ``calls``, ``lost``: the ids, ascending, of the calls that made a stream wait, and of those that recorded an event
+    but have no row; neither counts while its thread captures a CUDA graph. ``record``: the place in ``records`` of what
+    each of ``waits`` waits for, or ``NONE``.
+    """
+
+    calls: Times
+    lost: Times
+    waits: dict[str, Numbers]
+    records: dict[str, Numbers]
+    record: Times
+
+    @classmethod
+    def of(cls, rows: ProcessRows) -> _Events:
+        columns = tables.api_calls.c
+        kind = sa.case(*((columns.name.contains(name), number) for number, name in enumerate(_EVENT_CALLS)))
+
+        def query() -> sa.Select[Any]:
+            call = sa.select(columns.correlation_id, columns.thread, kind.label("kind"))
+            return call.where(kind.is_not(None), columns.correlation_id.is_not(None))
+
+        waits, records = _waits(rows, "StreamWaitEvent"), _records(rows)
+        ids = thread = number = np.zeros(0, np.int64)
+        if rows.session.count(tables.api_calls):
+            read = rows.arrays("events", query, tables.api_calls)
+            ids, thread, number = (np.ma.filled(read[key], NONE) for key in ("correlation_id", "thread", "kind"))
+        is_real = np.ones(len(ids), bool)
+        for one in np.unique(thread[number == _BEGIN]):
+            begun, ended = (np.sort(ids[(thread == one) & (number == edge)]) for edge in (_BEGIN, _END))
+            is_real &= (thread != one) | (np.searchsorted(begun, ids) <= np.searchsorted(ended, ids))
+        calls, recorded = (ids[is_real & (number == kind)] for kind in (_WAIT, _RECORD))
+        lost = np.setdiff1d(recorded, records["correlation"])
+        return cls(np.union1d(calls, waits["correlation"]), lost, waits, records, _matching(waits, records, lost))
+
+    def record_before(self, calls: Times) -> Times:
+        """The id of the last record without a row before each call; 0, which is before the capture, if none is."""
+        return np.append(self.lost, 0)[np.searchsorted(self.lost, calls) - 1]
+
+
+_EVENT_CALLS = ("StreamWaitEvent", "EventRecord", "BeginCapture", "EndCapture")
+_WAIT, _RECORD, _BEGIN, _END = range(len(_EVENT_CALLS))
+
+
 def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
     """Say of how many ``cudaStreamWaitEvent`` calls of some processes no record of the event is in the export."""
-    calls = tables.api_calls
-    if not session.count(calls):
-        return []
-    place = calls.c.report, calls.c.process
-    query = sa.select(*place, sa.func.count()).where(calls.c.name.contains("StreamWaitEvent")).group_by(*place)
-    made = {Task(report, process): count for report, process, count in session.rows(query)}
-    own = [task for task in made if task in tasks]
-    whole = sum(made[task] for task in own)
-    lost = whole
-    for rows in ProcessRows.each(session, own) if session.count(tables.cuda_events) else ():
-        lost -= int((_matching(_waits(rows, "StreamWaitEvent"), _records(rows)) != NONE).sum())
+    whole = lost = 0
+    lacking: set[int] = set()
+    for rows in ProcessRows.each(session, tasks) if session.count(tables.api_calls) else ():
+        events = _Events.of(rows)
+        count = len(events.calls) - int((events.record != NONE).sum())
+        whole, lost = whole + len(events.calls), lost + count
+        if count and not report_at(session, rows.task.report).count(tables.cuda_events):
+            lacking.add(rows.task.report)
     if not lost:
         return []
-    how = "" if session.count(tables.cuda_events) else f" ({canonical.CUDA_EVENTS.record})"
+    how = f" ({canonical.CUDA_EVENTS.record})" if lacking else ""
     return [
         f"{lost:,} of {whole:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / whole)}) are "
-        f"unresolved, as no record of the event is in the export: such time counts as stalled{how}"
+        f"unresolved, as no record of the event is in the export: what they held may be blocked by any work{how}"
     ]
 
 
@@ -396,7 +514,7 @@ def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCa
     own = copies[_places(work.correlation[copies[:-1]], ids)]
     waits, events = (_waits(rows, f"{kind}Synchronize") for kind in ("Stream", "Event"))
     records = _records(rows)
-    record = _matching(events, records)
+    record = _matching(events, records, _Events.of(rows).lost)
     known = np.flatnonzero(record != NONE)
     at_stream = streams.numbers(waits, np.arange(len(waits["correlation"])))
     at_record = streams.numbers(records, record[known])

@@ -8,6 +8,10 @@ ends at a compute kernel and is split, in this order:
 * *stalled*: from there until the kernel began, also while it waited for compute of another GPU;
 * *unresolved*, instead of all three, if the launch of the kernel is not known.
 
+Where a wait or its record is not in the export, another operation may have ended after the known producer and before
+the kernel began. Then what follows the launch is unresolved, too, until the last of these ended. Unresolved time has
+bounds: `Iterations.possible`.
+
 After the last compute kernel the copies, memsets and communication that still run block the end; the rest is *tail*.
 Exposed communication is communication that no compute kernel hides; it blocks only if the next kernel had been launched
 and waited for it.
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -66,6 +70,8 @@ BLOCKERS = {
 }
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
+POSSIBLE = ("starved", *BLOCKERS.values())
+"""The parts to which unresolved time may belong."""
 
 LONG = 1_000_000
 """When a stretch without compute of at least these ns was launch-starved is kept."""
@@ -79,31 +85,29 @@ _OPERATION = 450
 class Gaps:
     """The n stretches without compute of a GPU, ns, shapes ``(n,)``: each ends at the operation ``ended_by``.
 
-    Launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, stalled until ``end``.
-    ``is_known`` is false where the launch is not known: the first three are one moment then. A tail has no ``ended_by``
-    (``NONE``).
+    Launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, unresolved until ``held``,
+    stalled until ``end``. ``possible``: until when the unresolved time may belong to each of `POSSIBLE`. A tail has no
+    ``ended_by`` (``NONE``).
     """
 
     start: Times
     launched: Times
     freed: Times
+    held: Times
     end: Times
     kind: NDArray[np.int64]
-    is_known: NDArray[np.bool_]
     ended_by: Times
-
-    @cached_property
-    def _after(self) -> Mapping[str, NDArray[np.bool_]]:
-        """The stretches that have each part that follows a blocker."""
-        is_tail = self.ended_by == NONE
-        return {"stalled": self.is_known, "unresolved": ~self.is_known & ~is_tail, "tail": is_tail}
+    possible: Mapping[str, Times]
 
     def part(self, name: str) -> Intervals:
         """Return the times of a part of the budget; ``compute`` is not one of them."""
         if name == "starved":
             return _real(self.start, self.launched)
-        if name in self._after:
-            return _real(self.freed[self._after[name]], self.end[self._after[name]])
+        if name == "unresolved":
+            return _real(self.freed, self.held)
+        if name in ("stalled", "tail"):
+            is_own = (self.ended_by == NONE) == (name == "tail")
+            return _real(self.held[is_own], self.end[is_own])
         is_own = self.kind == next(kind for kind, part in BLOCKERS.items() if part == name)
         return _real(self.launched[is_own], self.freed[is_own])
 
@@ -124,19 +128,38 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     ended_by = np.append(computes, NONE)[is_gap]
     start, end = start[is_gap], end[is_gap]
     # What no operation ended, or none held up, finds the last value.
-    returned, inside, producer = (
-        np.append(values, NONE)[ended_by] for values in (work.returned, work.inside_graph, work.producer)
+    returned, inside, producer, unseen = (
+        np.append(values, NONE)[ended_by] for values in (work.returned, work.inside_graph, work.producer, work.unseen)
     )
     is_known = (returned != NONE) & (inside == 0)
+    is_lost = ~is_known & (ended_by != NONE)
     launched = np.where(is_known, np.clip(returned, start, end), start)
     producer = np.where(is_known, producer, NONE)
     kind = np.append(work.kind, COMPUTE)[producer]
-    # Compute that ends within the gap is another GPU's, and has no part of its own.
     until = np.clip(np.append(work.end, NONE)[producer], launched, end)
+    # Compute that ends within the gap is another GPU's, and has no part of its own.
     freed = np.where(kind == COMPUTE, launched, until)
-    start, launched, freed, end = (np.minimum(times, window.end) for times in (start, launched, freed, end))
-    return Gaps(start, launched, freed, end, kind, is_known, ended_by)
+    unseen = np.where(is_known, unseen, np.where(is_lost, _ALL, NONE))
+    last = {
+        number: np.minimum(work.last_ended(work.kind == number, ended_by, unseen, launched), end)
+        for number in (COMPUTE, *BLOCKERS)
+    }
+    held = np.where(is_lost, end, np.maximum.reduce([*last.values()]))
+    is_open = is_lost | (held > until)
+    possible = {
+        part: np.where(kind == number, np.maximum(freed, last[number]), last[number])
+        for number, part in BLOCKERS.items()
+    }
+    possible["starved"] = np.where(returned == NONE, end, launched)
+    kind, freed = np.where(is_open, COMPUTE, kind), np.where(is_open, launched, freed)
+    times = [start, launched, freed, np.where(is_open, held, freed), end]
+    start, launched, freed, held, end = (np.minimum(moment, window.end) for moment in times)
+    possible = {part: np.clip(possible[part], freed, held) for part in POSSIBLE}
+    return Gaps(start, launched, freed, held, end, kind, ended_by, possible)
 
+
+_ALL = np.iinfo(np.int64).max
+"""An id after that of every call."""
 
 KEPT = ("starved", "nccl")
 """The parts of which it is kept when they were: launch-starved in long stretches, and all that NCCL blocked."""
@@ -146,6 +169,7 @@ KEPT = ("starved", "nccl")
 class Iterations:
     """The budgets of n iterations of a GPU: ``parts`` of shape ``(n, len(PARTS))``, ``busy`` ``(n,)``, ns.
 
+    ``possible``, shape ``(n, len(POSSIBLE))``: how much of the unresolved time may belong to each part at most.
     ``starts``, ``ends``: job time. ``when``: the stretches of time of `KEPT`, which may reach beyond them.
     """
 
@@ -155,6 +179,7 @@ class Iterations:
     ends: Times
     parts: Times
     busy: Times
+    possible: Times
     when: Mapping[str, Intervals]
 
     def __len__(self) -> int:
@@ -167,18 +192,22 @@ class Iterations:
 
     def at(self, chosen: NDArray[np.bool_]) -> Iterations:
         """Some of them."""
-        names = ("starts", "ends", "parts", "busy")
+        names = ("starts", "ends", "parts", "busy", "possible")
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def part(self, name: str) -> Times:
         """The time of one of `PARTS` in each, ns."""
         return self.parts[:, PARTS.index(name)]
 
+    def most(self, name: str) -> Times:
+        """The most time that one of `PARTS` may have in each, ns: with the unresolved time that may belong to it."""
+        return self.part(name) + (self.possible[:, POSSIBLE.index(name)] if name in POSSIBLE else 0)
+
 
 def budgets_of(
     work: Operations, device: int, window: Window, starts: Times, ends: Times
-) -> tuple[Times, Times, dict[str, Intervals]]:
-    """The parts and the busy time in ``window`` of each iteration of a GPU, and when the parts of `KEPT` were.
+) -> tuple[Times, Times, Times, dict[str, Intervals]]:
+    """Find the parts, the busy and the possible times in ``window`` of the iterations of a GPU, and when `KEPT` were.
 
     See `Iterations`; all on the clock of ``work``.
     """
@@ -201,7 +230,8 @@ def budgets_of(
     is_kept = (gaps.end - gaps.start >= LONG) | (gaps.start <= window.start) | (gaps.end >= window.end)
     is_kept[np.argsort(gaps.start - gaps.launched, kind="stable")[:_LONGEST]] = True
     when = {"starved": _real(gaps.start[is_kept], gaps.launched[is_kept]), "nccl": nccl}
-    return parts, union(work.start[own], work.end[own]).covered(starts, ends), when
+    possible = np.stack([_real(gaps.freed, until).covered(starts, ends) for until in gaps.possible.values()], axis=1)
+    return parts, union(work.start[own], work.end[own]).covered(starts, ends), possible, when
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,10 +261,10 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
         own_window = Window(*edges.tolist())
         work = operations_of(rows, None if rows.is_shared else own_window, communication)
         for device in spans[task]:
-            own = budgets_of(work, device, own_window, edges[:1], edges[1:])
-            when = {part: times.shifted(offset) for part, times in own[2].items()}
+            parts, busy, possible, kept = budgets_of(work, device, own_window, edges[:1], edges[1:])
+            when = {part: times.shifted(offset) for part, times in kept.items()}
             low, high = np.array([window.start]), np.array([window.end])
-            found[task, device] = Iterations(task, device, low, high, own[0], own[1], when)
+            found[task, device] = Iterations(task, device, low, high, parts, busy, possible, when)
     return found
 
 
@@ -267,12 +297,14 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
                 rows, first = slice(first, last), last
                 starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)
                 if len(starts):
-                    parts = arrays["parts"].reshape(-1, len(PARTS))[rows]
-                    kept[task, device] = Iterations(task, device, starts, ends, parts, arrays["busy"][rows], when)
+                    parts, possible = (arrays[key].reshape(-1, len(of))[rows] for key, of in _TABLES.items())
+                    busy = arrays["busy"][rows]
+                    kept[task, device] = Iterations(task, device, starts, ends, parts, busy, possible, when)
     return Blocking(iterations, whole)
 
 
 _EDGES = ("starts", "ends")
+_TABLES = {"parts": PARTS, "possible": POSSIBLE}
 
 
 def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: Arrays) -> bool:
@@ -290,7 +322,7 @@ def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: A
 def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports: list[Report]) -> dict[int, Arrays]:
     """The budgets of the GPUs of each report in a row: ``count`` rows each, of which the first is `Blocking.whole`."""
     communication = communicating(session)
-    names = ("process", "device", "count", *KEPT, *_EDGES, "parts", "busy", "kept_starts", "kept_ends")
+    names = ("process", "device", "count", *KEPT, *_EDGES, "parts", "busy", "possible", "kept_starts", "kept_ends")
     none = np.zeros(0, np.int64)
     found: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
     spans = _spans(session, found)
@@ -301,7 +333,8 @@ def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports
             for device, span in spans[task].items()
         }
         sums = {
-            device: (np.zeros((len(starts), len(PARTS)), np.int64), 0 * starts) for device, (starts, _) in own.items()
+            device: (np.outer(0 * starts, range(len(PARTS))), 0 * starts, np.outer(0 * starts, range(len(POSSIBLE))))
+            for device, (starts, _) in own.items()
         }
         when = {device: dict.fromkeys(KEPT, EMPTY) for device in own}
         windows = _slices(process, spans[task].values())
@@ -318,7 +351,7 @@ def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports
             every = when[device].values()
             numbers = (np.array([one]) for one in (task.process, device, len(starts), *map(len, every)))
             edges_of = (np.concatenate([getattr(times, edge) for times in every]) for edge in _EDGES)
-            values = (*numbers, starts, ends, sums[device][0].reshape(-1), sums[device][1], *edges_of)
+            values = (*numbers, starts, ends, *(total.reshape(-1) for total in sums[device]), *edges_of)
             for array, value in zip(found[task.report].values(), values, strict=True):
                 array.append(value)
     return {index: {key: np.concatenate(parts) for key, parts in arrays.items()} for index, arrays in found.items()}
