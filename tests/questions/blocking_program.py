@@ -249,7 +249,10 @@ class Naive:
             if row is not None and (row[3] != one.place or self._record_of(row) is not None):
                 continue
             if one.call[0] > start and not (one.before and not self._launched_before(one.before, start, number)):
-                found.append(max((lost for lost in self._lost(process) if lost < number), default=0))
+                every = [called for called, _, is_wait in self._event_calls[process] if not is_wait]
+                every += [record[1] for record in self._records[process]]
+                records = every if row is None else self._lost(process)
+                found.append(max((record for record in records if record < number), default=0))
         return max(found, default=None)
 
     def ends(self, one: _Operation, unseen: float) -> dict[str, int]:
@@ -345,7 +348,7 @@ class Gpu:
             elif is_open and moment < held:
                 part = "unresolved"
                 possible = frozenset(kind for kind, last in ends.items() if moment < last and kind != "compute")
-                possible |= {"starved"} if kernel.call is None else NOTHING
+                possible |= {"stalled", *(["starved"] if kernel.call is None else [])}
             elif producer is not None and moment < producer.end and producer.kind != "compute":
                 part = producer.kind
             else:

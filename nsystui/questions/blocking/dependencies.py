@@ -17,7 +17,7 @@ Where a wait or its record is not in the export, the producer may be another ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import product
@@ -33,7 +33,6 @@ from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.queries.conditions import is_launched_by
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
@@ -198,16 +197,12 @@ def _launched_before(rows: ProcessRows, window: Window) -> dict[tuple[int, int],
     found: dict[tuple[int, int], int] = {}
     for table in (tables.kernels, tables.memory_ops, tables.graph_launches):
         columns = table.c
-        query = sa.select(columns.context, columns.stream, sa.func.max(columns.correlation_id)).where(
-            columns.report == rows.task.report,
-            columns.process == rows.task.process,
-            columns.end <= window.start,
-            columns.correlation_id.is_not(None),
+        place = sa.func.coalesce(columns.context, NONE), columns.stream
+        query = sa.select(*place, sa.func.max(sa.func.coalesce(columns.correlation_id, NONE))).where(
+            columns.report == rows.task.report, columns.process == rows.task.process, columns.end <= window.start
         )
-        read = rows.session.rows(query.group_by(columns.context, columns.stream)) if rows.session.count(table) else ()
-        for context, stream, last in read:
-            place = NONE if context is None else context, stream
-            found[place] = max(found.get(place, NONE), last)
+        for *stream, last in rows.session.rows(query.group_by(*place)) if rows.session.count(table) else ():
+            found[*stream] = max(found.get((*stream,), NONE), last)
     return found
 
 
@@ -262,7 +257,6 @@ class _Streams:
         # One ascending number of (stream, greatest id so far): where a call stands among the operations of a stream.
         self.which = np.cumsum(self.is_first) - 1
         self._launched = np.maximum.accumulate((self.which << _SHIFT) + correlation[self.order])
-        self.launched = self._launched - (self.which << _SHIFT)
         self.places = [*zip(context[self.is_first].tolist(), stream[self.is_first].tolist(), strict=True)]
         numbers = {place: at for at, place in enumerate(self.places)}
         # A trace that does not say the context of a call has one.
@@ -303,9 +297,9 @@ def _producers(rows: ProcessRows, work: dict[str, Numbers], window: Window | Non
     waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
     events = _Events.of(rows)
     waits, records = events.waits, events.records
-    known = np.flatnonzero(events.record != NONE)
+    known = np.flatnonzero(events.of_record != NONE)
     waiters.append(streams.first_after(streams.numbers(waits, known), waits["correlation"][known]))
-    record = events.record[known]
+    record = events.of_record[known]
     sources.append(streams.last_before(streams.numbers(records, record), records["correlation"][record]))
     metadata = report_at(rows.session, rows.task.report).metadata
     told = metadata.blocking_streams_by_pid.get(pid_of(rows.task.process), ())
@@ -330,56 +324,31 @@ def _unseen(
     if not len(events.calls) and not report_at(rows.session, rows.task.report).count(tables.cuda_events):
         return work["correlation"]
     found = np.full(len(work["start"]), NONE, np.int64)
-    lost = np.setdiff1d(events.calls, events.waits["correlation"])
-    at_row = np.flatnonzero(events.record == NONE)
-    if not len(lost) and not len(at_row):
-        return found
-    earlier = {} if window is None else _launched_before(rows, window)
-    since = np.array([earlier.get(place, NONE) for place in streams.places], np.int64)
-    last = np.append(NONE, streams.launched[:-1])
-    last[streams.is_first] = since
-    place = np.searchsorted(lost, streams.launched) - 1
-    wait = np.append(lost, NONE)[place]
-    is_between = wait > last
-    found[streams.order[is_between]] = events.record_before(wait[is_between])
-    number, wait = streams.numbers(events.waits, at_row), events.waits["correlation"][at_row]
-    waiter = streams.first_after(number, wait)
-    is_held = (waiter != NONE) & (wait > since[number])
-    np.maximum.at(found, waiter[is_held], events.record_before(wait[is_held]))
+    lost, at = np.setdiff1d(events.calls, events.waits["correlation"]), np.flatnonzero(events.of_record == NONE)
+    stream, wait = streams.numbers(events.waits, at), events.waits["correlation"][at]
+    earlier = {} if window is None or not len(lost) + len(at) else _launched_before(rows, window)
+    for number, place in enumerate(streams.places):
+        calls = np.union1d(lost, wait[stream == number])
+        calls = calls[calls > earlier.get(place, NONE)]
+        waiter = streams.first_after(np.full(len(calls), number), calls)
+        records = np.where(np.isin(calls, lost), _before(events.recorded, calls), _before(events.lost, calls))
+        np.maximum.at(found, waiter[waiter != NONE], records[waiter != NONE])
     return found
 
 
 _KEYS = ("context", "stream", "event", "event_sync", "correlation_id")
 
 
-def _waits(rows: ProcessRows, name: str) -> dict[str, Numbers]:
-    """The synchronisations of a process by calls with ``name`` in their names, with stream and event.
-
-    By the name of the call, for versions of nsys number the types of synchronisation differently.
-    """
-    columns, calls = tables.syncs.c, tables.api_calls
+def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
+    """The rows of ``table`` of a process that have a call, with stream and event."""
 
     def query() -> sa.Select[Any]:
-        joined = sa.select(*(columns[key] for key in _KEYS)).join_from(
-            tables.syncs, calls, is_launched_by(tables.syncs, calls)
-        )
-        return joined.where(calls.c.name.contains(name))
+        return sa.select(*(table.c[key] for key in _KEYS)).where(table.c.correlation_id.is_not(None))
 
-    return _by_call(rows, name, query, tables.syncs)
-
-
-def _records(rows: ProcessRows) -> dict[str, Numbers]:
-    """The records of events of a process, with stream and event."""
-    events = tables.cuda_events
-    return _by_call(rows, "records", lambda: sa.select(*(events.c[key] for key in _KEYS)), events)
-
-
-def _by_call(rows: ProcessRows, name: str, query: Callable[[], sa.Select[Any]], table: sa.Table) -> dict[str, Numbers]:
+    found = dict.fromkeys(_KEYS, np.zeros(0, np.int64))
     if rows.session.count(table) and rows.session.count(tables.api_calls):
-        read = rows.arrays(name, lambda: query().where(table.c.correlation_id.is_not(None)), table)
+        read = rows.arrays(f"{table.name} by call", query, table)
         found = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in read.items()}
-    else:
-        found = {key: np.zeros(0, np.int64) for key in _KEYS}
     return {**found, "correlation": found["correlation_id"]}
 
 
@@ -410,21 +379,26 @@ def _matching(waits: dict[str, Numbers], records: dict[str, Numbers], lost: Time
 
 @dataclass(frozen=True, eq=False)
 class _Events:
-    """The waits of the streams of a process for events, and the records of its events.
+    """The synchronisations of a process, by the names of their calls, and the records of its events.
 
-    ``calls``, ``lost``: the ids, ascending, of the calls that made a stream wait, and of those that recorded an event
-    but have no row; neither counts while its thread captures a CUDA graph. ``record``: the place in ``records`` of what
-    each of ``waits`` waits for, or ``NONE``.
+    Versions of nsys number the types of synchronisation differently. ``calls``, ``recorded``: the ids, ascending, of
+    the calls that made a stream wait, and that recorded an event; those without a row count only if their thread does
+    not capture a CUDA graph. ``lost``: those of ``recorded`` that have no row. ``of_record``: the place in ``records``
+    of what each of ``waits`` waits for, or ``NONE``.
     """
 
     calls: Times
+    recorded: Times
     lost: Times
-    waits: dict[str, Numbers]
     records: dict[str, Numbers]
-    record: Times
+    waits: dict[str, Numbers]
+    of_record: Times
+    by_stream: dict[str, Numbers]
+    by_event: dict[str, Numbers]
 
     @classmethod
     def of(cls, rows: ProcessRows) -> _Events:
+        """Read the rows and calls of a process."""
         columns = tables.api_calls.c
         kind = sa.case(*((columns.name.contains(name), number) for number, name in enumerate(_EVENT_CALLS)))
 
@@ -432,41 +406,47 @@ class _Events:
             call = sa.select(columns.correlation_id, columns.thread, kind.label("kind"))
             return call.where(kind.is_not(None), columns.correlation_id.is_not(None))
 
-        waits, records = _waits(rows, "StreamWaitEvent"), _records(rows)
+        records, syncs = (_of_events(rows, table) for table in (tables.cuda_events, tables.syncs))
         ids = thread = number = np.zeros(0, np.int64)
         if rows.session.count(tables.api_calls):
-            read = rows.arrays("events", query, tables.api_calls)
+            read = rows.arrays("calls for events", query, tables.api_calls)
             ids, thread, number = (np.ma.filled(read[key], NONE) for key in ("correlation_id", "thread", "kind"))
         is_real = np.ones(len(ids), bool)
         for one in np.unique(thread[number == _BEGIN]):
             begun, ended = (np.sort(ids[(thread == one) & (number == edge)]) for edge in (_BEGIN, _END))
             is_real &= (thread != one) | (np.searchsorted(begun, ids) <= np.searchsorted(ended, ids))
-        calls, recorded = (ids[is_real & (number == kind)] for kind in (_WAIT, _RECORD))
+        waits, *others = (
+            {key: values[np.isin(syncs["correlation"], ids[number == kind])] for key, values in syncs.items()}
+            for kind in range(_RECORD)
+        )
+        calls, recorded = (
+            np.union1d(ids[is_real & (number == kind)], found["correlation"])
+            for kind, found in ((0, waits), (_RECORD, records))
+        )
         lost = np.setdiff1d(recorded, records["correlation"])
-        return cls(np.union1d(calls, waits["correlation"]), lost, waits, records, _matching(waits, records, lost))
-
-    def record_before(self, calls: Times) -> Times:
-        """The id of the last record without a row before each call; 0, which is before the capture, if none is."""
-        return np.append(self.lost, 0)[np.searchsorted(self.lost, calls) - 1]
+        return cls(calls, recorded, lost, records, waits, _matching(waits, records, lost), *others)
 
 
-_EVENT_CALLS = ("StreamWaitEvent", "EventRecord", "BeginCapture", "EndCapture")
-_WAIT, _RECORD, _BEGIN, _END = range(len(_EVENT_CALLS))
+def _before(ids: Times, calls: Times) -> Times:
+    """Return the last of some ascending ids before each call; 0, which is before the capture, if none is."""
+    return np.append(ids, 0)[np.searchsorted(ids, calls) - 1]
+
+
+_EVENT_CALLS = ("StreamWaitEvent", "StreamSynchronize", "EventSynchronize", "EventRecord", "BeginCapture", "EndCapture")
+_RECORD, _BEGIN, _END = range(3, len(_EVENT_CALLS))
 
 
 def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
     """Say of how many ``cudaStreamWaitEvent`` calls of some processes no record of the event is in the export."""
-    whole = lost = 0
-    lacking: set[int] = set()
+    whole, lost, is_lacking = 0, 0, False
     for rows in ProcessRows.each(session, tasks) if session.count(tables.api_calls) else ():
         events = _Events.of(rows)
-        count = len(events.calls) - int((events.record != NONE).sum())
+        count = len(events.calls) - int((events.of_record != NONE).sum())
         whole, lost = whole + len(events.calls), lost + count
-        if count and not report_at(session, rows.task.report).count(tables.cuda_events):
-            lacking.add(rows.task.report)
+        is_lacking |= count > 0 and not report_at(session, rows.task.report).count(tables.cuda_events)
     if not lost:
         return []
-    how = f" ({canonical.CUDA_EVENTS.record})" if lacking else ""
+    how = f" ({canonical.CUDA_EVENTS.record})" if is_lacking else ""
     return [
         f"{lost:,} of {whole:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / whole)}) are "
         f"unresolved, as no record of the event is in the export: what they held may be blocked by any work{how}"
@@ -512,9 +492,9 @@ def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCa
     streams = _Streams(work.context, work.stream, work.correlation)
     copies = np.append(np.flatnonzero(work.table == 1), NONE)
     own = copies[_places(work.correlation[copies[:-1]], ids)]
-    waits, events = (_waits(rows, f"{kind}Synchronize") for kind in ("Stream", "Event"))
-    records = _records(rows)
-    record = _matching(events, records, _Events.of(rows).lost)
+    read = _Events.of(rows)
+    waits, events, records = read.by_stream, read.by_event, read.records
+    record = _matching(events, records, read.lost)
     known = np.flatnonzero(record != NONE)
     at_stream = streams.numbers(waits, np.arange(len(waits["correlation"])))
     at_record = streams.numbers(records, record[known])

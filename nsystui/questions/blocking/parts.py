@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -70,8 +70,6 @@ BLOCKERS = {
 }
 PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "unresolved", "tail")
 """The parts of an iteration, which add up to it exactly."""
-POSSIBLE = ("starved", *BLOCKERS.values())
-"""The parts to which unresolved time may belong."""
 
 LONG = 1_000_000
 """When a stretch without compute of at least these ns was launch-starved is kept."""
@@ -86,7 +84,7 @@ class Gaps:
     """The n stretches without compute of a GPU, ns, shapes ``(n,)``: each ends at the operation ``ended_by``.
 
     Launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, unresolved until ``held``,
-    stalled until ``end``. ``possible``: until when the unresolved time may belong to each of `POSSIBLE`. A tail has no
+    stalled until ``end``. ``possible``: until when the unresolved time may belong to each of `PARTS`. A tail has no
     ``ended_by`` (``NONE``).
     """
 
@@ -139,27 +137,19 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     until = np.clip(np.append(work.end, NONE)[producer], launched, end)
     # Compute that ends within the gap is another GPU's, and has no part of its own.
     freed = np.where(kind == COMPUTE, launched, until)
-    unseen = np.where(is_known, unseen, np.where(is_lost, _ALL, NONE))
-    last = {
-        number: np.minimum(work.last_ended(work.kind == number, ended_by, unseen, launched), end)
-        for number in (COMPUTE, *BLOCKERS)
-    }
-    held = np.where(is_lost, end, np.maximum.reduce([*last.values()]))
+    unseen = np.where(is_known, unseen, np.where(is_lost, np.iinfo(np.int64).max, NONE))
+    last = {number: work.last_ended(work.kind == number, ended_by, unseen, launched) for number in (COMPUTE, *BLOCKERS)}
+    held = np.where(is_lost, end, np.minimum(np.maximum.reduce([*last.values()]), end))
     is_open = is_lost | (held > until)
-    possible = {
-        part: np.where(kind == number, np.maximum(freed, last[number]), last[number])
-        for number, part in BLOCKERS.items()
-    }
-    possible["starved"] = np.where(returned == NONE, end, launched)
+    last |= {number: np.where(kind == number, np.maximum(freed, ended), ended) for number, ended in last.items()}
+    possible = {part: last[number] for number, part in BLOCKERS.items()}
+    possible |= {"starved": np.where(returned == NONE, end, launched), "stalled": held}
     kind, freed = np.where(is_open, COMPUTE, kind), np.where(is_open, launched, freed)
     times = [start, launched, freed, np.where(is_open, held, freed), end]
     start, launched, freed, held, end = (np.minimum(moment, window.end) for moment in times)
-    possible = {part: np.clip(possible[part], freed, held) for part in POSSIBLE}
+    possible = {part: np.clip(possible.get(part, freed), freed, held) for part in PARTS}
     return Gaps(start, launched, freed, held, end, kind, ended_by, possible)
 
-
-_ALL = np.iinfo(np.int64).max
-"""An id after that of every call."""
 
 KEPT = ("starved", "nccl")
 """The parts of which it is kept when they were: launch-starved in long stretches, and all that NCCL blocked."""
@@ -169,7 +159,7 @@ KEPT = ("starved", "nccl")
 class Iterations:
     """The budgets of n iterations of a GPU: ``parts`` of shape ``(n, len(PARTS))``, ``busy`` ``(n,)``, ns.
 
-    ``possible``, shape ``(n, len(POSSIBLE))``: how much of the unresolved time may belong to each part at most.
+    ``possible``, of the same shape: how much of the unresolved time may belong to each part.
     ``starts``, ``ends``: job time. ``when``: the stretches of time of `KEPT`, which may reach beyond them.
     """
 
@@ -199,9 +189,12 @@ class Iterations:
         """The time of one of `PARTS` in each, ns."""
         return self.parts[:, PARTS.index(name)]
 
-    def most(self, name: str) -> Times:
-        """The most time that one of `PARTS` may have in each, ns: with the unresolved time that may belong to it."""
-        return self.part(name) + (self.possible[:, POSSIBLE.index(name)] if name in POSSIBLE else 0)
+    @property
+    def known(self) -> NDArray[Any]:
+        """``parts`` with ``None`` instead of 0 where a part may have time, as objects."""
+        found = self.parts.astype(object)
+        found[(self.parts == 0) & (self.possible > 0)] = None
+        return found
 
 
 def budgets_of(
@@ -232,6 +225,12 @@ def budgets_of(
     when = {"starved": _real(gaps.start[is_kept], gaps.launched[is_kept]), "nccl": nccl}
     possible = np.stack([_real(gaps.freed, until).covered(starts, ends) for until in gaps.possible.values()], axis=1)
     return parts, union(work.start[own], work.end[own]).covered(starts, ends), possible, when
+
+
+def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Collection[str]) -> tuple[float, float]:
+    """Return the least and the most time of some parts together, with what of unresolved time may be theirs."""
+    least, unresolved = sum(parts[name] for name in names), 0.0 if "unresolved" in names else parts["unresolved"]
+    return least, least + min(unresolved, sum(possible.get(name, 0) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,14 +296,13 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
                 rows, first = slice(first, last), last
                 starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)
                 if len(starts):
-                    parts, possible = (arrays[key].reshape(-1, len(of))[rows] for key, of in _TABLES.items())
+                    parts, possible = (arrays[key].reshape(-1, len(PARTS))[rows] for key in ("parts", "possible"))
                     busy = arrays["busy"][rows]
                     kept[task, device] = Iterations(task, device, starts, ends, parts, busy, possible, when)
     return Blocking(iterations, whole)
 
 
 _EDGES = ("starts", "ends")
-_TABLES = {"parts": PARTS, "possible": POSSIBLE}
 
 
 def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: Arrays) -> bool:
@@ -332,10 +330,8 @@ def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports
             device: tuple(np.append(edge, more) for edge, more in zip(span, edges.get(task, (none, none)), strict=True))
             for device, span in spans[task].items()
         }
-        sums = {
-            device: (np.outer(0 * starts, range(len(PARTS))), 0 * starts, np.outer(0 * starts, range(len(POSSIBLE))))
-            for device, (starts, _) in own.items()
-        }
+        nothing = {device: np.zeros((len(starts), len(PARTS)), np.int64) for device, (starts, _) in own.items()}
+        sums = {device: (none.copy(), 0 * own[device][0], none) for device, none in nothing.items()}
         when = {device: dict.fromkeys(KEPT, EMPTY) for device in own}
         windows = _slices(process, spans[task].values())
         for done, window in enumerate(windows):
