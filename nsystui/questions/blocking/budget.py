@@ -171,20 +171,24 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
             continue
         medians = [float(np.median(part)) for part in parts]
         rank = every[int(np.argmax(medians))].rank if len(every) > 1 else None
-        total = int(values.sum())
-        figures = (float(np.median(values)), int(values.min()), int(values.max()), rank, len(values), total)
-        won: Row = (None,) * 3
-        bound = most.get(name)
-        if name in STANDINGS:
-            is_bounded = STANDINGS[name] is Standing.MEASURED and bound not in (None, total)
-            standing = Standing.BOUNDED if is_bounded else STANDINGS[name]
-            gain = Gain(round((bound or total) / len(values)), round(whole / len(values)), standing)
-            won = gain.recoverable, gain.speedup, gain.standing.value
-        at_most = (None if bound is None else 100.0 * bound / whole,) if is_open else ()
+        total, count = int(values.sum()), len(values)
+        bound = most.get(name, total)
+        figures = (float(np.median(values)), int(values.min()), int(values.max()), rank, count, total)
+        at_most = (100.0 * bound / whole if name in most else None,) if is_open else ()
+        won = _won(name, round(bound / count), round(whole / count), is_bounded=bound > total)
         rows.append((name, 100.0 * total / whole, *at_most, *figures, *won))
     notes = (*notes_of(job, selection, every, step_name), *told, *_causes(job, every))
     columns = (*PART_COLUMNS[:2], *([AT_MOST] if is_open else []), *PART_COLUMNS[2:])
     return TableAnswer("step-budget", columns, rows, len(rows), notes)
+
+
+def _won(name: str, time: int, iteration: int, *, is_bounded: bool) -> Row:
+    """The cells of what of an iteration could be won back of a row, empty where it is not known how."""
+    if name not in STANDINGS:
+        return None, None, None
+    standing = Standing.BOUNDED if is_bounded and STANDINGS[name] is Standing.MEASURED else STANDINGS[name]
+    gain = Gain(time, iteration, standing)
+    return gain.recoverable, gain.speedup, gain.standing.value
 
 
 def _nccl_split(job: OpenJob, every: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
@@ -316,7 +320,7 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
 
 
 def part_importance(every: Sequence[RankIterations]) -> dict[str, int]:
-    """Return the importance of the columns of `PARTS`: the largest comes first, what no iteration can have is for files."""
+    """Return the importance of the columns of `PARTS`: the largest first; what no iteration can have is for files."""
     times = sum(((one.of.parts + one.of.possible).sum(axis=0) for one in every), np.zeros(len(PARTS), np.int64))
     totals = dict(zip(PARTS, times.tolist(), strict=True))
     largest = sorted(PARTS, key=lambda part: -totals[part])

@@ -86,10 +86,9 @@ class Operations:
         return len(self.start)
 
     def last_ended(self, kinds: Numbers, at: Times, unseen: Times, since: Times) -> Times:
-        """When the last operation that may have held each of some others ended, if after ``since``; ns, shape ``(m,)``.
+        """Return when the last operation that may have held those at the places ``at`` ended, or ``since``, ns.
 
-        ``kinds``: which operations are candidates. They end before the operations at the places ``at`` begin, and were
-        launched before the calls ``unseen``, or before the capture.
+        It is one of ``kinds`` (bool), ended before they began, and was launched before the calls ``unseen``.
         """
         rows = np.flatnonzero(kinds)
         rows = rows[np.argsort(self.end[rows], kind="stable")]
@@ -341,13 +340,10 @@ _KEYS = ("context", "stream", "event", "event_sync", "correlation_id")
 
 def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
     """The rows of ``table`` of a process that have a call, with stream and event."""
-
-    def query() -> sa.Select[Any]:
-        return sa.select(*(table.c[key] for key in _KEYS)).where(table.c.correlation_id.is_not(None))
-
     found = dict.fromkeys(_KEYS, np.zeros(0, np.int64))
+    query = sa.select(*(table.c[key] for key in _KEYS)).where(table.c.correlation_id.is_not(None))
     if rows.session.count(table) and rows.session.count(tables.api_calls):
-        read = rows.arrays(f"{table.name} by call", query, table)
+        read = rows.arrays(f"{table.name} by call", lambda: query, table)
         found = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in read.items()}
     return {**found, "correlation": found["correlation_id"]}
 
@@ -401,15 +397,12 @@ class _Events:
         """Read the rows and calls of a process."""
         columns = tables.api_calls.c
         kind = sa.case(*((columns.name.contains(name), number) for number, name in enumerate(_EVENT_CALLS)))
-
-        def query() -> sa.Select[Any]:
-            call = sa.select(columns.correlation_id, columns.thread, kind.label("kind"))
-            return call.where(kind.is_not(None), columns.correlation_id.is_not(None))
-
+        query = sa.select(columns.correlation_id, columns.thread, kind.label("kind"))
+        query = query.where(kind.is_not(None), columns.correlation_id.is_not(None))
         records, syncs = (_of_events(rows, table) for table in (tables.cuda_events, tables.syncs))
         ids = thread = number = np.zeros(0, np.int64)
         if rows.session.count(tables.api_calls):
-            read = rows.arrays("calls for events", query, tables.api_calls)
+            read = rows.arrays("calls for events", lambda: query, tables.api_calls)
             ids, thread, number = (np.ma.filled(read[key], NONE) for key in ("correlation_id", "thread", "kind"))
         is_real = np.ones(len(ids), bool)
         for one in np.unique(thread[number == _BEGIN]):

@@ -218,7 +218,7 @@ class _Walk:
         if queued != NONE and side.held[one] > max(freed, queued):
             at = at._replace(time=self.add(at, max(freed, queued), UNRESOLVED, operation=one))
         if queued == NONE or side.inside_graph[one] or freed > queued or freed == at.time:
-            kind = UNRESOLVED if producer == NONE else KERNEL_DELAY
+            kind = UNRESOLVED if NONE in (producer, queued) else KERNEL_DELAY
             time = self.add(at, freed, kind, operation=one)
             return None if producer == NONE else _Place(at.task, time, producer)
         time = self.add(at, min(queued, at.time), LAUNCH_DELAY, operation=one)

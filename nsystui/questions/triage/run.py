@@ -133,6 +133,8 @@ class Triage:
         # All that is unresolved may be stalled: no reason to name it.
         possible = {**self.possible, "stalled": 0}
         times = {words: bounds(self.parts, possible, parts) for words, parts in _BLOCKERS.items()}
+        if self.parts["unresolved"]:
+            times["stalls"] = times.pop("launch latency")
         times = {"compute": (self.parts["compute"],) * 2, **dict(sorted(times.items(), key=lambda one: -one[1][1]))}
         return {words: (100 * most / whole, _range_words(least, most, whole)) for words, (least, most) in times.items()}
 
