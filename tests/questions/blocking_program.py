@@ -123,6 +123,7 @@ class _Operation:
 
 _PROCESS = ~0xFFFFFF
 _FOREVER = 10**18
+NOTHING: frozenset[str] = frozenset()
 _CUSTOM = re.compile("cross_device_reduce|allreduce_fusion|multimem_all_reduce")
 _AT_END = ("nccl", "communication", "to_device", "to_host", "on_device", "other_copies", "memsets")
 _COPIES = {1: "to_device", 2: "to_host", 8: "on_device"}
@@ -141,6 +142,15 @@ class Naive:
         names = dict(rows("StringIds", "id, value"))
         runtime = rows("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid, correlationId, start, end, nameId")
         calls = {(thread & _PROCESS, number): (start, end, names[name]) for thread, number, start, end, name in runtime}
+        capturing: set[int] = set()
+        self._event_calls = defaultdict(list)
+        for thread, number, start, _, name in sorted(runtime, key=lambda row: row[1]):
+            if "BeginCapture" in names[name]:
+                capturing.add(thread)
+            elif "EndCapture" in names[name]:
+                capturing.discard(thread)
+            elif thread not in capturing and re.search("StreamWaitEvent|EventRecord", names[name]):
+                self._event_calls[thread & _PROCESS].append((number, start, "Wait" in names[name]))
         self.operations: list[_Operation] = []
 
         def add(kind: str, row: Sequence[Any], node: int | None) -> None:
@@ -186,6 +196,7 @@ class Naive:
         self._records = defaultdict(list)
         for record in events("CUPTI_ACTIVITY_KIND_CUDA_EVENT"):
             self._records[record[2]].append(record)
+        self._has_events = bool(native_count(path, "CUPTI_ACTIVITY_KIND_CUDA_EVENT"))
         self._waits = defaultdict(list)
         for wait in events("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"):
             if "StreamWaitEvent" in wait[0][2]:
@@ -215,7 +226,43 @@ class Naive:
             is_its = record[5] == sync if sync and record[5] else (record[3][0], record[4]) == (place[0], event)
             if is_its and record[0][0] < call[0] and (best is None or record[0][0] > best[0][0]):
                 best = record
+        if best is not None and not (sync and best[5]):
+            lost = [number for number in self._lost(process) if best[1] < number < wait[1]]
+            return None if lost else best
         return best
+
+    def _lost(self, process: int) -> list[int]:
+        """The calls that recorded an event, of which no row is there."""
+        rows = {record[1] for record in self._records[process]}
+        return [number for number, _, is_wait in self._event_calls[process] if not is_wait and number not in rows]
+
+    def unseen(self, one: _Operation) -> int | None:
+        """The id before which an operation was launched that may have held ``one``, by a wait that is not recorded."""
+        process, found = one.process, []
+        waits = {wait[1]: wait for key, own in self._waits.items() if key[0] == process for wait in own}
+        called = {number: start for number, start, is_wait in self._event_calls[process] if is_wait}
+        called |= {number: wait[0][0] for number, wait in waits.items()}
+        if not called and not self._has_events:
+            return one.correlation
+        for number, start in called.items():
+            row = waits.get(number)
+            if row is not None and (row[3] != one.place or self._record_of(row) is not None):
+                continue
+            if one.call[0] > start and not (one.before and not self._launched_before(one.before, start, number)):
+                every = [called for called, _, is_wait in self._event_calls[process] if not is_wait]
+                every += [record[1] for record in self._records[process]]
+                records = every if row is None else self._lost(process)
+                found.append(max((record for record in records if record < number), default=0))
+        return max(found, default=None)
+
+    def ends(self, one: _Operation, unseen: float) -> dict[str, int]:
+        """When the last operation of each kind ended that may have held ``one``."""
+        found: dict[str, int] = {}
+        for other in self.operations:
+            is_before = other.call is None or other.correlation < unseen
+            if other.process == one.process and other.end <= one.start and is_before:
+                found[other.kind] = max(found.get(other.kind, other.end), other.end)
+        return found
 
     def producer(self, one: _Operation) -> _Operation | None:
         """The operation that ``one`` waited for, the last to end."""
@@ -257,37 +304,56 @@ class Gpu:
         return joined([(one.start, one.end) for one in self.work])
 
     @cached_property
-    def told(self) -> list[tuple[int, int, str]]:
-        """The part that each moment belongs to, also of those before the first operation and after the last."""
+    def told(self) -> list[tuple[int, int, str, frozenset[str]]]:
+        """The part that each moment belongs to, also of those before the first operation and after the last.
+
+        Of an unresolved moment the parts that it may belong to.
+        """
         computing = joined([(one.start, one.end) for one in self.compute])
-        found = [(start, end, "compute") for start, end in computing]
+        found = [(start, end, "compute", NOTHING) for start, end in computing]
         edges = [-_FOREVER, *(edge for span in computing for edge in span), _FOREVER]
         for gap_start, gap_end in zip(edges[::2], edges[1::2], strict=True):
             if gap_end > gap_start:
                 found += self._gap(gap_start, gap_end)
         return sorted(found)
 
-    def _gap(self, start: int, end: int) -> list[tuple[int, int, str]]:
+    def _gap(self, start: int, end: int) -> list[tuple[int, int, str, frozenset[str]]]:
         """One stretch without compute, cut wherever anything could change, each piece by its first moment."""
         place = bisect_right(self._starts, start)
         if place == len(self.compute):
             edges = {start, end, *(edge for one in self.work for edge in (one.start, one.end) if start < edge < end)}
-            return [(low, high, self._at_end(low)) for low, high in pairwise(sorted(edges))]
+            return [(low, high, self._at_end(low), NOTHING) for low, high in pairwise(sorted(edges))]
         kernel = self.compute[place]
         assert kernel.start == end
-        if kernel.call is None or kernel.inside_graph:
-            return [(start, end, "unresolved")]
-        returned, producer = kernel.call[1], self.export.producer(kernel)
-        moments = {start, end, returned, start if producer is None else producer.end}
+        is_lost = kernel.call is None or kernel.inside_graph
+        returned, producer = start, None
+        ends: dict[str, int] = {}
+        if is_lost:
+            ends = self.export.ends(kernel, _FOREVER)
+        else:
+            returned, producer = kernel.call[1], self.export.producer(kernel)
+            unseen = self.export.unseen(kernel)
+            ends = {} if unseen is None else self.export.ends(kernel, unseen)
+        freed = start if producer is None else producer.end
+        held = end if is_lost else max([returned, *ends.values()])
+        is_open = is_lost or held > max(freed, returned)
+        if producer is not None and is_open:
+            ends[producer.kind] = max(ends.get(producer.kind, freed), freed)
+        moments = {start, end, returned, freed, held, *ends.values()}
         found = []
         for moment, until in pairwise(sorted(moment for moment in moments if start <= moment <= end)):
+            possible = NOTHING
             if moment < returned:
                 part = "starved"
+            elif is_open and moment < held:
+                part = "unresolved"
+                possible = frozenset(kind for kind, last in ends.items() if moment < last and kind != "compute")
+                possible |= {"stalled", *(["starved"] if kernel.call is None else [])}
             elif producer is not None and moment < producer.end and producer.kind != "compute":
                 part = producer.kind
             else:
                 part = "stalled"
-            found.append((moment, until, part))
+            found.append((moment, until, part, possible))
         return found
 
     def _at_end(self, moment: int) -> str:
@@ -298,8 +364,15 @@ class Gpu:
     def parts(self, low: int, high: int) -> Counter[str]:
         """The time of each part between two moments."""
         found: Counter[str] = Counter()
-        for start, end, part in self.told:
+        for start, end, part, _ in self.told:
             found[part] += max(min(end, high) - max(start, low), 0)
+        return +found
+
+    def possible(self, low: int, high: int) -> Counter[str]:
+        """How much of the unresolved time between two moments may belong to each part."""
+        found: Counter[str] = Counter()
+        for start, end, _, parts in self.told:
+            found.update(dict.fromkeys(parts, max(min(end, high) - max(start, low), 0)))
         return +found
 
     def busy(self, low: int, high: int) -> int:

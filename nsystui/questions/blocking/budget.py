@@ -60,7 +60,7 @@ MEANINGS = {
     LABELS["compute"]: "at least one kernel ran that does not communicate",
     LABELS["starved"]: "the GPU waited for the CPU: the next compute kernel had not been launched yet",
     LABELS["stalled"]: "the next compute kernel had been launched and waited for no operation: its start took so long",
-    LABELS["unresolved"]: "when the next compute kernel was launched is not recorded, as inside CUDA graphs",
+    LABELS["unresolved"]: "when the next compute kernel was launched, or what it waited for, is not recorded",
     LABELS["tail"]: "after the last compute kernel nothing ran",
     NCCL_LABELS["transfer"]: "of this, the collective ran after its last rank had come",
     NCCL_LABELS["waiting"]: "of this, the collective waited for its last rank to come",
@@ -126,6 +126,7 @@ def iterations(job: OpenJob, selection: Selection, step_name: str | None = None)
     return kept
 
 
+AT_MOST = Column("at_most", header="At Most (%)", label="at most %", unit=Unit.PERCENT, decimals=2)
 PART_COLUMNS = (
     Column("part", header="Part", label="part"),
     Column("share", header="Share (%)", label="share %", unit=Unit.PERCENT, decimals=2, has_bar=True),
@@ -142,10 +143,11 @@ PART_COLUMNS = (
 
 
 def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """Tabulate the parts of an iteration over the selected GPUs; parts that no iteration has are left out.
+    """Tabulate the parts of an iteration over the selected GPUs; parts that no iteration can have are left out.
 
-    ``share`` is the part of all of their time; compute and the parts below it add up to 100 %, without those that
-    split what NCCL blocked, and what of it was in sends and receives. ``recoverable`` is the mean part of an iteration.
+    Where unresolved time may belong to other parts, ``at_most`` is their share with it. ``share`` is the part of all
+    of their time; compute and the parts below it add up to 100 %, without those that split what NCCL blocked, and what
+    of it was in sends and receives. ``recoverable`` is the mean part of an iteration, or the most that it may be.
     """
     every = iterations(job, selection, step_name)
     if not every:
@@ -154,27 +156,39 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
     sums["GPU idle"] = [one.of.time - one.of.busy for one in every]
     sums["without compute"] = [one.of.time - one.of.part("compute") for one in every]
     split, told = _nccl_split(job, every)
+    bounds = sum((one.of.parts + one.of.possible).sum(axis=0) for one in every)
+    most = dict(zip(LABELS.values(), bounds.tolist(), strict=True))
     for part in PARTS:
         sums[LABELS[part]] = [one.of.part(part) for one in every]
         if part == "nccl":
             sums |= {**split, SEND_AND_RECEIVE: _sending(job, every)}
     whole = sum(int(times.sum()) for times in sums["iteration"])
     rows: list[Row] = []
+    is_open = any(one.of.part("unresolved").any() for one in every)
     for name, parts in sums.items():
         values = np.concatenate(parts)
-        if not values.any():
+        if not values.any() and not most.get(name):
             continue
         medians = [float(np.median(part)) for part in parts]
-        most = every[int(np.argmax(medians))].rank if len(every) > 1 else None
-        total = int(values.sum())
-        figures = (float(np.median(values)), int(values.min()), int(values.max()), most, len(values), total)
-        won: Row = (None,) * 3
-        if name in STANDINGS:
-            gain = Gain(round(total / len(values)), round(whole / len(values)), STANDINGS[name])
-            won = gain.recoverable, gain.speedup, gain.standing.value
-        rows.append((name, 100.0 * total / whole, *figures, *won))
+        rank = every[int(np.argmax(medians))].rank if len(every) > 1 else None
+        total, count = int(values.sum()), len(values)
+        bound = most.get(name, total)
+        figures = (float(np.median(values)), int(values.min()), int(values.max()), rank, count, total)
+        at_most = (100.0 * bound / whole if name in most else None,) if is_open else ()
+        won = _won(name, round(bound / count), round(whole / count), is_bounded=bound > total)
+        rows.append((name, 100.0 * total / whole, *at_most, *figures, *won))
     notes = (*notes_of(job, selection, every, step_name), *told, *_causes(job, every))
-    return TableAnswer("step-budget", PART_COLUMNS, rows, len(rows), notes)
+    columns = (*PART_COLUMNS[:2], *([AT_MOST] if is_open else []), *PART_COLUMNS[2:])
+    return TableAnswer("step-budget", columns, rows, len(rows), notes)
+
+
+def _won(name: str, time: int, iteration: int, *, is_bounded: bool) -> Row:
+    """The cells of what of an iteration could be won back of a row, empty where it is not known how."""
+    if name not in STANDINGS:
+        return None, None, None
+    standing = Standing.BOUNDED if is_bounded and STANDINGS[name] is Standing.MEASURED else STANDINGS[name]
+    gain = Gain(time, iteration, standing)
+    return gain.recoverable, gain.speedup, gain.standing.value
 
 
 def _nccl_split(job: OpenJob, every: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
@@ -293,7 +307,7 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
     for one in every:
         assert one.numbers is not None
         slow = ["slow" if is_slow else None for is_slow in one.is_slow()]
-        numbers, phases, parts = one.numbers.tolist(), phase_words(one.phases), one.of.parts.tolist()
+        numbers, phases, parts = one.numbers.tolist(), phase_words(one.phases), one.of.known.tolist()
         columns = (numbers, phases, one.of.starts.tolist(), one.of.time.tolist(), slow, parts)
         rows += [(one.rank, one.of.device, *values, *own) for *values, own in zip(*columns, strict=True)]
     importance = {**part_importance(every), "phase": phase_column(one.phases for one in every).importance}
@@ -306,8 +320,9 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
 
 
 def part_importance(every: Sequence[RankIterations]) -> dict[str, int]:
-    """Return the importance of the columns of `PARTS`: the largest comes first, what no iteration has is for files."""
-    totals = {part: sum(int(one.of.part(part).sum()) for one in every) for part in PARTS}
+    """Return the importance of the columns of `PARTS`: the largest first; what no iteration can have is for files."""
+    times = sum(((one.of.parts + one.of.possible).sum(axis=0) for one in every), np.zeros(len(PARTS), np.int64))
+    totals = dict(zip(PARTS, times.tolist(), strict=True))
     largest = sorted(PARTS, key=lambda part: -totals[part])
     return {part: min(place, FILES_ONLY - 1) if totals[part] else FILES_ONLY for place, part in enumerate(largest)}
 

@@ -11,11 +11,13 @@ ends last of
 
 Correlation ids order the calls of a process, whatever its threads. A handle of an event is used again and again: the
 record that counts is the last one before the wait, or where both have an ``eventSyncId``, the one with the same.
+
+Where a wait or its record is not in the export, the producer may be another operation: `Operations.unseen`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import product
@@ -31,7 +33,6 @@ from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
-from nsystui.questions.queries.conditions import is_launched_by
 from nsystui.questions.queries.process_rows import ProcessRows
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
@@ -60,8 +61,9 @@ class Operations:
 
     ``correlation``: the id of the launching call. ``called``, ``returned``: when that call began and ended; ``thread``:
     who made it; all ``NONE`` where the export has no such call. ``inside_graph``: whether another operation of the same
-    launch began before. ``producer``: the place of the operation that it waited for, or ``NONE``. ``row``, ``table``
-    (0 kernels, 1 memory operations, 2 graphs) say which row of the export it is.
+    launch began before. ``producer``: the place of the operation that it waited for, or ``NONE``. ``unseen``: it may
+    also have waited for any operation launched before the call with this id; ``NONE`` if all its waits are recorded.
+    ``row``, ``table`` (0 kernels, 1 memory operations, 2 graphs) say which row of the export it is.
     """
 
     device: Numbers
@@ -76,11 +78,28 @@ class Operations:
     thread: Times
     inside_graph: Numbers
     producer: Times
+    unseen: Times
     row: Times
     table: Numbers
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def last_ended(self, kinds: Numbers, at: Times, unseen: Times, since: Times) -> Times:
+        """Return when the last operation that may have held those at the places ``at`` ended, or ``since``, ns.
+
+        It is one of ``kinds`` (bool), ended before they began, and was launched before the calls ``unseen``.
+        """
+        rows = np.flatnonzero(kinds)
+        rows = rows[np.argsort(self.end[rows], kind="stable")]
+        end = np.append(self.end[rows], np.iinfo(np.int64).min)
+        launched = np.append(np.where(self.called == NONE, NONE, self.correlation)[rows], NONE)
+        place = np.searchsorted(end[:-1], self.start[at], side="right") - 1
+        place[unseen == NONE] = NONE
+        while (is_later := (launched[place] >= unseen) & (end[place] > since) & (place != NONE)).any():
+            place[is_later] -= 1
+        ended: Times = np.maximum(end[place], since)
+        return ended
 
 
 def operations_of(rows: ProcessRows, window: Window | None, communication: Collection[str]) -> Operations:
@@ -111,8 +130,9 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
     ids, firsts = np.unique(work["correlation"], return_index=True)
     earlier = _begun(session, task, window, work["correlation"][inside]) if window is not None and inside.any() else []
     inside[firsts[~np.isin(ids, earlier)]] = False
-    producer = _producers(rows, work)
-    return Operations(**work, called=called, returned=returned, thread=thread, inside_graph=inside, producer=producer)
+    producer, unseen = _producers(rows, work, window)
+    launches = {"called": called, "returned": returned, "thread": thread, "inside_graph": inside}
+    return Operations(**work, **launches, producer=producer, unseen=unseen)
 
 
 def _work(table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
@@ -171,6 +191,20 @@ def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int
     return found
 
 
+def _launched_before(rows: ProcessRows, window: Window) -> dict[tuple[int, int], int]:
+    """The greatest id of the operations of each stream (context, stream) that ended before ``window``."""
+    found: dict[tuple[int, int], int] = {}
+    for table in (tables.kernels, tables.memory_ops, tables.graph_launches):
+        columns = table.c
+        place = sa.func.coalesce(columns.context, NONE), columns.stream
+        query = sa.select(*place, sa.func.max(sa.func.coalesce(columns.correlation_id, NONE))).where(
+            columns.report == rows.task.report, columns.process == rows.task.process, columns.end <= window.start
+        )
+        for *stream, last in rows.session.rows(query.group_by(*place)) if rows.session.count(table) else ():
+            found[*stream] = max(found.get((*stream,), NONE), last)
+    return found
+
+
 def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
     """When the launching call of each operation began and returned, and its thread; ``NONE`` where there is none."""
     calls, unknown = tables.api_calls.c, np.full(len(ids), NONE, np.int64)
@@ -222,8 +256,8 @@ class _Streams:
         # One ascending number of (stream, greatest id so far): where a call stands among the operations of a stream.
         self.which = np.cumsum(self.is_first) - 1
         self._launched = np.maximum.accumulate((self.which << _SHIFT) + correlation[self.order])
-        places = zip(context[self.is_first].tolist(), stream[self.is_first].tolist(), strict=True)
-        numbers = {place: at for at, place in enumerate(places)}
+        self.places = [*zip(context[self.is_first].tolist(), stream[self.is_first].tolist(), strict=True)]
+        numbers = {place: at for at, place in enumerate(self.places)}
         # A trace that does not say the context of a call has one.
         self._number: dict[tuple[int, int], int] = {(NONE, stream): at for (_, stream), at in numbers.items()} | numbers
 
@@ -256,15 +290,15 @@ class _Streams:
         return found
 
 
-def _producers(rows: ProcessRows, work: dict[str, Numbers]) -> Times:
-    """The place of the operation that each waited for, the last to end, or ``NONE``."""
+def _producers(rows: ProcessRows, work: dict[str, Numbers], window: Window | None) -> tuple[Times, Times]:
+    """Find `Operations.producer`, of several producers the last to end, and `Operations.unseen`."""
     streams, end = _Streams(work["context"], work["stream"], work["correlation"]), work["end"]
     waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
-    waits, records = _waits(rows, "StreamWaitEvent"), _records(rows)
-    record = _matching(waits, records)
-    known = np.flatnonzero(record != NONE)
+    events = _Events.of(rows)
+    waits, records = events.waits, events.records
+    known = np.flatnonzero(events.of_record != NONE)
     waiters.append(streams.first_after(streams.numbers(waits, known), waits["correlation"][known]))
-    record = record[known]
+    record = events.of_record[known]
     sources.append(streams.last_before(streams.numbers(records, record), records["correlation"][record]))
     metadata = report_at(rows.session, rows.task.report).metadata
     told = metadata.blocking_streams_by_pid.get(pid_of(rows.task.process), ())
@@ -275,45 +309,50 @@ def _producers(rows: ProcessRows, work: dict[str, Numbers]) -> Times:
             own = streams.order[streams.which == stream]
             waiters.append(own)
             sources.append(streams.last_before(np.full(len(own), other), work["correlation"][own]))
-    return _last_to_end(len(end), end, waiters, sources)
+    return _last_to_end(len(end), end, waiters, sources), _unseen(rows, work, streams, events, window)
+
+
+def _unseen(
+    rows: ProcessRows, work: dict[str, Numbers], streams: _Streams, events: _Events, window: Window | None
+) -> Times:
+    """Find `Operations.unseen`: the last call before the operation, and after the one before it, that is in question.
+
+    A wait without a row may be of any stream. An export without any event and any wait has recorded no dependency
+    between streams: what then held a kernel may be everything that was launched before it.
+    """
+    if not len(events.calls) and not report_at(rows.session, rows.task.report).count(tables.cuda_events):
+        return work["correlation"]
+    found = np.full(len(work["start"]), NONE, np.int64)
+    lost, at = np.setdiff1d(events.calls, events.waits["correlation"]), np.flatnonzero(events.of_record == NONE)
+    stream, wait = streams.numbers(events.waits, at), events.waits["correlation"][at]
+    earlier = {} if window is None or not len(lost) + len(at) else _launched_before(rows, window)
+    for number, place in enumerate(streams.places):
+        calls = np.union1d(lost, wait[stream == number])
+        calls = calls[calls > earlier.get(place, NONE)]
+        waiter = streams.first_after(np.full(len(calls), number), calls)
+        records = np.where(np.isin(calls, lost), _before(events.recorded, calls), _before(events.lost, calls))
+        np.maximum.at(found, waiter[waiter != NONE], records[waiter != NONE])
+    return found
 
 
 _KEYS = ("context", "stream", "event", "event_sync", "correlation_id")
 
 
-def _waits(rows: ProcessRows, name: str) -> dict[str, Numbers]:
-    """The synchronisations of a process by calls with ``name`` in their names, with stream and event.
-
-    By the name of the call, for versions of nsys number the types of synchronisation differently.
-    """
-    columns, calls = tables.syncs.c, tables.api_calls
-
-    def query() -> sa.Select[Any]:
-        joined = sa.select(*(columns[key] for key in _KEYS)).join_from(
-            tables.syncs, calls, is_launched_by(tables.syncs, calls)
-        )
-        return joined.where(calls.c.name.contains(name))
-
-    return _by_call(rows, name, query, tables.syncs)
-
-
-def _records(rows: ProcessRows) -> dict[str, Numbers]:
-    """The records of events of a process, with stream and event."""
-    events = tables.cuda_events
-    return _by_call(rows, "records", lambda: sa.select(*(events.c[key] for key in _KEYS)), events)
-
-
-def _by_call(rows: ProcessRows, name: str, query: Callable[[], sa.Select[Any]], table: sa.Table) -> dict[str, Numbers]:
+def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
+    """The rows of ``table`` of a process that have a call, with stream and event."""
+    found = dict.fromkeys(_KEYS, np.zeros(0, np.int64))
+    query = sa.select(*(table.c[key] for key in _KEYS)).where(table.c.correlation_id.is_not(None))
     if rows.session.count(table) and rows.session.count(tables.api_calls):
-        read = rows.arrays(name, lambda: query().where(table.c.correlation_id.is_not(None)), table)
+        read = rows.arrays(f"{table.name} by call", lambda: query, table)
         found = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in read.items()}
-    else:
-        found = {key: np.zeros(0, np.int64) for key in _KEYS}
     return {**found, "correlation": found["correlation_id"]}
 
 
-def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
-    """The place in ``records`` of what each wait waits for, ``NONE`` where it was not recorded before."""
+def _matching(waits: dict[str, Numbers], records: dict[str, Numbers], lost: Times) -> Times:
+    """Find the place in ``records`` of what each wait waits for, ``NONE`` where it was not recorded before.
+
+    A handle may mean one of the calls ``lost`` instead, which recorded an event but have no row.
+    """
     found = np.full(len(waits["correlation"]), NONE, np.int64)
     if not len(records["correlation"]):
         return found
@@ -327,31 +366,83 @@ def _matching(waits: dict[str, Numbers], records: dict[str, Numbers]) -> Times:
         place = np.searchsorted(keys[order], (own << _SHIFT) + waits["correlation"], side="left") - 1
         record = order[np.maximum(place, 0)]
         one, other = waits["event_sync"], records["event_sync"][record]
-        is_same = (one == other) | (one == NONE) | (other == NONE)
+        losses = (np.searchsorted(lost, ids) for ids in (waits["correlation"], records["correlation"][record]))
+        is_same = np.where((one == NONE) | (other == NONE), np.equal(*losses), one == other)
         is_known = (place >= 0) & (known[record] == own) & (waits[names[-1]] != NONE) & is_same
         found = np.where(is_known, record, found)
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class _Events:
+    """The synchronisations of a process, by the names of their calls, and the records of its events.
+
+    Versions of nsys number the types of synchronisation differently. ``calls``, ``recorded``: the ids, ascending, of
+    the calls that made a stream wait, and that recorded an event; those without a row count only if their thread does
+    not capture a CUDA graph. ``lost``: those of ``recorded`` that have no row. ``of_record``: the place in ``records``
+    of what each of ``waits`` waits for, or ``NONE``.
+    """
+
+    calls: Times
+    recorded: Times
+    lost: Times
+    records: dict[str, Numbers]
+    waits: dict[str, Numbers]
+    of_record: Times
+    by_stream: dict[str, Numbers]
+    by_event: dict[str, Numbers]
+
+    @classmethod
+    def of(cls, rows: ProcessRows) -> _Events:
+        """Read the rows and calls of a process."""
+        columns = tables.api_calls.c
+        kind = sa.case(*((columns.name.contains(name), number) for number, name in enumerate(_EVENT_CALLS)))
+        query = sa.select(columns.correlation_id, columns.thread, kind.label("kind"))
+        query = query.where(kind.is_not(None), columns.correlation_id.is_not(None))
+        records, syncs = (_of_events(rows, table) for table in (tables.cuda_events, tables.syncs))
+        ids = thread = number = np.zeros(0, np.int64)
+        if rows.session.count(tables.api_calls):
+            read = rows.arrays("calls for events", lambda: query, tables.api_calls)
+            ids, thread, number = (np.ma.filled(read[key], NONE) for key in ("correlation_id", "thread", "kind"))
+        is_real = np.ones(len(ids), bool)
+        for one in np.unique(thread[number == _BEGIN]):
+            begun, ended = (np.sort(ids[(thread == one) & (number == edge)]) for edge in (_BEGIN, _END))
+            is_real &= (thread != one) | (np.searchsorted(begun, ids) <= np.searchsorted(ended, ids))
+        waits, *others = (
+            {key: values[np.isin(syncs["correlation"], ids[number == kind])] for key, values in syncs.items()}
+            for kind in range(_RECORD)
+        )
+        calls, recorded = (
+            np.union1d(ids[is_real & (number == kind)], found["correlation"])
+            for kind, found in ((0, waits), (_RECORD, records))
+        )
+        lost = np.setdiff1d(recorded, records["correlation"])
+        return cls(calls, recorded, lost, records, waits, _matching(waits, records, lost), *others)
+
+
+def _before(ids: Times, calls: Times) -> Times:
+    """Return the last of some ascending ids before each call; 0, which is before the capture, if none is."""
+    return np.append(ids, 0)[np.searchsorted(ids, calls) - 1]
+
+
+_EVENT_CALLS = ("StreamWaitEvent", "StreamSynchronize", "EventSynchronize", "EventRecord", "BeginCapture", "EndCapture")
+_RECORD, _BEGIN, _END = range(3, len(_EVENT_CALLS))
+
+
 def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
     """Say of how many ``cudaStreamWaitEvent`` calls of some processes no record of the event is in the export."""
-    calls = tables.api_calls
-    if not session.count(calls):
-        return []
-    place = calls.c.report, calls.c.process
-    query = sa.select(*place, sa.func.count()).where(calls.c.name.contains("StreamWaitEvent")).group_by(*place)
-    made = {Task(report, process): count for report, process, count in session.rows(query)}
-    own = [task for task in made if task in tasks]
-    whole = sum(made[task] for task in own)
-    lost = whole
-    for rows in ProcessRows.each(session, own) if session.count(tables.cuda_events) else ():
-        lost -= int((_matching(_waits(rows, "StreamWaitEvent"), _records(rows)) != NONE).sum())
+    whole, lost, is_lacking = 0, 0, False
+    for rows in ProcessRows.each(session, tasks) if session.count(tables.api_calls) else ():
+        events = _Events.of(rows)
+        count = len(events.calls) - int((events.of_record != NONE).sum())
+        whole, lost = whole + len(events.calls), lost + count
+        is_lacking |= count > 0 and not report_at(session, rows.task.report).count(tables.cuda_events)
     if not lost:
         return []
-    how = "" if session.count(tables.cuda_events) else f" ({canonical.CUDA_EVENTS.record})"
+    how = f" ({canonical.CUDA_EVENTS.record})" if is_lacking else ""
     return [
         f"{lost:,} of {whole:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / whole)}) are "
-        f"unresolved, as no record of the event is in the export: such time counts as stalled{how}"
+        f"unresolved, as no record of the event is in the export: what they held may be blocked by any work{how}"
     ]
 
 
@@ -394,9 +485,9 @@ def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCa
     streams = _Streams(work.context, work.stream, work.correlation)
     copies = np.append(np.flatnonzero(work.table == 1), NONE)
     own = copies[_places(work.correlation[copies[:-1]], ids)]
-    waits, events = (_waits(rows, f"{kind}Synchronize") for kind in ("Stream", "Event"))
-    records = _records(rows)
-    record = _matching(events, records)
+    read = _Events.of(rows)
+    waits, events, records = read.by_stream, read.by_event, read.records
+    record = _matching(events, records, read.lost)
     known = np.flatnonzero(record != NONE)
     at_stream = streams.numbers(waits, np.arange(len(waits["correlation"])))
     at_record = streams.numbers(records, record[known])

@@ -8,6 +8,10 @@ ends at a compute kernel and is split, in this order:
 * *stalled*: from there until the kernel began, also while it waited for compute of another GPU;
 * *unresolved*, instead of all three, if the launch of the kernel is not known.
 
+Where a wait or its record is not in the export, another operation may have ended after the known producer and before
+the kernel began. Then what follows the launch is unresolved, too, until the last of these ended. Unresolved time has
+bounds: `Iterations.possible`.
+
 After the last compute kernel the copies, memsets and communication that still run block the end; the rest is *tail*.
 Exposed communication is communication that no compute kernel hides; it blocks only if the next kernel had been launched
 and waited for it.
@@ -17,9 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -79,31 +83,29 @@ _OPERATION = 450
 class Gaps:
     """The n stretches without compute of a GPU, ns, shapes ``(n,)``: each ends at the operation ``ended_by``.
 
-    Launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, stalled until ``end``.
-    ``is_known`` is false where the launch is not known: the first three are one moment then. A tail has no ``ended_by``
-    (``NONE``).
+    Launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, unresolved until ``held``,
+    stalled until ``end``. ``possible``: until when the unresolved time may belong to each of `PARTS`. A tail has no
+    ``ended_by`` (``NONE``).
     """
 
     start: Times
     launched: Times
     freed: Times
+    held: Times
     end: Times
     kind: NDArray[np.int64]
-    is_known: NDArray[np.bool_]
     ended_by: Times
-
-    @cached_property
-    def _after(self) -> Mapping[str, NDArray[np.bool_]]:
-        """The stretches that have each part that follows a blocker."""
-        is_tail = self.ended_by == NONE
-        return {"stalled": self.is_known, "unresolved": ~self.is_known & ~is_tail, "tail": is_tail}
+    possible: Mapping[str, Times]
 
     def part(self, name: str) -> Intervals:
         """Return the times of a part of the budget; ``compute`` is not one of them."""
         if name == "starved":
             return _real(self.start, self.launched)
-        if name in self._after:
-            return _real(self.freed[self._after[name]], self.end[self._after[name]])
+        if name == "unresolved":
+            return _real(self.freed, self.held)
+        if name in ("stalled", "tail"):
+            is_own = (self.ended_by == NONE) == (name == "tail")
+            return _real(self.held[is_own], self.end[is_own])
         is_own = self.kind == next(kind for kind, part in BLOCKERS.items() if part == name)
         return _real(self.launched[is_own], self.freed[is_own])
 
@@ -124,18 +126,29 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     ended_by = np.append(computes, NONE)[is_gap]
     start, end = start[is_gap], end[is_gap]
     # What no operation ended, or none held up, finds the last value.
-    returned, inside, producer = (
-        np.append(values, NONE)[ended_by] for values in (work.returned, work.inside_graph, work.producer)
+    returned, inside, producer, unseen = (
+        np.append(values, NONE)[ended_by] for values in (work.returned, work.inside_graph, work.producer, work.unseen)
     )
     is_known = (returned != NONE) & (inside == 0)
+    is_lost = ~is_known & (ended_by != NONE)
     launched = np.where(is_known, np.clip(returned, start, end), start)
     producer = np.where(is_known, producer, NONE)
     kind = np.append(work.kind, COMPUTE)[producer]
-    # Compute that ends within the gap is another GPU's, and has no part of its own.
     until = np.clip(np.append(work.end, NONE)[producer], launched, end)
+    # Compute that ends within the gap is another GPU's, and has no part of its own.
     freed = np.where(kind == COMPUTE, launched, until)
-    start, launched, freed, end = (np.minimum(times, window.end) for times in (start, launched, freed, end))
-    return Gaps(start, launched, freed, end, kind, is_known, ended_by)
+    unseen = np.where(is_known, unseen, np.where(is_lost, np.iinfo(np.int64).max, NONE))
+    last = {number: work.last_ended(work.kind == number, ended_by, unseen, launched) for number in (COMPUTE, *BLOCKERS)}
+    held = np.where(is_lost, end, np.minimum(np.maximum.reduce([*last.values()]), end))
+    is_open = is_lost | (held > until)
+    last |= {number: np.where(kind == number, np.maximum(freed, ended), ended) for number, ended in last.items()}
+    possible = {part: last[number] for number, part in BLOCKERS.items()}
+    possible |= {"starved": np.where(returned == NONE, end, launched), "stalled": held}
+    kind, freed = np.where(is_open, COMPUTE, kind), np.where(is_open, launched, freed)
+    times = [start, launched, freed, np.where(is_open, held, freed), end]
+    start, launched, freed, held, end = (np.minimum(moment, window.end) for moment in times)
+    possible = {part: np.clip(possible.get(part, freed), freed, held) for part in PARTS}
+    return Gaps(start, launched, freed, held, end, kind, ended_by, possible)
 
 
 KEPT = ("starved", "nccl")
@@ -146,6 +159,7 @@ KEPT = ("starved", "nccl")
 class Iterations:
     """The budgets of n iterations of a GPU: ``parts`` of shape ``(n, len(PARTS))``, ``busy`` ``(n,)``, ns.
 
+    ``possible``, of the same shape: how much of the unresolved time may belong to each part.
     ``starts``, ``ends``: job time. ``when``: the stretches of time of `KEPT`, which may reach beyond them.
     """
 
@@ -155,6 +169,7 @@ class Iterations:
     ends: Times
     parts: Times
     busy: Times
+    possible: Times
     when: Mapping[str, Intervals]
 
     def __len__(self) -> int:
@@ -167,18 +182,25 @@ class Iterations:
 
     def at(self, chosen: NDArray[np.bool_]) -> Iterations:
         """Some of them."""
-        names = ("starts", "ends", "parts", "busy")
+        names = ("starts", "ends", "parts", "busy", "possible")
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def part(self, name: str) -> Times:
         """The time of one of `PARTS` in each, ns."""
         return self.parts[:, PARTS.index(name)]
 
+    @property
+    def known(self) -> NDArray[Any]:
+        """``parts`` with ``None`` instead of 0 where a part may have time, as objects."""
+        found = self.parts.astype(object)
+        found[(self.parts == 0) & (self.possible > 0)] = None
+        return found
+
 
 def budgets_of(
     work: Operations, device: int, window: Window, starts: Times, ends: Times
-) -> tuple[Times, Times, dict[str, Intervals]]:
-    """The parts and the busy time in ``window`` of each iteration of a GPU, and when the parts of `KEPT` were.
+) -> tuple[Times, Times, Times, dict[str, Intervals]]:
+    """Find the parts, the busy and the possible times in ``window`` of the iterations of a GPU, and when `KEPT` were.
 
     See `Iterations`; all on the clock of ``work``.
     """
@@ -201,7 +223,14 @@ def budgets_of(
     is_kept = (gaps.end - gaps.start >= LONG) | (gaps.start <= window.start) | (gaps.end >= window.end)
     is_kept[np.argsort(gaps.start - gaps.launched, kind="stable")[:_LONGEST]] = True
     when = {"starved": _real(gaps.start[is_kept], gaps.launched[is_kept]), "nccl": nccl}
-    return parts, union(work.start[own], work.end[own]).covered(starts, ends), when
+    possible = np.stack([_real(gaps.freed, until).covered(starts, ends) for until in gaps.possible.values()], axis=1)
+    return parts, union(work.start[own], work.end[own]).covered(starts, ends), possible, when
+
+
+def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Collection[str]) -> tuple[float, float]:
+    """Return the least and the most time of some parts together, with what of unresolved time may be theirs."""
+    least, unresolved = sum(parts[name] for name in names), 0.0 if "unresolved" in names else parts["unresolved"]
+    return least, least + min(unresolved, sum(possible.get(name, 0) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,10 +260,10 @@ def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterat
         own_window = Window(*edges.tolist())
         work = operations_of(rows, None if rows.is_shared else own_window, communication)
         for device in spans[task]:
-            own = budgets_of(work, device, own_window, edges[:1], edges[1:])
-            when = {part: times.shifted(offset) for part, times in own[2].items()}
+            parts, busy, possible, kept = budgets_of(work, device, own_window, edges[:1], edges[1:])
+            when = {part: times.shifted(offset) for part, times in kept.items()}
             low, high = np.array([window.start]), np.array([window.end])
-            found[task, device] = Iterations(task, device, low, high, own[0], own[1], when)
+            found[task, device] = Iterations(task, device, low, high, parts, busy, possible, when)
     return found
 
 
@@ -267,8 +296,9 @@ def _load(job: OpenJob, step_name: str | None) -> Blocking:
                 rows, first = slice(first, last), last
                 starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)
                 if len(starts):
-                    parts = arrays["parts"].reshape(-1, len(PARTS))[rows]
-                    kept[task, device] = Iterations(task, device, starts, ends, parts, arrays["busy"][rows], when)
+                    parts, possible = (arrays[key].reshape(-1, len(PARTS))[rows] for key in ("parts", "possible"))
+                    busy = arrays["busy"][rows]
+                    kept[task, device] = Iterations(task, device, starts, ends, parts, busy, possible, when)
     return Blocking(iterations, whole)
 
 
@@ -290,7 +320,7 @@ def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: A
 def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports: list[Report]) -> dict[int, Arrays]:
     """The budgets of the GPUs of each report in a row: ``count`` rows each, of which the first is `Blocking.whole`."""
     communication = communicating(session)
-    names = ("process", "device", "count", *KEPT, *_EDGES, "parts", "busy", "kept_starts", "kept_ends")
+    names = ("process", "device", "count", *KEPT, *_EDGES, "parts", "busy", "possible", "kept_starts", "kept_ends")
     none = np.zeros(0, np.int64)
     found: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
     spans = _spans(session, found)
@@ -300,9 +330,8 @@ def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports
             device: tuple(np.append(edge, more) for edge, more in zip(span, edges.get(task, (none, none)), strict=True))
             for device, span in spans[task].items()
         }
-        sums = {
-            device: (np.zeros((len(starts), len(PARTS)), np.int64), 0 * starts) for device, (starts, _) in own.items()
-        }
+        nothing = {device: np.zeros((len(starts), len(PARTS)), np.int64) for device, (starts, _) in own.items()}
+        sums = {device: (none.copy(), 0 * own[device][0], none) for device, none in nothing.items()}
         when = {device: dict.fromkeys(KEPT, EMPTY) for device in own}
         windows = _slices(process, [(int(starts.min()), int(ends.max())) for starts, ends in own.values()])
         for done, window in enumerate(windows):
@@ -318,7 +347,7 @@ def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports
             every = when[device].values()
             numbers = (np.array([one]) for one in (task.process, device, len(starts), *map(len, every)))
             edges_of = (np.concatenate([getattr(times, edge) for times in every]) for edge in _EDGES)
-            values = (*numbers, starts, ends, sums[device][0].reshape(-1), sums[device][1], *edges_of)
+            values = (*numbers, starts, ends, *(total.reshape(-1) for total in sums[device]), *edges_of)
             for array, value in zip(found[task.report].values(), values, strict=True):
                 array.append(value)
     return {index: {key: np.concatenate(parts) for key, parts in arrays.items()} for index, arrays in found.items()}

@@ -122,6 +122,10 @@ class _Side:
         self.called, self.queued = (
             np.where(work.thread == NONE, NONE, times + offset).tolist() for times in (work.called, queued)
         )
+        every = np.arange(len(work))
+        free = np.maximum(work.returned, np.append(work.end, NONE)[work.producer])
+        held = work.last_ended(every >= 0, every, work.unseen, free)
+        self.held = np.where(held > free, held + offset, NONE).tolist()
         self.thread, self.producer, self.kind = (one.tolist() for one in (work.thread, work.producer, work.kind))
         self.table, self.row, self.inside_graph = (one.tolist() for one in (work.table, work.row, work.inside_graph))
         self.place_of_kernel = {row: at for at, row in enumerate(self.row) if self.table[at] == 0}
@@ -211,8 +215,10 @@ class _Walk:
             return at._replace(time=self.add(at, side.start[one], side.kind[one], operation=one), is_begun=False)
         producer, queued = side.producer[one], side.queued[one]
         freed = min(side.end[producer], at.time) if producer != NONE else self.window.start
+        if queued != NONE and side.held[one] > max(freed, queued):
+            at = at._replace(time=self.add(at, max(freed, queued), UNRESOLVED, operation=one))
         if queued == NONE or side.inside_graph[one] or freed > queued or freed == at.time:
-            kind = UNRESOLVED if producer == NONE else KERNEL_DELAY
+            kind = UNRESOLVED if NONE in (producer, queued) else KERNEL_DELAY
             time = self.add(at, freed, kind, operation=one)
             return None if producer == NONE else _Place(at.task, time, producer)
         time = self.add(at, min(queued, at.time), LAUNCH_DELAY, operation=one)

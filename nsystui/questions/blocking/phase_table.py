@@ -87,7 +87,10 @@ def _figures(
     every: Sequence[RankIterations], chosen: Sequence[NDArray[np.bool_]], whole: int, host: _Host, phase: str
 ) -> Row:
     times = np.concatenate([one.of.time[own] for one, own in zip(every, chosen, strict=True)])
-    parts = np.concatenate([one.of.parts[own] for one, own in zip(every, chosen, strict=True)])
+    parts, possible = (
+        np.median(np.concatenate([getattr(one.of, name)[own] for one, own in zip(every, chosen, strict=True)]), axis=0)
+        for name in ("parts", "possible")
+    )
     slow = sum(int(one.is_slow()[own].sum()) for one, own in zip(every, chosen, strict=True))
     total = int(times.sum())
     idle = total - sum(int(one.of.busy[own].sum()) for one, own in zip(every, chosen, strict=True))
@@ -106,7 +109,7 @@ def _figures(
         *figures,
         verdict,
         *measures.values(),
-        *np.median(parts, axis=0).tolist(),
+        *(None if not part and bound else part for part, bound in zip(parts.tolist(), possible.tolist(), strict=True)),
     )
 
 

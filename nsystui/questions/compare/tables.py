@@ -357,7 +357,10 @@ def spreads(side: Side, name: str | None = None) -> dict[str, DurationSpread]:
         STEP: DurationSpread.of(_together([one.duration for one in found])),
         ON_CPU: DurationSpread.of(_together([one.cpu_duration for one in found])),
         GPU_TIME: DurationSpread.of(_together([one.op_time for one in on_gpu])),
-        **{label: DurationSpread.of(_together([one.part(part) for one in own])) for part, label in LABELS.items()},
+        **{
+            label: DurationSpread.of(_together([times[times != None].astype(np.int64) for times in known]))  # noqa: E711
+            for label, known in zip(LABELS.values(), zip(*(one.known.T for one in own), strict=True), strict=False)
+        },
     }
 
 

@@ -20,7 +20,7 @@ from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value as worded
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.blocking.budget import RankIterations, iterations
-from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking
+from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking, bounds
 from nsystui.questions.gpu.device_time import NOTHING, Breakdown, DeviceIntervals, total
 from nsystui.questions.gpu.profiler_overhead import profiler_overhead
 from nsystui.questions.host.idle_spans import IdleSpan
@@ -264,32 +264,31 @@ class Case:
         return iterations(self.job, self.chosen, self.step_name)
 
     @cached_property
-    def blocked(self) -> Mapping[str, int] | None:
-        """The time of each GPU by part of the budget (`blocking.parts`), the mean over all, ns, steps or not.
-
-        ``None`` where of most time without compute it is not known what it waited for.
-        """
+    def blocked(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """The time of each GPU by part of the budget, and its `possible` time, the mean over all, ns, steps or not."""
         if self.chosen.window is None:
             every = [one for key, one in blocking(self.job, self.step_name).whole.items() if key[0] in self.tasks]
         else:
             found = blocked_in(self.job, self.chosen.window)
             every = [one for key, one in found.items() if key[0] in self.tasks]
-        sums = {part: self.mean(int(one.part(part).sum()) for one in every) for part in PARTS}
-        absent = sum(sums.values()) - sums["compute"]
-        return sums if every and 2 * sums["unresolved"] <= absent else None
+        parts, possible = (
+            {part: self.mean(int(times[:, place].sum()) for times in tables) for place, part in enumerate(PARTS)}
+            for tables in ([one.parts for one in every], [one.possible for one in every])
+        )
+        return parts, possible
 
     def blocking_words(self, parts: Collection[str]) -> str:
-        """Return ``It blocks compute for 8.53 ms.``, of the time of some parts; empty where it is not known."""
-        if self.blocked is None:
-            return ""
-        time = sum(self.blocked[part] for part in parts)
-        return f" It blocks compute for {time_words(time)}." if time else " It blocks no compute."
+        """Return ``It blocks compute for 8.53 ms.``, of the time of some parts, or between which times it does."""
+        least, most = bounds(*self.blocked, parts)
+        if least == most:
+            nothing = "No kernel can have waited for it" if self.blocked[0]["unresolved"] else "It blocks no compute"
+            return f" It blocks compute for {time_words(most)}." if most else f" {nothing}."
+        range_words = f"blocks compute for {time_words(least)} to" if least else "may block compute for up to"
+        return f" It {range_words} {time_words(most)}: not all that kernels waited for was recorded."
 
     def blocks(self, parts: Collection[str], threshold: float) -> bool:
-        """Whether some parts of the time block compute for enough of ``threshold``, in %, or it is not known."""
-        if self.blocked is None:
-            return True
-        return self.percent(sum(self.blocked[part] for part in parts)) >= REMARKED * threshold
+        """Whether some parts of the time block compute for enough of ``threshold``, in %, or may do so."""
+        return self.percent(bounds(*self.blocked, parts)[1]) >= REMARKED * threshold
 
     @cached_property
     def host_copies(self) -> tuple[HostCopies, ...]:

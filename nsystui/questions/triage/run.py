@@ -13,8 +13,9 @@ from nsystui.base.text import counted
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
 from nsystui.questions.algebra.intervals import EMPTY, Intervals
+from nsystui.questions.blocking.dependencies import unresolved_waits
 from nsystui.questions.blocking.gain import RECOVERABLE, SPEEDUP, STANDING, Gain, Standing
-from nsystui.questions.blocking.parts import LONG, PARTS
+from nsystui.questions.blocking.parts import LONG, PARTS, bounds
 from nsystui.questions.host.time_budget import (
     UNEXPLAINED,
     Budget,
@@ -43,16 +44,16 @@ _CAUSES = 3
 """Causes of each part of idle time that are told."""
 _BUSY = {"compute": "compute", "exposed_nccl": "exposed NCCL", "memory": "memory", "graph": "graphs"}
 _BLOCKERS = {
-    "starved": "late launches",
-    "nccl": "NCCL",
-    "communication": "other communication",
-    **dict.fromkeys(("to_device", "to_host", "on_device", "other_copies"), "copies"),
-    "memsets": "memsets",
-    "stalled": "launch latency",
-    "unresolved": "unresolved",
-    "tail": "tail",
+    "late launches": ("starved",),
+    "NCCL": ("nccl",),
+    "other communication": ("communication",),
+    "copies": ("to_device", "to_host", "on_device", "other_copies"),
+    "memsets": ("memsets",),
+    "launch latency": ("stalled",),
+    "unresolved": ("unresolved",),
+    "tail": ("tail",),
 }
-"""What blocks compute by part of the budget of an iteration, in words."""
+"""What blocks compute, in words, and the parts of the budget of an iteration that it is."""
 _NO_BLOCKERS = ("compute", "unresolved", "tail")
 _LAUNCHES = ("launch-overhead", "launch-bound")
 """The findings, of which a job has one at most, whose cost is short gaps alone."""
@@ -89,6 +90,8 @@ class Triage:
     """The time of an iteration of a GPU by part of `blocking.parts`, the mean over all, ns; empty without any."""
     has_steps: bool = False
     """Whether the iterations are steps, else they are all of the time."""
+    possible: Mapping[str, float] = field(default_factory=dict)
+    """How much of the unresolved time of an iteration may belong to each part, likewise."""
     mix: tuple[tuple[str, float], ...] = ()
     """The share of each family in the time of all kernels, %, the largest first; empty where graphs hide most."""
     notes: tuple[str, ...] = ()
@@ -131,28 +134,31 @@ class Triage:
         yield from ((share, f"{words} ({share:.1f} %)") for share, words in largest)
 
     @property
-    def blockers(self) -> dict[str, float]:
-        """The share of an iteration of compute and of what blocks it, in words, %, the largest first.
+    def blockers(self) -> dict[str, tuple[float, str]]:
+        """The most share, %, of compute and of what blocks it, the largest first, with the range in words.
 
-        Empty where nothing is known of most time without compute, or the GPUs hardly work.
+        Empty where the GPUs hardly work.
         """
         whole = sum(self.parts.values())
-        if not whole or self._hardly_works or 2 * self.parts["unresolved"] > whole - self.parts["compute"] > 0:
+        if not whole or self._hardly_works:
             return {}
-        causes: dict[str, float] = {}
-        for part, words in _BLOCKERS.items():
-            causes[words] = causes.get(words, 0.0) + 100 * self.parts[part] / whole
-        return {"compute": 100 * self.parts["compute"] / whole, **dict(sorted(causes.items(), key=lambda one: -one[1]))}
+        # All that is unresolved may be stalled: no reason to name it.
+        possible = {**self.possible, "stalled": 0}
+        times = {words: bounds(self.parts, possible, parts) for words, parts in _BLOCKERS.items()}
+        if self.parts["unresolved"]:
+            times["stalls"] = times.pop("launch latency")
+        times = {"compute": (self.parts["compute"],) * 2, **dict(sorted(times.items(), key=lambda one: -one[1][1]))}
+        return {words: (100 * most / whole, _range_words(least, most, whole)) for words, (least, most) in times.items()}
 
     def _blocking(self) -> Iterator[str]:
         """What blocks compute most, in a sentence; or that the GPUs compute all the time."""
         shares = self.blockers
         if not shares:
             return
-        compute = shares["compute"]
-        most = [one for one in shares.items() if one[1] >= _LEAST_TOLD and one[0] not in _NO_BLOCKERS][:2]
+        compute, _ = shares["compute"]
+        most = [one for one in shares.items() if one[1][0] >= _LEAST_TOLD and one[0] not in _NO_BLOCKERS][:2]
         whose = "the GPU computes" if self.gpus == 1 else "GPUs compute"
-        told = [f"{cause} ({share:.1f} %)" for cause, share in most]
+        told = [f"{cause} ({share})" for cause, (_, share) in most]
         blocked = f", blocked most by {' and '.join(told)}" if told else ""
         computed = "<1" if 0 < compute < 0.5 else f"{compute:.0f}"
         when = "In a step" if self.has_steps else "Between first and last operation"
@@ -282,32 +288,39 @@ def triage(
         rule_of,
         case.percent(case.mean([case.spent.busy])) if case.devices else None,
         *_account(case, findings),
-        *_step_budget(case),
+        _mean(case, "parts"),
+        all(one.numbers is not None for one in case.budgets),
+        _mean(case, "possible"),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
-        job.busy(case.chosen).notes if case.devices else (),
+        (*job.busy(case.chosen).notes, *unresolved_waits(job.session, case.tasks)) if case.devices else (),
     )
 
 
-def _step_budget(case: Case) -> tuple[Mapping[str, float], bool]:
-    """The parts of an iteration, the mean over those of each GPU and over the GPUs, ns; and whether these are steps."""
-    means = [one.of.parts.mean(axis=0).tolist() for one in case.budgets]
-    parts = {part: sum(times) / len(means) for part, times in zip(PARTS, zip(*means, strict=True), strict=False)}
-    return parts, all(one.numbers is not None for one in case.budgets)
+def _range_words(least: float, most: float, whole: float) -> str:
+    """``36.0 %``, or ``0 to 36.0 %, unresolved``."""
+    words, bound = (f"{100 * time / whole:.1f}" for time in (least, most))
+    return f"{bound} %" if words == bound else f"{words if least else 0} to {bound} %, unresolved"
+
+
+def _mean(case: Case, name: str) -> Mapping[str, float]:
+    """Compute the mean of an array of `Iterations` by part over the iterations of each GPU, and over the GPUs, ns."""
+    means = [getattr(one.of, name).mean(axis=0).tolist() for one in case.budgets]
+    return {part: sum(times) / len(means) for part, times in zip(PARTS, zip(*means, strict=True), strict=False)}
 
 
 def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     """The findings with what they could win back: their costs, but no more than what the GPU was blocked by them."""
     costly = [one for one in findings if one.cost and kind_of(one.id).parts and not kind_of(one.id).is_paid_once]
-    parts, is_step = _step_budget(case)
+    parts, possible = _mean(case, "parts"), _mean(case, "possible")
     if not parts:
         return list(findings)
     count = sum(len(one.of) for one in case.budgets) / len(case.budgets)
     gains: dict[str, Gain] = {}
     for one in costly:
         own = kind_of(one.id).parts
-        share, most = (one.cost or 0) / count, sum(parts[part] for part in own)
-        is_measured = most <= share
-        if one.times and own == BY_CPU:
+        share, (least, most) = (one.cost or 0) / count, bounds(parts, possible, own)
+        is_measured = least == most <= share
+        if one.times and own == BY_CPU and least == most:
             known, unknown = _starved(case, one.times)
             most = min(most, (known + unknown) / count)
             is_measured = unknown == 0 and most <= share + 1
@@ -318,7 +331,13 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
         alike = [two for two in costly if two.id != one.id and not {*own}.isdisjoint(kind_of(two.id).parts)]
         others = sorted(two.id for two in alike if one.shared_with(two) != 0)
         whole, standing = round(sum(parts.values())), Standing.INFERRED if own == BY_COMPUTE else standing
-        gains[one.id] = Gain(round(min(share, most)), whole, standing, tuple(others), is_step)
+        gains[one.id] = Gain(
+            round(min(share, most)),
+            whole,
+            standing,
+            tuple(others),
+            all(own.numbers is not None for own in case.budgets),
+        )
     return [replace(one, gain=gains.get(one.id)) for one in findings]
 
 

@@ -184,9 +184,9 @@ def blocked_lines(found: Triage, width: int) -> list[Line]:
     """``a step: compute 79.1 %  late launches 10.4 %  NCCL 9.8 %``: the largest that fit on a line, if any is known."""
     whose = "a step: " if found.has_steps else "overall: "
     parts = [
-        (f"{words} {_percent(share)}", _BLOCKED.get(words, "idle"))
-        for words, share in found.blockers.items()
-        if share >= _LEAST_IDLE
+        (f"{words} {share}", _BLOCKED.get(words, "idle"))
+        for words, (most, share) in found.blockers.items()
+        if most >= _LEAST_IDLE
     ]
     return wrapped(parts, width, (f"{'blocked'.ljust(LABEL_WIDTH)}{whose}", "bold"))[:1]
 

@@ -52,6 +52,7 @@ _COLOURS = {
     **dict.fromkeys(("nccl", "communication"), "nccl"),
     "compute": "compute",
     "starved": "idle",
+    "unresolved": "api",
 }
 """The colour of each part of a step."""
 _LEGEND = {
@@ -59,6 +60,7 @@ _LEGEND = {
     "nccl": "blocked by NCCL",
     "memory": "blocked by memory",
     "idle": "launch-starved",
+    "api": "unresolved",
     "metric": "stalled, other",
 }
 _OF_KINDS = {KINDS[kind]: colour for kind, colour in CATEGORIES.items()}
