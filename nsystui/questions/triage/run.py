@@ -157,7 +157,12 @@ class Triage:
             return
         compute, _ = shares["compute"]
         most = [one for one in shares.items() if one[1][0] >= _LEAST_TOLD and one[0] not in _NO_BLOCKERS][:2]
-        whose = "the GPU computes" if self.gpus == 1 else "GPUs compute"
+        graphs = bool(self.budget.graph)  # a graph that was traced as a whole counts as compute
+        whose = (
+            f"the GPU computes{' or runs graphs' * graphs}"
+            if self.gpus == 1
+            else f"GPUs compute{' or run graphs' * graphs}"
+        )
         told = [f"{cause} ({share})" for cause, (_, share) in most]
         blocked = f", blocked most by {' and '.join(told)}" if told else ""
         computed = "<1" if 0 < compute < 0.5 else f"{compute:.0f}"
