@@ -34,7 +34,8 @@ _NEW_KERNEL = re.compile(
 # NCCL 2.7 and before: nccl<Coll><Algo><Proto>Kernel_<op>_<type>, all in one word; its relatives: ncclKernel<Coll>….
 _OLD_KERNEL = re.compile(
     _NCCL_KERNEL.pattern + r"(?:Kernel)?(?P<collective>AllReduce|AllGatherV?|ReduceScatter|AlltoAll|Broadcast|Reduce"
-    r"|SendRecv)", re.IGNORECASE
+    r"|SendRecv)",
+    re.IGNORECASE,
 )
 # Kernels that look up at run time what to do.
 _HIDDEN = {"generic", "nop"}

@@ -353,7 +353,7 @@ def _calls(case: Case, row: dict[str, object]) -> str:
 
 def _collective(name: object) -> str:
     """The name of a collective in a sentence; kernels may hide it."""
-    return name if isinstance(name, str) else "of unknown collective"
+    return name if isinstance(name, str) else "kernels of unknown collective"
 
 
 def _per_step(case: Case, collective: object) -> float | None:
