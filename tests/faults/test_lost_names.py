@@ -107,6 +107,6 @@ def test_kernels_and_ranges_without_a_name_are_labelled(tmp_path):
             writer.nvtx_range(writer.thread(process, 100, "main"), 1000 * start, 1000 * start + 500, text)
     kernels = program.run("kernels", path, "--names", "full", *CSV)
     assert sorted(names(kernels)) == ["Kernel", "Unknown", "[no name]"]
-    asked = [("nvtx",), ("nvtx", "--summary"), ("events",), ("timeline", "--all-lanes", "--width", "80")]
+    asked = [("nvtx",), ("nvtx", "--summary"), ("timeline", "--all-lanes", "--width", "80")]
     assert [words for words in asked if "[no name]" not in program.run(*words, path, "--no-cache").out] == []
     assert "string table" not in kernels.err

@@ -18,7 +18,6 @@ from nsystui.exports.sources.base import (
     integers,
     labelled,
     native_columns,
-    or_no_name,
     process_of,
     thread_event_fields,
 )
@@ -95,7 +94,7 @@ def nvtx(schema: Schema) -> Source:
     name = {
         **as_they_are("domain_id"),
         "domain": "CASE WHEN coalesce(c.domain_id, 0) = 0 THEN '' ELSE d.domain END",
-        "name": or_no_name(NVTX_TEXT),
+        "name": NVTX_TEXT,
         **as_they_are("category"),
     }
     ranges = {
