@@ -26,7 +26,7 @@ from nsystui.exports.integrity import PageChecks
 from nsystui.exports.metadata import Metadata, device_rows
 from nsystui.exports.nccl_calls import PayloadSchemas
 from nsystui.exports.opening import ArrowReader, ExportFile, read_ahead
-from nsystui.exports.sources import MAY_BE_OPEN, Source
+from nsystui.exports.sources import Source
 from nsystui.store.cache import Cache, PackedFiles, Room, SinkRows
 from nsystui.store.database import Limits, connect, memory_errors, memory_setting
 from nsystui.store.reader import (
@@ -528,7 +528,7 @@ class ChunkPacker:
     def _count(self, table: CanonicalTable, rows: int, written: str) -> None:
         """Adds the rows of a table, with the times and devices in ``written``, the SQL of these rows, if any."""
         self.packed.count(table, rows)
-        if written and table in MAY_BE_OPEN and "end" in self.fields[table.name]:
+        if written and table is canonical.NVTX_RANGES and "end" in self.fields[table.name]:
             ((unended,),) = self.connection.execute(f'SELECT count(*) - count("end") FROM {written}').fetchall()
             self.packed.left_out[table.name] += LeftOut(open=unended)
         if self.fields is not ALL_FIELDS:

@@ -11,13 +11,10 @@ from dataclasses import replace
 from nsystui.exports.canonical import BY_NAME
 from nsystui.exports.schema import NO_INTEGER, Schema
 from nsystui.exports.sources import gpu, host, network
-from nsystui.exports.sources.base import MAY_BE_OPEN, REASONS, Lookup, Source, Transform, lookups, times_of
+from nsystui.exports.sources.base import REASONS, Lookup, Source, Transform, lookups, times_of
 from nsystui.exports.sources.host import nccl_condition
 
-__all__ = [
-    "MAY_BE_OPEN", "NO_INTEGER", "REASONS", "TABLES", "Lookup", "Source", "Transform", "lookups", "nccl_condition",
-    "sources",
-]  # fmt: skip
+__all__ = ["NO_INTEGER", "REASONS", "TABLES", "Lookup", "Source", "Transform", "lookups", "nccl_condition", "sources"]
 
 _MAKERS = gpu.SOURCES | host.SOURCES | network.SOURCES
 

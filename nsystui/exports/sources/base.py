@@ -26,7 +26,7 @@ from nsystui.exports.canonical import (
 )
 from nsystui.exports.schema import LATEST, NAME_KEYS, Schema
 
-MAY_BE_OPEN = (NVTX_RANGES, MPI_CALLS, UCX_CALLS)
+_MAY_BE_OPEN = (NVTX_RANGES, MPI_CALLS, UCX_CALLS)
 # What they say counts without a time: nsys does not always write one.
 _NEED_NO_TIME = (DIAGNOSTICS, EFA_SAMPLES)
 
@@ -50,7 +50,7 @@ def times_of(table: CanonicalTable) -> Times | None:
     if table in _NEED_NO_TIME:
         return None
     names = [name for name in ("start", "end", "time") if name in table.field_names]
-    return _times(names, may_be_open=table in MAY_BE_OPEN) if names else None
+    return _times(names, may_be_open=table in _MAY_BE_OPEN) if names else None
 
 
 def _times(names: Sequence[str], may_be_open: bool) -> Times:

@@ -120,7 +120,7 @@ def left_out_note(reports: Sequence[Report]) -> str:
         ("left out of {} because their times are impossible: {}; ", _impossible),
         ("the string table of {} lacks the names of {}; ", _nameless),
         (
-            "never ended in {}: {}; they have no duration and contain nothing (`stats` ends NVTX ranges as nsys does)",
+            "never ended in {}: {}; they have no duration and contain nothing (`stats` ends them as nsys does)",
             _open,
         ),
     ):

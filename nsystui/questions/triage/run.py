@@ -27,6 +27,7 @@ from nsystui.questions.host.time_budget import (
 )
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import fitting_advice
+from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
@@ -62,6 +63,7 @@ Result = Finding | NotChecked
 
 _DAMAGED = "damaged"
 _HEALTHY = "No issues found."
+_OF_GPU = frozenset(table.name for table in GPU_TABLES)
 _HARDLY = 1.0
 """GPUs that are busy for less, in %, are in no healthy job."""
 COSTS = "Each cost is time of one GPU, the mean over all. Costs may overlap: do not add them."
@@ -94,6 +96,8 @@ class Triage:
     """The share of each family in the time of all kernels, %, the largest first; empty where graphs hide most."""
     notes: tuple[str, ...] = ()
     """What is to be said of busy and idle time; empty without GPU work."""
+    damaged: frozenset[str] = frozenset()
+    """The canonical tables that could not be read whole: what needs them is not judged."""
 
     @property
     def summary(self) -> str:
@@ -103,6 +107,8 @@ class Triage:
     @property
     def losses(self) -> str:
         """The share of busy time and the largest losses, in sentences."""
+        if self.damaged & _OF_GPU:
+            return f"The use of the GPUs is not judged, which needs {_words(sorted(self.damaged & _OF_GPU))}."
         if self.busy is None:
             return "No GPU work was recorded."
         worst = [one for one in self.findings if not one.under and one.percent and one.severity is not Severity.INFO]
@@ -124,7 +130,7 @@ class Triage:
 
         Empty where nothing is known of most time without compute, or the GPUs hardly work.
         """
-        whole = sum(self.parts.values())
+        whole = 0 if self.damaged else sum(self.parts.values())
         if not whole or self._hardly_works or 2 * self.parts["unresolved"] > whole - self.parts["compute"] > 0:
             return {}
         causes: dict[str, float] = {}
@@ -178,7 +184,8 @@ class Triage:
     def broken(self) -> list[str]:
         """The rules that failed, by name, and whether an export is damaged."""
         names = dict.fromkeys(one.rule for one in self.not_checked if one.failed)
-        return ["an export is damaged" if name == _DAMAGED else f"{name} failed" for name in names]
+        damage = f"an export is damaged (not read: {_words(sorted(self.damaged))})"
+        return [damage if name == _DAMAGED else f"{name} failed" for name in names]
 
     @property
     def unjudged(self) -> list[str]:
@@ -192,13 +199,14 @@ class Triage:
     def account(self) -> str:
         """Where all of the GPUs' time went, with the causes of idle time: the parts add up. Empty without GPU work."""
         whole = self.budget.time
+        if self.damaged or not whole:
+            return ""
         busy = ", ".join(
             f"{_BUSY[part]} {format_value(Unit.PERCENT, 100 * getattr(self.budget, part) / whole)}"
             for part in _BUSY
             if getattr(self.budget, part)
         )
-        idle = ", ".join(idle_words(self.budget, self.causes, _CAUSES)) if whole else ""
-        return f"Time: {busy}. Idle: {idle}." if whole else ""
+        return f"Time: {busy}. Idle: {', '.join(idle_words(self.budget, self.causes, _CAUSES))}."
 
     @property
     def kernels(self) -> str:
@@ -208,12 +216,16 @@ class Triage:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether no rule found anything worse than a remark, and the GPUs work."""
-        return not self._hardly_works and not any(one.severity is not Severity.INFO for one in self.findings)
+        """Whether all could be judged, no rule found anything worse than a remark, and the GPUs work."""
+        return (
+            not self.broken
+            and not self._hardly_works
+            and not any(one.severity is not Severity.INFO for one in self.findings)
+        )
 
     @property
     def _hardly_works(self) -> bool:
-        return self.busy is not None and self.busy < _HARDLY
+        return self.busy is not None and self.busy < _HARDLY and not self.damaged & _OF_GPU
 
     def first(self, count: int | None) -> Triage:
         """The same with the ``count`` worst findings only (``None``: all)."""
@@ -269,6 +281,7 @@ def triage(
         *_step_budget(case),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
         job.busy(case.chosen).notes if case.devices else (),
+        frozenset().union(*(report.damaged for report in case.reports)),
     )
 
 
@@ -426,10 +439,11 @@ COLUMNS = (
 
 
 def triage_table(found: Triage) -> TableAnswer:
-    """A row for each finding, worst first, then one for each rule that was not checked (its sentence says why)."""
-    rows: list[Row] = [row_of(one) for one in found.findings]
+    """A row for each finding, worst first, then for each rule that was not checked; what could not be read is first."""
     empty = (None,) * (len(COLUMNS) - 5)
-    rows += [(NOT_CHECKED, one.rule, None, None, one.why, *empty) for one in found.not_checked]
+    unjudged = [(one.failed, (NOT_CHECKED, one.rule, None, None, one.why, *empty)) for one in found.not_checked]
+    rows: list[Row] = [row for failed, row in unjudged if failed]
+    rows += [*map(row_of, found.findings), *(row for failed, row in unjudged if not failed)]
     return TableAnswer("triage", COLUMNS, rows, len(rows), found.notes)
 
 
