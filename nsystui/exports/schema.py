@@ -160,13 +160,13 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
                     integrity.check_pages(path, connection, name, f"only {last[name]:,} rows")
         efa_types = efa_types_of(connection, columns)
         earliest = -LATEST if _set(connection, columns, "EXPORT_PARAM_TIME_SHIFT") else EARLIEST
-        latest = LATEST if earliest != EARLIEST else _duration(connection, columns) - 2 * EARLIEST
+        latest = _latest(connection, columns, earliest)
         is_normalized = _set(connection, columns, "EXPORT_PARAM_TIME_NORMALIZE")
         origin = _session_start(connection, columns) if is_normalized else 0
         has_python_samples = "NVTX_EVENTS" not in without and _has_python_samples(connection, columns)
     except (*opening.READ_ERRORS, OSError) as error:
         raise opening.corrupt(path, error) from None
-    return Schema(columns, last, efa_types, earliest, origin, has_python_samples, min(latest, LATEST))
+    return Schema(columns, last, efa_types, earliest, origin, has_python_samples, latest)
 
 
 def _set(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]], name: str) -> bool:
@@ -177,12 +177,12 @@ def _set(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]], 
     return connection.execute(query, (name,)).fetchone() is not None
 
 
-def _duration(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> int:
-    """How long the capture took, ns; ``LATEST`` where the export does not say it."""
-    if "duration" not in columns.get("ANALYSIS_DETAILS", frozenset()):
+def _latest(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]], earliest: int) -> int:
+    """When the capture was over, and two seconds more, ns; ``LATEST`` if unknown, or if times were shifted."""
+    if earliest != EARLIEST or "duration" not in columns.get("ANALYSIS_DETAILS", frozenset()):
         return LATEST
     row = connection.execute("SELECT max(duration) FROM ANALYSIS_DETAILS WHERE typeof(duration) = 'integer'").fetchone()
-    return row[0] if row is not None and row[0] and row[0] > 0 else LATEST
+    return min(row[0] - 2 * EARLIEST, LATEST) if row[0] and row[0] > 0 else LATEST
 
 
 def _session_start(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> int:

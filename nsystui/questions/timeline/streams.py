@@ -203,9 +203,7 @@ def _launches(session: Session, counts: Mapping[StreamPlace, int]) -> dict[Strea
     for task, work in launched_work(session, {place[0].report for place in counts}, more):
         numbers = np.stack([work[key] for key in _PLACE], axis=1)
         for device, stream, context in np.unique(numbers, axis=0).tolist():
-            place = (task, device, stream, context)
-            own = found.get(place)
-            if own is None:
+            if (own := found.get(place := (task, device, stream, context))) is None:
                 continue
             rows = np.flatnonzero((numbers == place[1:]).all(axis=1))
             own.called.append(work["launch"][rows])

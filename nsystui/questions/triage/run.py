@@ -116,13 +116,15 @@ class Triage:
         losses += self._paid_once()
         hidden = [one.gist for one in self.findings if one.id == "communication" and (one.percent or 0) < _LITTLE]
         whose = "The GPU is" if self.gpus == 1 else "GPUs are"
-        busy = f"{self.busy:.0f}" if self.busy >= 0.5 else "<1"
+        busy = {0: "<1"}.get(round(self.busy), f"{self.busy:.0f}")
         lost = (
             f"Largest {'loss' if len(losses) == 1 else 'losses'}: {', '.join(losses)}."
             if losses
+            else ""
+            if self.damaged
             else "No loss was found."
         )
-        return " ".join([f"{whose} busy {busy} % of the time.", lost, *filter(None, hidden)])
+        return " ".join(filter(None, [f"{whose} busy {busy} % of the time.", lost, *hidden]))
 
     @property
     def blockers(self) -> dict[str, float]:
@@ -281,7 +283,7 @@ def triage(
         *_step_budget(case),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
         job.busy(case.chosen).notes if case.devices else (),
-        frozenset().union(*(report.damaged for report in case.reports)),
+        frozenset(_judged(set[str]().union(*(report.damaged for report in case.reports)))),
     )
 
 
@@ -392,10 +394,14 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
     """The parts of damaged exports that are left out, by cause."""
     for cause in dict.fromkeys(report.damaged.values()):
         tables = [name for name, why in report.damaged.items() if why == cause]
-        judged = frozenset().union(*(one.reads for one in rules().values()))
-        names = _words([name for name in tables if name in judged] or tables)
-        why = f"{report.name} is judged without {names}: {cause}; export it again"
+        why = f"{report.name} is judged without {_words(_judged(tables))}: {cause}; export it again"
         yield NotChecked(_DAMAGED, why, failed=True)
+
+
+def _judged(names: Iterable[str]) -> list[str]:
+    """Return the canonical tables that rules read, all if they read none of them."""
+    reads = frozenset().union(*(one.reads for one in rules().values()))
+    return [name for name in names if name in reads] or list(names)
 
 
 def _words(names: Iterable[str]) -> str:
