@@ -115,15 +115,10 @@ class Triage:
         losses = [f"{one.gist or kind_of(one.id).gist or one.id} ({one.percent:.1f} %)" for one in worst[:2]]
         losses += self._paid_once()
         hidden = [one.gist for one in self.findings if one.id == "communication" and (one.percent or 0) < _LITTLE]
-        whose = "The GPU is" if self.gpus == 1 else "GPUs are"
+        whose = ("GPUs are", "The GPU is")[self.gpus == 1]
         busy = {0: "<1"}.get(round(self.busy), f"{self.busy:.0f}")
-        lost = (
-            f"Largest {'loss' if len(losses) == 1 else 'losses'}: {', '.join(losses)}."
-            if losses
-            else ""
-            if self.damaged
-            else "No loss was found."
-        )
+        nothing = "No loss was found." * (not self.damaged)
+        lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
         return " ".join(filter(None, [f"{whose} busy {busy} % of the time.", lost, *hidden]))
 
     @property
