@@ -43,14 +43,17 @@ def _of_frameworks(pattern: str) -> str:
 
 NCCL_BACKEND, OTHER_BACKEND = "NCCL", "other"
 BACKENDS = (
-    (NCCL_BACKEND, r"^(?:void )?nccl"),
+    (NCCL_BACKEND, r"^(?:void )?[nr]ccl"),
     ("NVSHMEM", r"nvshmem"),
     ("DeepEP", r"(?:deep|hybrid)_ep::"),
+    ("pplx", r"\bpplx::|a2a_(?:dispatch|combine)"),
+    ("symmetric memory", r"\bsymmetric_memory::|\b(?:barrier|(?:put|wait)_signal)_kernel\b"),
     ("MSCCL++", r"mscclpp"),
     ("user buffers", r"userbuffers"),
     ("custom all-reduce", r"(?:one_?shot|two_?shot|multimem|mnnvl|custom|fast|quick|trtllm)_?all_?(?:reduce|gather)"
         r"|cross_device_reduce|all_?reduce_?fusion|quick_?reduce|multimem_all"),
-    ("custom all-to-all", r"moe_?(?:a2a|all_?to_?all)|mnnvl_?(?:a2a|all_?to_?all)"),
+    ("custom all-to-all", r"moe_?(?:a2a|all_?to_?all)|mnnvl_?(?:a2a|all_?to_?all)|\b(?:inter|intra)_?node(?:_ll)?::"
+        r"|(?:dispatch|combine)_?(?:inter|intra)_?node|(?:dispatch|combine)_?tokens"),
 )  # fmt: skip
 """The libraries whose kernels communicate and the pattern of their names, the first that is found, of DuckDB's, too."""
 
@@ -133,16 +136,16 @@ _FAMILY_RULES = (
 """Family and pattern; the first whose pattern is found in the name."""
 
 _PRECISION_RULES = (
-    ("", r"^(?:void )?nccl"),  # what such a name says is not what ran, see questions.nccl.names
+    ("", BACKENDS[0][1]),  # what such a name says is not what ran, see questions.nccl.names
     ("FP4", r"e2m1|nv_?fp4|mxfp4"),
     ("FP8", r"e4m3|e5m2|fp8|float8|nvjet_(?:sm\d+_)?q"),
     ("INT8", r"(?<!u)int8|imma|i8i8|igemm|i(?:8816|8832|16816|16832)gemm|tensorop_i\d|s8_s8"),
     ("TF32", r"tf32"),
     ("BF16", r"bf16|bfloat16|nvjet_(?:sm\d+_)?t"),
     # hmma_fp32: matrices of FP16, sums in FP32
-    ("FP16", r"fp16|f16|half(?!_?step|way|space)|hmma_fp|nvjet_(?:sm\d+_)?h|(?<![a-z])h\d*(?:gemm|cudnn)|hcudnn"),
+    ("FP16", r"f(?:p|loat)?16|half(?!_?step|way|space)|hmma_fp|nvjet_(?:sm\d+_)?h|(?<![a-z])h\d*(?:gemm|cudnn)|hcudnn"),
     ("TF32", r"s1688(?:gemm|cudnn|fprop|dgrad|wgrad)"),
-    ("FP64", r"double|f64|fp64|(?<![a-z])d\d*(?:gemm|cudnn)|(?<![a-z])z\d*gemm"),
+    ("FP64", r"double|f(?:p|loat)?64|(?<![a-z])d\d*(?:gemm|cudnn)|(?<![a-z])z\d*gemm"),
     ("FP32", r"float|fp32|f32|(?<![a-z])[sc]\d*(?:gemm|cudnn)|convolve_[sc]gemm"),
 )
 """Precision of the inputs and pattern. Tensor cores compute TF32 from FP32. Other names have no precision."""

@@ -37,6 +37,8 @@ LATEST = 1 << 54
 """No event is later than this after the start of its session, ns (208 days): beyond, a time is no time, but damage."""
 EARLIEST = -(10**9)
 """No event is earlier than this, ns. Real exports begin up to 0.4 ms before their session (docs/exports.md#time)."""
+_CUPTI = "CUPTI_ACTIVITY_KIND_"
+_WORK = tuple(f"{_CUPTI}{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION", "RUNTIME"))
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ class Schema:
     """The tables of an export with their columns, and how far the rowids of the event tables go.
 
     ``efa_types`` are the types of generic events that come from AWS's EFA plugin. ``earliest`` is the least time that
-    an event can have, ns: ``EARLIEST``, unless nsys was told to shift the times. ``origin`` is subtracted from all
-    times: the start of the session, ns since the epoch, in an export whose times are UTC (``--ts-normalize``).
+    an event can have, ns: ``EARLIEST``, unless nsys was told to shift the times. ``latest`` is the latest start of GPU
+    work and calls: two seconds after the end of the capture, since clocks differ. ``origin`` is subtracted
+    from all times: the start of the session, ns since the epoch, in an export whose times are UTC (``--ts-normalize``).
     ``has_python_samples``: whether there may be samples of Python among the NVTX marks.
     """
 
@@ -55,6 +58,7 @@ class Schema:
     earliest: int = EARLIEST
     origin: int = 0
     has_python_samples: bool = False
+    latest: int = LATEST
 
     def exists(self, table: str) -> bool:
         """Whether the table is there, if only an empty one."""
@@ -81,13 +85,17 @@ class Schema:
     def time(self, table: str, column: str) -> str:
         """``integer`` for a time. One that cannot be, text or out of bounds, is later than ``LATEST``.
 
-        So it differs from a missing one, and a sum of two still is an integer.
+        So it differs from a missing one, and a sum of two still is an integer. CUPTI writes a start and an end of 0 if
+        it could not collect the times: the start is missing.
         """
         if not self.has_column(table, column):
             return NO_INTEGER
-        # To SQLite text is greater than any number.
-        within, value = self._moment(column, self.earliest)
-        return f'CASE WHEN {within} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
+        is_start = column == "start" and table in _WORK and self.has_column(table, "end")
+        # NVTX names and begins things long before a capture. To SQLite text is greater than any number.
+        earliest = -LATEST if table == "NVTX_EVENTS" else self.earliest
+        within, value = self._moment(column, earliest, self.latest if is_start else LATEST)
+        lost = f'WHEN "start" = {self.origin} AND "end" = {self.origin} THEN NULL ' if is_start else ""
+        return f'CASE {lost}WHEN {within} THEN {value} WHEN "{column}" IS NOT NULL THEN {LATEST + 1} END'
 
     def known_time(self, table: str, column: str) -> str:
         """``integer`` for the time of a row that says something without one: a time that cannot be is missing.
@@ -96,12 +104,12 @@ class Schema:
         """
         if not self.has_column(table, column):
             return NO_INTEGER
-        within, value = self._moment(column, -LATEST)
+        within, value = self._moment(column, -LATEST, LATEST)
         return f"CASE WHEN {within} THEN {value} END"
 
-    def _moment(self, column: str, earliest: int) -> tuple[str, str]:
-        """SQL: whether a time from ``earliest`` on can be, and its value since the start of the session."""
-        within = f'"{column}" BETWEEN {self.origin + earliest} AND {self.origin + LATEST}'
+    def _moment(self, column: str, earliest: int, latest: int) -> tuple[str, str]:
+        """SQL: whether a time can be, within bounds, and its value since the start of the session."""
+        within = f'"{column}" BETWEEN {self.origin + earliest} AND {self.origin + latest}'
         return within, f'CAST("{column}" AS INTEGER)' + (f" - {self.origin}" if self.origin else "")
 
     def text(self, table: str, column: str) -> str:
@@ -152,12 +160,13 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
                     integrity.check_pages(path, connection, name, f"only {last[name]:,} rows")
         efa_types = efa_types_of(connection, columns)
         earliest = -LATEST if _set(connection, columns, "EXPORT_PARAM_TIME_SHIFT") else EARLIEST
+        latest = _latest(connection, columns, earliest)
         is_normalized = _set(connection, columns, "EXPORT_PARAM_TIME_NORMALIZE")
         origin = _session_start(connection, columns) if is_normalized else 0
         has_python_samples = "NVTX_EVENTS" not in without and _has_python_samples(connection, columns)
     except (*opening.READ_ERRORS, OSError) as error:
         raise opening.corrupt(path, error) from None
-    return Schema(columns, last, efa_types, earliest, origin, has_python_samples)
+    return Schema(columns, last, efa_types, earliest, origin, has_python_samples, latest)
 
 
 def _set(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]], name: str) -> bool:
@@ -166,6 +175,14 @@ def _set(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]], 
         return False
     query = "SELECT 1 FROM META_DATA_EXPORT WHERE name = ? AND lower(value) NOT IN ('', '0', 'false')"
     return connection.execute(query, (name,)).fetchone() is not None
+
+
+def _latest(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]], earliest: int) -> int:
+    """When the capture was over, and two seconds more, ns; ``LATEST`` if unknown, or if times were shifted."""
+    if earliest != EARLIEST or "duration" not in columns.get("ANALYSIS_DETAILS", frozenset()):
+        return LATEST
+    row = connection.execute("SELECT max(duration) FROM ANALYSIS_DETAILS WHERE typeof(duration) = 'integer'").fetchone()
+    return min(row[0] - 2 * EARLIEST, LATEST) if row[0] and row[0] > 0 else LATEST
 
 
 def _session_start(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> int:

@@ -69,8 +69,8 @@ class _TallySink:
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
         """Counts rows by process."""
-        found = tally_columns(connection, f"({rows.select})", _TALLIED.intersection(table.field_names))
-        rows.count(found.rows, f"({rows.select})")
+        found = tally_columns(connection, table.name, f"({rows.select})", _TALLIED.intersection(table.field_names))
+        rows.count(found.rows, "")  # of a stream rows can be read once
         self.tallies[table.name] = self.tallies.get(table.name, Tally()) + found
         return found.rows
 
@@ -338,7 +338,7 @@ class OnDemand:
                 missing[table] = needed or canonical.BY_NAME[table].field_names[:1]
             elif self.loaded[table].rows:
                 with self._damage(table):
-                    found[table] = tally_columns(self.connection, self._from(table), needed)
+                    found[table] = tally_columns(self.connection, table, self._from(table), needed)
         if missing:
             sink = _TallySink()
             with self.packing.connection() as (connection, streams):

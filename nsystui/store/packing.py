@@ -49,6 +49,7 @@ from nsystui.store.reader import (
     streamed,
 )
 from nsystui.store.report import Packed, PackedReport, PackedTables, has_span
+from nsystui.store.tally import LeftOut, first_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -525,14 +526,17 @@ class ChunkPacker:
         return found
 
     def _count(self, table: CanonicalTable, rows: int, written: str) -> None:
-        """Adds the rows of a table, with the times and devices in ``written``, the SQL of these rows."""
+        """Adds the rows of a table, with the times and devices in ``written``, the SQL of these rows, if any."""
         self.packed.count(table, rows)
+        if written and table is canonical.NVTX_RANGES and "end" in self.fields[table.name]:
+            ((unended,),) = self.connection.execute(f'SELECT count(*) - count("end") FROM {written}').fetchall()
+            self.packed.left_out[table.name] += LeftOut(open=unended)
         if self.fields is not ALL_FIELDS:
             return
         if has_span(table):
-            # A range that was never closed reaches at least to its start.
+            # A range that never ended reaches at least to its start.
             times = ", ".join(f'max("{name}")' for name in ("start", "end") if name in table.field_names)
-            query = f'SELECT min("start"), greatest({times}) FROM {written}'
+            query = f"SELECT {first_of(table.name, 'start')}, greatest({times}) FROM {written}"
             self.packed.count(table, 0, *self.connection.execute(query).fetchall()[0])
         if table.name in WORK_TABLES:
             pairs = self.connection.execute(f"SELECT DISTINCT process, device FROM {written}").fetchall()

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from nsystui.exports.schema import EARLIEST
 from nsystui.exports.sources import REASONS, Transform
 from nsystui.exports.sources.base import words_of
 
@@ -18,21 +19,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Rows by reason, in the order of ``REASONS``; ``nameless`` are not left out, but their names are lost."""
+    """Rows by reason, in the order of ``REASONS``.
+
+    Not left out are ``nameless`` rows, whose names are lost, and ``open`` ones, which never ended.
+    """
 
     by_reason: tuple[int, ...] = (0,) * len(REASONS)
     nameless: int = 0
+    open: int = 0
 
     def __bool__(self) -> bool:
-        return any(self.by_reason) or self.nameless > 0
+        return any((*self.by_reason, self.nameless, self.open))
 
     def __add__(self, other: LeftOut) -> LeftOut:
         both = zip(self.by_reason, other.by_reason, strict=True)
-        return LeftOut(tuple(a + b for a, b in both), self.nameless + other.nameless)
+        return LeftOut(tuple(a + b for a, b in both), self.nameless + other.nameless, self.open + other.open)
 
     def __or__(self, other: LeftOut) -> LeftOut:
         """Of the same rows, which were read for something else."""
-        return LeftOut(max(self.by_reason, other.by_reason), max(self.nameless, other.nameless))
+        return LeftOut(
+            max(self.by_reason, other.by_reason), max(self.nameless, other.nameless), max(self.open, other.open)
+        )
 
     @property
     def rows(self) -> int:
@@ -40,13 +47,13 @@ class LeftOut:
 
     def to_json(self) -> list[int]:
         """As plain values for ``json.dump``."""
-        return [*self.by_reason, self.nameless]
+        return [*self.by_reason, self.nameless, self.open]
 
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> LeftOut:
         """The inverse of ``to_json``."""
         kinds = len(REASONS)
-        return cls(tuple(map(int, values[:kinds])), sum(values[kinds:]))
+        return cls(tuple(map(int, values[:kinds])), *map(int, values[kinds:]))
 
 
 def left_out_query(transform: Transform, rows: str) -> str:
@@ -125,10 +132,15 @@ class Tally:
         return cls(rows, first, last, dict(processes))
 
 
-def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, names: Collection[str]) -> Tally:
-    """Tally rows in DuckDB: ``table`` is their SQL, ``names`` are those of its columns start, end, process."""
+def first_of(table: str, start: str) -> str:
+    """SQL for the first start of rows; NVTX that began long before the session does not stretch it."""
+    return f"min({start})" + (f" FILTER (WHERE {start} >= {EARLIEST})" if table.startswith("nvtx") else "")
+
+
+def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, rows: str, names: Collection[str]) -> Tally:
+    """Tally ``rows`` of a canonical table, DuckDB's SQL that has the columns ``names`` of start, end and process."""
     start, end, process = (f'"{name}"' if name in names else "NULL" for name in ("start", "end", "process"))
-    query = f"SELECT {process}, count(*), min({start}), greatest(max({start}), max({end})) FROM {table} GROUP BY 1"
-    found = connection.execute(query).fetchall()
+    times = f"{first_of(table, start)}, greatest(max({start}), max({end}))"
+    found = connection.execute(f"SELECT {process}, count(*), {times} FROM {rows} GROUP BY 1").fetchall()
     parts = (Tally(rows, first, last, {} if of is None else {of: rows}) for of, rows, first, last in found)
     return sum(parts, Tally())

@@ -15,6 +15,7 @@ import program
 import pytest
 import sqlalchemy as sa
 import synthetic
+from support import edit, native
 from synthetic import demo
 
 from nsystui.exports import canonical
@@ -25,9 +26,10 @@ from nsystui.store.session import Session
 # A start, and where there is one an end, as a row of the export has them at "start" and "end".
 NO_TIME = [("NULL", '"end"')]
 NO_END = [('"start"', "NULL")]
+LONG_AGO = "-5000000000"
 NO_TIME_OF_THE_SESSION = [
     *(("9223372036854775807", "9223372036854775807"), ('"start"', "9223372036854775807")),
-    *((start, '"end"') for start in ("-9223372036854775808", "-5000000000", "'soon'", "x'ff'")),
+    *((start, '"end"') for start in ("-9223372036854775808", LONG_AGO, "'soon'", "x'ff'")),
 ]
 BACKWARDS = [('"end" + 7', '"start"'), ('"start"', '"start" - 1')]
 MAY_BE_OPEN = re.compile("NVTX_EVENTS|MPI_.*|UCP_.*")
@@ -50,7 +52,9 @@ def with_impossible_rows(original: Path, path: Path) -> dict[str, list[int]]:
             timed = "start" if "start" in columns else "timestamp"
             has_end = "end" in columns
             no_end = NO_END if has_end and not MAY_BE_OPEN.fullmatch(table) else []
-            kinds = [NO_TIME + no_end, NO_TIME_OF_THE_SESSION, BACKWARDS]
+            # NVTX may have begun long before the session.
+            of_no_session = [one for one in NO_TIME_OF_THE_SESSION if table != "NVTX_EVENTS" or one[0] != LONG_AGO]
+            kinds = [NO_TIME + no_end, of_no_session, BACKWARDS]
             # Of NVTX a range: a row that names something may be at any time.
             some = "WHERE eventType IN (59, 60)" if table == "NVTX_EVENTS" else ""
             names = ", ".join(f'"{one}"' for one in columns)
@@ -152,3 +156,73 @@ def test_no_table_has_one(exports, tmp_path, whole, cached):
                 backwards = sa.select(sa.func.count()).select_from(table).where(table.c.end < table.c.start)
                 assert session.scalar(backwards) == 0, table.name
     assert rows[0] == rows[1]
+
+
+S, MS, US = 10**9, 10**6, 10**3
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch) -> Path:
+    """An export of 2 s with 100 kernels, copies, memsets, synchronisations and calls, of 500 µs each."""
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "rank0.sqlite"
+    with synthetic.ExportWriter(path) as writer:
+        process = writer.process(100)
+        main = writer.thread(process, 100, "main")
+        for number in range(100):
+            start, ids = S + 3 * number * MS, range(4 * number, 4 * number + 4)
+            for one, name in zip(ids, ("LaunchKernel", "MemcpyAsync", "MemsetAsync", "StreamSynchronize"), strict=True):
+                writer.api(main, start, start + 10 * US, f"cuda{name}_v7000", one)
+            writer.kernel(process, 0, 7, start, start + 500 * US, name="work", correlation_id=ids[0])
+            writer.memcpy(process, 0, 7, start + MS, start + MS + 500 * US, size=4096, kind="Host-to-Device",
+                          correlation_id=ids[1])  # fmt: skip
+            writer.memset(process, 0, 7, start + 2 * MS, start + 2 * MS + 500 * US, size=64, correlation_id=ids[2])
+            writer.sync(process, 0, 7, start + 2 * MS, start + 2 * MS + 500 * US, correlation_id=ids[3])
+    edit(path, f"UPDATE ANALYSIS_DETAILS SET duration = {2 * S}")
+    return path
+
+
+WORK = ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION", "RUNTIME")
+ASKED = [(*words.split(), "--format", "csv") for words in ("kernels", "memory", "api", "gpu", "ranks", "streams")]
+
+
+@pytest.mark.parametrize(
+    ("times", "why"),
+    {
+        ("0", "0"): "without a time",
+        (f"{9 * S}", f"{9 * S + MS}"): "at no time of the session",
+        (f"{-9 * S}", f"{-9 * S + MS}"): "at no time of the session",
+    }.items(),
+    ids=["uncollected", "after", "before"],
+)
+def test_work_that_was_not_collected_or_lies_outside_of_the_capture_is_left_out_and_counted(work, times, why):
+    right = [program.run(*words, work).out for words in ASKED]
+    for kind in WORK:
+        table = f"CUPTI_ACTIVITY_KIND_{kind}"
+        columns = [name for _, name, *_ in native(work, f"PRAGMA table_info({table})")]
+        values = [dict(zip(("start", "end"), times, strict=True)).get(name, f'"{name}"') for name in columns]
+        edit(work, f"INSERT INTO {table} SELECT {', '.join(values)} FROM {table} LIMIT 7")
+    for _ in range(2):  # from the export, and from the cache
+        ran = [program.run(*words, work) for words in ASKED]
+        assert [one.out for one in ran] == right
+        assert f"7 GPU kernels (7 {why})" in ran[0].err and f"14 memory copies and memsets (14 {why})" in ran[1].err
+        assert f"7 CUDA runtime and driver calls (7 {why})" in ran[2].err
+        assert {one.err.count("left out of") for one in ran} == {1}
+
+
+def test_clocks_of_gpus_may_be_off_by_a_second_and_more(work):
+    right = program.run("kernels", work, "--format", "csv")
+    for shift in (-1100 * MS, 2400 * MS):
+        edit(work, *(f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "{one}" = "{one}" + {shift}' for one in ("start", "end")))
+        ran = program.run("kernels", work, "--format", "csv")
+        assert (ran.out, ran.err) == (right.out, right.err)
+
+
+def test_a_rank_with_os_runtime_calls_alone_changes_nothing_for_the_others(work, tmp_path):
+    idle = tmp_path / "rank1.sqlite"
+    with synthetic.ExportWriter(idle) as writer:
+        writer.osrt(writer.thread(writer.process(101), 101, "main"), 1, 20 * S, "read")
+    alone, both = (program.run("gpu", *paths, "--format", "csv").out for paths in ((work,), (work, idle)))
+    assert both == alone
+    assert "Judged: 299.5 ms on 1 GPU" in " ".join(program.run("triage", work, idle).out.split())
+    assert "read" in program.run("osrt", work, idle).out

@@ -118,6 +118,25 @@ def test_what_the_triage_left_out_is_in_no_other_answer(export):
     assert {program.run(name, export, *CSV).status for name in ("api", "events")} == {2}
 
 
+@pytest.mark.parametrize("table", [KERNELS, "CUPTI_ACTIVITY_KIND_MEMCPY", RUNTIME])
+def test_a_triage_states_nothing_that_needs_what_could_not_be_read(whole, tmp_path, monkeypatch, table):
+    """Neither that nothing is wrong, nor how busy the GPUs are, nor where the time went."""
+    monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
+    path = Path(shutil.copyfile(whole, tmp_path / "rank0.sqlite"))
+    damage_rows(path, table)
+    ran = program.run("triage", path)
+    said = " ".join(ran.out.split())
+    contents = {KERNELS: "GPU kernels", RUNTIME: "CUDA runtime and driver calls"}.get(
+        table, "memory copies and memsets"
+    )
+    assert ran.status == 4 and f"an export is damaged (not read: {contents})" in " ".join(ran.out.splitlines()[:4])
+    assert [words for words in ("No issues found", "blocked most", "Time: ", "launch latency") if words in said] == []
+    assert ("busy" in said.partition("not checked")[0]) == (table == RUNTIME)
+    assert (f"The use of the GPUs is not judged, which needs {contents}." in said) == (table != RUNTIME)
+    first = rows_of(program.run("triage", path, *CSV).out)[0]
+    assert first["Id"] == "damaged" and contents in first["Finding"]
+
+
 def test_a_triage_leaves_out_several_tables(export):
     damage_rows(export, KERNELS)
     ran = program.run("triage", export, "--not-checked")

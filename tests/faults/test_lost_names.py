@@ -95,3 +95,18 @@ def test_samples_of_efa_whose_source_type_or_field_is_lost_are_counted(tmp_path,
     for one in ran:
         assert f"lacks the names of {rows} samples of AWS's EFA adapters; export" in one.err
     assert lost == "tx_bytes" or all(f"[name {number} lost]" in one.out for one in ran[::2])  # no bytes, as is known
+
+
+def test_kernels_and_ranges_without_a_name_are_labelled(tmp_path):
+    path = tmp_path / "rank0.sqlite"
+    with synthetic.ExportWriter(path) as writer:
+        process = writer.process(100)
+        for number, name in enumerate(["", "", "Kernel", "Unknown"]):
+            writer.kernel(process, 0, 7, 100 * number, 100 * number + 50, name=name, correlation_id=None)
+        for start, text in enumerate(["", "load"]):
+            writer.nvtx_range(writer.thread(process, 100, "main"), 1000 * start, 1000 * start + 500, text)
+    kernels = program.run("kernels", path, "--names", "full", *CSV)
+    assert sorted(names(kernels)) == ["Kernel", "Unknown", "[no name]"]
+    asked = [("nvtx",), ("nvtx", "--summary"), ("timeline", "--all-lanes", "--width", "80")]
+    assert [words for words in asked if "[no name]" not in program.run(*words, path, "--no-cache").out] == []
+    assert "string table" not in kernels.err

@@ -35,6 +35,13 @@ OTHERS = {
     "void deep_ep::internode::combine<9, __nv_bfloat16>": ("DeepEP", "Combine"),
     "void deep_ep::intranode::dispatch<8, 768, 8192>": ("DeepEP", "Dispatch"),
     "nvshmemi_transfer_amo_nonfetch_kernel": ("NVSHMEM", None),
+    "void pplx::internode::combine_kernel<__nv_bfloat16>": ("pplx", "Combine"),
+    "pplx::intranode::dispatchKernel": ("pplx", "Dispatch"),
+    "void uccl::internode_ll::dispatch<true>": ("custom all-to-all", "Dispatch"),
+    "DispatchTokensKernel": ("custom all-to-all", "Dispatch"),
+    "combine_tokens<half>": ("custom all-to-all", "Combine"),
+    "c10d::symmetric_memory::barrier_kernel(unsigned int **, int)": ("symmetric memory", "Barrier"),
+    "put_signal_kernel": ("symmetric memory", None),
     "userbuffers_fp16_sum_inplace_gpu_rr_ag<8>": ("user buffers", None),
 }
 
@@ -48,7 +55,9 @@ def test_the_name_of_a_kernel_tells_its_backend_and_its_collective(name):
     assert operation_of_kernel(name) == collective
 
 
-@pytest.mark.parametrize("name", ["void cub::DeviceReduceKernel<float>", "softmax_warp_forward", "allReduceWarp_norm"])
+@pytest.mark.parametrize(
+    "name", ["void cub::DeviceReduceKernel<float>", "softmax_warp_forward", "allReduceWarp_norm", "moe::dispatchPolicy"]
+)
 def test_reductions_within_a_gpu_do_not_communicate(name):
     assert family_of(name) != COMMUNICATION
 

@@ -32,6 +32,13 @@ KERNELS = {
     "ncclSymkDevKernel_AllGather_RailRing_LsaSTMC": "AllGather",
     "ncclSymkDevKernel_AllReduce_RSxTmaLD_AGxTmaST_sum_bf16_profile": "AllReduce",
     "ncclSymkDevKernel_ReduceScatter_RailA2A_LsaLDMC_avg_f16": "ReduceScatter",
+    "ncclSymkRun_ReduceScatter_LD": "ReduceScatter", "void ncclSymkRun_AllReduce_AGxLL_R<FuncSum, float>": "AllReduce",
+    # whatever the case, and of NCCL's relatives
+    "nccldevkernel_reducescatter_sum_bf16_ring_simple": "ReduceScatter", "ncclkernel_sendrecv": "SendRecv",
+    "NCCLDEVKERNEL_ALLGATHER_RING_LL": "AllGather", "ncclKernelAllToAllvCtran": "AlltoAll",
+    # kernels that hide it
+    "ncclDevKernel_Generic_2(ncclDevKernelArgsStorage<4096ul>)": None, "nccldevkernel_generic_8": None,
+    "rcclGenericKernel_4": None, "ncclDevKernel_Nop": None,
     # a collective to come
     "ncclDevKernel_AlltoAll_RING_LL": "AlltoAll",
 }  # fmt: skip

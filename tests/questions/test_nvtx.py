@@ -14,6 +14,7 @@ from synthetic.writing.writer import PUSH_POP, START_END
 
 from nsystui.base.answer import record
 from nsystui.base.selection import NameFilter, Selection, Task, Window
+from nsystui.questions.nvtx.around import paths_around
 from nsystui.questions.nvtx.chains import UNKNOWN
 from nsystui.questions.nvtx.listing import kernels_of, nvtx_tree_table
 from nsystui.questions.nvtx.paths import NodeKind, TreeGrouping, template
@@ -87,14 +88,20 @@ def test_ranges_nest_and_project(session_of):
     assert ranges.op_time.tolist() == [110, 0, 110, 111, 0, 111, 112, 0, 112]
 
 
-@pytest.mark.campaign
-def test_an_open_range_ends_with_the_last_event_of_its_report(session_of):
-    never_closed = program((10, None, "never closed"), (20, 30, "inside"), launches=[((40, 45), (50, 900))])
-    ranges = load(session_of(never_closed))
-    assert (ranges.is_open.tolist(), ranges.end.tolist()) == ([True, False], [900, 30])
-    assert ranges.parent.tolist() == [-1, 0]
-    (node,) = NvtxTree.build(ranges).roots()
-    assert (node.open_count, node.total, node.gpu_total) == (1, 890, 850)
+def test_a_range_that_never_ended_has_no_duration_and_contains_nothing(session_of):
+    unended = program(
+        (10, None, "unended"), (20, 30, "after"), (100, 200, "around"), (110, None, "unended"), (120, 130, "inside"),
+        launches=[((40, 45), (50, 900)), ((122, 125), (910, 920))],
+    )  # fmt: skip
+    ranges = load(session_of(unended))
+    assert ranges.is_open.tolist() == [True, False, False, True, False]
+    assert ranges.end.tolist() == [10, 30, 200, 110, 130]
+    assert ranges.parent.tolist() == [-1, -1, -1, 2, 2]
+    nodes = {node.name: node for node in NvtxTree.build(ranges).roots()}
+    assert [(node.open_count, node.ended, node.total, node.gpu_ops) for node in nodes.values()] == [
+        (0, 1, 100, 1), (0, 1, 10, 0), (1, 0, 0, None),
+    ]  # fmt: skip
+    assert paths_around(ranges, [(0, ranges.lanes[0].thread, time) for time in (15, 123)]) == [None, "around › inside"]
 
 
 FOLDED = {
@@ -109,8 +116,8 @@ FOLDED = {
     "copy, sequence = 3": "copy, sequence = 3",
     "size, sizes of things": "size, sizes of things",
     "step 7": "step 7",
-    ", op_id = 1": "",
-    "": "",
+    ", op_id = 1": "[no name]",
+    "": "[no name]",
 }
 """Names, and what stays of them without what changes from call to call."""
 

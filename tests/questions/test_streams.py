@@ -8,6 +8,7 @@ from contextlib import closing
 import campaign
 import numpy as np
 import pytest
+import synthetic
 from support import native, session_over, shared
 
 from nsystui.base.selection import Selection, Window
@@ -123,3 +124,23 @@ def test_communication_on_a_stream_that_computes_is_told():
         answer = stream_table(job, EVERYTHING)
     (note,) = answer.notes
     assert note.startswith("communication on streams that also compute: 17.17 ms on stream 7 of rank 0")
+
+
+def test_streams_of_two_contexts_are_two_although_they_have_one_number(tmp_path):
+    path, times = tmp_path / "contexts.sqlite", {1: 500, 9: 700}
+    with synthetic.ExportWriter(path) as writer:
+        process = writer.process(100)
+        thread = writer.thread(process, 100, "main")
+        for number in range(20):
+            for context, time in times.items():
+                start, call = 1000 * (number + 1) + context, 2 * number + context
+                writer.api(thread, start - 200, start - 100, "cudaLaunchKernel", call)
+                writer.kernel(
+                    process, 0, 7, start, start + time, name=f"of_{context}", correlation_id=call, context=context
+                )
+    with closing(OpenJob(session_over(path))) as job:
+        table, over_time = stream_table(job, EVERYTHING).records(), queues_over_time(job, EVERYTHING, 2).records()
+    assert [(row["stream"], row["context"], row["count"], row["compute"]) for row in table] == [
+        (7, context, 20, 20 * time) for context, time in times.items()
+    ]
+    assert [row["context"] for row in over_time] == [1, 1, 9, 9]

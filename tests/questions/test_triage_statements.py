@@ -177,7 +177,7 @@ def test_a_gpu_that_hardly_works_is_in_no_healthy_job(tmp_path):
         gpu.kernel(901 * MS, 902 * MS, launched=900 * MS)
         gpu.call("cudaFree_v3020", 902 * MS, 999 * MS)
     found = triaged(tmp_path / "a.sqlite", rules=("start_and_end",))
-    assert not found.is_healthy and found.headline.startswith("The GPU hardly works. 1 remark.")
+    assert not found.health and found.headline.startswith("The GPU hardly works. 1 remark.")
     assert found.summary.startswith("The GPU is busy <1 % of the time.")
 
 
@@ -268,6 +268,20 @@ def test_one_rank_alone_does_not_tell_who_is_late_and_nothing_hides_what_is_alon
     told(finding(found, "ranks-missing"), "Only 1 of 8 ranks is open.")
     alone = finding(found, "exposed-communication")
     told(alone, "in AllGather", advises=("no compute to hide",), never=("overlap communication",))
+
+
+@pytest.mark.parametrize("has_steps", [False, True])
+def test_the_collective_of_a_kernel_that_hides_it_is_unknown(tmp_path, has_steps):
+    with one_gpu(tmp_path / "a.sqlite") as gpu:
+        for number, start in enumerate(gpu.rounds(12, 16 * MS, 10 * MS)):
+            if has_steps:
+                gpu.export.nvtx_range(gpu.main, start - 20_000, start + 15 * MS, f"step {number}")
+            for call in range(2):
+                begin = start + (10 + 2 * call) * MS
+                gpu.kernel(begin, begin + 2 * MS, launched=start - 5_000, name="ncclDevKernel_Generic_4")
+    one = finding(triaged(tmp_path / "a.sqlite", rules=("exposed_communication",)), "exposed-communication")
+    calls = "2 kernels of unknown collective a step" if has_steps else "24 kernels of unknown collective"
+    told(one, f"is in kernels of unknown collective ({calls})", never=("nan", "None", "smaller buckets"))
 
 
 def test_communication_that_is_exposed_for_a_good_part_is_not_said_to_be_overlapped(tmp_path):

@@ -239,10 +239,17 @@ def thread_event_fields(first_row: int = 0) -> dict[str, str]:
 
 BARE_NAME = "nullif(regexp_replace(value, '_v....$', ''), value)"
 """DuckDB: the name of an API call without its version; NULL if it has no version."""
-IS_NCCL = "CAST(lower(value) LIKE 'nccl%' AS BIGINT)"
+IS_NCCL = "CAST(substring(lower(value), 1, 4) IN ('nccl', 'rccl') AS BIGINT)"
 """DuckDB: 1 if a kernel of this name communicates, else 0."""
 STRINGS = {"s": "LEFT JOIN strings s ON s.id = name_id"}
 NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"
+
+
+def or_no_name(text: str) -> str:
+    """SQL for a name, or a label if it is empty or missing."""
+    return f"coalesce(nullif({text}, ''), '[no name]')"
+
+
 GPU_EVENT = native_columns(
     "start end process:globalPid device:deviceId context:contextId green_context:greenContextId stream:streamId "
     "correlation_id:correlationId"

@@ -13,6 +13,7 @@ from nsystui.exports.sources.base import (
     integers,
     labelled,
     native_columns,
+    or_no_name,
 )
 
 COPY_KINDS = {
@@ -56,8 +57,8 @@ def kernels(schema: Schema) -> Source:
     fields = {
         "row": "row_id",
         **GPU_EVENT_FIELDS,
-        "name": "coalesce(n.value, s.value, m.value)",
-        "short_name": "coalesce(s.value, n.value, m.value)",
+        "name": or_no_name("coalesce(n.value, s.value, m.value)"),
+        "short_name": or_no_name("coalesce(s.value, n.value, m.value)"),
         "mangled_name": "m.value",
         "is_nccl": "coalesce(s.is_nccl, n.is_nccl, m.is_nccl, 0)",
         **as_they_are(*shape),
@@ -68,8 +69,8 @@ def kernels(schema: Schema) -> Source:
         "m": "LEFT JOIN strings m ON m.id = mangled_id",
     }
     first_choice = {
-        "name": "n.value",
-        "short_name": "s.value",
+        "name": or_no_name("n.value"),
+        "short_name": or_no_name("s.value"),
         "is_nccl": "s.is_nccl",
     }
     return Source(

@@ -16,7 +16,7 @@ def _ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
     from nsystui.questions.nvtx.listing import nvtx_summary, nvtx_tree_table
 
     if options["summary"]:
-        return nvtx_summary(job.session, selection, fold_suffixes=options["fold"] != "none")
+        return nvtx_summary(job.session, selection, fold_suffixes=options["fold"] != "none", as_nsys=False)
     return nvtx_tree_table(job.nvtx_tree(selection, options["by"], options["fold"]), options["depth"])
 
 

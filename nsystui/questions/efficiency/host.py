@@ -90,7 +90,8 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
     """By process the intervals of its MPI calls, and of its CUDA calls outside of them; on the report's own clock."""
     mpi = _merged(session, _query(tables.mpi_calls, report)) if report.count(tables.mpi_calls) else {}
     if not mpi and report.count(tables.nvtx_ranges):
-        mpi = _merged(session, _query(tables.nvtx_ranges, report).where(is_mpi_range()))
+        ended = tables.nvtx_ranges.c.end.is_not(None)
+        mpi = _merged(session, _query(tables.nvtx_ranges, report).where(is_mpi_range(), ended))
     cuda = _merged(session, _query(tables.api_calls, report)) if report.count(tables.api_calls) else {}
     ucx = _merged(session, _query(tables.ucx_calls, report)) if report.count(tables.ucx_calls) else {}
     arrays: dict[str, NDArray[Any]] = {}

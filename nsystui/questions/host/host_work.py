@@ -22,7 +22,7 @@ from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries import mpi
-from nsystui.questions.queries.conditions import job_start
+from nsystui.questions.queries.conditions import job_end, job_start
 from nsystui.questions.queries.derived import of_all_reports
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
@@ -140,14 +140,14 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
         sa.select(
             own.number,
             job_start(table).label("start"),
-            sa.func.coalesce(columns.end + offset, own.hi).label("end"),
+            job_end(table).label("end"),
             sa.func.coalesce(FOLDED_LABEL, "").label("name"),
         )
         .join_from(table, wanted, sa.and_(columns.report == own.report, columns.process == own.process))
         .where(
             sa.or_(columns.thread == own.thread, own.thread == _UNKNOWN),
             columns.start < own.hi - offset,
-            sa.or_(columns.end > own.lo - offset, columns.end.is_(None)),
+            columns.end > own.lo - offset,
             segments.may_overlap(table, [(one.task, one.start, one.end) for one in idle.spans]),
         )
     )

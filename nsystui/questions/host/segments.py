@@ -291,7 +291,8 @@ def gil_of(session: Session, selection: Selection, spans: Sequence[tuple[Task, i
     if not session.count(table):
         return Gil()
     # The row that names the domain may be missing.
-    is_own = sa.or_(table.c.domain == DOMAIN, table.c.domain.is_(None)), table.c.name.in_((_HELD, _WAITED))
+    is_known = sa.or_(table.c.domain == DOMAIN, table.c.domain.is_(None)), table.c.end.is_not(None)
+    is_own = (*is_known, table.c.name.in_((_HELD, _WAITED)))
     found = calls_of(session, sa.select(table).where(*is_own).subquery("gil"), selection, spans)
     parts: dict[str, dict[Thread, Intervals]] = {_HELD: {}, _WAITED: {}}
     for thread, segments in found.threads.items():

@@ -35,6 +35,7 @@ The nominal rate of the link between the GPUs of a host, by their model.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -179,11 +180,11 @@ def in_ranges(pairing: NcclPairing, ranges: NvtxRanges) -> NcclPairing:
     return replace(pairing, **parts)
 
 
-def launched_in_steps(pairing: NcclPairing, steps: Steps, selection: Selection) -> dict[str, int]:
-    """The number of selected NCCL kernels that were launched in steps, by collective."""
+def launched_in_steps(pairing: NcclPairing, steps: Steps, selection: Selection) -> Counter[str | None]:
+    """The number of selected NCCL kernels that were launched in steps, by collective; ``None`` if it is unknown."""
     kernels = selected(in_steps(pairing, steps).kernels, selection)
-    counts: dict[str, int] = kernels.loc[kernels["step"].notna(), "collective"].value_counts(dropna=False).to_dict()
-    return counts
+    names = kernels.loc[kernels["step"].notna(), "collective"]
+    return Counter(name if isinstance(name, str) else None for name in names.tolist())
 
 
 class LinkRate(NamedTuple):

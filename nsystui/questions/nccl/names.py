@@ -24,23 +24,27 @@ and what NCCL makes of them (AlltoAll, Gather and Scatter before 2.28)."""
 GROUP_START = "ncclGroupStart"
 GROUP_END = "ncclGroupEnd"
 
-_NCCL_KERNEL = re.compile(r"(?:void )?nccl", re.IGNORECASE)
+_NCCL_KERNEL = re.compile(r"(?:void )?[nr]ccl", re.IGNORECASE)
 
 # NCCL 2.8 and later: ncclKernel_<Coll>_…, ncclDevKernel_<Coll>_… (2.19), ncclSymDevKernel_… (2.27), ncclSymkDevKernel_…
-# (2.28). The collective is the first word, whatever it is: a collective of a future NCCL keeps its name.
-_NEW_KERNEL = re.compile(r"(?:void )?nccl(?:(?:Symk?)?Dev)?Kernel_(?P<collective>[A-Za-z]+)")
-# NCCL 2.7 and before: nccl<Coll><Algo><Proto>Kernel_<op>_<type>, all in one word.
+# (2.28), ncclSymkRun_… The collective is the first word, whatever it is: a collective of a future NCCL keeps its name.
+_NEW_KERNEL = re.compile(
+    _NCCL_KERNEL.pattern + r"(?:(?:Symk?)?(?:Dev)?Kernel|Symk?Run)_(?P<collective>[A-Za-z]+)", re.IGNORECASE
+)
+# NCCL 2.7 and before: nccl<Coll><Algo><Proto>Kernel_<op>_<type>, all in one word; its relatives: ncclKernel<Coll>….
 _OLD_KERNEL = re.compile(
-    r"(?:void )?nccl(?P<collective>AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)"
-    r"(?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_"
+    _NCCL_KERNEL.pattern + r"(?:Kernel)?(?P<collective>AllReduce|AllGatherV?|ReduceScatter|AlltoAll|Broadcast|Reduce"
+    r"|SendRecv)",
+    re.IGNORECASE,
 )
 # Kernels that look up at run time what to do.
-_HIDDEN = {"Generic", "Nop"}
+_HIDDEN = {"generic", "nop"}
 
 _API_RANGE = re.compile(r"nccl(?P<call>[A-Z][A-Za-z0-9]*)(?:\(\)|$)")
 # NCCL's API names, and one that its relatives have; RCCL and MSCCL spell some with other capitals.
 _COLLECTIVE_OF_CALL = {name.removeprefix("nccl").lower(): own for name, own in COMMUNICATION.items()}
 _COLLECTIVE_OF_CALL["alltoallv"] = "AlltoAll"
+_SPELLED = {name.lower(): name for name in COLLECTIVES}
 
 _PYTORCH_LABEL = re.compile(r"nccl:(?P<operation>[a-z_]+)")
 # Longer beginnings first: "reduce" also begins "reduce_scatter".
@@ -72,9 +76,9 @@ def collective_of_kernel(name: str) -> str | None:
     ``ncclDevKernel_AllReduce_Sum_f32_TREE_LL(…)`` → ``AllReduce``, ``ncclDevKernel_Generic`` → ``None``.
     """
     match = _NEW_KERNEL.match(name) or _OLD_KERNEL.match(name)
-    if match is None or match["collective"] in _HIDDEN:
+    if match is None or match["collective"].lower() in _HIDDEN:
         return None
-    return match["collective"]
+    return _SPELLED.get(match["collective"].lower(), match["collective"])
 
 
 _OTHERS = (

@@ -81,7 +81,7 @@ def _open_at(
         table.c.thread == thread,
         start <= moment,
         # What ends at the moment is over, but for a range without length.
-        sa.or_(end.is_(None), sa.and_(end >= last, sa.or_(end > moment, start == moment))),
+        sa.and_(end >= last, sa.or_(end > moment, start == moment)),
     )
 
 

@@ -45,8 +45,8 @@ class RangeColumns:
     what depends on that is kept where it is all of them.
 
     * ``lane``: index into ``threads``, ``name``: into ``names``
-    * ``row``: nsys's ``RangeId``. ``start``, ``length``: ns; a range that was never closed ends with the report's last
-      event. ``flags``: see `chains`
+    * ``row``: nsys's ``RangeId``. ``start``, ``length``: ns; a range that never ended has no length and no operations.
+      ``flags``: see `chains`
     * ``parent``, ``level``, ``self_time``: see `nesting.Nesting`; of push/pop ranges, and -1, 0 and 0 for start/end
       ranges
     * ``op_count``, ``op_time``, ``gpu_length`` (ns), ``gpu_delay`` (from the start of the range to that of the
@@ -178,7 +178,7 @@ def _read(own: RangeColumns) -> Made:
     """What the export says of the ranges."""
     texts, threads = Texts(), _Numbers()
     slices: dict[str, list[NDArray[Any]]] = {key: [] for key in ("name", "lane", "row", "start", "length", "flags")}
-    for part in range_parts(own.session, own.report, texts, FOLDED_LABEL, own.report.packed.last_event or 0):
+    for part in range_parts(own.session, own.report, texts, FOLDED_LABEL):
         flags = part.is_push_pop * PUSH_POP + part.is_open * OPEN + part.is_whole * WHOLE
         of_part = (part.name, threads.of(part.thread), part.row, part.start, part.end - part.start, flags)
         for values, column in zip(slices.values(), of_part, strict=True):
@@ -244,8 +244,8 @@ def _nest(own: RangeColumns) -> Made:
 
 
 def _project(own: RangeColumns) -> Made:
-    """The projection onto the GPU; what ended on another thread is on none."""
-    start, is_whole = own["start"].astype(np.int64, copy=False), (own["flags"] & WHOLE) > 0
+    """The projection onto the GPU; what ended on another thread, or never, has none."""
+    start, is_whole = own["start"].astype(np.int64, copy=False), (own["flags"] & (WHOLE | OPEN)) == WHOLE
     if not has_launches(own.report):
         nothing = np.zeros(len(start), np.int8)
         return _made(op_count=nothing + UNKNOWN, op_time=nothing, gpu_delay=nothing, gpu_length=nothing)

@@ -54,19 +54,20 @@ def nvtx_summary(
     *,
     fold_suffixes: bool = False,
     types: Sequence[int] = (*PUSH_POP_TYPES, *START_END_TYPES),
+    as_nsys: bool = True,
 ) -> TableAnswer:
     """Summarise the ranges by name and style: statistics of the durations on the CPU, ns.
 
-    Columns, order and values are those of ``nvtx_sum`` (docs/numbers.md#nsys-stats): a range that was never closed ends
-    at the last time of any NVTX range or mark of its report. With ``fold_suffixes`` the calls of one PyTorch operator
-    are one row. The name filter looks at ``domain:text``. ``types`` are the event types of the ranges that count.
-    Raises ExportError for more names than fit into the limit of memory.
+    Columns, order and values are those of ``nvtx_sum`` (docs/numbers.md#nsys-stats): a range that never ended ends
+    at the last time of any NVTX range or mark of its report; unless ``as_nsys`` it is left out. With ``fold_suffixes``
+    the calls of one PyTorch operator are one row. The name filter looks at ``domain:text``. ``types`` are the event
+    types of the ranges that count. Raises ExportError for more names than fit into the limit of memory.
     """
     table = tables.nvtx_ranges
     name = FOLDED_LABEL if fold_suffixes else LABEL
     style = sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd")
     last = last_times()
-    of_types = table.c.event_type.in_(types)
+    of_types = sa.and_(table.c.event_type.in_(types), sa.true() if as_nsys else table.c.end.is_not(None))
     duration = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
     chosen = [of_types, table.c.start.is_not(None), *where(table, selection, LABEL)]
     if session.count(table) > session.limits.most_held(NAME_SIZE):
@@ -111,6 +112,7 @@ TREE_COLUMNS = (
     RANK.with_importance(1),
     Column("thread", header="Tid", label="tid", unit=Unit.NUMBER, importance=3),
 )
+_OPEN = Column("open", header="Never Ended", label="never ended", unit=Unit.COUNT)
 
 
 def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str | None = None) -> TableAnswer:
@@ -122,7 +124,8 @@ def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str
     path: the time of ranges that overlap counts for each.
     """
     rows = list(_rows(tree, depth, tree.natural_order if order is None else Order(order)))
-    return TableAnswer("nvtx", TREE_COLUMNS, rows, len(tree) - tree.maker.paths.groups, tree.ranges.notes)
+    columns = (*TREE_COLUMNS, _OPEN) if tree.has_open else TREE_COLUMNS
+    return TableAnswer("nvtx", columns, rows, len(tree) - tree.maker.paths.groups, tree.ranges.notes)
 
 
 def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any, ...]]:
@@ -141,7 +144,9 @@ def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any
                 path = " › ".join((*names[:_SHOWN], "…", *names[-_SHOWN:])) + f" ({inner:,} levels)"
             tid = None if node.thread is None else tid_of(node.thread)
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
-            yield (path, level, node.count, node.total, node.average, node.self_total, *gpu, node.rank, tid)
+            times = (node.total, node.average, node.self_total) if node.ended else (None,) * 3
+            more = (node.open_count,) if tree.has_open else ()
+            yield (path, level, node.ended, *times, *gpu, node.rank, tid, *more)
         if depth is None or inner < depth:
             waiting += [(child, names, inner) for child in maker.sorted_paths(number, order)[::-1].tolist()]
 

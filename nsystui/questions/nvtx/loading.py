@@ -3,8 +3,8 @@
 The screens and the reports of ``nsys stats`` both read through it (docs/exports.md#nvtx, docs/exports.md#launches) and
 differ in what they ask for:
 
-* The screens read a report whole, so that what they compute is kept. An unfinished range ends with the report's last
-  event, and whole CUDA graph launches are GPU work.
+* The screens read a report whole, so that what they compute is kept. A range that never ended has no length, and
+  whole CUDA graph launches are GPU work.
 * ``nsys stats`` narrows each table by the selection on its own: a call in the window lies outside every range if its
   range is not in the window. An unfinished range ends at the last time in the NVTX table, the second row that
   ``--cudabacktrace`` writes for a call is a call too, and whole graph launches are left out.
@@ -39,7 +39,8 @@ LABEL = KIND_TABLES[EventKind.NVTX].name
 """The name of a range in SQL as nsys writes it: ``domain:text``, and the bare text in the default domain."""
 
 _SUFFIXES = [sa.func.nullif(sa.func.instr(LABEL, f", {word} ="), 0) for word in ("seq", "op_id", "sizes")]
-FOLDED_LABEL = sa.func.coalesce(sa.func.left(LABEL, sa.func.least(*_SUFFIXES) - 1), LABEL, type_=sa.Text)
+_FOLDED = sa.func.coalesce(sa.func.left(LABEL, sa.func.least(*_SUFFIXES) - 1), LABEL)
+FOLDED_LABEL = sa.func.coalesce(sa.func.nullif(_FOLDED, ""), "[no name]", type_=sa.Text)
 """The same without what PyTorch appends to the names of operators (``, seq = 7, op_id = 9, sizes = …``)."""
 
 PUSH_POP_TYPES = (59, 70)

@@ -177,7 +177,7 @@ class NvtxRanges:
 
     ``lane``: index into ``lanes``. ``name``: index into ``names``, which are without PyTorch's suffix (see
     `loading.FOLDED_LABEL`; `full_names` has all of a name). ``row``: the row in ``nvtx_ranges`` of the lane's report.
-    ``is_open``: the range was never closed; its ``end`` is the last event of its report. ``parent``: index of the range
+    ``is_open``: the range never ended; its ``end`` is its start. ``parent``: index of the range
     around it, -1 for none. ``level``, ``self_time``: see `nesting.Nesting`. Only push/pop ranges nest: start/end ranges
     have neither parent nor children, and no self time (0). ``op_count``: GPU operations launched; ``UNKNOWN`` where the
     report lacks API calls or GPU work, or the range ended on another thread. ``gpu_start``, ``gpu_end``, ``op_time``:
@@ -235,7 +235,7 @@ class NvtxRanges:
 
     @property
     def end(self) -> Ints:
-        """Job time, ns, ``(n,)``; of an open range the last event of its report."""
+        """Job time, ns, ``(n,)``; of a range that never ended its start."""
         return self.values("end")
 
     @property

@@ -51,13 +51,13 @@ class Node:
     """A node of the tree; times in ns of job time, ``None`` is "not known" or "there is none".
 
     ``id`` is stable for one tree. ``name`` is the range's name, with ``*`` for the numbers of folded names, of which
-    there are ``variants``. ``count``: ranges (of a rank or thread: its outermost ones); ``open_count``: those that were
-    never closed. ``total``: the sum of their durations. ``self_total``: the time in which no range inside runs;
-    ``None`` for ranks, threads and start/end ranges, which are outside of the tree. ``gpu_total``: the sum of the
-    projected durations of the single ranges (``Total Proj Time`` of ``nvtx_gpu_proj_sum``) and ``gpu_median`` their
-    median, ``None`` where nothing was launched. ``gpu_ops``: GPU operations launched, one for each correlation id;
-    ``None`` where the export cannot say. ``window``: from the first start to the last end; ``gpu_window``: the same of
-    the projected ranges. ``child_count``: the rows that opening shows. ``rank`` and ``thread`` (NVIDIA's
+    there are ``variants``. ``count``: ranges (of a rank or thread: its outermost ones); ``open_count``: those that
+    never ended, which have no duration. ``total``: the sum of durations. ``self_total``: the time in which no range
+    inside runs; ``None`` for ranks, threads and start/end ranges, which are outside of the tree. ``gpu_total``: the sum
+    of the projected durations of the single ranges (``Total Proj Time`` of ``nvtx_gpu_proj_sum``) and ``gpu_median``
+    their median, ``None`` where nothing was launched. ``gpu_ops``: GPU operations launched, one for each correlation
+    id; ``None`` where the export cannot say. ``window``: from the first start to the last end; ``gpu_window``: the same
+    of the projected ranges. ``child_count``: the rows that opening shows. ``rank`` and ``thread`` (NVIDIA's
     ``globalTid``): ``None`` where ranges of several are merged. ``index``: the place in ``NvtxRanges`` if the node is
     exactly one range.
     """
@@ -88,8 +88,13 @@ class Node:
 
     @property
     def average(self) -> float:
-        """Mean duration, ns."""
-        return self.total / self.count
+        """Mean duration of the ranges that ended, ns."""
+        return self.total / max(self.ended, 1)
+
+    @property
+    def ended(self) -> int:
+        """The number of ranges that ended."""
+        return self.count - self.open_count
 
     @property
     def selection_window(self) -> Window:
@@ -241,7 +246,8 @@ class NodeMaker:
         if order is Order.GPU_MEDIAN:
             return -np.array([self.median(path) for path in paths.tolist()])  # NaN sorts last
         if order is Order.AVERAGE:
-            return -(totals.total[paths] / totals.count[paths])
+            ended: Ints = np.maximum(totals.count[paths] - totals.open_count[paths], 1)
+            return -(totals.total[paths] / ended.astype(np.float64))
         if order is Order.GPU:
             return -np.where(totals.projected[paths] > 0, totals.gpu_total[paths], -1)
         if order is Order.OPS:
@@ -313,6 +319,11 @@ class NvtxTree:
     def __len__(self) -> int:
         """The number of ranks, threads and paths; single ranges do not count."""
         return len(self.maker.paths)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a range never ended."""
+        return bool(self.maker.totals.open_count.any())
 
     @property
     def natural_order(self) -> Order:

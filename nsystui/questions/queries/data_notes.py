@@ -114,11 +114,15 @@ def with_fitting_advice(answer: Answer, reports: Sequence[Report]) -> Answer:
 
 
 def left_out_note(reports: Sequence[Report]) -> str:
-    """The note on rows with impossible times, which are in no answer, and on lost names; empty where none is known."""
+    """Return the note on rows with impossible times, on lost names and on ranges that never ended, if any is known."""
     told = []
     for text, words in (
-        ("left out of {} because their times are impossible: {}", _impossible),
-        ("the string table of {} lacks the names of {}", _nameless),
+        ("left out of {} because their times are impossible: {}; ", _impossible),
+        ("the string table of {} lacks the names of {}; ", _nameless),
+        (
+            "never ended in {}: {}; they have no duration and contain nothing (`stats` ends them as nsys does)",
+            _open,
+        ),
     ):
         having = [report for report in reports if any(map(words, report.packed.left_out.values()))]
         found: dict[str, LeftOut] = {}
@@ -126,16 +130,21 @@ def left_out_note(reports: Sequence[Report]) -> str:
             for name, rows in report.packed.left_out.items():
                 found[name] = found.get(name, LeftOut()) + rows
         kinds = [(table.short, words(found.get(table.name, LeftOut()))) for table in canonical.TABLES]
-        if having:
-            where = which_of([report.name for report in having], len(reports))
-            told.append(text.format(where, "; ".join(count.format(what) for what, count in kinds if count)))
-    return "; ".join([*told, "export the report again"]) if told else ""
+        where = which_of([report.name for report in having], len(reports))
+        counts = "; ".join(count.format(what) for what, count in kinds if count)
+        told.append(text.format(where, counts) if having else "")
+    again = "export the report again" + ("; " if told[2] else "") if told[0] or told[1] else ""
+    return f"{told[0]}{told[1]}{again}{told[2]}"
 
 
 def _impossible(rows: LeftOut) -> str:
     """``12 {} (2 without a time, 10 ending before the start)``."""
     reasons = [f"{count:,} {why}" for count, why in zip(rows.by_reason, REASONS, strict=True) if count]
     return f"{rows.rows:,} {{}} ({', '.join(reasons)})" if reasons else ""
+
+
+def _open(rows: LeftOut) -> str:
+    return f"{rows.open:,} {{}}" if rows.open else ""
 
 
 def _nameless(rows: LeftOut) -> str:

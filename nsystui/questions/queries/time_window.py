@@ -11,8 +11,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from nsystui.base.selection import Selection, Window
-from nsystui.store.report import Report
+from nsystui.exports import canonical
+from nsystui.store.report import Report, has_span
 from nsystui.store.session import Session
+
+_WORK = tuple(table.name for table in canonical.TABLES if has_span(table) and table is not canonical.OS_CALLS)
 
 
 def recorded(report: Report) -> Window:
@@ -63,14 +66,15 @@ def report_at(session: Session, index: int) -> Report:
 def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
     """The selection's window; without one, the span of the selected tasks' reports.
 
-    ``fit`` takes the span of their events, and their sessions only where there is no event at all; without ``fit`` it
-    is the span of their sessions. Every rank has the same extent, so that shares of it compare
-    (docs/numbers.md#conventions). ``Window(0, 0)`` where no report is open.
+    ``fit`` takes the span of their events, of OS runtime calls only where no report has others, and their sessions only
+    where there is no event at all; without ``fit`` it is the span of their sessions. Every rank has the same extent, so
+    that shares of it compare (docs/numbers.md#conventions). ``Window(0, 0)`` where no report is open.
     """
     if selection.window is not None:
         return selection.window
     reports = selected_reports(session, selection)
-    spans = [span for report in reports if fit and (span := event_span(report)) is not None]
+    working = [report for report in reports if any(map(report.packed.most, _WORK))] or reports
+    spans = [span for report in working if fit and (span := event_span(report)) is not None]
     spans = spans or [recorded(report) for report in reports] or [Window(0, 0)]
     return Window(min(span.start for span in spans), max(span.end for span in spans))
 

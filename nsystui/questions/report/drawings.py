@@ -244,16 +244,16 @@ def _over_time(
     ``words`` tells of a lane with its largest value what its full height is, and what stands behind it.
     """
     rows = [record(answer.columns, row) for row in iter_rows(answer)]
-    lanes: dict[tuple[Value, Value, Value], list[Record]] = {}
+    lanes: dict[tuple[Value, ...], list[Record]] = {}
     for row in rows:
-        lanes.setdefault((row["rank"], row["device"], row[keys[0]]), []).append(row)
+        lanes.setdefault((row["rank"], row["device"], row[keys[0]], row.get("context")), []).append(row)
     if not lanes:
         return None
     starts = [int(row["start"] or 0) for row in rows[:columns]]
     step = starts[1] - starts[0] if len(starts) > 1 else 1
     has_several = len({key[:2] for key in lanes}) > len({key[0] for key in lanes})
     drawn = []
-    for (rank, device, name), own in list(lanes.items())[:MOST_LANES]:
+    for (rank, device, name, _), own in list(lanes.items())[:MOST_LANES]:
         values = [float(value) if isinstance(value := row[keys[1]], int | float) else math.nan for row in own]
         known = [value for value in values if value == value]
         top, text = words(own[0], max(known)) if known else (1.0, MISSING)

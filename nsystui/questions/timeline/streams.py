@@ -6,14 +6,14 @@ of a stream (docs/numbers.md#streams).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nsystui.base.answer import DEVICE, RANK, START, STREAM, Column, Row, TableAnswer, Unit
+from nsystui.base.answer import DEVICE, RANK, START, STREAM, UNKNOWN, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import few
 from nsystui.base.units import format_value, numbered
@@ -58,8 +58,10 @@ QUEUE_LIMIT = 1024
 _MOSTLY = 0.95
 _SAMPLED = 1000
 """The ranges around about so many launches of a stream, evenly chosen, are looked at."""
-StreamPlace = tuple[Task, int, int]
-"""A process, a CUDA ordinal in it and a stream."""
+_PLACE = ("device", "stream", "context")
+_CONTEXT = Column("context", header="Context", label="ctx", unit=Unit.NUMBER)
+StreamPlace = tuple[Task, int, int, int]
+"""A process, a CUDA ordinal in it, a stream, and its context: contexts number their streams from the same start."""
 
 
 @dataclass
@@ -140,19 +142,28 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
     shared = frozenset.intersection(*map(frozenset, names.values())) if len(names) > 1 else frozenset()
     rows: list[Row] = []
     beside = []
-    for (task, device, stream), (count, *times) in sorted(spent.items(), key=lambda one: (ranks[one[0][0]], one[0])):
-        place = (task, device, stream)
+    for place, (count, *times) in sorted(spent.items(), key=lambda one: (ranks[one[0][0]], one[0])):
+        task, device, stream, context = place
         own = launches.get(place)
         purpose = next((name for name in names.get(place, ()) if name not in shared), None)
         queue: Sequence[object] = _queue(own) if own is not None else (None,) * 5
         launched = 100.0 * (own.count if own is not None else 0) / count if selection.window is None else None
-        rows.append((ranks[task], device, stream, _kind(times), count, launched, *times, *queue, purpose))  # type: ignore[arg-type]
+        rest = (_kind(times), count, launched, *times, *queue, purpose)
+        rows.append((ranks[task], device, stream, context, *rest))  # type: ignore[arg-type]
         if min(times[:2]) and times[1] < _MOSTLY * sum(times):
             beside.append(
                 f"{format_value(Unit.DURATION, times[1])} on {numbered('stream', stream)} of rank {ranks[task]}"
             )
     notes = [f"communication on streams that also compute: {few(beside)}"] if beside else []
-    return TableAnswer("streams", COLUMNS, rows, len(rows), tuple(notes))
+    return _with_contexts(TableAnswer("streams", COLUMNS, rows, len(rows), tuple(notes)), spent)
+
+
+def _with_contexts(answer: TableAnswer, places: Iterable[StreamPlace]) -> TableAnswer:
+    """Show the context of each stream, the fourth value of the rows, if a number is that of streams of several."""
+    known = list(places)
+    if len({place[:3] for place in known}) < len(known):
+        return replace(answer, columns=(*answer.columns[:3], _CONTEXT, *answer.columns[3:]))
+    return replace(answer, rows=[(*row[:3], *row[4:]) for row in answer.rows])
 
 
 def _kind(times: Sequence[int]) -> str:
@@ -168,13 +179,14 @@ def _spent(session: Session, selection: Selection) -> dict[StreamPlace, list[int
         if not session.count(table):
             continue
         columns = table.c
-        keys = (columns.report, columns.process, columns.device, columns.stream)
+        context = sa.func.coalesce(columns.context, UNKNOWN)
+        keys = (columns.report, columns.process, columns.device, columns.stream, context)
         is_kernel = table is tables.kernels
         own_time = sa.case((communicates(others), duration(table)), else_=0) if is_kernel else sa.literal_column("0")
         sums = (sa.cast(sa.func.sum(value), sa.BigInteger) for value in (duration(table), own_time))
         query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, selection), columns.end.is_not(None))
-        for report, process, device, stream, count, time, communication in session.rows(query.group_by(*keys)):
-            own = found.setdefault((Task(report, process), device, stream), [0, 0, 0, 0])
+        for report, process, *place, count, time, communication in session.rows(query.group_by(*keys)):
+            own = found.setdefault((Task(report, process), *place), [0, 0, 0, 0])
             own[0] += count
             own[3 if table is tables.memory_ops else 1] += time - communication
             own[2] += communication
@@ -184,18 +196,19 @@ def _spent(session: Session, selection: Selection) -> dict[StreamPlace, list[int
 def _launches(session: Session, counts: Mapping[StreamPlace, int]) -> dict[StreamPlace, _Launches]:
     calls = tables.api_calls.c.thread.label("thread")
     more = {
-        one.name: (*(tables.of(one).c[key].label(key) for key in ("device", "stream")), calls) for one in GPU_TABLES
+        one.name: (*(sa.func.coalesce(tables.of(one).c[key], UNKNOWN).label(key) for key in _PLACE), calls)
+        for one in GPU_TABLES
     }
     found: dict[StreamPlace, _Launches] = {place: _Launches() for place in counts}
     for task, work in launched_work(session, {place[0].report for place in counts}, more):
-        for device, stream in np.unique(np.stack([work["device"], work["stream"]]), axis=1).T.tolist():
-            own = found.get((task, device, stream))
-            if own is None:
+        numbers = np.stack([work[key] for key in _PLACE], axis=1)
+        for device, stream, context in np.unique(numbers, axis=0).tolist():
+            if (own := found.get(place := (task, device, stream, context))) is None:
                 continue
-            rows = np.flatnonzero((work["device"] == device) & (work["stream"] == stream))
+            rows = np.flatnonzero((numbers == place[1:]).all(axis=1))
             own.called.append(work["launch"][rows])
             own.start.append(work["start"][rows])
-            every = max(counts[task, device, stream] // _SAMPLED, 1)
+            every = max(counts[place] // _SAMPLED, 1)
             chosen = rows[-own.count % every :: every]
             own.some.append((work["launch"][chosen], work["thread"][chosen]))
             own.count += len(rows)
@@ -238,10 +251,11 @@ def queues_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnsw
     edges = edges_of(job.extent(selection), bins)
     ranks = {item.task: item.rank for item in job.ranks}
     rows: list[Row] = []
-    for (task, device, stream), queue in queues(job, selection).items():
+    of_places = queues(job, selection)
+    for (task, *place), queue in of_places.items():
         found = (own.tolist() for own in (queue.most(np.array(edges)), queue.mean(np.array(edges)).round(2)))
-        rows += [(ranks[task], device, stream, *one) for one in zip(edges[:-1], *found, strict=True)]
-    return TableAnswer("queues", TIME_COLUMNS, rows, len(rows))
+        rows += [(ranks[task], *place, *one) for one in zip(edges[:-1], *found, strict=True)]
+    return _with_contexts(TableAnswer("queues", TIME_COLUMNS, rows, len(rows)), of_places)
 
 
 def _ranges_of_all(ranges: NvtxRanges, report: int, own: _Launches) -> list[str]:

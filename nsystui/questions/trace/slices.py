@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from nsystui.questions.kernels.summary import Names, name_of
 from nsystui.questions.nvtx.loading import START_END_TYPES
 from nsystui.questions.queries.conditions import Condition, is_launched_by, where
 from nsystui.questions.queries.time_index import ByTable
-from nsystui.questions.queries.time_window import event_span
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -72,8 +71,8 @@ def slices(
 ) -> Query:
     """The selected events of ``kinds``, with these fields; what a kind has not is NULL.
 
-    Fields: ``kind``, ``kind_order``, ``report``, ``row``, ``start`` and ``end`` (job time in ns; an NVTX range that was
-    never closed ends with the last event of its report), ``name``, ``process``, ``thread``, ``device``, ``stream``,
+    Fields: ``kind``, ``kind_order``, ``report``, ``row``, ``start`` and ``end`` (job time in ns; an event that
+    never ended has no length), ``name``, ``process``, ``thread``, ``device``, ``stream``,
     ``correlation_id``, ``group`` (``p2p``, ``collective``, ``wait`` or ``other`` of MPI; of OpenACC the end of its
     table's name), ``domain`` (of NVTX; empty for the default one), ``is_loose`` (1 for an NVTX range that need not
     nest: a start/end range, or one that ended on another thread), ``bytes`` (of a memory operation, or the message of
@@ -81,16 +80,13 @@ def slices(
     ``registers_per_thread``; any other column of the kind's own table. At least one kind. ``extra`` narrows the
     selection further.
     """
-    ends = {report.index: span.end for report in session.reports if (span := event_span(report)) is not None}
-    parts = [_one_kind(kind, selection, fields, names, ends).where(*extra(KIND_TABLES[kind].table)) for kind in kinds]
+    parts = [_one_kind(kind, selection, fields, names).where(*extra(KIND_TABLES[kind].table)) for kind in kinds]
     return sa.union_all(*parts) if len(parts) > 1 else parts[0]
 
 
-def _one_kind(
-    kind: EventKind, selection: Selection, fields: Sequence[str], names: Names, ends: Mapping[int, int]
-) -> sa.Select[Any]:
+def _one_kind(kind: EventKind, selection: Selection, fields: Sequence[str], names: Names) -> sa.Select[Any]:
     source = KIND_TABLES[kind]
-    known = _expressions(kind, source.table, names, ends)
+    known = _expressions(kind, source.table, names)
     conditions: list[Condition] = where(source.table, selection, source.name)
     if source.condition is not None:
         conditions.append(source.condition)
@@ -112,7 +108,7 @@ def _one_kind(
     return sa.select(*columns).select_from(rows_of).where(*conditions)
 
 
-def _expressions(kind: EventKind, table: sa.Table, names: Names, ends: Mapping[int, int]) -> dict[str, Expression]:
+def _expressions(kind: EventKind, table: sa.Table, names: Names) -> dict[str, Expression]:
     columns = table.c
     start = columns.start + columns.clock_offset
     known: dict[str, Expression] = {column.name: column for column in columns}
@@ -133,7 +129,7 @@ def _expressions(kind: EventKind, table: sa.Table, names: Names, ends: Mapping[i
         "kind": sa.literal(kind.value, sa.Text),
         "kind_order": sa.literal(kind.order, sa.BigInteger),
         "start": start,
-        "end": _end(table, start, ends),
+        "end": _end(table, start),
         "name": sa.func.coalesce(name, ""),
     }
     if kind is EventKind.NVTX:
@@ -144,12 +140,11 @@ def _expressions(kind: EventKind, table: sa.Table, names: Names, ends: Mapping[i
     return known
 
 
-def _end(table: sa.Table, start: Expression, ends: Mapping[int, int]) -> Expression:
-    """Never before the start; of an event without an end, as far as its report goes."""
+def _end(table: sa.Table, start: Expression) -> Expression:
+    """Never before the start; that of an event without an end is its start."""
     if "end" not in table.c:
         return start
-    last: Expression = sa.case(ends, value=table.c.report, else_=start) if ends else start
-    return sa.func.greatest(start, sa.func.coalesce(table.c.end + table.c.clock_offset, last), type_=sa.BigInteger)
+    return sa.func.greatest(start, table.c.end + table.c.clock_offset, type_=sa.BigInteger)
 
 
 def with_calls(rows: sa.Subquery, selection: Selection, extra: Sequence[Condition] = ()) -> sa.Select[Any]:

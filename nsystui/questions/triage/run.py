@@ -28,6 +28,7 @@ from nsystui.questions.host.time_budget import (
 )
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.data_notes import fitting_advice
+from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
@@ -62,6 +63,7 @@ _LEAST_TOLD = 1.0
 Result = Finding | NotChecked
 
 _DAMAGED = "damaged"
+_OF_GPU = frozenset(table.name for table in GPU_TABLES)
 _HARDLY = 1.0
 """GPUs that are busy for less, in %, are in no healthy job."""
 COSTS = "Each cost is time of one GPU, the mean over all. Costs may overlap: do not add them."
@@ -96,6 +98,8 @@ class Triage:
     """The share of each family in the time of all kernels, %, the largest first; empty where graphs hide most."""
     notes: tuple[str, ...] = ()
     """What is to be said of busy and idle time; empty without GPU work."""
+    damaged: frozenset[str] = frozenset()
+    """The canonical tables that could not be read whole: what needs them is not judged."""
 
     @property
     def summary(self) -> str:
@@ -105,6 +109,8 @@ class Triage:
     @property
     def losses(self) -> str:
         """The share of busy time and the largest losses, in sentences."""
+        if self.damaged & _OF_GPU:
+            return f"The use of the GPUs is not judged, which needs {_words(sorted(self.damaged & _OF_GPU))}."
         if self.busy is None:
             return "No GPU work was recorded."
         losses, whole = list[str](), 0.0
@@ -113,10 +119,11 @@ class Triage:
                 losses.append(words)
                 whole += percent
         hidden = [one.gist for one in self.findings if one.id == "communication" and (one.percent or 0) < _LITTLE]
-        whose = "The GPU is" if self.gpus == 1 else "GPUs are"
-        busy = f"{self.busy:.0f}" if self.busy >= 0.5 else "<1"
-        lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else "No loss was found."
-        return " ".join([f"{whose} busy {busy} % of the time.", lost, *filter(None, hidden)])
+        whose = ("GPUs are", "The GPU is")[self.gpus == 1]
+        busy = {0: "<1"}.get(round(self.busy), f"{self.busy:.0f}")
+        nothing = "No loss was found." * (not self.damaged)
+        lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
+        return " ".join(filter(None, [f"{whose} busy {busy} % of the time.", lost, *hidden]))
 
     def _named(self) -> Iterator[tuple[float, str]]:
         """Yield the two largest findings, %, and larger parts of the time that no finding explains."""
@@ -139,7 +146,7 @@ class Triage:
 
         Empty where the GPUs hardly work.
         """
-        whole = sum(self.parts.values())
+        whole = 0 if self.damaged else sum(self.parts.values())
         if not whole or self._hardly_works:
             return {}
         # All that is unresolved may be stalled: no reason to name it.
@@ -202,7 +209,8 @@ class Triage:
     def broken(self) -> list[str]:
         """The rules that failed, by name, and whether an export is damaged."""
         names = dict.fromkeys(one.rule for one in self.not_checked if one.failed)
-        return ["an export is damaged" if name == _DAMAGED else f"{name} failed" for name in names]
+        damage = f"an export is damaged (not read: {_words(sorted(self.damaged))})"
+        return [damage if name == _DAMAGED else f"{name} failed" for name in names]
 
     @property
     def unjudged(self) -> list[str]:
@@ -216,13 +224,14 @@ class Triage:
     def account(self) -> str:
         """Where all of the GPUs' time went, with the causes of idle time: the parts add up. Empty without GPU work."""
         whole = self.budget.time
+        if self.damaged or not whole:
+            return ""
         busy = ", ".join(
             f"{_BUSY[part]} {format_value(Unit.PERCENT, 100 * getattr(self.budget, part) / whole)}"
             for part in _BUSY
             if getattr(self.budget, part)
         )
-        idle = ", ".join(idle_words(self.budget, self.causes, _CAUSES)) if whole else ""
-        return f"Time: {busy}. Idle: {idle}." if whole else ""
+        return f"Time: {busy}. Idle: {', '.join(idle_words(self.budget, self.causes, _CAUSES))}."
 
     @property
     def kernels(self) -> str:
@@ -233,14 +242,14 @@ class Triage:
     @property
     def health(self) -> str:
         """``No issues found``, apart from large parts that are paid once; empty if a rule warns or GPUs hardly work."""
-        if self._hardly_works or any(one.severity is not Severity.INFO for one in self.findings):
+        if self.broken or self._hardly_works or any(one.severity is not Severity.INFO for one in self.findings):
             return ""
         once = " and ".join(words.partition(" (")[0] for _, words in self._paid_once())
         return f"No issues found outside of {once}" if once else "No issues found"
 
     @property
     def _hardly_works(self) -> bool:
-        return self.busy is not None and self.busy < _HARDLY
+        return self.busy is not None and self.busy < _HARDLY and not self.damaged & _OF_GPU
 
     def first(self, count: int | None) -> Triage:
         """The same with the ``count`` worst findings only (``None``: all)."""
@@ -298,6 +307,7 @@ def triage(
         _mean(case, "possible"),
         () if case.spent.graph > case.spent.kernels else tuple(shares(kernel_mix(case), lambda one: one.family)),
         (*job.busy(case.chosen).notes, *unresolved_waits(job.session, case.tasks)) if case.devices else (),
+        frozenset(_judged(set[str]().union(*(report.damaged for report in case.reports)))),
     )
 
 
@@ -419,10 +429,14 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
     """The parts of damaged exports that are left out, by cause."""
     for cause in dict.fromkeys(report.damaged.values()):
         tables = [name for name, why in report.damaged.items() if why == cause]
-        judged = frozenset().union(*(one.reads for one in rules().values()))
-        names = _words([name for name in tables if name in judged] or tables)
-        why = f"{report.name} is judged without {names}: {cause}; export it again"
+        why = f"{report.name} is judged without {_words(_judged(tables))}: {cause}; export it again"
         yield NotChecked(_DAMAGED, why, failed=True)
+
+
+def _judged(names: Iterable[str]) -> list[str]:
+    """Return the canonical tables that rules read, all if they read none of them."""
+    reads = frozenset().union(*(one.reads for one in rules().values()))
+    return [name for name in names if name in reads] or list(names)
 
 
 def _words(names: Iterable[str]) -> str:
@@ -466,10 +480,11 @@ COLUMNS = (
 
 
 def triage_table(found: Triage) -> TableAnswer:
-    """A row for each finding, worst first, then one for each rule that was not checked (its sentence says why)."""
-    rows: list[Row] = [row_of(one) for one in found.findings]
+    """A row for each finding, worst first, then for each rule that was not checked; what could not be read is first."""
     empty = (None,) * (len(COLUMNS) - 5)
-    rows += [(NOT_CHECKED, one.rule, None, None, one.why, *empty) for one in found.not_checked]
+    unjudged = [(one.failed, (NOT_CHECKED, one.rule, None, None, one.why, *empty)) for one in found.not_checked]
+    rows: list[Row] = [row for failed, row in unjudged if failed]
+    rows += [*map(row_of, found.findings), *(row for failed, row in unjudged if not failed)]
     return TableAnswer("triage", COLUMNS, rows, len(rows), found.notes)
 
 

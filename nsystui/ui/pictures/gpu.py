@@ -310,7 +310,7 @@ def _queues(
         return {}
     edges = np.array(edges_of(window, min(columns, length)))
     found: dict[tuple[Task, int], list[tuple[float, int, NDArray[np.float64]]]] = {}
-    for (task, device, stream), queue in queues(job, selection).items():
+    for (task, device, stream, _), queue in queues(job, selection).items():
         means = queue.mean(edges)
         found.setdefault((task, device), []).append((float(means.mean()), stream, means))
     top = max((float(means.max()) for own in found.values() for *_, means in own), default=0.0) or 1.0

@@ -72,7 +72,7 @@ def _label(node: Node) -> str:
         return f"{node.count:,} single ranges"
     text = node.label
     if node.open_count:
-        text += " (never closed)" if node.count == 1 else f" ({node.open_count:,} never closed)"
+        text += " (never ended)" if node.count == 1 else f" ({node.open_count:,} never ended)"
     return text
 
 
@@ -90,7 +90,7 @@ class NvtxNamesScreen(ViewsScreen):
         view = self.view
         if view.name != "nvtx_sum":
             return super().ask(job, selection)
-        return view, nvtx_summary(job.session, selection, fold_suffixes=True)
+        return view, nvtx_summary(job.session, selection, fold_suffixes=True, as_nsys=False)
 
     def open_row(self) -> None:
         """Open the single ranges of the name."""
@@ -122,9 +122,9 @@ def _row(node: Node) -> Row:
     return (
         _label(node),
         node.window.start if single or node.count == 1 else None,
-        node.count,
-        node.total,
-        node.average,
+        node.ended,
+        node.total if node.ended else None,
+        node.average if node.ended else None,
         node.self_total,
         node.gpu_total,
         node.gpu_median,

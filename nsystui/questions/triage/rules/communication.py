@@ -302,7 +302,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
         sentence = (
             f"Exposed {what} kernels cost {time_words(cost)} per GPU ({share:.0f} % of all {what} time), including "
             f"waits for late ranks.{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(most) > 1 else 'All'} of the "
-            f"exposed time is in {most['collective'].iloc[0]} ({calls})."
+            f"exposed time is in {_collective(most['collective'].iloc[0])} ({calls})."
         )
         advice = _advice(case, most, share)
         return [case.finding("exposed-communication", sentence, advice, door, cost, measured, evidence)]
@@ -342,12 +342,18 @@ def _calls(case: Case, row: dict[str, object]) -> str:
     """``8 AllReduce a step (25 MiB each)``; without steps the number of all calls."""
     count = int(str(row["count"]))
     each = _per_step(case, row["collective"])
-    words = f"{count:,} {row['collective']}"
+    name = _collective(row["collective"])
+    words = f"{count:,} {name}"
     if each is not None:
-        words = f"{format_value(Unit.COUNT, each)} {row['collective']} a step"
+        words = f"{format_value(Unit.COUNT, each)} {name} a step"
     size = row.get("bytes")
     known = isinstance(size, int | float) and size == size and size > 0
     return f"{words} ({bytes_words(float(str(size)) / count)} each)" if known else words
+
+
+def _collective(name: object) -> str:
+    """The name of a collective in a sentence; kernels may hide it."""
+    return name if isinstance(name, str) else "kernels of unknown collective"
 
 
 def _per_step(case: Case, collective: object) -> float | None:
@@ -357,7 +363,7 @@ def _per_step(case: Case, collective: object) -> float | None:
         return None
     steps_of_job = case.job.steps(case.step_name)
     calls = case.once("calls of a step", lambda: launched_in_steps(case.job.pairing(), steps_of_job, case.chosen))
-    return round(calls.get(str(collective), 0) / steps, 1) or None
+    return round(calls.get(collective if isinstance(collective, str) else None, 0) / steps, 1) or None
 
 
 @rule(

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, Column, Row, Unit
+from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, UNKNOWN, Column, Row, Unit
 from nsystui.base.selection import Task
 from nsystui.base.text import counted
 from nsystui.questions.kernels.activities import MEMORY, MemoryCalls, are, with_calls, work_summary
@@ -359,8 +359,11 @@ def _beside_kernels(case: Case) -> list[Finding]:
 def _is_apart(case: Case) -> Condition:
     """Whether the stream of a memory operation has no kernels."""
     memory, kernels = tables.memory_ops, tables.kernels
-    busy = sa.select(kernels.c.report, kernels.c.process, kernels.c.stream).where(*where(kernels, case.chosen))
-    return sa.tuple_(memory.c.report, memory.c.process, memory.c.stream).not_in(busy.distinct())
+    busy, own = (
+        [table.c.report, table.c.process, sa.func.coalesce(table.c.context, UNKNOWN), table.c.stream]
+        for table in (kernels, memory)
+    )
+    return sa.tuple_(*own).not_in(sa.select(*busy).where(*where(kernels, case.chosen)).distinct())
 
 
 def _of_copies(case: Case, direction: str, operation: str) -> Advice:

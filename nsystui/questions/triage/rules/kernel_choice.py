@@ -155,7 +155,7 @@ _MOST_LAUNCHES = 2_000_000
 """With more kernels the launches are not read for the name of a range."""
 _KERNEL = 900
 """Bytes that a kernel takes while chains are looked for."""
-_PLACE = ("report", "process", "device", "stream")
+_PLACE = ("report", "process", "device", "context", "stream")
 _CHAIN = ("report", "process", "row", "device", "stream", "start", "duration", "kernels", "idle", "saved")
 _COLUMNS = (
     RANK,
