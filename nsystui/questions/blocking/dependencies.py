@@ -33,6 +33,7 @@ from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.conditions import is_launched_by
 from nsystui.questions.queries.process_rows import ProcessRows
+from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -348,7 +349,11 @@ def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
         lost -= int((_matching(_waits(rows, "StreamWaitEvent"), _records(rows)) != NONE).sum())
     if not lost:
         return []
-    how = "" if session.count(tables.cuda_events) else f" ({canonical.CUDA_EVENTS.record})"
+    how = (
+        ""
+        if session.count(tables.cuda_events)
+        else f" ({recording_advice(session, session.reports, canonical.CUDA_EVENTS)})"
+    )
     return [
         f"{lost:,} of {whole:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / whole)}) are "
         f"unresolved, as no record of the event is in the export: such time counts as stalled{how}"
