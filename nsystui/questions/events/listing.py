@@ -390,7 +390,7 @@ def waited_for(session: Session, key: EventKey, name: str) -> str:
         return f"{words}; to see where it was recorded, {record}"
     query = sa.select(records.c.stream, calls.c.start).join_from(records, calls, is_launched_by(records, calls))
     query = query.where(records.c.report == key.report, records.c.process == process, calls.c.start <= start)
-    # Since schema 3.25 the two have a number in common; before, an event has one in its context.
+    # Since schema 3.17.2 the two have a number in common; before, an event has one in its context.
     own = [records.c.event_sync == event_sync] if event_sync else [
         records.c.event == event, records.c.context == context,
     ]  # fmt: skip
