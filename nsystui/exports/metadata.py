@@ -88,15 +88,8 @@ NODE_VARIABLES = ("SLURM_NODEID", "PALS_NODEID", "SLURMD_NODENAME")
 MADE_OF = "NSYSTUI_MADE_OF"
 """The name under which ``META_DATA_EXPORT`` has what an export was made of, where nsys did not record it."""
 ENVIRONMENT_WHITELIST = frozenset(
-    (
-        *RANK_VARIABLES,
-        *LOCAL_RANK_VARIABLES,
-        *SIZE_VARIABLES,
-        ALLOCATION_VARIABLE,
-        *NODE_VARIABLES,
-        "VLLM_WORKER_MULTIPROC_METHOD",
-    )
-)
+    (*RANK_VARIABLES, *LOCAL_RANK_VARIABLES, *SIZE_VARIABLES, ALLOCATION_VARIABLE, *NODE_VARIABLES)
+) | {"VLLM_WORKER_MULTIPROC_METHOD"}
 _EVENT_TYPES = {"NvtxEvents": "nvtx", "OSRuntime": "osrt"}
 """Names for ``-t`` that differ from the CAPTURE_EVENT_TYPE in more than upper case."""
 _SETTINGS = {

@@ -73,6 +73,10 @@ def test_a_message_of_nsys_is_quoted_with_its_fix(advice_on, message, fix):
     assert f'"{message}"' in text and fix in text and "record with" not in text
 
 
+def test_a_message_about_something_else_is_not_quoted(advice_on):
+    assert "nsys:" not in advice_on(silent("CPU sampling: no permission to call perf_event_open"))
+
+
 def test_information_of_nsys_is_no_cause(advice_on):
     assert "nsys:" not in advice_on(silent("CUDA injection initialized, CUPTI error", severity=1))
 

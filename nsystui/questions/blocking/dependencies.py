@@ -349,11 +349,8 @@ def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
         lost -= int((_matching(_waits(rows, "StreamWaitEvent"), _records(rows)) != NONE).sum())
     if not lost:
         return []
-    how = (
-        ""
-        if session.count(tables.cuda_events)
-        else f" ({recording_advice(session, session.reports, canonical.CUDA_EVENTS)})"
-    )
+    record = recording_advice(session, session.reports, canonical.CUDA_EVENTS)
+    how = "" if session.count(tables.cuda_events) else f" ({record})"
     return [
         f"{lost:,} of {whole:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / whole)}) are "
         f"unresolved, as no record of the event is in the export: such time counts as stalled{how}"

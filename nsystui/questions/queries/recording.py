@@ -32,42 +32,37 @@ _OF_PYTORCH = {
 class _Trace:
     """What nsys traces on request: ``option`` asks for it, as in `Metadata.asked`; ``sign`` are the tables it fills.
 
-    ``rows``: the word for a row. ``fix``: what helps where no message and no other fact names the cause.
+    ``rows``: the word for a row. ``messages``: a pattern of what nsys says if nothing was recorded. ``fix``: what helps
+    if neither a more precise message nor a fact names the cause.
     """
 
     name: str
     option: str
+    messages: str = ""
+    fix: str = ""
     sign: tuple[CanonicalTable, ...] = ()
     rows: str = "event"
-    fix: str = ""
 
 
-_CUDA = _Trace("CUDA", "-t cuda", GPU_TABLES, "GPU activity")
-_NVTX = _Trace(
-    "NVTX",
-    "-t nvtx",
-    (canonical.NVTX_RANGES, canonical.NVTX_MARKS),
-    fix="check that the program opens NVTX ranges",
-)
 _PERF = (
     "set /proc/sys/kernel/perf_event_paranoid to 2 or lower, and give a container CAP_PERFMON "
     "(`nsys status --environment` shows what is missing)"
 )
-_COUNTERS = (
-    "allow all users to read GPU counters (NVreg_RestrictProfilingToAdminUsers=0), and stop other readers (DCGM)"
-)
+_LIBC = "lower --osrt-threshold, and check that the program links the C library dynamically"
+_COUNTERS = "allow all users to read GPU counters (NVreg_RestrictProfilingToAdminUsers=0), and stop DCGM"
+_CUDA_SAYS = r"CUPTI.*(?:error|fail)|CUDA profiling|No CUDA events"
+_SCHED_SAYS = r"context switch|Scheduling information"
+_NVTX_TABLES = (canonical.NVTX_RANGES, canonical.NVTX_MARKS)
+_CUDA = _Trace("CUDA", "-t cuda", _CUDA_SAYS, "", GPU_TABLES, "GPU activity")
+_NVTX = _Trace("NVTX", "-t nvtx", "No NVTX events", "check that the program opens NVTX ranges", _NVTX_TABLES)
 _TRACES = {
     canonical.KERNELS.options: _CUDA,
     canonical.NVTX_RANGES.options: _NVTX,
     canonical.NCCL_CALLS.options: _NVTX,
-    canonical.OS_CALLS.options: _Trace(
-        "the OS runtime",
-        "-t osrt",
-        fix="lower --osrt-threshold, and check that the program links the C library dynamically",
-    ),
-    canonical.SCHED_EVENTS.options: _Trace("CPU scheduling", "--cpuctxsw", fix=_PERF),
-    canonical.HOST_SAMPLES.options: _Trace("CPU sampling", "--sample", fix=_PERF),
-    canonical.GPU_METRICS.options: _Trace("GPU metrics", "--gpu-metrics-devices", fix=_COUNTERS),
+    canonical.OS_CALLS.options: _Trace("the OS runtime", "-t osrt", "No OS runtime libraries events", _LIBC),
+    canonical.SCHED_EVENTS.options: _Trace("CPU scheduling", "--cpuctxsw", _SCHED_SAYS, _PERF),
+    canonical.HOST_SAMPLES.options: _Trace("CPU sampling", "--sample", r"paranoid|IP.*samples", _PERF),
+    canonical.GPU_METRICS.options: _Trace("GPU metrics", "--gpu-metrics-devices", "GPU metrics", _COUNTERS),
 }
 """By the options that ask for it."""
 
@@ -76,24 +71,15 @@ _PERMISSION = "allow all users to trace the GPU (NVreg_RestrictProfilingToAdminU
 _NEWER = "use an nsys that is at least as new as the driver"
 _FLUSH = "let the program end by itself or call cudaProfilerStop: GPU work arrives late, and never after a crash"
 _RANGE = "check that the capture range opens in the process that uses the GPU (cudaProfilerStart, the NVTX range)"
-_MESSAGES = tuple(
-    (trace, re.compile(pattern, re.IGNORECASE), fix)
-    for trace, pattern, fix in (
-        ("CUDA", r"privileg|permission|ERR_NVGPUCTRPERM", _PERMISSION),
-        ("CUDA", r"time ?conversion|ConvertGpuTicks|raw gpu timestamp", _RAW),
-        ("CUDA", r"CUDA driver.*not supported|driver.*(?:too new|newer)|CUPTI.*NOT_COMPATIBLE", _NEWER),
-        ("CUDA", r"MULTIPLE_SUBSCRIBERS|another (?:profiler|tool|CUPTI)", "run no other profiler (CUPTI) beside nsys"),
-        ("CUDA", r"capture range|range.*(?:never|not) (?:open|start|trigger)", _RANGE),
-        ("CUDA", r"(?:process|application).*(?:crash|killed|terminated|exited).*", _FLUSH),
-        ("CUDA", r"CUPTI.*(?:error|fail)|CUDA profiling|No CUDA events", ""),
-        ("NVTX", r"No NVTX events", ""),
-        ("the OS runtime", r"No OS runtime libraries events", ""),
-        ("CPU scheduling", r"context switch|Scheduling information is absent", ""),
-        ("CPU sampling", r"paranoid|IP.*samples", ""),
-        ("GPU metrics", r"GPU metrics", ""),
-    )
+_CUDA_FIXES = (
+    (r"(?:CUPTI|CUDA|GPU).*(?:privileg|permission)|ERR_NVGPUCTRPERM", _PERMISSION),
+    (r"time ?conversion|ConvertGpuTicks|raw gpu timestamp", _RAW),
+    (r"CUDA driver.*not supported|driver.*(?:too new|newer)|CUPTI.*NOT_COMPATIBLE", _NEWER),
+    (r"MULTIPLE_SUBSCRIBERS|another (?:profiler|tool|CUPTI)", "run no other profiler (CUPTI) beside nsys"),
+    (r"capture range|range.*(?:never|not) (?:open|start|trigger)", _RANGE),
+    (r"(?:process|application).*(?:crash|killed|terminated|exited)", _FLUSH),
 )
-"""Messages of nsys by what they are about, most specific first, with the fix; an empty fix follows from the facts."""
+"""Messages of nsys that name why it has no GPU work, most specific first, and the fix of each."""
 
 
 def recording_advice(
@@ -174,11 +160,10 @@ def _message(session: Session, report: Report, trace: _Trace) -> tuple[str, str]
     table = tables.diagnostics
     query = sa.select(table.c.text).where(table.c.report == report.index, table.c.severity > 1).distinct()
     texts = sorted(str(text or "").strip() for (text,) in session.rows(query))
-    for name, pattern, fix in _MESSAGES:
-        if name == trace.name:
-            for text in texts:
-                if pattern.search(text):
-                    return text, fix
+    for pattern, fix in (*(_CUDA_FIXES if trace is _CUDA else ()), (trace.messages, "")):
+        for text in texts if pattern else ():
+            if re.search(pattern, text, re.IGNORECASE):
+                return text, fix
     return "", ""
 
 
@@ -201,10 +186,8 @@ def _missed(session: Session, report: Report, trace: _Trace) -> Sequence[str]:
             fixes.append("record forked workers too (--trace-fork-before-exec=true)")
         vllm = any("vllm" in name.lower() for name in (facts.command, *names.values()))
         if facts.environment.get("VLLM_WORKER_MULTIPROC_METHOD") != "spawn":
-            fixes.append(
-                "start workers by spawn instead of fork"
-                + (" (VLLM_WORKER_MULTIPROC_METHOD=spawn)" if vllm else " (vLLM: VLLM_WORKER_MULTIPROC_METHOD=spawn)")
-            )
+            how = "VLLM_WORKER_MULTIPROC_METHOD=spawn"
+            fixes.append(f"start workers by spawn instead of fork ({how if vllm else f'vLLM: {how}'})")
         if trace is _CUDA and not launched:
             fixes.append("record a part of the run in which the program uses its GPU")
     return fixes

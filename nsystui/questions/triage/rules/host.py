@@ -233,11 +233,8 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
         tasks = {(one.task.report, one.task.process) for one in case.ranks}
         query = sa.select(known.report, known.process).where(sa.func.lower(known.name).contains("python"))
         is_python = case.job.session.count(tables.processes) and not tasks.isdisjoint(case.job.session.rows(query))
-        return (
-            [NotChecked(_GIL, f"needs the times of Python's GIL: {option_advice(case.reports, RECORD)}")]
-            if is_python
-            else []
-        )
+        why = f"needs the times of Python's GIL: {option_advice(case.reports, RECORD)}"
+        return [NotChecked(_GIL, why)] if is_python else []
     during: dict[Task, Intervals] = {}
     for (report, thread), waited in gil.waited.items():
         task = Task(report, process_of(thread))
