@@ -35,7 +35,7 @@ def rank_directory(rank: int) -> str:
 
 
 def stale_note(path: Path) -> str:
-    """Return a note if an export is older than the report of the same name beside it, else an empty string."""
+    """Return a note if an export is older than the report with its name, else an empty string."""
     stem, is_export, _ = path.name.partition(".sqlite")
     report = path.with_name(f"{stem}.nsys-rep")
     try:

@@ -1,4 +1,6 @@
-"""What is said of an export without rows: what nsys was asked for, what it said, and the fix that fits."""
+"""Notes on exports without rows: the request to nsys, its message, and the fix."""
+
+import sqlite3
 
 import pytest
 from synthetic import ExportWriter
@@ -159,3 +161,20 @@ def test_triage_names_processes_that_launched_work_of_which_nothing_was_recorded
     whom = "2 processes with CUDA calls: VLLM::Worker_TP1 (200), VLLM::Worker_TP2 (300)"
     lost = "the GPU work of some processes was not recorded"
     told(finding(triaged(out.path), "no-gpu-work"), whom, "100 CUDA calls", advises=[lost], never=["probe", "bash"])
+
+
+def test_processes_are_not_judged_if_gpu_work_has_no_process(tmp_path):
+    with ExportWriter(tmp_path / "one.sqlite") as out:
+        working(out, 100)
+        launching(out, 200)
+    with sqlite3.connect(out.path) as database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = NULL")
+    assert "no-gpu-work" not in {one.id for one in triaged(out.path).findings}
+
+
+def test_processes_are_not_judged_if_kernels_have_impossible_times(tmp_path):
+    with ExportWriter(tmp_path / "one.sqlite") as out:
+        working(out, 100)
+        launching(out, 200)
+        out.kernel(out.process(200), 0, 7, 9_000, 8_000, name="saxpy(float *)", correlation_id=1)
+    assert "no-gpu-work" not in {one.id for one in triaged(out.path).findings}

@@ -1,4 +1,4 @@
-"""Why a table of an export is empty: what nsys was asked for, what it said, and the fix; else what to record.
+"""Why a table of an export is empty: the request to nsys, its message, and the fix; else what to record.
 
 See docs/exports.md#empty-tables. No other module decides what to record.
 """
@@ -123,7 +123,12 @@ def _advice(session: Session, report: Report, table: CanonicalTable) -> str:
 
 def lost_work_advice(session: Session, reports: Iterable[Report]) -> str:
     """Return why GPU work that processes launched is in none of these reports, in nsys's words, and the fixes."""
-    return " or ".join(dict.fromkeys(_cause(session, report, _CUDA) for report in reports))
+    kernels = canonical.KERNELS
+    return " or ".join(
+        dict.fromkeys(
+            _advice(session, one, kernels) if one.metadata.made_of else _cause(session, one, _CUDA) for one in reports
+        )
+    )
 
 
 def _cause(session: Session, report: Report, trace: _Trace) -> str:
@@ -139,7 +144,7 @@ def _asked_trace(report: Report, table: CanonicalTable) -> _Trace | None:
     """Return the trace that nsys was asked for and that fills a table; ``None`` if it was not asked for."""
     asked = report.metadata.asked
     if trace := _TRACES.get(table.options):
-        # Before schema 3.4 no export says what was asked for; CUDA calls show that CUDA was.
+        # Exports before schema 3.4 do not contain the request: CUDA calls prove it.
         implied = trace is _CUDA and not asked and report.count(canonical.API_CALLS)
         return trace if implied or trace.option in asked else None
     flag, _, names = table.options.partition(" ")
@@ -193,28 +198,35 @@ def _missed(session: Session, report: Report, trace: _Trace) -> Sequence[str]:
     return fixes
 
 
-def launches_without_work(session: Session, reports: Collection[Report]) -> dict[Task, dict[str, int]]:
-    """Count by name the successful calls that launch, copy or set memory, of processes without any GPU work."""
-    if not any(report.count(canonical.API_CALLS) for report in reports):
+def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
+    """Count by name the successful calls that launch, copy or set memory, of processes without any GPU work.
+
+    Reports that lost GPU work to damage or impossible times, or whose GPU work is of unknown processes, are left out.
+    """
+    reports = [report for report in reports if report.count(canonical.API_CALLS)]
+    whole = [
+        report
+        for report in reports
+        if not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in GPU_TABLES)
+    ]
+    if not whole:
         return {}
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
-    working = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, reports)}
+    working = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, whole)}
+    judged = [report.index for report in whole if Task(report.index, canonical.NO_PROCESS) not in working]
     calls = tables.api_calls.c
-    query = (
-        sa.select(calls.report, calls.process, calls.name, sa.func.count())
-        .where(
-            of_reports(calls.report, [report.index for report in reports]),
-            calls.return_value.is_(None) | (calls.return_value == 0),
-            sa.or_(*(calls.name.contains(word) for word in ("Launch", "Memcpy", "Memset"))),
-        )
-        .group_by(calls.report, calls.process, calls.name)
+    place = calls.report, calls.process
+    query = sa.select(*place, calls.name, sa.func.count()).where(
+        of_reports(calls.report, judged),
+        calls.return_value.is_(None) | (calls.return_value == 0),
+        sa.or_(*(calls.name.contains(word) for word in ("Launch", "Memcpy", "Memset"))),
     )
     found: dict[Task, dict[str, int]] = {}
-    for report, process, name, count in session.rows(query):
+    for report, process, name, count in session.rows(query.group_by(*place, calls.name)) if judged else ():
         if Task(report, process) not in working:
             found.setdefault(Task(report, process), {})[name] = count
     return found
