@@ -121,13 +121,10 @@ def run(question: Question, request: Request) -> int:
                 return status
         if question.tables is not None:
             from nsystui.commands.tables import deliver_several
-            from nsystui.questions.queries.data_notes import with_fitting_advice
 
             with job.session.waiting(question.name):
                 found = question.tables(job, selection, options)
-            reports = job.session.reports
-            fitted = [one._replace(answer=with_fitting_advice(one.answer, reports)) for one in found]
-            return deliver_several(request, fitted)
+            return deliver_several(request, found)
         answer = ask(question, job, selection, options)
         if (name := values.get("instances")) and not answer.total:
             every = ask(question, job, Selection(), question.read({**values, "instances": None}))

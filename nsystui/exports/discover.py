@@ -14,20 +14,37 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from nsystui.base.answer import Unit
 from nsystui.base.errors import UsageError
 from nsystui.base.inputs import json_in, text_of
 from nsystui.base.text import shell_word
+from nsystui.base.units import format_value
 from nsystui.exports.forms import form_of
 from nsystui.exports.forms.form import EXPORT_ENDINGS, REPORT_ENDINGS
 
 REPORTS = "reports"
 FACTS = "report.json"
+_SAME_EXPORT = 60
+"""Seconds by which an export may be older than its report."""
 _RANK = re.compile(r"rank=([0-9]+)")
 
 
 def rank_directory(rank: int) -> str:
     """The name of a rank's directory in each of the datasets."""
     return f"rank={rank}"
+
+
+def stale_note(path: Path) -> str:
+    """Return a note if an export is older than the report with its name, else an empty string."""
+    stem, is_export, _ = path.name.partition(".sqlite")
+    report = path.with_name(f"{stem}.nsys-rep")
+    try:
+        age = report.stat().st_mtime - path.stat().st_mtime if is_export else 0
+    except OSError:
+        return ""
+    old = format_value(Unit.DURATION, round(age) * 10**9)
+    text = f"{path} is {old} older than {report.name} beside it, and may be of an earlier run: export it again"
+    return text if age > _SAME_EXPORT else ""
 
 
 def is_packed_report(path: Path) -> bool:

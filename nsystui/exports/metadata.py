@@ -89,7 +89,15 @@ MADE_OF = "NSYSTUI_MADE_OF"
 """The name under which ``META_DATA_EXPORT`` has what an export was made of, where nsys did not record it."""
 ENVIRONMENT_WHITELIST = frozenset(
     (*RANK_VARIABLES, *LOCAL_RANK_VARIABLES, *SIZE_VARIABLES, ALLOCATION_VARIABLE, *NODE_VARIABLES)
-)
+) | {"VLLM_WORKER_MULTIPROC_METHOD"}
+_EVENT_TYPES = {"NvtxEvents": "nvtx", "OSRuntime": "osrt"}
+"""Names for ``-t`` that differ from the CAPTURE_EVENT_TYPE in more than upper case."""
+_SETTINGS = {
+    "LINUX_PERF_OPTIONS:COLLECT_CPU_CTXSW_TRACE": "--cpuctxsw",
+    "LINUX_PERF_OPTIONS:COLLECT_IP_BACKTRACE_SAMPLES": "--sample",
+    "TRACE_AFTER_FORK_BEFORE_EXEC": "--trace-fork-before-exec",
+}
+"""Options by the setting of META_DATA_CAPTURE that is ``true`` with them."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +177,12 @@ class Metadata:
     cpus: int | None = None
     """The CPUs of the node."""
     made_of: str = ""
+    asked: tuple[str, ...] = ()
+    """Options of nsys that the export records, without values: ``-t cuda``, ``--cpuctxsw``, ``--capture-range``."""
+    sandbox: str | None = None
+    """``WSL`` or ``gVisor``, where the kernel is one of these; empty for other kernels."""
+    session_id: str = ""
+    """The PROFILING_SESSION_UUID."""
 
     @cached_property
     def gpu_numbers(self) -> Mapping[tuple[int, int], int]:
@@ -194,6 +208,7 @@ class Metadata:
         plain["gpus"] = tuple(_gpu(gpu) for gpu in plain["gpus"])
         plain["cuda_devices"] = tuple(CudaDevice(**device) for device in plain["cuda_devices"])
         plain["blocking_streams"] = tuple(BlockingStream(**stream) for stream in plain["blocking_streams"])
+        plain["asked"] = tuple(plain["asked"])
         plain["mpi_ranks"] = {int(process): rank for process, rank in plain["mpi_ranks"].items()}
         return cls(**plain)
 
@@ -236,6 +251,9 @@ class _Reader:
             host=system.get("Hostname", ""),
             os=system.get("OsDescription", ""),
             made_of=export.get(MADE_OF, ""),
+            asked=self._asked(),
+            sandbox=_sandbox(system.get("SoftwareReleaseVersion")),
+            session_id=capture.get("PROFILING_SESSION_UUID", ""),
             cpus=whole_number(system.get("CpuCores", ""), _MOST_CPUS),
             # Without its points up to nsys 2024: 57013320 is driver 570.133.20, 5154807 is 515.48.07.
             driver_version=_DRIVER.sub(r"\1.\2.\3", system.get("NvDriverVersion", "")),
@@ -276,6 +294,20 @@ class _Reader:
                 found.setdefault(variable, content.strip().strip('"'))
         return found
 
+    def _asked(self) -> tuple[str, ...]:
+        asked = set()
+        for name, value in self._rows("META_DATA_CAPTURE", ("name", "value")):
+            setting = _PROCESS.sub("", str(name))
+            if setting == "CAPTURE_EVENT_TYPE":
+                asked.add(f"-t {_EVENT_TYPES.get(str(value), str(value).lower())}")
+            elif setting in _SETTINGS and value == "true":
+                asked.add(_SETTINGS[setting])
+            elif setting.startswith("GPU_METRICS_OPTIONS:"):
+                asked.add("--gpu-metrics-devices")
+            elif setting == "START_TRIGGER" and value != "Immediate":
+                asked.add("--capture-range")
+        return tuple(sorted(asked))
+
     def _gpus(self) -> tuple[Gpu, ...]:
         texts = ("name", "uuid", "busLocation", "chipName")
         numbers = ("smCount", "totalMemory", "cuDevice", "numaNodeId", "memoryBandwidth")
@@ -308,6 +340,17 @@ class _Reader:
                 continue
             ranks.setdefault(process_of(thread), set()).add(rank)
         return {process: next(iter(found)) for process, found in ranks.items() if len(found) == 1}
+
+
+_PROCESS = re.compile(r"PROCESS_\d+:")
+_GVISOR = "4.4.0"
+"""The kernel that gVisor claims to be."""
+
+
+def _sandbox(kernel: str | None) -> str | None:
+    if not kernel:
+        return None
+    return "WSL" if "microsoft" in kernel.lower() else "gVisor" if kernel == _GVISOR else ""
 
 
 _LIMITS = ("maxWarpsPerSm", "maxBlocksPerSm", "maxRegistersPerSm", "maxShmemPerSm", "computeMajor")

@@ -430,6 +430,22 @@ class Session:
         self._on_demand.pop(index).close()
         self._forget_views()
 
+    def drop_copies(self) -> None:
+        """Remove each report that is another export of a session that is open already, with a warning."""
+        originals: dict[tuple[object, ...], Report] = {}
+        for report in self.reports:
+            facts, rows = report.metadata, (report.packed.most(table.name) for table in canonical.TABLES)
+            key = (facts.session_id, facts.session_start_utc, facts.duration, *rows)
+            original = originals.setdefault(key, report) if facts.session_id else report
+            if original is not report:
+                self.warn(f"{original.name} and {report.name} are exports of one recording: only the first counts")
+                with self._lock:
+                    self._placed = tuple(one for one in self.reports if one.index != report.index)
+                    self._packed.pop(report.index, None)
+                    if (reading := self._on_demand.pop(report.index, None)) is not None:
+                        reading.close()
+                    self._forget_views()
+
     def _rows(self, table: CanonicalTable) -> Iterator[Rows]:
         """Where the rows of every report are."""
         for report in self.reports:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from synthetic import ExportWriter
+from synthetic.demo import CaptureSession
 
 from nsystui.base.errors import ExportError, UsageError
+from nsystui.questions.answers.remembered import Remembered
 from nsystui.questions.job.opening import Export, JobSource, Listener, Opener
+from nsystui.store import tables
 
 
 class Heard(Listener):
     def __init__(self) -> None:
-        self.files, self.ready_paths, self.failures, self.rows = 0, [], {}, {}
+        self.files, self.ready_paths, self.failures, self.rows, self.warnings = 0, [], {}, {}, []
 
     def started(self, files):
         self.files = files
@@ -25,6 +31,9 @@ class Heard(Listener):
 
     def failed(self, path, error):
         self.failures[path] = str(error)
+
+    def warned(self, text):
+        self.warnings.append(text)
 
 
 @pytest.fixture
@@ -103,3 +112,42 @@ def test_a_look_says_what_a_file_is_before_its_rows_are_read(demo_job, heard, st
 def test_ranks_that_make_no_sense_are_refused_before_anything_is_opened(demo_job, heard, start):
     with pytest.raises(UsageError):
         start(demo_job, heard, ranks="rank((\\d+)")
+
+
+def test_an_export_older_than_the_report_beside_it_is_told_each_time(start, heard, tmp_path):
+    with ExportWriter(tmp_path / "run.sqlite") as out:
+        out.process(1)
+    with ExportWriter(tmp_path / "other.sqlite") as out:
+        out.process(1)
+    for name, age in (("run", 61), ("other", 59)):
+        (tmp_path / f"{name}.nsys-rep").touch()
+        moment = (tmp_path / f"{name}.nsys-rep").stat().st_mtime - age
+        os.utime(tmp_path / f"{name}.sqlite", (moment, moment))
+    for _ in range(2):
+        opener, job, exports = start([out.path, tmp_path / "run.sqlite"], heard, cache_directory=tmp_path / "cache")
+        opener.add(job, exports)
+        (warning,) = heard.warnings
+        assert "run.sqlite is 61 s older than run.nsys-rep" in warning and "export it again" in warning
+        heard.warnings.clear()
+        assert Remembered.of_source(opener.source) is None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("identities", "rows", "count"), [
+    (("u1", "u1"), (1, 1), 1), (("u1", "u2"), (1, 1), 2), (("", ""), (1, 1), 2), (("u1", "u1"), (1, 2), 2),
+])  # fmt: skip
+def test_two_exports_of_one_recording_count_once(start, heard, tmp_path, identities, rows, count, whole):
+    for name, identity, number in zip("ab", identities, rows, strict=True):
+        session = CaptureSession(settings={"PROFILING_SESSION_UUID": identity}, duration=1_000)
+        with ExportWriter(tmp_path / f"{name}.sqlite", session=session) as out:
+            process = out.process(1)
+            for kernel in range(number):
+                out.kernel(process, 0, 7, kernel, kernel + 1, name="k()", correlation_id=kernel)
+    opener, job, exports = start([tmp_path], heard)
+    opener.add(job, exports, whole)
+    opener.align(job)
+    assert [report.name for report in job.session.reports] == ["a", "b"][:count]
+    assert len(job.ranks) == count and job.session.rows(sa.select(sa.func.count()).select_from(tables.kernels)) == [
+        (sum(rows[:count]),)
+    ]
+    assert heard.warnings == ["a and b are exports of one recording: only the first counts"][: 2 - count]

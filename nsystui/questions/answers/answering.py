@@ -10,8 +10,8 @@ from nsystui.base.answer import Answer, Row, Wrapped, row_batches
 from nsystui.base.selection import Selection
 from nsystui.exports import canonical
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.data_notes import recording_advice, with_fitting_advice
 from nsystui.questions.queries.question import Question
+from nsystui.questions.queries.recording import recording_advice
 
 if TYPE_CHECKING:
     from nsystui.questions.recipes.recipe import RecipeMap
@@ -25,7 +25,7 @@ def ask(question: Question, job: OpenJob, selection: Selection, options: Any = N
     """
     options = question.defaults() if options is None else options
     with job.session.waiting(question.name):
-        answer = with_fitting_advice(question.ask(job, selection, options), job.session.reports)
+        answer = question.ask(job, selection, options)
     if not question.needs:
         return answer
     missing = lacking(question, job) if not len(answer) else ()
@@ -67,7 +67,7 @@ def lacking(question: Question, job: OpenJob) -> tuple[str, ...]:
     groups = [[canonical.BY_NAME[name] for name in group] for group in question.needs]
     return tuple(
         f"no {' or '.join(table.what for table in group)} in {which}: "
-        + " or ".join(dict.fromkeys(recording_advice(table, job.session.reports) for table in group))
+        + recording_advice(job.session, job.session.reports, *group)
         for group in groups
         if not any(job.session.count(table) for table in group)
     )

@@ -48,17 +48,20 @@ class Remembered:
 
     @classmethod
     def of_source(cls, source: JobSource) -> Remembered | None:
-        """The remembered answers about the files of a source; ``None`` for files that cannot be opened."""
+        """Return the remembered answers about the files of a source; ``None`` if opening them has something to say."""
         from nsystui.exports.convert import made_before
-        from nsystui.exports.discover import FACTS, discover, is_packed_report
+        from nsystui.exports.discover import FACTS, discover, is_packed_report, stale_note
 
         if source.cache_directory is None:
             return None
         cache = Cache(source.cache_directory, source.cap)
         try:
+            paths = discover(source.files)
+            if any(map(stale_note, paths)):
+                return None
             files = [
                 look(path / FACTS)[1] if is_packed_report(path) else check(made_before(path, cache.conversions))
-                for path in discover(source.files)
+                for path in paths
             ]
             return cls.of_files(cache, files, source.families) if cache.is_ours else None
         except (ExportError, OSError):

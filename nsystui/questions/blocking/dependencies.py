@@ -34,6 +34,7 @@ from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import Times
 from nsystui.questions.queries.process_rows import ProcessRows
+from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -439,7 +440,7 @@ def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
         is_lacking |= count > 0 and not report_at(session, rows.task.report).count(tables.cuda_events)
     if not lost:
         return []
-    how = f" ({canonical.CUDA_EVENTS.record})" if is_lacking else ""
+    how = f" ({recording_advice(session, session.reports, canonical.CUDA_EVENTS)})" if is_lacking else ""
     return [
         f"{lost:,} of {whole:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / whole)}) are "
         f"unresolved, as no record of the event is in the export: what they held may be blocked by any work{how}"

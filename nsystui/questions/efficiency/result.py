@@ -6,7 +6,7 @@ Scalability compares two jobs of different size (docs/numbers.md#device-efficien
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,6 +16,7 @@ from nsystui.base.selection import Selection, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value
 from nsystui.exports import canonical
+from nsystui.exports.canonical import CanonicalTable
 from nsystui.questions.blocking.budget import iterations
 from nsystui.questions.efficiency.device import DeviceEfficiency, Useful
 from nsystui.questions.efficiency.host import HostEfficiency, host_calls, host_times
@@ -24,6 +25,7 @@ from nsystui.questions.efficiency.region import mfu_of_region
 from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals
 from nsystui.questions.gpu.utilisation import BusyIntervals, recording_notes, unplaced
 from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.time_window import extent, recorded, selected_reports, shares_clock
 from nsystui.questions.ranks.steps import step_times
 from nsystui.store.session import Session
@@ -170,17 +172,17 @@ def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) 
     return found
 
 
-def host_factors(host: HostEfficiency) -> list[Factor]:
+def host_factors(found: Efficiency) -> list[Factor]:
     """The factors of the processes; those of MPI only where it was traced."""
     return [
         Factor(
             f"host_{key}" if key in ("parallel", "offload") else key,
             name,
-            getattr(host, key),
+            getattr(found.host, key),
             depth,
             formula,
             low,
-            (canonical.MPI_CALLS if key.startswith("mpi") else canonical.API_CALLS).record,
+            found.to_record[canonical.MPI_CALLS if key.startswith("mpi") else canonical.API_CALLS],
         )
         for key, (name, depth, formula, low) in _HOST.items()
     ]
@@ -236,6 +238,8 @@ class Efficiency:
     notes: tuple[str, ...]
     device_notes: tuple[str, ...]
     host_notes: tuple[str, ...]
+    to_record: Mapping[CanonicalTable, str]
+    """How to get the calls that an unknown factor needs."""
 
     @property
     def span(self) -> str:
@@ -248,15 +252,17 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
 
     Raises UsageError where the selected reports share no clock or no time.
     """
-    session = job.session
+    session, reports = job.session, selected_reports(job.session, selection)
     window = common_window(session, selection)
     busy = job.busy(selection)
     gpus = job.gpus(selection)
     spent = tuple(gpu.breakdown(window) for gpu in gpus)
     calls = job.once(("host-calls", selection.tasks), lambda: host_calls(session, selection, job.ranks))
     host = HostEfficiency.of(host_times(calls, window))
+    to_record = {
+        table: recording_advice(session, reports, table) for table in (canonical.MPI_CALLS, canonical.API_CALLS)
+    }
     device_notes = tuple(_device_notes(job, busy, gpus, window, useful))
-    reports = selected_reports(session, selection)
     clock = (job.alignment.words(reports),) if len(reports) > 1 and job.alignment is not None else ()
     return Efficiency(
         window=window,
@@ -267,7 +273,8 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
         host=host,
         notes=(window_note(session, selection, window), *busy.notes, *clock),
         device_notes=device_notes,
-        host_notes=tuple(_host_notes(host)) if host.processes else (),
+        host_notes=tuple(_host_notes(host, to_record)) if host.processes else (),
+        to_record=to_record,
     )
 
 
@@ -308,17 +315,17 @@ def _device_notes(
     yield from recording_notes(busy, window)
 
 
-def _host_notes(host: HostEfficiency) -> Iterator[str]:
+def _host_notes(host: HostEfficiency, to_record: Mapping[CanonicalTable, str]) -> Iterator[str]:
     yield (
         "host: a process counts as in a call while any of its threads is in one; all other time is useful, which is "
         "an upper bound; only processes that used a GPU count"
     )
     with_mpi = [one.task.rank for one in host.processes if one.mpi is not None]
     if not with_mpi:
-        yield f"no MPI calls were recorded: any time in MPI counts as useful ({canonical.MPI_CALLS.record})"
+        yield f"no MPI calls were recorded: any time in MPI counts as useful ({to_record[canonical.MPI_CALLS]})"
     elif len(with_mpi) < len(host.processes):
         without = [one.task.rank for one in host.processes if one.mpi is None]
-        yield f"no MPI efficiency: no MPI calls of rank {few_numbers(without)} ({canonical.MPI_CALLS.record})"
+        yield f"no MPI efficiency: no MPI calls of rank {few_numbers(without)} ({to_record[canonical.MPI_CALLS]})"
     without = [one.task.rank for one in host.processes if one.cuda is None]
     if without:
-        yield f"no host efficiency: no CUDA calls of rank {few_numbers(without)} ({canonical.API_CALLS.record})"
+        yield f"no host efficiency: no CUDA calls of rank {few_numbers(without)} ({to_record[canonical.API_CALLS]})"

@@ -144,7 +144,7 @@ def device_table(found: Efficiency, scaled: Scalability | None = None) -> TableA
 
 def host_table(found: Efficiency) -> TableAnswer:
     """A row for each factor of the host efficiency."""
-    return _factor_table("host", host_factors(found.host), None, (*found.notes, *found.host_notes))
+    return _factor_table("host", host_factors(found), None, (*found.notes, *found.host_notes))
 
 
 def _factor_table(

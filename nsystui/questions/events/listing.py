@@ -32,6 +32,7 @@ from nsystui.questions.events.kinds import DEFAULT_KINDS, GPU_KINDS, KIND_TABLES
 from nsystui.questions.queries.conditions import given, is_launched_by, matches, of_reports
 from nsystui.questions.queries.derived import of_each_report
 from nsystui.questions.queries.paged import PagedAnswer
+from nsystui.questions.queries.recording import option_advice, recording_advice
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_index import ByTable, TimeIndex
 from nsystui.store import tables
@@ -103,7 +104,9 @@ class EventList:
         chosen = tuple(kinds) or default_kinds(session)
         total = sum(count_all(session, kind) for kind in chosen)
         index = event_index(session, selection, chosen, ranks)
-        notes = () if chosen else ("no events in these exports: record with `nsys profile -t cuda,nvtx,osrt`",)
+        notes = (
+            () if chosen else (f"no events in these exports: {option_advice(session.reports, '-t cuda,nvtx,osrt')}",)
+        )
         return cls(session, selection, chosen, tuple(ranks), index, total, notes)
 
     def __len__(self) -> int:
@@ -383,10 +386,11 @@ def waited_for(session: Session, key: EventKey, name: str) -> str:
     process, context, event, event_sync, start = found[0]
     words = f"waited for event {event}"
     if not session.count(records):
-        return f"{words}; to see where it was recorded, {canonical.CUDA_EVENTS.record}"
+        record = recording_advice(session, session.reports, canonical.CUDA_EVENTS)
+        return f"{words}; to see where it was recorded, {record}"
     query = sa.select(records.c.stream, calls.c.start).join_from(records, calls, is_launched_by(records, calls))
     query = query.where(records.c.report == key.report, records.c.process == process, calls.c.start <= start)
-    # Since schema 3.25 the two have a number in common; before, an event has one in its context.
+    # Since schema 3.17.2 the two have a number in common; before, an event has one in its context.
     own = [records.c.event_sync == event_sync] if event_sync else [
         records.c.event == event, records.c.context == context,
     ]  # fmt: skip

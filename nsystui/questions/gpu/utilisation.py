@@ -33,9 +33,9 @@ from nsystui.questions.gpu.device_time import (
     shifted,
     to_arrays,
 )
-from nsystui.questions.queries.data_notes import recording_advice
 from nsystui.questions.queries.derived import in_runs, of_each_report, runs_of
 from nsystui.questions.queries.kernel_names import other_communication
+from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import GPU_TABLES, RankedTask, used_devices
 from nsystui.questions.queries.time_window import edges_of, recorded, selected_reports, shares_clock
 from nsystui.store.report import Report
@@ -74,7 +74,7 @@ class BusyIntervals:
         version = session.version
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), before))
         reports = selected_reports(session, selection)
-        notes = [*_notes(reports, selection), *other_communication(session)]
+        notes = [*_notes(session, reports, selection), *other_communication(session)]
         same_gpu = [{item.device.task.rank for item in same} for same in _by_gpu(session, devices) if len(same) > 1]
         if apart := [item.device.task.rank for item in devices if not item.device.is_gpu]:
             notes.append(f"work on an unknown device is in no mean over GPUs (ranks {few_numbers(apart)})")
@@ -269,12 +269,12 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
 _REPORTS_AT_ONCE = 64
 
 
-def _notes(reports: Sequence[Report], selection: Selection) -> Iterator[str]:
+def _notes(session: Session, reports: Sequence[Report], selection: Selection) -> Iterator[str]:
     """The notes on a utilisation of this selection."""
     idle = [report for report in reports if not any(report.count(table) for table in GPU_TABLES)]
     if idle:
         which = which_of([report.name for report in idle], len(reports))
-        yield f"no GPU work in {which}: {recording_advice(canonical.KERNELS, idle)}"
+        yield f"no GPU work in {which}: {recording_advice(session, idle, canonical.KERNELS)}"
     graphs = sum(report.count(canonical.BY_NAME["graph_launches"]) for report in reports)
     if graphs:
         yield (

@@ -25,6 +25,7 @@ from nsystui.questions.host.stacks import PYTHON, SAMPLE, Function, Numbers, Sta
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import where
 from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.queries.time_window import selected_reports
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -119,7 +120,7 @@ def sampling_notes(session: Session, samples: CpuSamples, with_count: bool = Tru
         return (lacking,)
     notes = list(samples.notes)
     if not session.count(tables.call_chains):
-        notes.append("the samples have no call stacks: record with `nsys profile --backtrace=dwarf`")
+        notes.append(f"the samples have no call stacks: {option_advice(session.reports, '--backtrace=dwarf')}")
     if with_count and (counted := samples_words(samples)):
         notes.append(counted)
     return tuple(notes)

@@ -270,7 +270,7 @@ def scheduling_of(session: Session, selection: Selection) -> Scheduling:
 
 
 DOMAIN = "GIL Trace"
-RECORD = "record with `nsys profile --trace=cuda,nvtx,osrt,python-gil`"
+RECORD = "--trace=cuda,nvtx,osrt,python-gil"
 _HELD, _WAITED = "Holding GIL", "Waiting for GIL"
 
 

@@ -204,6 +204,7 @@ class Opener:
 
     def add_one(self, job: OpenJob, export: Export, whole: bool = True, partly: bool = False) -> NsystuiError | None:
         """Adds an export here, in this thread; why it was not added. See `add`."""
+        from nsystui.exports.discover import stale_note
         from nsystui.store.packing import PackingCancelled
 
         def advanced(progress: Progress) -> None:
@@ -212,6 +213,8 @@ class Opener:
         if self.is_stopped:
             return None
         try:
+            if note := stale_note(export.path):
+                self._listener.warned(note)
             opened, stopped = export.opened, self._stopped.is_set
             path = opened.path if opened is not None else self._converted(job.session, export.path)
             report = job.session.add(path, advanced, stopped, export.number, whole, partly, opened)
@@ -258,8 +261,9 @@ class Opener:
         return export
 
     def align(self, job: OpenJob) -> None:
-        """Makes the clocks of several reports one. Raises NsystuiError where that cannot be."""
+        """Drop second exports of a session, and put all reports on one clock. Raises NsystuiError if that fails."""
         from nsystui.questions.collectives.alignment import ClockMode
 
+        job.session.drop_copies()
         if len(job.session.reports) > 1 and not self.is_stopped:
             job.align(ClockMode(self.source.clock))

@@ -36,9 +36,9 @@ from nsystui.base.selection import Selection
 from nsystui.exports.metadata import tid_column
 from nsystui.questions.queries import statistics
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
-from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.data_notes import missing_note, mpi_notes
 from nsystui.questions.queries.derived import of_all_reports
-from nsystui.questions.queries.mpi import has_mpi, mpi_notes, mpi_rows
+from nsystui.questions.queries.mpi import has_mpi, mpi_rows
 from nsystui.questions.queries.paged import PagedAnswer
 from nsystui.questions.queries.tasks import RankedTask, rank_of
 from nsystui.store import tables

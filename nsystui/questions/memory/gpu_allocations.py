@@ -34,6 +34,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.gpu_memory import MEMORY, NEVER, by_rank, gpu_memory, windows_of
 from nsystui.questions.nvtx.around import paths_around
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_start, where
+from nsystui.questions.queries.recording import option_advice
 from nsystui.store import tables
 from nsystui.store.session import Session
 
@@ -58,7 +59,6 @@ _CUDA = re.compile(r"lib(?:cuda|cudart|cupti|ToolsInjection)\b.*|libToolsInjecti
 """Modules between the program and the profiler."""
 AT_PEAK, NEVER_FREED = "at-peak", "never-freed"
 """Which allocations a table has, but for all."""
-_NO_STACKS = "no call stacks of allocations in this export: record with `nsys profile --cudabacktrace=memory`"
 _Key = tuple[Task, int]
 """The task and the correlation id of a call."""
 
@@ -99,7 +99,9 @@ def allocation_table(job: OpenJob, selection: Selection, which: str = "all") -> 
                 )
             )  # fmt: skip
     rows.sort(key=lambda row: (-int(row[3] or 0), int(row[4] or 0), row[-1]))
-    notes = memory.notes if stacks or not rows else (*memory.notes, _NO_STACKS)
+    advice = option_advice(job.session.reports, "--cudabacktrace=memory")
+    no_stacks = f"no call stacks of allocations in this export: {advice}"
+    notes = memory.notes if stacks or not rows else (*memory.notes, no_stacks)
     return TableAnswer("gpu-memory-allocations", COLUMNS, rows, total, notes)
 
 

@@ -31,8 +31,8 @@ from nsystui.questions.nccl.pairing import NcclPairing, PairingQuality
 from nsystui.questions.nccl.roles import communicator_roles
 from nsystui.questions.nccl.units import Ints, first_of_each
 from nsystui.questions.queries.conditions import duration, where
-from nsystui.questions.queries.data_notes import recording_advice
 from nsystui.questions.queries.derived import rows_by_report
+from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.store import tables
 from nsystui.store.session import Session
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_RECORD_BOTH = "record with `nsys profile -t cuda,nvtx`"
 EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true report.nsys-rep"
 """The command that writes the payload of NVTX ranges, and so NCCL's message sizes, into an export.
 
@@ -82,19 +81,21 @@ def _missing(
     with_sizes = _tasks(speaking[speaking["message_size"].notna()])
     all_tasks = with_kernels | with_calls
     is_traced = all(report.metadata.made_of for report in session.reports)
+    record = recording_advice(session, session.reports, canonical.NCCL_CALLS)
     if not all_tasks:
         which = "this export" if len(session.reports) == 1 else "these exports"
-        yield f"no NCCL kernels and no NCCL calls in {which}: {recording_advice(canonical.NCCL_CALLS, session.reports)}"
+        yield f"no NCCL kernels and no NCCL calls in {which}: {record}"
     if silent := with_kernels - with_calls:
         yield (
             f"NCCL kernels but no NCCL NVTX ranges{_of(session, ranks, silent, all_tasks)}: "
             f"message sizes are unknown, and collectives are known from kernel names only; "
-            f"{recording_advice(canonical.NCCL_CALLS, session.reports)}"
+            f"{record}"
         )
     if idle := with_calls - with_kernels:
         whose = _of(session, ranks, idle, all_tasks)
-        record = recording_advice(canonical.KERNELS, session.reports) if is_traced else _RECORD_BOTH
-        yield f"NCCL calls but no NCCL kernels{whose}: {record}"
+        yield (
+            f"NCCL calls but no NCCL kernels{whose}: {recording_advice(session, session.reports, canonical.KERNELS)}"
+        )
     if without := with_calls - with_sizes:
         writes = f"they are not in the export, but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
         if is_traced:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from nsystui.base.resources import give_back
 from nsystui.base.selection import NameFilter, Selection, Task, Window
 from nsystui.base.text import few
+from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of, process_of, tid_of
 from nsystui.questions.algebra.groups import distinct
 from nsystui.questions.algebra.nesting import NO_PARENT
@@ -24,6 +25,7 @@ from nsystui.questions.nvtx.chains import OPEN, PUSH_POP, Chains, added_up, chai
 from nsystui.questions.nvtx.columns import RangeColumns, by_appearance, columns_of_each
 from nsystui.questions.nvtx.loading import LABEL, Flags, Ints, SmallInts, has_launches
 from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import report_at, selected_reports
 from nsystui.store import tables
@@ -473,7 +475,7 @@ def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
     graphs = session.count(tables.graph_launches) if has_ranges else 0
     in_graphs = f"GPU time includes {graphs:,} whole CUDA graph launches; nsys stats leaves them out" if graphs else ""
     with_ranges = [report for report in session.reports if report.count(tables.nvtx_ranges)]
-    lacking = [report.name for report in with_ranges if not has_launches(report)]
-    advice = "record with `nsys profile -t cuda,nvtx`"
-    unprojected = f"no GPU work to project in {few(lacking)}: {advice}" if lacking else ""
+    lacking = [report for report in with_ranges if not has_launches(report)]
+    advice = recording_advice(session, lacking, canonical.KERNELS) if lacking else ""
+    unprojected = f"no GPU work to project in {few([report.name for report in lacking])}: {advice}" if lacking else ""
     return tuple(note for note in (missing_note(session, tables.nvtx_ranges), unprojected, in_graphs) if note)

@@ -1,16 +1,15 @@
-"""Notes on the data itself: tables that an export lacks, with what to record, and rows that were left out."""
+"""Notes on the data itself: tables that an export lacks, and rows that were left out."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nsystui.base.answer import Answer, TableAnswer
 from nsystui.base.text import few, which_of
 from nsystui.exports import canonical
-from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.sources import REASONS
+from nsystui.questions.queries.mpi import DOMAIN, nvtx_reports
+from nsystui.questions.queries.recording import recording_advice
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 from nsystui.store.tally import LeftOut
@@ -41,7 +40,7 @@ def lacking_note(session: Session, table: sa.Table | CanonicalTable, lacking: Se
         return ""
     if any(table.name in report.damaged for report in lacking):
         return f"{lack(session, table, lacking)}: the export is damaged; export it again"
-    return f"{lack(session, table, lacking)}: {recording_advice(canonical.BY_NAME[table.name], lacking)}"
+    return f"{lack(session, table, lacking)}: {recording_advice(session, lacking, canonical.BY_NAME[table.name])}"
 
 
 def lack(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[Report]) -> str:
@@ -52,65 +51,19 @@ def lack(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[R
     return f"no {canonical.BY_NAME[table.name].what} in {which}"
 
 
-_ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
-_OF_PYTORCH = {
-    canonical.KERNELS: _ON_GPU,
-    canonical.MEMORY_OPS: _ON_GPU,
-    canonical.API_CALLS: _ON_GPU,
-    canonical.NVTX_RANGES: "trace with ProfilerActivity.CPU among the activities",
-    canonical.NCCL_CALLS: "trace a job with NCCL, with ProfilerActivity.CPU among the activities",
-    canonical.GPU_MEMORY: "trace with profile_memory=True",
-    canonical.DIAGNOSTICS: "nothing to record",
-}
-
-
-_TRACED = "CUDA was traced, but no GPU activity of this kind was recorded"
-
-
-def _is_traced(reports: Collection[Report]) -> bool:
-    """Whether nsys recorded CUDA calls in all of these reports."""
-    return bool(reports) and all(not one.metadata.made_of and one.count(canonical.API_CALLS) for one in reports)
-
-
-def recording_advice(table: CanonicalTable, lacking: Collection[Report]) -> str:
-    """Say what to record so that these reports have a table: with the profiler that recorded them, where that can."""
-    if table.options == canonical.KERNELS.options and _is_traced(lacking):
-        return _TRACED
-    made_of = dict.fromkeys(report.metadata.made_of for report in lacking)
-    of_pytorch = _OF_PYTORCH.get(table)
-    known = [one for one in made_of if one]
-    if known and of_pytorch is None:
-        return f"a {known[0]} does not contain it; {table.record}"
-    advice = [of_pytorch if one and of_pytorch else table.record for one in made_of]
-    return ", or ".join(advice) or table.record
-
-
-_RECORD = "record with `nsys "
-
-
-def fitting_advice(reports: Sequence[Report], text: str) -> str:
-    """Fit a text that says what to record with nsys to these reports.
-
-    Where nsys recorded none of them, the other profiler's own option is in its place, or that this profiler has none;
-    where all have CUDA calls, that CUDA was traced.
-    """
-    if canonical.KERNELS.record in text and _is_traced(reports):
-        return text.replace(canonical.KERNELS.record, _TRACED)
-    made_of = {report.metadata.made_of for report in reports}
-    if _RECORD not in text or len(made_of) != 1 or not all(made_of):
-        return text
-    (known,) = made_of
-    none = f"a {known} does not contain it; "
-    for table, advice in _OF_PYTORCH.items():
-        text = text.replace(table.record, advice)
-    return text.replace(none + _RECORD, _RECORD).replace(_RECORD, none + _RECORD)
-
-
-def with_fitting_advice(answer: Answer, reports: Sequence[Report]) -> Answer:
-    """Put `fitting_advice` into the notes of a table."""
-    if not isinstance(answer, TableAnswer):
-        return answer
-    return replace(answer, notes=tuple(fitting_advice(reports, note) for note in answer.notes))
+def mpi_notes(session: Session) -> tuple[str, ...]:
+    """Return notes on the reports without MPI calls, and on those whose MPI calls are NVTX ranges."""
+    by_range = nvtx_reports(session)
+    calls = canonical.MPI_CALLS
+    lacking = [report for report in session.reports if not report.count(calls) and report not in by_range]
+    notes = [lacking_note(session, calls, lacking)]
+    if by_range:
+        whose = few([one.name for one in by_range])
+        notes.append(
+            f"the MPI calls of {whose} are NVTX ranges of the domain {DOMAIN}, as nsys 2022 and older record them: "
+            "without sizes and peers"
+        )
+    return tuple(note for note in notes if note)
 
 
 def left_out_note(reports: Sequence[Report]) -> str:

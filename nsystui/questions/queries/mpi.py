@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsystui.base.text import few
 from nsystui.exports import canonical
-from nsystui.questions.queries.data_notes import lacking_note
 from nsystui.store.report import Report
 from nsystui.store.session import Session
 
@@ -76,18 +74,3 @@ def has_mpi(session: Session) -> bool:
 def is_by_range(session: Session, report: int) -> bool:
     """Tell whether an MPI call of a report is an NVTX range."""
     return not any(one.index == report and one.count(_CALLS) for one in session.reports)
-
-
-def mpi_notes(session: Session) -> tuple[str, ...]:
-    """Return notes on the reports without MPI calls, and on those whose MPI calls are NVTX ranges."""
-    by_range = nvtx_reports(session)
-    notes = [
-        lacking_note(session, _CALLS, [one for one in session.reports if not one.count(_CALLS) and one not in by_range])
-    ]
-    if by_range:
-        whose = few([one.name for one in by_range])
-        notes.append(
-            f"the MPI calls of {whose} are NVTX ranges of the domain {DOMAIN}, as nsys 2022 and older record them: "
-            "without sizes and peers"
-        )
-    return tuple(note for note in notes if note)

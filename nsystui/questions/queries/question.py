@@ -300,9 +300,7 @@ class QuestionView(NamedTuple):
         """Its answer; those of the ``values`` count that the question has an option for."""
         given = {**self.question.default_values(), **self.view.values}
         given |= {name: value for name, value in values.items() if name in given}
-        from nsystui.questions.queries.data_notes import with_fitting_advice
-
-        return with_fitting_advice(self.question.ask(job, selection, self.question.read(given)), job.session.reports)
+        return self.question.ask(job, selection, self.question.read(given))
 
 
 def chosen_tables(text: str | None, tables: Sequence[str], usual: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from nsystui.exports import canonical
 from nsystui.exports.canonical import CanonicalTable
 from nsystui.exports.metadata import Metadata
 from nsystui.questions.queries.conditions import Condition, matches, of_reports
-from nsystui.questions.queries.data_notes import recording_advice
+from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask
 from nsystui.questions.queries.time_window import event_span, selected_reports
 from nsystui.store import tables
@@ -185,7 +185,7 @@ def contents_table(session: Session) -> TableAnswer:
     for table in (table for table in canonical.TABLES if "row" in table.field_names):
         lacking = [report for report in session.reports if not report.count(table)]
         having = len(session.reports) - len(lacking)
-        record = recording_advice(table, lacking) if lacking else None
+        record = recording_advice(session, lacking, table) if lacking else None
         times = _times(session, table) if having else (None, None)
         rows.append((table.name, table.what, session.count(table), having, *times, record))
     return TableAnswer("contents", CONTENTS_COLUMNS, rows, len(rows))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from nsystui.base.errors import UsageError, meant
 from nsystui.exports import canonical
-from nsystui.questions.queries.data_notes import recording_advice
 from nsystui.questions.queries.question import Option, Question
+from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.registry import of_family, question_named
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def lacking(session: Session, report: Question) -> str:
         return ""
     what = _joined(" or ".join(table.what for table in group) for group in groups)
     which = "this export" if len(session.reports) == 1 else "these exports"
-    advice = _joined(recording_advice(table, session.reports) for group in groups for table in group)
+    advice = _joined(recording_advice(session, session.reports, table) for group in groups for table in group)
     return f"no {what} in {which}: {advice}"
 
 

@@ -18,6 +18,7 @@ from nsystui.base.answer import Answer, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task, Window
 from nsystui.base.text import few_numbers
 from nsystui.base.units import format_value as worded
+from nsystui.exports.canonical import API_CALLS, KERNELS, CanonicalTable
 from nsystui.questions.algebra.intervals import EMPTY, Intervals, Times, intersect, merge, subtract, union
 from nsystui.questions.blocking.budget import RankIterations, iterations
 from nsystui.questions.blocking.parts import PARTS, blocked_in, blocking, bounds
@@ -30,6 +31,7 @@ from nsystui.questions.job.job import OpenJob
 from nsystui.questions.memory.host_copies import HostCopies, host_copies
 from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
 from nsystui.questions.queries.kernel_names import communicates, communicating
+from nsystui.questions.queries.recording import recording_advice
 from nsystui.questions.queries.tasks import RankedTask, selected_ranks
 from nsystui.questions.queries.time_window import extents, selected_reports
 from nsystui.questions.ranks.steps import StepTimes, step_times
@@ -39,6 +41,7 @@ from nsystui.store import tables
 from nsystui.store.report import Report
 
 T = TypeVar("T")
+CUDA_TABLES = (KERNELS, API_CALLS)
 REMARKED = 0.05
 """The part of a threshold below which not even a remark is made."""
 
@@ -108,6 +111,10 @@ class Case:
     def devices(self) -> tuple[DeviceIntervals, ...]:
         """The GPUs that did anything."""
         return tuple(one for one in self.job.gpus(self.chosen) if one.busy_in(self.window_of(one)))
+
+    def record(self, *needed: CanonicalTable, together: bool = False) -> str:
+        """Return how to get the tables that the reports lack, as `recording_advice`."""
+        return recording_advice(self.job.session, self.reports, *needed, together=together)
 
     @property
     def each_gpu(self) -> str:

@@ -27,7 +27,6 @@ from nsystui.questions.host.time_budget import (
     in_sum,
 )
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.data_notes import fitting_advice
 from nsystui.questions.queries.tasks import GPU_TABLES
 from nsystui.questions.triage.case import Case
 from nsystui.questions.triage.finding import Finding, NotChecked, Severity
@@ -286,11 +285,10 @@ def triage(
         give_back()  # what the rule before held
         for result in _checked(one, case):
             if isinstance(result, Finding):
-                text = fitting_advice(case.reports, result.advice.text)
-                findings.append(replace(result, advice=replace(result.advice, text=text)))
+                findings.append(result)
                 rule_of[result.id] = one.name
             else:
-                not_checked.append(replace(result, why=fitting_advice(case.reports, result.why)))
+                not_checked.append(result)
                 unsaid.add(one.name)
     advanced(len(chosen), len(chosen), "time budget")
     return Triage(

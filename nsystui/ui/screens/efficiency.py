@@ -22,7 +22,6 @@ from nsystui.questions.efficiency.tables import (
     process_table,
 )
 from nsystui.questions.job.job import OpenJob
-from nsystui.questions.queries.data_notes import with_fitting_advice
 from nsystui.ui.doors import show_view
 from nsystui.ui.screens.table import TableScreen
 from nsystui.ui.widgets.frame import Choice
@@ -131,7 +130,7 @@ class EfficiencyScreen(TableScreen):
             found = efficiency(job, selection, self.useful)
         except UsageError as error:
             return None, TableAnswer("breakdown", BREAKDOWN_COLUMNS, [], 0, (str(error),))
-        return found, with_fitting_advice(_TABLES[self.what][0](found), job.session.reports)
+        return found, _TABLES[self.what][0](found)
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the factors and the table."""
@@ -146,7 +145,7 @@ class EfficiencyScreen(TableScreen):
 
     def _show_factors(self) -> None:
         found = self._found
-        trees = (device_factors(found.device), host_factors(found.host)) if found is not None and found.gpus else ()
+        trees = (device_factors(found.device), host_factors(found)) if found is not None and found.gpus else ()
         known = [tree for number, tree in enumerate(trees) if not number or any(one.value is not None for one in tree)]
         self.factors.show_lines([line for tree in known for line in factor_lines(tree, self.app.size.width)])
 

@@ -39,6 +39,8 @@ class TableSink:
         self._new_strings: list[tuple[int, str]] = []
         self._pending: dict[str, list[Row]] = {}
         self._columns: dict[str, frozenset[str]] = {}
+        self.filled: set[str] = set()
+        """The tables with rows."""
         path.unlink(missing_ok=True)
         self._db = sqlite3.connect(path, isolation_level=None)
         # None of these leaves a trace in the file: it keeps the rollback journal and the page size that nsys uses.
@@ -143,6 +145,7 @@ class TableSink:
         if not rows:
             return
         self.create(table)
+        self.filled.add(table)
         # Rows are built for all schema versions at once, so columns have to be picked anyway. Leaving out those that
         # are NULL in every row as well doubles the speed: Python's sqlite3 binds None much slower than a number.
         present = self._columns[table]

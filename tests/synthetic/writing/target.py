@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -73,7 +74,12 @@ class CaptureSession:
     """Length of the session in ns; None: up to the last event."""
     command: tuple[str, ...] = ("python", "train.py")
     environment: Mapping[str, str] = field(default_factory=dict)
-    event_types: tuple[str, ...] = ("OSRuntime", "NvtxEvents", "Cuda")
+    event_types: tuple[str, ...] | None = None
+    """What nsys was asked to trace; None: what there are rows of."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Further lines of META_DATA_CAPTURE."""
+    kernel: str | None = None
+    """Release of the operating system's kernel."""
     graph_mode: str = "Graph"
     """``Graph`` (whole launches) or ``Node``: how CUDA graphs were traced."""
     driver_version: str = "580.95.05"
@@ -193,6 +199,8 @@ class TargetInfo(TableSink):
             "OsDescription": (605, "Ubuntu 22.04.5 LTS"), "CudaDriverVersion": (611, session.cuda_driver_version),
             "Hostname": (619, session.hostname), "HasCudaEvents": (812, "1"),
         }  # fmt: skip
+        if session.kernel is not None:
+            properties["SoftwareReleaseVersion"] = (606, session.kernel)
         for name, (number, value) in properties.items():
             self.rows("TARGET_INFO_SYSTEM_ENV").append((GLOBAL_VM, "Local (CLI)", name, number, value))
 
@@ -212,9 +220,14 @@ class TargetInfo(TableSink):
                 "COLLECT_CPU_CTXSW_TRACE": "true", "SAMPLING_PERIOD": str(session.sampling_period),
                 "COLLECT_IP_BACKTRACE_SAMPLES": "true", "SAMPLES_PER_BACKTRACE": "1", "CPU_IP_TRIGGER_TYPE": "Software",
             }  # fmt: skip
+        event_types = session.event_types
+        if event_types is None:
+            signs = {"OSRuntime": "OSRT_API", "NvtxEvents": "NVTX_EVENTS", "Cuda": "CUPTI_ACTIVITY_KIND_"}
+            event_types = tuple(kind for kind, sign in signs.items() if any(map(re.compile(sign).match, self.filled)))
         return [
             ("DEVICE_ID", "Local (CLI)"),
-            *(("CAPTURE_EVENT_TYPE", kind) for kind in session.event_types),
+            *(("CAPTURE_EVENT_TYPE", kind) for kind in event_types),
+            *session.settings.items(),
             ("START_TRIGGER", "Immediate"),
             ("STOP_TRIGGER", "Delayed"),
             ("DEVICE_DISPLAY_NAME", session.hostname),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,12 +13,13 @@ from nsystui.base.answer import COUNT, NAME, RANK, Column, TableAnswer, Unit
 from nsystui.base.selection import Window
 from nsystui.base.text import counted, few
 from nsystui.exports import canonical
+from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
-from nsystui.questions.host.causes import COPYING, LAUNCHING, kind_of
 from nsystui.questions.queries.conditions import duration, job_start, where
+from nsystui.questions.queries.recording import launches_without_work, lost_work_advice
 from nsystui.questions.queries.reports import diagnostics_table, lost_events
-from nsystui.questions.queries.tasks import rank_of, world_size
+from nsystui.questions.queries.tasks import process_names, rank_of, world_size
 from nsystui.questions.queries.time_window import shares_clock
 from nsystui.questions.triage.case import Case, rank_words, time_words
 from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding, NotChecked, Severity
@@ -25,8 +27,6 @@ from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
 
 _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
-_CUPTI = re.compile(r"CUPTI_ERROR|CUDA profiling|CUPTI.*(?:fail|error|privileg|permission)", re.IGNORECASE)
-"""Messages of nsys where CUPTI delivers nothing."""
 _DOOR = Door(DIAGNOSTICS)
 _CAPTURE = (
     "lost-events", "capture-errors", "different-runs", "no-gpu-work", "short-window", "no-nvtx", "no-message-sizes",
@@ -88,41 +88,42 @@ def _runs(case: Case) -> Iterator[Finding]:
 
 
 def _empty(case: Case) -> Iterator[Finding]:
-    """Ranks without any GPU work."""
+    """Ranks without any GPU work, and other processes that launched work of which nothing was recorded."""
+    session, chosen = case.job.session, case.chosen.tasks
     there = {task for one in case.devices for task in one.tasks}
     without = {item.task: item.rank for item in case.ranks if item.task not in there}
-    if not without and case.ranks:
+    launched = {
+        task: calls
+        for task, calls in launches_without_work(session, case.reports).items()
+        if chosen is None or task in chosen
+    }
+    unranked = sorted(set(launched) - case.tasks)
+    if not without and not unranked and case.ranks:
         return
-    whose = rank_words(without.values(), case.ranks) if case.ranks else "these exports"
-    sentence = f"No GPU work was recorded for {whose}."
+    whose = [rank_words(without.values(), case.ranks)] if without else []
+    if unranked:
+        names = process_names(session)
+        words = few([f"{names.get(task, 'process')} ({pid_of(task.process)})" for task in unranked])
+        whose.append(f"{len(unranked)} {'process' if len(unranked) == 1 else 'processes'} with CUDA calls: {words}")
+    sentence = f"No GPU work was recorded for {' and '.join(whose) or 'these exports'}."
     advice = Advice(
-        f"To judge the GPUs: {canonical.KERNELS.record}.", "Triage needs GPU work; the program may also use no GPU."
+        f"To judge the GPUs: {case.record(canonical.KERNELS)}.",
+        "The program may also use no GPU.",
     )
-    table, calls = tables.api_calls, dict[str, int]()
-    if case.job.session.count(table):
-        local = case.chosen.with_tasks(frozenset(without)) if without else case.chosen
-        query = sa.select(table.c.name, sa.func.count()).where(*where(table, local), table.c.name.is_not(None))
-        calls = dict(case.job.session.rows(query.group_by(table.c.name)))
-    launches = {name: count for name, count in calls.items() if kind_of(name) in (LAUNCHING, COPYING)}
     evidence = None
-    if launches:
-        most = max(launches, key=lambda name: (launches[name], name))
-        evidence = diagnostics_table(case.job.session, case.chosen)
-        said = [str(text).strip().rstrip(".") for text in evidence.cells("text") if _CUPTI.search(str(text))]
-        count = counted(sum(launches.values()), "CUDA call")
-        sentence += f" The CPU made {count} to launch, copy or set memory ({launches[most]:,} {most})."
-        sentence += f" Nsight Systems says: {said[0]}." if said else ""
-        advice = Advice(
-            "Read nsys's messages (`nsystui info`) for errors of CUPTI. Record again until the program ends or calls "
-            "cudaProfilerStop.",
-            "CUPTI delivers GPU work late, and none after a crash, under WSL with an old driver, or without permission "
-            "to trace the GPU.",
+    if launched:
+        evidence = diagnostics_table(session, case.chosen)
+        totals: Counter[str] = Counter()
+        for calls in launched.values():
+            totals.update(calls)
+        name, most = max(totals.items(), key=lambda item: (item[1], item[0]))
+        sentence += (
+            f" The CPU made {counted(totals.total(), 'CUDA call')} to launch, copy or set memory ({most:,} {name})."
         )
-    elif calls:
-        count = counted(sum(calls.values()), "CUDA call")
-        sentence += f" Of {count}, none launches, copies or sets memory."
+        reports = [report for report in case.reports if any(task.report == report.index for task in launched)]
         advice = Advice(
-            "Record a part of the run in which the program uses its GPU.", "CUDA was traced, so launches would be here."
+            f"To judge these processes: {lost_work_advice(session, reports)}.",
+            "The export lacks GPU work.",
         )
     ranks = tuple(sorted(without.values()))
     yield Finding("no-gpu-work", Severity.WARNING, sentence, advice, _DOOR, evidence=evidence, ranks=ranks)
@@ -147,7 +148,9 @@ def _missing(case: Case) -> Iterator[Finding]:
     session = case.job.session
     if case.devices and not session.count(tables.nvtx_ranges):
         text = "There are no NVTX ranges, so time cannot be split by phase."
-        advice = Advice(f"To see phases: {canonical.NVTX_RANGES.record}.", "They name phases, layers and NCCL calls.")
+        advice = Advice(
+            f"To see phases: {case.record(canonical.NVTX_RANGES)}.", "They name phases, layers and NCCL calls."
+        )
         yield Finding("no-nvtx", Severity.INFO, text, advice, Door("nvtx"))
     if session.count(tables.nccl_calls) and not case.has_message_sizes:
         text = "NCCL's message sizes are not in the exports, so bandwidth cannot be computed."
@@ -232,7 +235,7 @@ def api_errors(case: Case) -> Sequence[Finding | NotChecked]:
     table = tables.api_calls
     session = case.job.session
     if not session.count(table):
-        return [NotChecked("api-errors", "needs CUDA API calls: record with `nsys profile -t cuda`")]
+        return [NotChecked("api-errors", f"needs CUDA API calls: {case.record(canonical.API_CALLS)}")]
     query = (
         sa.select(
             rank_of(table, case.ranks).label("rank"),

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from nsystui.base.answer import BYTES, COUNT, DEVICE, RANK, UNKNOWN, Column, Row, Unit
 from nsystui.base.selection import Task
 from nsystui.base.text import counted
+from nsystui.exports import canonical
 from nsystui.questions.kernels.activities import MEMORY, MemoryCalls, are, with_calls, work_summary
 from nsystui.questions.memory.host_copies import (
     DEVICE_TO_HOST,
@@ -99,7 +100,7 @@ def memory_copies(case: Case) -> Sequence[Finding | NotChecked]:
     """Synchronous and pageable copies, and synchronous memsets, as `activities.MemoryCalls` defines them."""
     session = case.job.session
     if not session.count(tables.memory_ops) or not session.count(tables.api_calls):
-        why = "needs memory operations and CUDA API calls: record with `nsys profile -t cuda`"
+        why = f"needs memory operations and CUDA API calls: {case.record(canonical.MEMORY_OPS, canonical.API_CALLS)}"
         return [NotChecked("synchronous-copies", why)]
     uploads = [one for one in case.host_copies if one.kind == HOST_TO_DEVICE]
     count, size = sum(one.count for one in uploads), sum(one.bytes for one in uploads)

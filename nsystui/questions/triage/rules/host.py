@@ -41,6 +41,7 @@ from nsystui.questions.host.host_work import CpuSpan, HostWork, host_work
 from nsystui.questions.host.idle_spans import IdleSpan
 from nsystui.questions.host.segments import BLOCKED, RECORD, RUNNABLE, RUNNING, Segments, gil_of, pairs
 from nsystui.questions.host.time_budget import LONG_GAP, device_budgets, in_sum
+from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.triage.case import Case, Place, by_place, rank_words, spans, time_words, worked_by
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
@@ -73,9 +74,9 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     See docs/numbers.md#preempted.
     """
     if not case.devices:
-        return [NotChecked("preempted", f"needs GPU work: {canonical.KERNELS.record}")]
+        return [NotChecked("preempted", f"needs GPU work: {case.record(canonical.KERNELS)}")]
     if not case.job.session.count(tables.sched_events):
-        return [NotChecked("preempted", f"needs {canonical.SCHED_EVENTS.what}: {canonical.SCHED_EVENTS.record}")]
+        return [NotChecked("preempted", f"needs {canonical.SCHED_EVENTS.what}: {case.record(canonical.SCHED_EVENTS)}")]
     states = case.scheduling.threads
     if not any(np.isin(one.labels, (RUNNABLE, BLOCKED)).any() for one in states.values()):
         return [NotChecked("preempted", "needs to know why threads left their CPUs: record with nsys 2024.5 or later")]
@@ -171,7 +172,7 @@ def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
     The costs are sums over the host causes of all gaps, short ones too: see docs/numbers.md#gaps.
     """
     if not case.devices:
-        return [NotChecked(name, f"needs GPU work: {canonical.KERNELS.record}") for name in (_GIL, _READS)]
+        return [NotChecked(name, f"needs GPU work: {case.record(canonical.KERNELS)}") for name in (_GIL, _READS)]
     return [*_gil_held(case), *_blocking_reads(case)]
 
 
@@ -231,7 +232,8 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
         tasks = {(one.task.report, one.task.process) for one in case.ranks}
         query = sa.select(known.report, known.process).where(sa.func.lower(known.name).contains("python"))
         is_python = case.job.session.count(tables.processes) and not tasks.isdisjoint(case.job.session.rows(query))
-        return [NotChecked(_GIL, f"needs the times of Python's GIL: {RECORD}")] if is_python else []
+        why = f"needs the times of Python's GIL: {option_advice(case.reports, RECORD)}"
+        return [NotChecked(_GIL, why)] if is_python else []
     during: dict[Task, Intervals] = {}
     for (report, thread), waited in gil.waited.items():
         task = Task(report, process_of(thread))
@@ -256,7 +258,7 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
 def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     session = case.job.session
     if not session.count(tables.os_calls):
-        return [NotChecked(_READS, f"needs OS runtime calls: {canonical.OS_CALLS.record}")]
+        return [NotChecked(_READS, f"needs OS runtime calls: {case.record(canonical.OS_CALLS)}")]
     is_read = sa.func.regexp_full_match(tables.os_calls.c.name, READS.pattern, type_=sa.Boolean)
     calls = spans(case, tables.os_calls, [is_read])
     tells_files = session.count(tables.file_accesses) > 0
@@ -282,7 +284,7 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     advice = _AHEAD
     if not tells_files:
         sentence += " The export does not show which files; `read` may also be of a pipe or a socket."
-        text = f"Find the caller (`nsystui gaps`) and the files ({canonical.FILES.record}). {_AHEAD.text}"
+        text = f"Find the caller (`nsystui gaps`) and the files ({case.record(canonical.FILES)}). {_AHEAD.text}"
         advice = Advice(text, _AHEAD.reason)
     measured = (
         "Idle time while the launching thread reads or opens a file, or waits for a thread of its process that reads "
@@ -365,7 +367,7 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
     The profiler's own work divides no gap and is no part of the cost: `profiler_overhead` finds it.
     """
     if not case.devices:
-        return [NotChecked("idle-gaps", f"needs GPU work: {canonical.KERNELS.record}")]
+        return [NotChecked("idle-gaps", f"needs GPU work: {case.record(canonical.KERNELS)}")]
     spans: list[CpuSpan] = []
     for device in case.devices:
         gaps, place = case.long_gaps(device), device.device
@@ -425,16 +427,15 @@ def _idle_gaps_finding(
 
 def _unknown(case: Case, kind: str) -> Advice:
     """The advice where no cause is known: what to record if that is missing, else where to look."""
-    flags = what_to_record(case, kind)
-    if flags:
-        return Advice(f"To see what that thread did: record with `nsys profile {flags}`.", _REASON[kind])
+    if record := what_to_record(case, kind):
+        return Advice(f"To see what that thread did: {record}.", _REASON[kind])
     return Advice("Look at the threads of all processes in the gaps (`nsystui gaps`, Timeline).", _REASON[kind])
 
 
 def what_to_record(case: Case, kind: str) -> str:
-    """The flags of nsys that record the missing data on the cause of a kind of idle time."""
+    """Return how to record the missing data on the cause of a kind of idle time; empty if nothing is missing."""
     lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
-    return " ".join(table.options for table in lacking)
+    return case.record(*lacking, together=True) if lacking else ""
 
 
 def _where(cause: Cause, part: float, works: Sequence[HostWork]) -> str:
@@ -509,9 +510,9 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     sentence = f"{case.each_gpu} idles {time_words(cost)} {where}.{_beside(case, when)}"
     sentence += f" Largest causes: {'; '.join(largest)}." if largest else ""
     longest = max(kinds, key=lambda kind: kinds[kind], default=NOTHING)
-    flags = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
-    if flags:
-        advice = Advice(f"To see what the CPU did then: record with `nsys profile {flags}`.", _ONCE)
+    record = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
+    if record:
+        advice = Advice(f"To see what the CPU did then: {record}.", _ONCE)
     elif longest == PROFILER:
         reason = "Most of this time is the profiler's own work, which a run without nsys does not have."
         advice = Advice("Leave this time out of timings.", reason)

@@ -115,7 +115,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     A gap with the launching thread mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
     """
     if not case.devices:
-        return [NotChecked("input-pipeline", f"needs GPU work: {canonical.KERNELS.record}")]
+        return [NotChecked("input-pipeline", f"needs GPU work: {case.record(canonical.KERNELS)}")]
     long = [case.long_gaps(device) for device in case.devices]
     if case.percent(case.mean(one.length for one in long)) < case.thresholds.input_percent:
         return []
@@ -157,7 +157,7 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(cost) < case.thresholds.input_percent:
         if case.percent(case.mean([unknown])) < case.thresholds.input_percent:
             return []
-        need = f"{canonical.OS_CALLS.record}, or `nsys profile {canonical.SCHED_EVENTS.options}`"
+        need = case.record(canonical.OS_CALLS, canonical.SCHED_EVENTS)
         return [NotChecked("input-pipeline", f"needs what the CPU did in the gaps between steps: {need}")]
     return [_finding(case, kept, len(in_range), spent, cost)]
 

@@ -49,7 +49,7 @@ def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
     table = tables.kernels
     session = case.job.session
     if not session.count(table):
-        return [NotChecked("dominant-kernel", "needs kernels: record with `nsys profile -t cuda`")]
+        return [NotChecked("dominant-kernel", f"needs kernels: {case.record(canonical.KERNELS)}")]
     time = sa.func.sum(duration(table)).label("time")
     full_name = sa.func.coalesce(table.c.name, table.c.short_name, "").label("full_name")
     query = (
@@ -106,7 +106,7 @@ def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
                 by_gpu.setdefault((lane.source.report, lane.source.gpu), {})[lane.source.family] = lane.mean
     known = {gpu: one for gpu, one in by_gpu.items() if len(one) == 2}
     if not known:
-        why = f"needs GPU metrics with tensor activity: {canonical.GPU_METRICS.record}"
+        why = f"needs GPU metrics with tensor activity: {case.record(canonical.GPU_METRICS)}"
         return [NotChecked("tensor-activity", why)]
     busy = [one for one in known.values() if one["SM active"] >= _BUSY]
     if not busy or np.mean([one["tensor active"] for one in busy]) >= case.thresholds.tensor_percent:

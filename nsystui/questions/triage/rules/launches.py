@@ -16,7 +16,7 @@ from nsystui.questions.gpu.device_time import DeviceIntervals
 from nsystui.questions.host.host_work import CpuSpan, host_work
 from nsystui.questions.kernels.activities import API, work_summary
 from nsystui.questions.queries.conditions import is_launched_by, job_end, job_start, of_reports, where
-from nsystui.questions.triage.case import Case, Place, places_in, rank_words, spans, time_words
+from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, places_in, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, IDLE, FindingKind, rule
@@ -125,7 +125,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
     """
     session = case.job.session
     if not session.count(tables.kernels) or not session.count(tables.api_calls):
-        return [NotChecked("launch-overhead", "needs kernels and CUDA API calls: record with `nsys profile -t cuda`")]
+        return [NotChecked("launch-overhead", f"needs kernels and CUDA API calls: {case.record(*CUDA_TABLES)}")]
     idle = case.mean(case.short_gaps(device).length for device in case.devices)
     if case.percent(idle) < case.thresholds.launch_percent:
         return []  # cheaper than to read every launch
@@ -381,7 +381,7 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
     See docs/numbers.md#expert-rules.
     """
     if not case.job.session.count(tables.api_calls) or not case.devices:
-        why = "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`"
+        why = f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}"
         return [NotChecked("synchronising-calls", why)]
     calls = spans(case, tables.api_calls, [tables.api_calls.c.name.contains("Synchronize")])
     # In a long gap the CPU did something else after the call: that is the finding of idle_gaps.

@@ -23,8 +23,9 @@ from nsystui.questions.host.time_budget import steady_start
 from nsystui.questions.memory.gpu_allocations import AT_PEAK, allocation_table
 from nsystui.questions.memory.gpu_memory import ON_DEVICE, DevicePeak, device_peaks
 from nsystui.questions.queries.conditions import Condition, job_end, job_start, where
+from nsystui.questions.queries.recording import option_advice
 from nsystui.questions.queries.time_window import report_at
-from nsystui.questions.triage.case import Case, bytes_words, rank_words, spans, time_words
+from nsystui.questions.triage.case import CUDA_TABLES, Case, bytes_words, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
 from nsystui.questions.triage.rule import BY_CPU, IDLE, WORK, FindingKind, rule
@@ -71,7 +72,7 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
     See docs/numbers.md#allocator-churn. Page-locked host memory is the finding of `first_use`.
     """
     if not case.job.session.count(tables.api_calls) or not case.devices:
-        return [NotChecked("allocator-churn", "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`")]
+        return [NotChecked("allocator-churn", f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}")]
     calls: dict[Task, _Calls] = {}
     known = _calls(case)
     spans: list[IdleSpan] = []
@@ -170,7 +171,7 @@ def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
     See docs/numbers.md#gpu-memory.
     """
     if not case.job.session.count(tables.gpu_memory):
-        return [NotChecked("memory-full", f"needs {canonical.GPU_MEMORY.what}: {canonical.GPU_MEMORY.record}")]
+        return [NotChecked("memory-full", f"needs {canonical.GPU_MEMORY.what}: {case.record(canonical.GPU_MEMORY)}")]
     peaks = device_peaks(case.job, case.chosen)
     if not peaks:
         return [NotChecked("memory-full", "needs the memory size of the GPUs: the exports do not have it")]
@@ -279,7 +280,7 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
     moved = spans(case, memory, [is_migration], by_device=True) if session.count(memory) else None
     fault_groups = spans(case, faults, by_device=True) if session.count(faults) else None
     if not (moved and moved.count) and not (fault_groups and fault_groups.count):
-        how = "record with `nsys profile --cuda-um-gpu-page-faults=true --cuda-um-cpu-page-faults=true`"
+        how = option_advice(case.reports, "--cuda-um-gpu-page-faults=true --cuda-um-cpu-page-faults=true")
         return [NotChecked("unified-memory", f"needs a job that uses unified memory, and its page faults: {how}")]
     rows: list[_Row] = []
     inside = 0

@@ -23,7 +23,7 @@ from nsystui.questions.host.stacks import StackTree, stacks_of
 from nsystui.questions.nvtx.loading import FOLDED_LABEL
 from nsystui.questions.queries.conditions import duration, is_launched_by, job_end, job_start, where
 from nsystui.questions.queries.derived import of_all_reports
-from nsystui.questions.triage.case import Case, Place, rank_words, spans, time_words
+from nsystui.questions.triage.case import CUDA_TABLES, Case, Place, rank_words, spans, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.rule import BY_CPU, IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
@@ -83,7 +83,7 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     is_sampled = case.job.session.count(tables.host_samples) > 0
     in_samples, in_ranges = (_in_samples(case) if is_sampled else _NONE), _in_ranges(case)
     if not case.devices or not (is_sampled or in_ranges.rows):
-        return [NotChecked("jit-compilation", f"needs GPU work and CPU samples: {canonical.HOST_SAMPLES.record}")]
+        return [NotChecked("jit-compilation", f"needs GPU work and CPU samples: {case.record(canonical.HOST_SAMPLES)}")]
     times = {
         key: [*in_samples.times.get(key, ()), *in_ranges.times.get(key, ())]
         for key in (*in_samples.times, *in_ranges.times)
@@ -256,7 +256,7 @@ def first_use(case: Case) -> Sequence[Finding | NotChecked]:
     See docs/numbers.md#first-use.
     """
     if not case.job.session.count(tables.api_calls) or not case.devices:
-        return [NotChecked(_CONTEXT, "needs GPU work and CUDA API calls: record with `nsys profile -t cuda`")]
+        return [NotChecked(_CONTEXT, f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}")]
     contexts = _contexts(case)
     found = [_context_finding(case, contexts), _host_memory(case, contexts), _first_launches(case)]
     return [one for one in found if one is not None]

@@ -99,7 +99,7 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     In a job without GPU work, the cost is all time in these calls, as the mean over the ranks.
     """
     if not has_mpi(case.job.session):
-        return [NotChecked("mpi-waits", f"needs MPI calls: {canonical.MPI_CALLS.record}")]
+        return [NotChecked("mpi-waits", f"needs MPI calls: {case.record(canonical.MPI_CALLS)}")]
     table = mpi_rows(case.job.session)
     conditions: list[Condition] = [sa.func.regexp_matches(table.c.name, f"^{_BLOCKING}", type_=sa.Boolean)]
     calls = spans(case, table, conditions)

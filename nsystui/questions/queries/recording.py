@@ -1,0 +1,232 @@
+"""Why a table of an export is empty: the request to nsys, its message, and the fix; else what to record.
+
+See docs/exports.md#empty-tables. No other module decides what to record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from nsystui.base.selection import Task
+from nsystui.exports import canonical
+from nsystui.exports.canonical import CanonicalTable
+from nsystui.questions.queries.tasks import GPU_TABLES, process_names, rows_of_tasks
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+_ON_GPU = "trace with ProfilerActivity.CUDA among the activities"
+_OF_PYTORCH = {
+    canonical.KERNELS: _ON_GPU,
+    canonical.MEMORY_OPS: _ON_GPU,
+    canonical.API_CALLS: _ON_GPU,
+    canonical.NVTX_RANGES: "trace with ProfilerActivity.CPU among the activities",
+    canonical.NCCL_CALLS: "trace a job with NCCL, with ProfilerActivity.CPU among the activities",
+    canonical.GPU_MEMORY: "trace with profile_memory=True",
+    canonical.DIAGNOSTICS: "nothing to record",
+}
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """What nsys traces on request: ``option`` asks for it, as in `Metadata.asked`; ``sign`` are the tables it fills.
+
+    ``rows``: the word for a row. ``messages``: a pattern of what nsys says if nothing was recorded. ``fix``: what helps
+    if neither a more precise message nor a fact names the cause.
+    """
+
+    name: str
+    option: str
+    messages: str = ""
+    fix: str = ""
+    sign: tuple[CanonicalTable, ...] = ()
+    rows: str = "event"
+
+
+_PERF = (
+    "set /proc/sys/kernel/perf_event_paranoid to 2 or lower, and give a container CAP_PERFMON "
+    "(`nsys status --environment` shows what is missing)"
+)
+_LIBC = "lower --osrt-threshold, and check that the program links the C library dynamically"
+_COUNTERS = "allow all users to read GPU counters (NVreg_RestrictProfilingToAdminUsers=0), and stop DCGM"
+_CUDA_SAYS = r"CUPTI.*(?:error|fail)|CUDA profiling|No CUDA events"
+_SCHED_SAYS = r"context switch|Scheduling information"
+_NVTX_TABLES = (canonical.NVTX_RANGES, canonical.NVTX_MARKS)
+_CUDA = _Trace("CUDA", "-t cuda", _CUDA_SAYS, "", GPU_TABLES, "GPU activity")
+_NVTX = _Trace("NVTX", "-t nvtx", "No NVTX events", "check that the program opens NVTX ranges", _NVTX_TABLES)
+_TRACES = {
+    canonical.KERNELS.options: _CUDA,
+    canonical.NVTX_RANGES.options: _NVTX,
+    canonical.NCCL_CALLS.options: _NVTX,
+    canonical.OS_CALLS.options: _Trace("the OS runtime", "-t osrt", "No OS runtime libraries events", _LIBC),
+    canonical.SCHED_EVENTS.options: _Trace("CPU scheduling", "--cpuctxsw", _SCHED_SAYS, _PERF),
+    canonical.HOST_SAMPLES.options: _Trace("CPU sampling", "--sample", r"paranoid|IP.*samples", _PERF),
+    canonical.GPU_METRICS.options: _Trace("GPU metrics", "--gpu-metrics-devices", "GPU metrics", _COUNTERS),
+}
+"""By the options that ask for it."""
+
+_RAW = "put CuptiUseRawGpuTimestamps=false into the file that `nsys -z` prints"
+_PERMISSION = "allow all users to trace the GPU (NVreg_RestrictProfilingToAdminUsers=0)"
+_NEWER = "use an nsys that is at least as new as the driver"
+_FLUSH = "let the program end by itself or call cudaProfilerStop: GPU work arrives late, and never after a crash"
+_RANGE = "check that the capture range opens in the process that uses the GPU (cudaProfilerStart, the NVTX range)"
+_CUDA_FIXES = (
+    (r"(?:CUPTI|CUDA|GPU).*(?:privileg|permission)|ERR_NVGPUCTRPERM", _PERMISSION),
+    (r"time ?conversion|ConvertGpuTicks|raw gpu timestamp", _RAW),
+    (r"CUDA driver.*not supported|driver.*(?:too new|newer)|CUPTI.*NOT_COMPATIBLE", _NEWER),
+    (r"MULTIPLE_SUBSCRIBERS|another (?:profiler|tool|CUPTI)", "run no other profiler (CUPTI) beside nsys"),
+    (r"capture range|range.*(?:never|not) (?:open|start|trigger)", _RANGE),
+    (r"(?:process|application).*(?:crash|killed|terminated|exited)", _FLUSH),
+)
+"""Messages of nsys that name why it has no GPU work, most specific first, and the fix of each."""
+
+
+def recording_advice(
+    session: Session, reports: Collection[Report], *needed: CanonicalTable, together: bool = False
+) -> str:
+    """Return how to get tables that reports lack: what nsys was asked for and said with the fix, or what to record.
+
+    ``together``: all of the tables are needed, so that the options of one run record them.
+    """
+    lacking = {table: [report for report in reports if not report.count(table)] for table in needed}
+    if any(lacking.values()):  # else the selection leaves out all rows
+        lacking = {table: without for table, without in lacking.items() if without}
+    advice = [(table, _advice(session, report, table)) for table in lacking for report in lacking[table] or reports]
+    plain = dict.fromkeys(table.options for table, text in advice if text == table.record and table.options)
+    if together and len(plain) > 1:
+        advice = [(table, text) for table, text in advice if text != table.record]
+        return " or ".join(dict.fromkeys((option_advice((), " ".join(plain)), *(text for _, text in advice))))
+    return " or ".join(dict.fromkeys(text for _, text in advice)) or " or ".join(table.record for table in needed)
+
+
+def option_advice(reports: Iterable[Report], options: str) -> str:
+    """Return the sentence that says to record with ``options`` of nsys, also where another profiler recorded."""
+    made_of = {report.metadata.made_of for report in reports}
+    record = f"record with `nsys profile {options}`"
+    return f"a {made_of.pop()} does not contain it; {record}" if len(made_of) == 1 and all(made_of) else record
+
+
+def _advice(session: Session, report: Report, table: CanonicalTable) -> str:
+    facts = report.metadata
+    if facts.made_of:
+        return _OF_PYTORCH.get(table) or option_advice([report], table.options) if table.options else table.record
+    trace = _asked_trace(report, table)
+    if trace is None:
+        return table.record
+    if any(report.count(one) for one in trace.sign):
+        rows = "event" if table is canonical.API_CALLS else trace.rows
+        hint = "; the job may not use NCCL, or sets NCCL_NVTX_DISABLE" if table is canonical.NCCL_CALLS else ""
+        return f"{trace.name} was traced, but no {rows} of this kind was recorded{hint}"
+    return _cause(session, report, trace)
+
+
+def lost_work_advice(session: Session, reports: Iterable[Report]) -> str:
+    """Return why GPU work that processes launched is in none of these reports, in nsys's words, and the fixes."""
+    kernels = canonical.KERNELS
+    return " or ".join(
+        dict.fromkeys(
+            _advice(session, one, kernels) if one.metadata.made_of else _cause(session, one, _CUDA) for one in reports
+        )
+    )
+
+
+def _cause(session: Session, report: Report, trace: _Trace) -> str:
+    said, fix = _message(session, report, trace)
+    fixes = [fix] if fix else [*([trace.fix] if trace.fix else []), *_missed(session, report, trace)]
+    quoted = f' (nsys: "{said}")' if said else ""
+    recorded = any(report.count(table) for table in trace.sign)
+    lost = "the GPU work of some processes was not" if recorded else f"no {trace.rows} was"
+    return f"{trace.name} was traced, but {lost} recorded{quoted}: {'; or '.join(fixes)}"
+
+
+def _asked_trace(report: Report, table: CanonicalTable) -> _Trace | None:
+    """Return the trace that nsys was asked for and that fills a table; ``None`` if it was not asked for."""
+    asked = report.metadata.asked
+    if trace := _TRACES.get(table.options):
+        # Exports before schema 3.4 do not contain the request: CUDA calls prove it.
+        implied = trace is _CUDA and not asked and report.count(canonical.API_CALLS)
+        return trace if implied or trace.option in asked else None
+    flag, _, names = table.options.partition(" ")
+    for name in names.split(",") if flag == "-t" else ():
+        if f"-t {name}" in asked:
+            return _Trace(name, f"-t {name}", fix=f"check that the program uses {name}")
+    return None
+
+
+def _message(session: Session, report: Report, trace: _Trace) -> tuple[str, str]:
+    """Return the first message of nsys on a trace, warnings and errors only, and its fix; empty without one."""
+    from nsystui.store import tables
+
+    if not report.count(canonical.DIAGNOSTICS):
+        return "", ""
+    import sqlalchemy as sa
+
+    table = tables.diagnostics
+    query = sa.select(table.c.text).where(table.c.report == report.index, table.c.severity > 1).distinct()
+    texts = sorted(str(text or "").strip() for (text,) in session.rows(query))
+    for pattern, fix in (*(_CUDA_FIXES if trace is _CUDA else ()), (trace.messages, "")):
+        for text in texts if pattern else ():
+            if re.search(pattern, text, re.IGNORECASE):
+                return text, fix
+    return "", ""
+
+
+def _missed(session: Session, report: Report, trace: _Trace) -> Sequence[str]:
+    """Return the fixes that the facts of a report leave: forked workers, the platform, permission, a late flush."""
+    if trace not in (_CUDA, _NVTX):
+        return ()
+    facts, fixes = report.metadata, []
+    launched = launches_without_work(session, [report])
+    calls = rows_of_tasks(session, canonical.API_CALLS, [report])
+    names = {task: name for task, name in process_names(session).items() if task.report == report.index}
+    if trace is _CUDA:
+        if facts.sandbox or (facts.sandbox is None and launched):
+            fixes.append(f"under {facts.sandbox or 'WSL or gVisor'} {_RAW}")
+        fixes += [_FLUSH, _PERMISSION, _NEWER] if launched else []
+        if "--capture-range" in facts.asked:
+            fixes.append(_RANGE)
+    if trace is _NVTX or not launched or set(names) - set(calls):
+        if "--trace-fork-before-exec" not in facts.asked:
+            fixes.append("record forked workers too (--trace-fork-before-exec=true)")
+        vllm = any("vllm" in name.lower() for name in (facts.command, *names.values()))
+        if facts.environment.get("VLLM_WORKER_MULTIPROC_METHOD") != "spawn":
+            how = "VLLM_WORKER_MULTIPROC_METHOD=spawn"
+            fixes.append(f"start workers by spawn instead of fork ({how if vllm else f'vLLM: {how}'})")
+        if trace is _CUDA and not launched:
+            fixes.append("record a part of the run in which the program uses its GPU")
+    return fixes
+
+
+def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
+    """Count by name the successful calls that launch, copy or set memory, of processes without any GPU work.
+
+    Reports that lost GPU work to damage or impossible times, or whose GPU work is of unknown processes, are left out.
+    """
+    reports = [report for report in reports if report.count(canonical.API_CALLS)]
+    whole = [
+        report
+        for report in reports
+        if not any(table.name in report.damaged or report.packed.left_out.get(table.name) for table in GPU_TABLES)
+    ]
+    if not whole:
+        return {}
+    import sqlalchemy as sa
+
+    from nsystui.questions.queries.conditions import of_reports
+    from nsystui.store import tables
+
+    working = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, whole)}
+    judged = [report.index for report in whole if Task(report.index, canonical.NO_PROCESS) not in working]
+    calls = tables.api_calls.c
+    place = calls.report, calls.process
+    query = sa.select(*place, calls.name, sa.func.count()).where(
+        of_reports(calls.report, judged),
+        calls.return_value.is_(None) | (calls.return_value == 0),
+        sa.or_(*(calls.name.contains(word) for word in ("Launch", "Memcpy", "Memset"))),
+    )
+    found: dict[Task, dict[str, int]] = {}
+    for report, process, name, count in session.rows(query.group_by(*place, calls.name)) if judged else ():
+        if Task(report, process) not in working:
+            found.setdefault(Task(report, process), {})[name] = count
+    return found

@@ -1,0 +1,180 @@
+"""Notes on exports without rows: the request to nsys, its message, and the fix."""
+
+import sqlite3
+
+import pytest
+from synthetic import ExportWriter
+from synthetic.demo import CaptureSession
+from triaging import finding, told, triaged
+
+from nsystui.exports import canonical
+from nsystui.questions.queries.data_notes import missing_note
+from nsystui.questions.queries.recording import recording_advice
+
+WARNING = 2
+ALL = ("OSRuntime", "NvtxEvents", "Cuda")
+FORK = "--trace-fork-before-exec=true"
+SPAWN = "VLLM_WORKER_MULTIPROC_METHOD=spawn"
+RAW = "CuptiUseRawGpuTimestamps=false"
+
+
+def launching(out, pid, calls=5, name="python3", returned=0):
+    """Write a process that launches kernels of which none is recorded."""
+    process = out.process(pid, name)
+    thread = out.thread(process, pid, name)
+    for number in range(calls):
+        out.api(
+            thread, 1_000 * number, 1_000 * number + 500, "cudaLaunchKernel_v7000", number + 1, return_value=returned
+        )
+
+
+def working(out, pid):
+    """Write a process with a kernel of which the launch was recorded."""
+    process = out.process(pid, "python3")
+    out.api(out.thread(process, pid, "python3"), 0, 500, "cudaLaunchKernel_v7000", 1)
+    out.kernel(process, 0, 7, 1_000, 50_000, name="saxpy(float *)", correlation_id=1)
+
+
+@pytest.fixture
+def advice_on(tmp_path, opened):
+    def of(write, table=canonical.KERNELS, **session):
+        facts = CaptureSession(**{"event_types": ALL, **session})
+        with ExportWriter(tmp_path / "one.sqlite", session=facts) as out:
+            write(out)
+        job = opened(out.path)
+        return recording_advice(job, job.reports, table)
+
+    return of
+
+
+def silent(*messages, severity=WARNING, name="python3"):
+    def write(out):
+        process = out.process(7, name)
+        out.osrt(out.thread(process, 7, name), 0, 50, "poll")
+        for message in messages:
+            out.diagnostic(60, message, severity=severity)
+
+    return write
+
+
+def test_what_was_not_asked_for_is_to_be_recorded(advice_on):
+    assert advice_on(silent(), event_types=("OSRuntime",)) == "record with `nsys profile -t cuda`"
+
+
+@pytest.mark.parametrize(("message", "fix"), [
+    ("Installed CUDA driver version (13.2) is not supported by this build of Nsight Systems.", "as new as the driver"),
+    ("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES: no right to trace", "NVreg_RestrictProfilingToAdminUsers=0"),
+    ("Time conversion from GPU UUID 1 is not supported from CTA", RAW),
+    ("The capture range was never opened", "capture range opens"),
+    ("CUDA tracing: the process was terminated", "let the program end by itself"),
+    ("No CUDA events collected. Does the process use CUDA?", FORK),
+    ("CUDA profiling might have not been started correctly.", FORK),
+])  # fmt: skip
+def test_a_message_of_nsys_is_quoted_with_its_fix(advice_on, message, fix):
+    text = advice_on(silent("No OpenGL events collected.", message))
+    assert f'"{message}"' in text and fix in text and "record with" not in text
+
+
+def test_a_message_about_something_else_is_not_quoted(advice_on):
+    assert "nsys:" not in advice_on(silent("CPU sampling: no permission to call perf_event_open"))
+
+
+def test_information_of_nsys_is_no_cause(advice_on):
+    assert "nsys:" not in advice_on(silent("CUDA injection initialized, CUPTI error", severity=1))
+
+
+def test_an_option_that_was_used_is_not_advised(advice_on):
+    text = advice_on(
+        silent(),
+        settings={"TRACE_AFTER_FORK_BEFORE_EXEC": "true"},
+        environment={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
+    )
+    assert FORK not in text and "spawn" not in text
+    assert FORK in advice_on(silent(), settings={"TRACE_AFTER_FORK_BEFORE_EXEC": "false"})
+    assert f"({SPAWN})" in advice_on(silent(name="VLLM::Worker_TP0"))
+
+
+@pytest.mark.parametrize(("kernel", "fix"), [
+    ("5.15.167.4-microsoft-standard-WSL2", f"under WSL put {RAW}"),
+    ("4.4.0", f"under gVisor put {RAW}"),
+    (None, f"under WSL or gVisor put {RAW}"),
+    ("5.15.0-160-generic", ""),
+])  # fmt: skip
+def test_launches_without_work_need_another_fix_than_forked_workers(advice_on, kernel, fix):
+    text = advice_on(lambda out: launching(out, 100), kernel=kernel)
+    assert FORK not in text and "let the program end by itself" in text and "NVreg" in text
+    assert (fix in text) if fix else RAW not in text
+
+
+def test_a_worker_without_calls_may_be_forked(advice_on):
+    def write(out):
+        launching(out, 100)
+        out.process(200, "worker")
+
+    assert FORK in advice_on(write)
+
+
+def test_a_capture_range_is_named_where_one_was_asked_for(advice_on):
+    assert "capture range" in advice_on(silent(), settings={"START_TRIGGER": "CudaProfilerStart"})
+
+
+@pytest.mark.parametrize(("table", "settings", "message", "fix"), [
+    (canonical.NVTX_RANGES, {}, "No NVTX events collected. Does the process use NVTX?", "opens NVTX ranges"),
+    (canonical.NCCL_CALLS, {}, "No NVTX events collected. Does the process use NVTX?", "opens NVTX ranges"),
+    (canonical.SCHED_EVENTS, {"LINUX_PERF_OPTIONS:COLLECT_CPU_CTXSW_TRACE": "true"},
+     "Scheduling information is absent.", "perf_event_paranoid"),
+    (canonical.HOST_SAMPLES, {"LINUX_PERF_OPTIONS:COLLECT_IP_BACKTRACE_SAMPLES": "true"},
+     "Unable to collect CPU kernel IP/backtrace samples. perf event paranoid level is 2.", "perf_event_paranoid"),
+    (canonical.GPU_METRICS, {"GPU_METRICS_OPTIONS:SAMPLING_FREQUENCY": "10000"}, "GPU metrics: already in use", "DCGM"),
+])  # fmt: skip
+def test_other_traces_are_told_likewise(advice_on, table, settings, message, fix):
+    text = advice_on(silent(message), table, settings=settings)
+    assert f'"{message}"' in text and fix in text and "record with" not in text
+    if settings:
+        assert advice_on(silent(message), table) == table.record
+
+
+def test_os_runtime_calls_that_were_traced_are_not_to_be_recorded(advice_on):
+    def write(out):
+        launching(out, 100)
+        out.diagnostic(0, "No OS runtime libraries events collected.", severity=WARNING)
+
+    text = advice_on(write, canonical.OS_CALLS)
+    assert '"No OS runtime libraries events collected."' in text and "--osrt-threshold" in text
+
+
+def test_a_kind_of_work_that_the_job_does_not_have_needs_no_fix(tmp_path, opened):
+    with ExportWriter(tmp_path / "one.sqlite") as out:
+        working(out, 2)
+    job = opened(out.path)
+    note = missing_note(job, canonical.GRAPH_LAUNCHES)
+    assert note.endswith("CUDA was traced, but no GPU activity of this kind was recorded")
+
+
+def test_triage_names_processes_that_launched_work_of_which_nothing_was_recorded(tmp_path):
+    with ExportWriter(tmp_path / "one.sqlite") as out:
+        working(out, 100)
+        launching(out, 200, 50, "VLLM::Worker_TP1")
+        launching(out, 300, 50, "VLLM::Worker_TP2")
+        launching(out, 400, 50, "probe", returned=1)
+        out.process(500, "bash")
+    whom = "2 processes with CUDA calls: VLLM::Worker_TP1 (200), VLLM::Worker_TP2 (300)"
+    lost = "the GPU work of some processes was not recorded"
+    told(finding(triaged(out.path), "no-gpu-work"), whom, "100 CUDA calls", advises=[lost], never=["probe", "bash"])
+
+
+def test_processes_are_not_judged_if_gpu_work_has_no_process(tmp_path):
+    with ExportWriter(tmp_path / "one.sqlite") as out:
+        working(out, 100)
+        launching(out, 200)
+    with sqlite3.connect(out.path) as database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = NULL")
+    assert "no-gpu-work" not in {one.id for one in triaged(out.path).findings}
+
+
+def test_processes_are_not_judged_if_kernels_have_impossible_times(tmp_path):
+    with ExportWriter(tmp_path / "one.sqlite") as out:
+        working(out, 100)
+        launching(out, 200)
+        out.kernel(out.process(200), 0, 7, 9_000, 8_000, name="saxpy(float *)", correlation_id=1)
+    assert "no-gpu-work" not in {one.id for one in triaged(out.path).findings}
