@@ -329,6 +329,7 @@ def part_importance(every: Sequence[RankIterations]) -> dict[str, int]:
     """Return the importance of the columns of `PARTS`: the largest first; what no iteration can have is for files."""
     times = sum(((one.of.parts + one.of.possible).sum(axis=0) for one in every), np.zeros(len(PARTS), np.int64))
     totals = dict(zip(PARTS, times.tolist(), strict=True))
+    totals["stalled"] -= totals["unresolved"]  # all of which may be stalled
     largest = sorted(PARTS, key=lambda part: -totals[part])
     return {part: min(place, FILES_ONLY - 1) if totals[part] else FILES_ONLY for place, part in enumerate(largest)}
 
