@@ -152,43 +152,49 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
     every = iterations(job, selection, step_name)
     if not every:
         return TableAnswer("step-budget", PART_COLUMNS, [], 0, notes_of(job, selection, every, step_name))
+    sums, told = _sums(job, every)
+    bounds = sum((one.of.parts + one.of.possible).sum(axis=0) for one in every)
+    most = dict(zip(LABELS.values(), bounds.tolist(), strict=True))
+    whole = sum(int(times.sum()) for times in sums["iteration"])
+    is_open = any(one.of.part("unresolved").any() for one in every)
+    rows = [
+        _part_row(name, parts, [one.rank for one in every], most.get(name), whole)
+        for name, parts in sums.items()
+        if most.get(name) or any(part.any() for part in parts)
+    ]
+    notes = (*notes_of(job, selection, every, step_name), *told, *_causes(job, every))
+    if is_open:
+        return TableAnswer("step-budget", (*PART_COLUMNS[:2], AT_MOST, *PART_COLUMNS[2:]), rows, len(rows), notes)
+    return TableAnswer("step-budget", PART_COLUMNS, [(*row[:2], *row[3:]) for row in rows], len(rows), notes)
+
+
+def _sums(job: OpenJob, every: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
+    """The times of each row in the iterations of each GPU, and a note on collectives."""
     sums = {"iteration": [one.of.time for one in every], "GPU busy": [one.of.busy for one in every]}
     sums["GPU idle"] = [one.of.time - one.of.busy for one in every]
     sums["without compute"] = [one.of.time - one.of.part("compute") for one in every]
     split, told = _nccl_split(job, every)
-    bounds = sum((one.of.parts + one.of.possible).sum(axis=0) for one in every)
-    most = dict(zip(LABELS.values(), bounds.tolist(), strict=True))
     for part in PARTS:
         sums[LABELS[part]] = [one.of.part(part) for one in every]
         if part == "nccl":
             sums |= {**split, SEND_AND_RECEIVE: _sending(job, every)}
-    whole = sum(int(times.sum()) for times in sums["iteration"])
-    rows: list[Row] = []
-    is_open = any(one.of.part("unresolved").any() for one in every)
-    for name, parts in sums.items():
-        values = np.concatenate(parts)
-        if not values.any() and not most.get(name):
-            continue
-        medians = [float(np.median(part)) for part in parts]
-        rank = every[int(np.argmax(medians))].rank if len(every) > 1 else None
-        total, count = int(values.sum()), len(values)
-        bound = most.get(name, total)
-        figures = (float(np.median(values)), int(values.min()), int(values.max()), rank, count, total)
-        at_most = (100.0 * bound / whole if name in most else None,) if is_open else ()
-        won = _won(name, round(bound / count), round(whole / count), is_bounded=bound > total)
-        rows.append((name, 100.0 * total / whole, *at_most, *figures, *won))
-    notes = (*notes_of(job, selection, every, step_name), *told, *_causes(job, every))
-    columns = (*PART_COLUMNS[:2], *([AT_MOST] if is_open else []), *PART_COLUMNS[2:])
-    return TableAnswer("step-budget", columns, rows, len(rows), notes)
+    return sums, told
 
 
-def _won(name: str, time: int, iteration: int, *, is_bounded: bool) -> Row:
-    """The cells of what of an iteration could be won back of a row, empty where it is not known how."""
-    if name not in STANDINGS:
-        return None, None, None
-    standing = Standing.BOUNDED if is_bounded and STANDINGS[name] is Standing.MEASURED else STANDINGS[name]
-    gain = Gain(time, iteration, standing)
-    return gain.recoverable, gain.speedup, gain.standing.value
+def _part_row(name: str, parts: Sequence[Times], ranks: Sequence[int], most: int | None, whole: int) -> Row:
+    """Make the row of a part, which took ``parts`` of the iterations of each GPU, at most ``most`` in all, ns."""
+    values = np.concatenate(parts)
+    rank = ranks[int(np.argmax([float(np.median(part)) for part in parts]))] if len(ranks) > 1 else None
+    total, count = int(values.sum()), len(values)
+    figures = (float(np.median(values)), int(values.min()), int(values.max()), rank, count, total)
+    won: Row = (None,) * 3
+    bound = total if most is None else most
+    if name in STANDINGS:
+        is_bounded = bound > total and STANDINGS[name] is Standing.MEASURED
+        standing = Standing.BOUNDED if is_bounded else STANDINGS[name]
+        gain = Gain(round(bound / count), round(whole / count), standing)
+        won = gain.recoverable, gain.speedup, gain.standing.value
+    return (name, 100.0 * total / whole, None if most is None else 100.0 * most / whole, *figures, *won)
 
 
 def _nccl_split(job: OpenJob, every: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
@@ -323,6 +329,7 @@ def part_importance(every: Sequence[RankIterations]) -> dict[str, int]:
     """Return the importance of the columns of `PARTS`: the largest first; what no iteration can have is for files."""
     times = sum(((one.of.parts + one.of.possible).sum(axis=0) for one in every), np.zeros(len(PARTS), np.int64))
     totals = dict(zip(PARTS, times.tolist(), strict=True))
+    totals["stalled"] -= totals["unresolved"]  # all of which may be stalled
     largest = sorted(PARTS, key=lambda part: -totals[part])
     return {part: min(place, FILES_ONLY - 1) if totals[part] else FILES_ONLY for place, part in enumerate(largest)}
 
