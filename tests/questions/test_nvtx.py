@@ -218,7 +218,7 @@ def test_without_cuda_the_gpu_columns_are_unknown_not_zero_and_a_moment_selects_
     assert (node.gpu_total, node.gpu_median, node.gpu_ops, node.window) == (None, None, None, Window(50, 50))
     assert len(load(session, Selection(window=node.selection_window))) == 1
     assert load(session).notes == (
-        f"no GPU work to project in {session.reports[0].name}: record with `nsys profile -t cuda,nvtx`",
+        f"no GPU work to project in {session.reports[0].name}: record with `nsys profile -t cuda`",
     )
 
 
