@@ -39,14 +39,19 @@ def gpu_work(path: Path) -> list[list[tuple[int, int]]]:
 
 
 def idle_of_each_step(path: Path) -> list[tuple[int, int]]:
-    """Each step's time from its first GPU operation to that of the next, and how much of it nothing runs."""
+    """Each step's time on the GPU, with the wait for its first operation, and how much of it nothing runs."""
     *work, _ = gpu_work(path)
-    begins = [min(own)[0] for own in work] + [max(end for _, end in work[-1])]
+    ranges = native(path, "SELECT start FROM NVTX_EVENTS WHERE text LIKE '[Executor] _forward_step %' ORDER BY start")
+    begins, reach = [], 0
+    for (start,), own in zip(ranges, work, strict=True):
+        begins.append(min(min(own)[0], max(start, reach)))
+        reach = max(reach, *(end for _, end in own))
+    begins.append(max(end for _, end in work[-1]))
     every = sorted(one for own in work for one in own)
     found = []
-    place = 0
+    place = free = 0
     for begin, until in pairwise(begins):
-        free, idle = begin, 0
+        free, idle = max(begin, free), 0
         while place < len(every) and every[place][0] < until:
             idle += max(every[place][0] - free, 0)
             free = max(free, every[place][1])

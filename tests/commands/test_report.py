@@ -284,7 +284,7 @@ def test_a_baseline_makes_it_a_comparison(run, report, records, tmp_path):
     assert verdict.group(1).split(" (")[0] in run("triage", *words).out.replace("\n", " ")
     changes = [element["class"].split()[-1] for tag, element in found.elements if tag == "article"]
     assert changes == [one["change"] for one in records("triage", *words) if one["change"]]
-    assert "new" in changes
+    assert "worse" in changes
     assert {name for name, _ in found.tables["changes"]} >= {"what changed", "kernels by name", "kernels by family"}
 
 

@@ -406,13 +406,17 @@ def test_idle_spans_by_pair_are_those_between_two_operations_of_the_gpu(demo_job
         found = list(gaps_table(job, Selection(), "pair").records())
         (steps,) = map(len, job.steps().of_task.values())
         inner = {(row["before"], row["after"]): row for row in found if row["before"] and row["after"]}
+        # The steady state begins within a span between two copies, which is cut in two there.
+        cut = (copy := "[CUDA memcpy Host-to-Device]", copy)
+        assert sum(expected.pop(cut)) > 2 * inner.pop(cut)["time"]
         assert {pair: (row["spans"], row["time"]) for pair, row in inner.items()} == {
             pair: (len(times), sum(times)) for pair, times in expected.items()
         }
         for pair, row in inner.items():
             assert row["mean"] == pytest.approx(mean(expected[pair]))
             assert row["per_step"] == len(expected[pair]) / steps
-        assert all(row["startup"] or row["tail"] for row in found if not (row["before"] and row["after"]))
+        edges = [row for row in found if not (row["before"] and row["after"])]
+        assert sum(not (row["startup"] or row["tail"]) for row in edges) <= 1
         assert parts_of_row(job, Selection(), found[0]).startswith("causes: ")
 
 

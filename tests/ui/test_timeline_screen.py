@@ -60,6 +60,18 @@ async def test_only_the_lanes_in_sight_are_computed(many_ranks, cache_directory)
         assert chart.cursor_lane == 0 and all(chart.line(lane) is not None for lane in chart.in_sight)
 
 
+async def test_the_cursor_is_at_its_time_once_there_is_room_for_it(demo_job, cache_directory):
+    """A chart that is placed before its first layout has no columns yet."""
+    async with running(demo_job, cache_directory, WIDE, "L", *["right"] * 5) as (app, pilot):
+        chart, column = timeline(app).chart, timeline(app).chart.cursor_column
+        chart.styles.width = 0
+        await pilot.press("m")  # places the cursor
+        assert chart.cursor_column < column
+        chart.styles.width = "1fr"
+        await pilot.pause()
+        assert chart.cursor_column == column
+
+
 def test_lines_that_are_unknown_say_that_they_are_being_computed():
     chart = LaneChart(label_width=5, value_width=3)
     line = LaneLine("KK", ("compute", "compute"), (1.0, 1.0), (0, 0))

@@ -27,6 +27,7 @@ from nsystui.questions.collectives.waiting import NOBODY, Arrivals, waits_and_tr
 from nsystui.questions.host.time_budget import cause_words, causes_of
 from nsystui.questions.job.job import OpenJob
 from nsystui.questions.queries.conditions import job_end, job_start
+from nsystui.questions.queries.kernel_names import communicates, communicating
 from nsystui.questions.queries.tasks import selected_ranks
 from nsystui.questions.ranks.steps import SLOW, StepTimes, medians_of_phases, phase_column, phase_words, step_times
 from nsystui.questions.steps.task_steps import NO_PHASE
@@ -246,8 +247,9 @@ def _matched(job: OpenJob, arrivals: Sequence[Arrivals], of_gpu: Mapping[Member,
         operations += int(is_own.sum())
         last.update(one.group.members[place] for place in one.last[is_own & (one.last != NOBODY)].tolist())
     table, begin = tables.kernels, job_start(tables.kernels)
-    query = sa.select(table.c.report, table.c.process, table.c.device, sa.func.count()).where(table.c.is_nccl == 1)
-    query = query.where(begin >= low, begin < high).group_by(table.c.report, table.c.process, table.c.device)
+    place = table.c.report, table.c.process, table.c.device
+    is_matched = communicates(communicating(job.session))  # collectives of other libraries are matched, too
+    query = sa.select(*place, sa.func.count()).where(is_matched, begin >= low, begin < high).group_by(*place)
     every = [(Member(Task(*task), device), count) for *task, device, count in job.session.rows(query)]
     others = sum(count for member, count in every if member in of_gpu) - kernels
     words = f"NCCL: {operations:,} collectives are matched over the open ranks, {others:,} kernels are of no such one"

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from textual import events, on
+from textual import on
 
 from nsystui.base.answer import Column, Row, Unit
 from nsystui.base.errors import reason_of
@@ -149,12 +149,11 @@ class LanesScreen(ZoomableChartScreen):
             text += f" {self.match_count or 'searching…'}"
         self.query_one("#selection", SelectionLine).update(text)
 
-    def on_resize(self, event: events.Resize) -> None:
-        self._changed()
-
     @on(LaneChart.Scrolled)
     def _scrolled(self, message: LaneChart.Scrolled) -> None:
         message.stop()
+        if self.picture is not None and self.picture.lanes:
+            self._place_cursor()
         self._changed()
 
     def _changed(self) -> None:

@@ -144,7 +144,9 @@ class LaneChart(TimeChart):
             self.repaint_changes()
 
     def on_resize(self) -> None:
+        """Tell the screen: columns of time are placed by the width, which is 0 before the first layout."""
         self.fit_window()
+        self.post_message(self.Scrolled(self))
 
     def point(self, lane: int | None, column: int) -> None:
         """Tell the screen where the mouse was pressed."""
