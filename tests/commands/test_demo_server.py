@@ -40,14 +40,14 @@ def gpu_work(path: Path) -> list[list[tuple[int, int]]]:
 
 def idle_of_each_step(path: Path) -> list[tuple[int, int]]:
     """Each step's time on the GPU, with the wait for its first operation, and how much of it nothing runs."""
-    *work, _ = gpu_work(path)
+    *work, others = gpu_work(path)
     ranges = native(path, "SELECT start FROM NVTX_EVENTS WHERE text LIKE '[Executor] _forward_step %' ORDER BY start")
     begins, reach = [], 0
     for (start,), own in zip(ranges, work, strict=True):
         begins.append(min(min(own)[0], max(start, reach)))
         reach = max(reach, *(end for _, end in own))
     begins.append(max(end for _, end in work[-1]))
-    every = sorted(one for own in work for one in own)
+    every = sorted(one for own in (*work, others) for one in own)
     found = []
     place = free = 0
     for begin, until in pairwise(begins):
@@ -87,7 +87,7 @@ def test_each_phase_has_its_steps_and_the_host_bounds_decoding_alone(table, demo
         idle = 100 * sum(idle for _, idle in own) / sum(time for time, _ in own)
         assert float(row["GPU Idle (%)"]) == pytest.approx(idle, abs=0.006)
     decode = found[DECODE]
-    assert float(decode["GPU Idle (%)"]) > 20 > 3 > float(found[MIXED]["GPU Idle (%)"])
+    assert float(decode["GPU Idle (%)"]) > 20 > 10 > float(found[MIXED]["GPU Idle (%)"])
     assert 10 < float(decode["Host Preparation Exposed (%)"]) < 50  # the GPUs hide the rest
     assert float(decode["Exposed of Idle (%)"]) > 75
 
