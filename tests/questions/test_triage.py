@@ -76,7 +76,7 @@ def slow_rank(judged_job) -> Judged:
 @pytest.mark.campaign
 def test_nothing_is_found_in_a_healthy_job_and_every_rule_judged_it(healthy):
     assert ids(healthy.found) == set()
-    assert healthy.found.health == "No issues found"
+    assert healthy.found.health == "No issues found outside of start-up"
     assert "memory-full" not in {one.id for one in healthy.found.findings}
     # It has no MPI, no unified memory and no times of the GIL.
     assert {one.rule for one in healthy.found.not_checked} == {"mpi-waits", "unified-memory", "gil-held"}
