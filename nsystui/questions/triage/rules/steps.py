@@ -112,8 +112,8 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
         if one is None:
             continue
         first, until = int(one.start[0]), int(one.start[warm_up])
-        idle = device.idle(Window(first, until))  # before the steady state, of which triage has the gaps
-        gaps = idle.chosen(idle.lengths >= case.thresholds.gap_ms * 1e6)
+        free = device.idle(Window(first, until))  # before the steady state, of which triage has the gaps
+        gaps = free.chosen(free.lengths >= case.thresholds.gap_ms * 1e6)
         windows = map(Window, gaps.starts.tolist(), gaps.ends.tolist())
         spans += [CpuSpan(place.task.task, place.device, window) for window in windows if window.end > window.start]
     idle = case.mean(span.length for span in spans)
