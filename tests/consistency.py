@@ -1,8 +1,7 @@
 """Asks the questions of exports and prints where two answers contradict each other.
 
-Run it with ``python -m tests.consistency FILE…``. It finds three kinds of contradiction: a figure on which two answers
-differ, a whole to which its shares do not add up, and a sentence that another one denies. If there is any, it ends
-with 1.
+Run it with ``python -m tests.consistency FILE…``. It finds three kinds of contradiction: two answers differ on a
+figure, shares do not add up to their whole, or one sentence denies another. It ends with 1 if it finds any.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Answers:
         self._told: dict[str, tuple[str, str]] = {}
 
     def text(self, command: str) -> tuple[str, str]:
-        """Return what a command prints, and its notes."""
+        """Return the output of a command, and its notes."""
         if command not in self._told:
             out, notes = io.StringIO(), io.StringIO()
             name, *flags = command.split()

@@ -51,7 +51,7 @@ from nsystui.questions.queries.registry import question_named, questions
 SUBJECTS = sorted(ANSWERS.glob("*.txt"))
 LINES = [line for path in SUBJECTS for line in commands_of(path)]
 RARE = ("rare-illnesses", "variants-of-illnesses")
-"""Subjects of the campaign: a command there takes 0.6 CPU seconds, and few jobs have what it finds."""
+"""Subjects of the campaign: a command there takes 0.6 CPU seconds, and few jobs have its findings."""
 MANY = 60
 """The rows of an answer that are compared in every form; a longer answer is not sorted by every column."""
 ADVICE = """

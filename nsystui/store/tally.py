@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class LeftOut:
     """Rows by reason, in the order of ``REASONS``.
 
-    Not left out are ``nameless`` rows, whose names are lost, and ``open`` ones, which never ended.
+    ``nameless`` counts rows whose names are lost, ``open`` ranges that never ended: neither is left out.
     """
 
     by_reason: tuple[int, ...] = (0,) * len(REASONS)
@@ -36,7 +36,7 @@ class LeftOut:
         return LeftOut(tuple(a + b for a, b in both), self.nameless + other.nameless, self.open + other.open)
 
     def __or__(self, other: LeftOut) -> LeftOut:
-        """Of the same rows, which were read for something else."""
+        """Combine two counts of the same rows, which were read twice."""
         return LeftOut(
             max(self.by_reason, other.by_reason), max(self.nameless, other.nameless), max(self.open, other.open)
         )

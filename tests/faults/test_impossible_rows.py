@@ -55,7 +55,7 @@ def with_impossible_rows(original: Path, path: Path) -> dict[str, list[int]]:
             # NVTX may have begun long before the session.
             of_no_session = [one for one in NO_TIME_OF_THE_SESSION if table != "NVTX_EVENTS" or one[0] != LONG_AGO]
             kinds = [NO_TIME + no_end, of_no_session, BACKWARDS]
-            # Of NVTX a range: a row that names something may be at any time.
+            # Only ranges of NVTX: its names may be registered at any time.
             some = "WHERE eventType IN (59, 60)" if table == "NVTX_EVENTS" else ""
             names = ", ".join(f'"{one}"' for one in columns)
             for number, kind in enumerate(kinds):

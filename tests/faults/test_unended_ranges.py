@@ -1,4 +1,4 @@
-"""Ranges that never ended, and those that began long before the capture: counted apart, without a duration."""
+"""Ranges that never ended are counted apart, without a duration; ranges may begin long before the capture."""
 
 from __future__ import annotations
 

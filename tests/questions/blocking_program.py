@@ -305,9 +305,9 @@ class Gpu:
 
     @cached_property
     def told(self) -> list[tuple[int, int, str, frozenset[str]]]:
-        """The part that each moment belongs to, also of those before the first operation and after the last.
+        """The part of each moment, also before the first operation and after the last.
 
-        Of an unresolved moment the parts that it may belong to.
+        An unresolved moment has the parts that it may belong to.
         """
         computing = joined([(one.start, one.end) for one in self.compute])
         found = [(start, end, "compute", NOTHING) for start, end in computing]

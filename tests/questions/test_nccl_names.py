@@ -39,7 +39,7 @@ KERNELS = {
     # kernels that hide it
     "ncclDevKernel_Generic_2(ncclDevKernelArgsStorage<4096ul>)": None, "nccldevkernel_generic_8": None,
     "rcclGenericKernel_4": None, "ncclDevKernel_Nop": None,
-    # a collective to come
+    # a collective of a later NCCL
     "ncclDevKernel_AlltoAll_RING_LL": "AlltoAll",
 }  # fmt: skip
 

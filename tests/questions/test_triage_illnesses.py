@@ -86,7 +86,7 @@ ILL: list[tuple[str, Write, str]] = [
 ]
 
 
-@pytest.mark.campaign  # what triage says of each stands in tests/answers
+@pytest.mark.campaign  # tests/answers has the findings of each
 @pytest.mark.parametrize(("name", "write", "words"), some(len(ILL), ILL))
 def test_it_is_found_at_its_cost(tmp_path, name, write, words):
     written = write(tmp_path / "ill.sqlite")

@@ -1,4 +1,4 @@
-"""Waits whose producer was not recorded: what they held is between two bounds, and nowhere called by another name."""
+"""Time of waits whose producer was not recorded has bounds, and is never attributed to another part."""
 
 from __future__ import annotations
 

@@ -146,9 +146,9 @@ PART_COLUMNS = (
 def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
     """Tabulate the parts of an iteration over the selected GPUs; parts that no iteration can have are left out.
 
-    Where unresolved time may belong to other parts, ``at_most`` is their share with it. ``share`` is the part of all
-    of their time; compute and the parts below it add up to 100 %, without those that split what NCCL blocked, and what
-    of it was in sends and receives. ``recoverable`` is the mean part of an iteration, or the most that it may be.
+    ``share`` is the part of all their time. Compute and the rows below it add up to 100 %, except the rows that split
+    the time blocked by NCCL. ``at_most`` is the share with the unresolved time that may belong to the part.
+    ``recoverable`` is the mean part of an iteration, or its upper bound.
     """
     every = iterations(job, selection, step_name)
     if not every:
@@ -328,7 +328,7 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
 
 
 def part_importance(every: Sequence[RankIterations]) -> dict[str, int]:
-    """Return the importance of the columns of `PARTS`: the largest first; what no iteration can have is for files."""
+    """Return the importance of the columns of `PARTS`: the largest first; impossible parts are for files."""
     times = sum(((one.of.parts + one.of.possible).sum(axis=0) for one in every), np.zeros(len(PARTS), np.int64))
     totals = dict(zip(PARTS, times.tolist(), strict=True))
     totals["stalled"] -= totals["unresolved"]  # all of which may be stalled

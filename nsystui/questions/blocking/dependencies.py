@@ -316,10 +316,10 @@ def _producers(rows: ProcessRows, work: dict[str, Numbers], window: Window | Non
 def _unseen(
     rows: ProcessRows, work: dict[str, Numbers], streams: _Streams, events: _Events, window: Window | None
 ) -> Times:
-    """Find `Operations.unseen`: the last call before the operation, and after the one before it, that is in question.
+    """Find `Operations.unseen`: the last call that is in question, between an operation and the one before it.
 
     A wait without a row may be of any stream. An export without any event and any wait has recorded no dependency
-    between streams: what then held a kernel may be everything that was launched before it.
+    between streams: all work that was launched before a kernel may then have held it.
     """
     if not len(events.calls) and not report_at(rows.session, rows.task.report).count(tables.cuda_events):
         return work["correlation"]
@@ -350,7 +350,7 @@ def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
 
 
 def _matching(waits: dict[str, Numbers], records: dict[str, Numbers], lost: Times) -> Times:
-    """Find the place in ``records`` of what each wait waits for, ``NONE`` where it was not recorded before.
+    """Find the index in ``records`` of the event of each wait, ``NONE`` if it was not recorded before.
 
     A handle may mean one of the calls ``lost`` instead, which recorded an event but have no row.
     """
@@ -380,8 +380,8 @@ class _Events:
 
     Versions of nsys number the types of synchronisation differently. ``calls``, ``recorded``: the ids, ascending, of
     the calls that made a stream wait, and that recorded an event; those without a row count only if their thread does
-    not capture a CUDA graph. ``lost``: those of ``recorded`` that have no row. ``of_record``: the place in ``records``
-    of what each of ``waits`` waits for, or ``NONE``.
+    not capture a CUDA graph. ``lost``: the ids of ``recorded`` without a row. ``of_record``: the index in ``records``
+    of the event of each of ``waits``, or ``NONE``.
     """
 
     calls: Times

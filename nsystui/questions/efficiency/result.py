@@ -173,7 +173,7 @@ def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) 
 
 
 def host_factors(found: Efficiency) -> list[Factor]:
-    """The factors of the processes; those of MPI only where it was traced."""
+    """Return the factors of the processes; MPI factors only if MPI was traced."""
     return [
         Factor(
             f"host_{key}" if key in ("parallel", "offload") else key,

@@ -106,8 +106,7 @@ def _spans(
         task, device = one.device.task.task, one.device.device
         if (budget := budgets.get((task, device))) is None:
             continue
-        window, working = budget.window, budget.working
-        begin, last = working.start, working.end
+        window, begin, last = budget.window, budget.working.start, budget.working.end
         edges = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
         idle, before = one.idle(window), len(found)
         for number, (part, *edge) in enumerate(edges):
@@ -251,11 +250,14 @@ _SPAN = 4000
 
 
 def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
-    """Name the operations of the GPU that ended where each span begins, and that began where it ends.
+    """Name the operations of the GPU before and after the idle time that each span belongs to.
 
-    Returns the pairs that there are, and the place of each span's among them. Of several operations at once it is the
-    first by name; ``None`` where there is none, at the edge of a window.
+    Returns the different pairs, and for each span the index of its pair. Spans that touch are parts of one idle time.
+    If several operations meet at one moment, the first by name counts; ``None`` means the edge of a window.
     """
+    begins, ends = spans.starts.copy(), spans.ends.copy()
+    touching = np.flatnonzero((spans.gpu[:-1] == spans.gpu[1:]) & (ends[:-1] == begins[1:]))
+    begins[touching + 1], ends[touching] = spans.starts[touching], spans.ends[touching + 1]
     names = {
         tables.kernels: tables.kernels.c.short_name,
         tables.memory_ops: tables.memory_ops.c.operation,
@@ -273,7 +275,7 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
     for rows in session.slices(len(spans), _SPAN, "operations around idle time", "gaps"):
         part = spans.at(rows)
         codes = np.full((2, len(part)), len(every))
-        hull = Window(int(part.starts.min()) - 1, int(part.ends.max()) + 1)
+        hull = Window(int(begins[rows].min()) - 1, int(ends[rows].max()) + 1)
         near = Selection(hull, frozenset(task for task, _ in part.gpus))
         for table, name in names.items():
             columns = (*(table.c[key] for key in keys), job_start(table).label("start"), job_end(table).label("end"))
@@ -286,7 +288,7 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
                 gpu = zip(keys, (task.report, task.process, device), strict=True)
                 own = np.logical_and.reduce([found[key] == value for key, value in gpu])
                 idle = np.flatnonzero(part.gpu == number)
-                for side, key, moments in ((0, "end", part.starts), (1, "start", part.ends)):
+                for side, key, moments in ((0, "end", begins[rows]), (1, "start", ends[rows])):
                     met = _first_at(moments[idle], found[key][own], found["code"][own], len(every))
                     codes[side, idle] = np.minimum(codes[side, idle], met)
         pairs, place = np.unique(codes[0] * len(texts) + codes[1], return_inverse=True)

@@ -58,7 +58,7 @@ COLUMNS = (
 _CUDA = re.compile(r"lib(?:cuda|cudart|cupti|ToolsInjection)\b.*|libToolsInjection.*")
 """Modules between the program and the profiler."""
 AT_PEAK, NEVER_FREED = "at-peak", "never-freed"
-"""Which allocations a table has, but for all."""
+"""Which allocations a table has, if not all."""
 _Key = tuple[Task, int]
 """The task and the correlation id of a call."""
 

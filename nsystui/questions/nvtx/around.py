@@ -80,7 +80,7 @@ def _open_at(
         table.c.report == report,
         table.c.thread == thread,
         start <= moment,
-        # What ends at the moment is over, but for a range without length.
+        # A range that ends at the moment is over, unless it has no length.
         sa.and_(end >= last, sa.or_(end > moment, start == moment)),
     )
 

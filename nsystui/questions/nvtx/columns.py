@@ -244,7 +244,7 @@ def _nest(own: RangeColumns) -> Made:
 
 
 def _project(own: RangeColumns) -> Made:
-    """The projection onto the GPU; what ended on another thread, or never, has none."""
+    """Project the ranges onto the GPU, except ranges that ended on another thread or never."""
     start, is_whole = own["start"].astype(np.int64, copy=False), (own["flags"] & (WHOLE | OPEN)) == WHOLE
     if not has_launches(own.report):
         nothing = np.zeros(len(start), np.int8)

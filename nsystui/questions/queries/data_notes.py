@@ -52,7 +52,7 @@ def lack(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[R
 
 
 def mpi_notes(session: Session) -> tuple[str, ...]:
-    """Return notes on the reports without MPI calls, and on those whose MPI calls are NVTX ranges."""
+    """Return notes on the reports without MPI calls, and on the reports whose MPI calls are NVTX ranges."""
     by_range = nvtx_reports(session)
     calls = canonical.MPI_CALLS
     lacking = [report for report in session.reports if not report.count(calls) and report not in by_range]

@@ -83,7 +83,7 @@ class TaskSteps:
 
         A step begins once its range has begun and the work of the steps before has ended, and at the latest with its
         first operation: idle time before that operation belongs to the step whose range it is in. It ends where the
-        next one begins; the last one, and one whose work runs beside that of the next, end with their last operation.
+        next one begins; the last step, and a step that still runs when the next begins, end with their last operation.
         """
         has_work = self.gpu.op_count > 0
         if self.on_gpu is not None:

@@ -421,8 +421,6 @@ class Timeline:
         """The selected ranks in order."""
         return selected_ranks(self.ranks, self.selection)
 
-    # -- which lanes ----------------------------------------------------------------------------------------------
-
     def lanes(self, opened: frozenset[Task], wait: bool = True) -> tuple[tuple[LaneIdentity, ...], bool]:
         """List the lanes by rank, and tell whether they are all.
 
@@ -534,8 +532,6 @@ class Timeline:
         }
         for stream in sorted(own, key=lambda stream: (-own[stream].length, stream)):
             yield LaneIdentity(item.task, item.rank, device, stream)
-
-    # -- what is on them ------------------------------------------------------------------------------------------
 
     def work(self, lane: LaneIdentity) -> LaneWork:
         """Return the busy times of a lane. Raises ``KeyError`` for a lane that is not of this timeline."""

@@ -57,7 +57,7 @@ QUEUE_LIMIT = 1024
 """So many launches of a stream wait at most, as HTA has it: then the launching thread waits, too."""
 _MOSTLY = 0.95
 _SAMPLED = 1000
-"""The ranges around about so many launches of a stream, evenly chosen, are looked at."""
+"""Number of launches of a stream, evenly chosen, whose ranges are examined."""
 _PLACE = ("device", "stream", "context")
 _CONTEXT = Column("context", header="Context", label="ctx", unit=Unit.NUMBER)
 StreamPlace = tuple[Task, int, int, int]
@@ -159,7 +159,7 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
 
 
 def _with_contexts(answer: TableAnswer, places: Iterable[StreamPlace]) -> TableAnswer:
-    """Show the context of each stream, the fourth value of the rows, if a number is that of streams of several."""
+    """Show the context of each stream, the fourth value of the rows, if contexts share stream numbers."""
     known = list(places)
     if len({place[:3] for place in known}) < len(known):
         return replace(answer, columns=(*answer.columns[:3], _CONTEXT, *answer.columns[3:]))

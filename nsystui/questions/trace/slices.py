@@ -141,7 +141,7 @@ def _expressions(kind: EventKind, table: sa.Table, names: Names) -> dict[str, Ex
 
 
 def _end(table: sa.Table, start: Expression) -> Expression:
-    """Never before the start; that of an event without an end is its start."""
+    """Return the end of each event, at least its start; an event without an end has no length."""
     if "end" not in table.c:
         return start
     return sa.func.greatest(start, table.c.end + table.c.clock_offset, type_=sa.BigInteger)

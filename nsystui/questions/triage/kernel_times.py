@@ -84,7 +84,7 @@ class KernelLaunches:
 
 
 def kernel_launches(case: Case) -> list[KernelLaunches]:
-    """Return the launches in the steady state of the kernels with most time but NCCL's, by kernel and GPU."""
+    """Return the launches in the steady state of the longest kernels except NCCL's, by kernel and GPU."""
     return case.once("kernel-launches", lambda: _load(case))
 
 
@@ -169,7 +169,7 @@ def begins(bounds: Mapping[int, tuple[int, int]]) -> sa.ColumnElement[Any]:
 
 
 def part_bounds(case: Case) -> dict[int, tuple[int, int]]:
-    """Return the steady state of each report, job time: what is cut in ``PARTS``."""
+    """Return the steady state of each report, job time, which is cut into ``PARTS``."""
     bounds: dict[int, tuple[int, int]] = {}
     for device in case.devices:
         window, report = case.working(device), device.device.task.task.report

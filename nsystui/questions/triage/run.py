@@ -114,7 +114,7 @@ class Triage:
             return "No GPU work was recorded."
         losses, whole = list[str](), 0.0
         for percent, words in sorted([*self._named(), *self._paid_once()], key=lambda loss: -loss[0]):
-            if whole + percent <= 100.05:  # a loss that the larger ones contain is not named again
+            if whole + percent <= 100.05:  # larger losses may contain this one
                 losses.append(words)
                 whole += percent
         hidden = [one.gist for one in self.findings if one.id == "communication" and (one.percent or 0) < _LITTLE]

@@ -360,7 +360,7 @@ _IDLE_GAPS_COLUMNS = (
 
 @rule(80, reads=IDLE | {"api_calls"}, finds={"idle-gaps": FindingKind(symptom_of=_OTHER_FINDINGS, parts=BY_CPU)})
 def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find long idle gaps of the GPUs in the steady state, and what the CPU did in them.
+    """Find long idle gaps of the GPUs in the steady state, and the work of the CPU during them.
 
     See docs/numbers.md#expert-rules.
 
@@ -389,7 +389,7 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
 def _idle_gaps_finding(
     case: Case, spans: Sequence[CpuSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
 ) -> Finding:
-    """``times`` are those of all gaps, ``works`` of the longest."""
+    """Make the finding. ``times``: ns by cause over all gaps. ``works``: the CPU's work in the longest gaps."""
     spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in KINDS}
     kind = max(spent, key=lambda one: spent[one])
     longest = spans[0]
