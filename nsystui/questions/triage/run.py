@@ -153,6 +153,8 @@ class Triage:
         times = {words: bounds(self.parts, possible, parts) for words, parts in _BLOCKERS.items()}
         if self.parts["unresolved"]:
             times["stalls"] = times.pop("launch latency")
+        if any(least < most for least, most in times.values()):
+            del times["unresolved"]  # the ranges of the other parts contain it
         times = {"compute": (self.parts["compute"],) * 2, **dict(sorted(times.items(), key=lambda one: -one[1][1]))}
         return {words: (100 * most / whole, _range_words(least, most, whole)) for words, (least, most) in times.items()}
 
