@@ -188,12 +188,13 @@ ASKED = [(*words.split(), "--format", "csv") for words in ("kernels", "memory", 
 
 @pytest.mark.parametrize(
     ("times", "why"),
-    {
-        ("0", "0"): "without a time",
-        (f"{9 * S}", f"{9 * S + MS}"): "at no time of the session",
-        (f"{-9 * S}", f"{-9 * S + MS}"): "at no time of the session",
-    }.items(),
-    ids=["uncollected", "after", "before"],
+    [
+        pytest.param(("0", "0"), "without a time", id="uncollected"),
+        pytest.param(
+            (f"{9 * S}", f"{9 * S + MS}"), "at no time of the session", id="after", marks=pytest.mark.campaign
+        ),
+        pytest.param((f"{-9 * S}", f"{-9 * S + MS}"), "at no time of the session", id="before"),
+    ],
 )
 def test_work_that_was_not_collected_or_lies_outside_of_the_capture_is_left_out_and_counted(work, times, why):
     right = [program.run(*words, work).out for words in ASKED]
