@@ -1,4 +1,6 @@
-"""The size of ``nsystui/`` against ``size_limits.toml``: limits only fall (docs/contributing.md#size).
+"""The size of ``nsystui/``, and its hard sentences, against ``size_limits.toml``: limits only fall.
+
+See docs/contributing.md#size and #words.
 
 How each measure is counted:
 
@@ -11,6 +13,10 @@ How each measure is counted:
 * ``branching_functions``: functions with more than 15 paths. A function has one path, and one more for each ``if``
   (also in an expression), ``for``, ``while``, ``except``, ``assert``, comprehension, and operand of ``and`` or ``or``
   after the first. A nested function's paths also count for the outer function.
+* ``words``: words in docstrings and comments.
+* ``hard``, ``hard_in_tests``, ``hard_in_docs``: sentences that ``python tests/plain_words.py`` lists in modules of
+  ``nsystui/`` and ``tests/``, and in ``nsystui/docs``.
+* ``one``, ``found``, ``own``, ``place``: variables and parameters of that name.
 
 ``python tests/test_size.py --lower`` sets each limit to the measure if the measure is below it.
 """
@@ -23,11 +29,16 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
+import plain_words
+
 PROGRAM = Path(__file__).parents[1] / "nsystui"
-LIMITS = Path(__file__).parent / "size_limits.toml"
+TESTS = Path(__file__).parent
+LIMITS = TESTS / "size_limits.toml"
 WORDS = {
     "lines": "lines", "code": "lines of code", "files": "files", "any": "uses of Any",
     "long_functions": "functions above 40 lines", "branching_functions": "functions with more than 15 paths",
+    "words": "words in docstrings and comments", "hard": "hard sentences", "hard_in_tests": "hard sentences in tests/",
+    "hard_in_docs": "hard sentences in docs/", **{name: f"variables `{name}`" for name in plain_words.VAGUE_NAMES},
 }  # fmt: skip
 HAS_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 BRANCHES = (
@@ -65,8 +76,12 @@ def measured(source: str) -> Counter[str]:
 
 
 def measures() -> dict[str, int]:
-    """Return the measures of the whole program."""
-    total = sum((measured(path.read_text(encoding="utf-8")) for path in PROGRAM.rglob("*.py")), Counter())
+    """Return the measures of the whole program, its tests and documents."""
+    total: Counter[str] = Counter()
+    for path in PROGRAM.rglob("*.py"):
+        total += measured(path.read_text(encoding="utf-8")) + plain_words.measured(path)[0]
+    for name, paths in {"hard_in_tests": TESTS.rglob("*.py"), "hard_in_docs": (PROGRAM / "docs").glob("*.md")}.items():
+        total[name] = sum(plain_words.measured(path)[0]["hard"] for path in paths)
     return {name: total[name] for name in WORDS}
 
 
