@@ -31,16 +31,18 @@ if TYPE_CHECKING:
 TITLES = {
     "reports": "Exports",
     "contents": "What they hold",
+    "launches": "Launches and their kernels",
     "diagnostics": "What nsys said of its own capture",
     "job-output": "What the application printed",
 }
-TABLES = ("reports", "contents", "diagnostics")
+TABLES = ("reports", "contents", "launches", "diagnostics")
 
 DESCRIPTION = """What the exports are: a row for each with nsys and schema version, host, GPUs, duration, ranks and what
-their numbers come from; what they hold, and what to record for the rest; what nsys said of its own capture.
-All three tables are printed as text or Markdown; one of them (--show, else `reports`) as CSV or JSON, to a file, sorted
-or cut. Captured environments are never shown. With --job-output it shows what the application printed, line by line,
-with time and step where a line begins with a time; it never shows tokens or lines that look like environment variables.
+their numbers come from; what they hold, and what to record for the rest; which kernel launches have no kernel; what
+nsys said of its own capture. All four tables are printed as text or Markdown; one of them (--show, else `reports`) as
+CSV or JSON, to a file, sorted or cut. Captured environments are never shown. With --job-output it shows what the
+application printed, line by line, with time and step where a line begins with a time; it never shows tokens or lines
+that look like environment variables.
 With --diagnostics it describes the program instead, for a bug report: versions, terminal, cache, limits, config file,
 and the tables of the exports with their rows; no hosts, no kernel names, and no paths except the names of FILE."""
 EXAMPLES = """  nsystui info rank*.sqlite
@@ -124,6 +126,10 @@ def table_of(job: OpenJob, name: str) -> Answer:
         return output_table(job)
     if name == "contents":
         return contents_table(job.session)
+    if name == "launches":
+        from nsystui.questions.gpu.launch_account import account_table
+
+        return account_table(job)
     if name == "diagnostics":
         return diagnostics_table(job.session, Selection())
     return reports_table(job.session, job.ranks)

@@ -157,7 +157,7 @@ def launched_work(
         for table in work:
             query = _launches_query(table, chosen, ids).add_columns(*more.get(table.name, ()))
             for batch in session.array_batches(query):
-                yield from _by_task(batch)
+                yield from rows_by_task(batch)
 
 
 def launch_id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -177,7 +177,7 @@ def launch_id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[
             yield start, min(start + width - 1, last)
 
 
-def _by_task(batch: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
+def rows_by_task(batch: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
     """The rows of each task."""
     reports, processes = batch.pop("report"), batch.pop("process")
     for report in np.unique(reports).tolist():

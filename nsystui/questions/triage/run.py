@@ -33,6 +33,7 @@ from nsystui.questions.triage.finding import Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import kernel_mix, shares
 from nsystui.questions.triage.rule import BY_COMPUTE, BY_CPU, Rule
 from nsystui.questions.triage.rules import kind_of, rules
+from nsystui.questions.triage.rules.capture import PARTIAL
 from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store.report import Report
 
@@ -122,7 +123,8 @@ class Triage:
         busy = {0: "<1"}.get(round(self.busy), f"{self.busy:.0f}")
         nothing = "No loss was found." * (not self.damaged)
         lost = f"Largest loss{'es' * (len(losses) > 1)}: {', '.join(losses)}." if losses else nothing
-        return " ".join(filter(None, [f"{whose} busy {busy} % of the time.", lost, *hidden]))
+        bound = "at least " * any(one.id == PARTIAL[0] and one.severity is Severity.ERROR for one in self.findings)
+        return " ".join(filter(None, [f"{whose} busy {bound}{busy} % of the time.", lost, *hidden]))
 
     def _named(self) -> Iterator[tuple[float, str]]:
         """Yield the two largest findings, %, and larger parts of the time that no finding explains."""
@@ -143,10 +145,10 @@ class Triage:
     def blockers(self) -> dict[str, tuple[float, str]]:
         """The most share, %, of compute and of what blocks it, the largest first, with the range in words.
 
-        Empty where the GPUs hardly work.
+        Empty if the GPUs hardly work, or if work is missing or clocks differ.
         """
         whole = 0 if self.damaged else sum(self.parts.values())
-        if not whole or self._hardly_works:
+        if not whole or self._hardly_works or self._is_partial:
             return {}
         # All that is unresolved may be stalled: no reason to name it.
         possible = {**self.possible, "stalled": 0}
@@ -180,7 +182,7 @@ class Triage:
     def _paid_once(self) -> Iterator[tuple[float, str]]:
         """Yield start-up and tail if they are much of the time: %, and ``start-up (98.0 %, mostly cudaMallocHost)``."""
         parts = (("start-up", self.budget.startup, self.causes.startup), ("tail", self.budget.tail, self.causes.tail))
-        for name, time, causes in parts:
+        for name, time, causes in () if self._is_partial else parts:
             if 100 * time >= _ONCE_TOLD * max(self.budget.time, 1):
                 largest = max(causes, key=lambda cause: cause.time, default=SummedCause("", 0))
                 why = f", mostly {largest.name}" if 2 * largest.time > time else ""
@@ -225,7 +227,7 @@ class Triage:
     def account(self) -> str:
         """Where all of the GPUs' time went, with the causes of idle time: the parts add up. Empty without GPU work."""
         whole = self.budget.time
-        if self.damaged or not whole:
+        if self.damaged or not whole or self._is_partial:
             return ""
         busy = ", ".join(
             f"{_BUSY[part]} {format_value(Unit.PERCENT, 100 * getattr(self.budget, part) / whole)}"
@@ -251,6 +253,11 @@ class Triage:
     @property
     def _hardly_works(self) -> bool:
         return self.busy is not None and self.busy < _HARDLY and not self.damaged & _OF_GPU
+
+    @property
+    def _is_partial(self) -> bool:
+        """Whether GPU work is missing or on another clock, so that idle time and its causes are unknown."""
+        return any(one.id in PARTIAL and one.severity is Severity.ERROR for one in self.findings)
 
     def first(self, count: int | None) -> Triage:
         """The same with the ``count`` worst findings only (``None``: all)."""

@@ -15,6 +15,7 @@ from nsystui.base.text import counted, few
 from nsystui.exports import canonical
 from nsystui.exports.metadata import pid_of
 from nsystui.questions.algebra.intervals import EMPTY
+from nsystui.questions.gpu.launch_account import account_table, launch_accounts
 from nsystui.questions.gpu.profiler_overhead import overhead_conditions
 from nsystui.questions.queries.conditions import duration, job_start, where
 from nsystui.questions.queries.recording import launches_without_work, lost_work_advice
@@ -26,6 +27,9 @@ from nsystui.questions.triage.finding import DIAGNOSTICS, Advice, Door, Finding,
 from nsystui.questions.triage.rule import IDLE, WORK, FindingKind, rule
 from nsystui.store import tables
 
+PARTIAL = ("incomplete-capture", "clock-offset")
+_MUCH_LOST = 1.0
+"""An incomplete capture is an error if it lacks this share of the launched kernels, %."""
 _SURE = re.compile(r"\blost\b|\bdropp|overflow|discarded|truncated", re.IGNORECASE)
 _DOOR = Door(DIAGNOSTICS)
 _CAPTURE = (
@@ -43,6 +47,68 @@ def capture(case: Case) -> Sequence[Finding | NotChecked]:
         why = "needs the messages of nsys on its own capture: record with nsys 2024.4 or later"
         found.append(NotChecked("lost-events", why))
     return found
+
+
+@rule(
+    5,
+    reads=frozenset({"kernels", "api_calls", "syncs"}),
+    finds=dict.fromkeys(PARTIAL, FindingKind()),
+)
+def launch_account(case: Case) -> Sequence[Finding | NotChecked]:
+    """Launches and kernels that the capture lacks, and GPU clocks that differ from their CPU's."""
+    ranks = {item.task: item.rank for item in case.ranks}
+    accounts = launch_accounts(case.job.session, case.reports)
+    accounts = {task: account for task, account in accounts.items() if task in ranks and task in case.tasks}
+    partial = {task: account for task, account in accounts.items() if account.lost_kernels or account.lost_launches}
+    shifted = {task: account for task, account in accounts.items() if account.clock_error}
+    findings = []
+    if partial:
+        keys = ("lost_kernels", "launches", "lost_launches", "kernels")
+        lost, launches, without, kernels = (sum(getattr(one, key) for one in partial.values()) for key in keys)
+        missing = [f"{lost:,} of {launches:,} kernel launches have no kernel"] if lost else []
+        missing += [f"{without:,} of {kernels:,} kernels have no launch"] if without else []
+        bounds = "Busy times, counts and sums are lower bounds." if lost else "The causes of idle time may be others."
+        advice = Advice(
+            "Read nsys's messages, and record a shorter part again, flushed more often (--cuda-flush-interval).",
+            "No number here contains what is missing.",
+        )
+        findings.append(
+            Finding(
+                PARTIAL[0],
+                Severity.ERROR if 100 * lost >= _MUCH_LOST * launches else Severity.WARNING,
+                f"The capture of {rank_words([ranks[task] for task in partial], case.ranks)} is incomplete: "
+                f"{' and '.join(missing)}. {bounds}",
+                advice,
+                _DOOR,
+                evidence=account_table(case.job, partial),
+                ranks=tuple(sorted(ranks[task] for task in partial)),
+                gist=f"an incomplete capture ({', '.join(missing)})",
+            )
+        )
+    if shifted:
+        worst, account = max(shifted.items(), key=lambda item: abs(item[1].clock_error))
+        error = time_words(abs(account.clock_error))
+        order = (
+            "start {} before their launch" if account.clock_error < 0 else "end {} after a call that waited for them"
+        )
+        advice = Advice(
+            "Compare times of GPU operations with each other only, and record again with a newer nsys or driver.",
+            "nsys converts GPU timestamps to the clock of the CPU, and failed here.",
+        )
+        findings.append(
+            Finding(
+                PARTIAL[1],
+                Severity.ERROR,
+                f"The clocks of GPU and CPU differ: on rank {ranks[worst]}, kernels {order.format(error)}. Start-up, "
+                "tail, launch delays and causes of idle time cannot be known.",
+                advice,
+                _DOOR,
+                evidence=account_table(case.job, shifted),
+                ranks=tuple(sorted(ranks[task] for task in shifted)),
+                gist=f"clocks of GPU and CPU {error} apart",
+            )
+        )
+    return findings
 
 
 def _lost(case: Case) -> Iterator[Finding]:

@@ -1,0 +1,216 @@
+"""Accounts of launches: whether launched kernels were recorded, and whether the clocks of GPU and CPU agree.
+
+See docs/numbers.md#launch-account.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from nsystui.base.answer import RANK, Column, Row, TableAnswer, Unit
+from nsystui.base.selection import Task
+from nsystui.exports.canonical import NO_PROCESS
+from nsystui.exports.metadata import pid_of
+from nsystui.questions.algebra.intervals import Times
+from nsystui.questions.job.job import OpenJob
+from nsystui.questions.queries.conditions import is_launched_by, of_reports
+from nsystui.questions.queries.recording import undamaged
+from nsystui.questions.steps.task_steps import launch_id_spans, rows_by_task
+from nsystui.store import tables
+from nsystui.store.report import Report
+from nsystui.store.session import Session
+
+CLOCK_NOISE = 100_000
+"""The conversion of GPU timestamps makes errors up to this, ns: 45,000 were seen."""
+_ALL_STREAMS = -2
+_ANY_ID = 1 << 62
+_NO_ROWS = {key: np.zeros(0, np.int64) for key in ("correlation_id", "start", "end", "is_launch", "device", "stream")}
+_COLUMNS = (
+    RANK,
+    Column("pid", header="PID", label="pid", unit=Unit.NUMBER, importance=1),
+    Column("launches", header="Kernel Launches", label="launches", unit=Unit.COUNT),
+    Column("kernels", header="Kernels", label="kernels", unit=Unit.COUNT),
+    Column("lost_kernels", header="Launches without Kernel", label="no kernel", unit=Unit.COUNT),
+    Column("lost_launches", header="Kernels without Launch", label="no launch", unit=Unit.COUNT),
+    Column("cut_off", header="Cut Off", label="cut off", unit=Unit.COUNT, importance=1),
+    Column("least_delay", header="Least Launch Delay (ns)", label="least delay", unit=Unit.DURATION),
+    Column("after_wait", header="End after Wait (ns)", label="end after wait", unit=Unit.DURATION, importance=1),
+)
+
+
+@dataclass(frozen=True)
+class LaunchAccount:
+    """The kernel launches and kernels of a process, and how far the clocks of its GPUs are off.
+
+    ``lost_kernels`` and ``lost_launches`` do not contain ``cut_off``, the work at the edges of the capture.
+    ``least_delay``: from a launch to its kernel, ns; negative if the GPU's clock is behind. ``after_wait``: the longest
+    time from the end of a wait to the end of a kernel that it waited for, ns; positive if the GPU's clock is ahead,
+    ``None`` without waits.
+    """
+
+    launches: int
+    kernels: int
+    lost_kernels: int
+    lost_launches: int
+    cut_off: int
+    least_delay: int | None
+    after_wait: int | None
+
+    @property
+    def clock_error(self) -> int:
+        """How far the GPU's clock is ahead, at least, ns; negative if it is behind, 0 if neither is proven."""
+        error = min(self.least_delay or 0, 0) or max(self.after_wait or 0, 0)
+        return error if abs(error) > CLOCK_NOISE else 0
+
+
+@dataclass
+class _Counts:
+    """The counts of a process so far. Times are on the clock of its report, ns."""
+
+    launches: int = 0
+    kernels: int = 0
+    lone_launches: list[Times] = field(default_factory=list)
+    lone_kernels: list[Times] = field(default_factory=list)
+    delays: list[int] = field(default_factory=list)
+    after_waits: list[int] = field(default_factory=list)
+    first_call: int = _ANY_ID
+    last_kernel: int = -_ANY_ID
+
+    def add(self, calls: Mapping[str, Times], kernels: Mapping[str, Times], waits: Mapping[str, Times]) -> None:
+        """Add a portion of the calls, the kernels and the waits of the process."""
+        is_launch = calls["is_launch"] == 1
+        self.launches += int(is_launch.sum())
+        self.kernels += len(kernels["start"])
+        self.first_call = min(self.first_call, calls["start"].min(initial=_ANY_ID))
+        self.last_kernel = max(self.last_kernel, kernels["start"].max(initial=-_ANY_ID))
+        self.lone_launches.append(
+            calls["start"][is_launch & ~np.isin(calls["correlation_id"], kernels["correlation_id"])]
+        )
+        has_call = np.isin(kernels["correlation_id"], calls["correlation_id"])
+        self.lone_kernels.append(kernels["start"][~has_call])
+        order = np.argsort(calls["correlation_id"])
+        paired = {key: values[has_call] for key, values in kernels.items()}
+        call = order[np.searchsorted(calls["correlation_id"], paired["correlation_id"], sorter=order)]
+        delays = (paired["start"] - calls["start"][call])[is_launch[call]]
+        self.delays += [int(edge(delays)) for edge in (np.min, np.max) if len(delays)]
+        launched = calls["end"][call]
+        for device, stream in {*zip(waits["device"].tolist(), waits["stream"].tolist(), strict=True)}:
+            own = (paired["device"] == device) & ((paired["stream"] == stream) | (stream == _ALL_STREAMS))
+            is_wait = (waits["device"] == device) & (waits["stream"] == stream)
+            in_order = np.argsort(launched[own])
+            before = np.searchsorted(launched[own][in_order], waits["start"][is_wait])
+            ends = np.maximum.accumulate(paired["end"][own][in_order])
+            if after := (ends[before[before > 0] - 1] - waits["end"][is_wait][before > 0]).tolist():
+                self.after_waits.append(max(after))
+
+    def account(self, captures: Sequence[tuple[int, int]]) -> LaunchAccount:
+        """Return the account of all portions; launches in ``captures`` of graphs made nodes, not kernels."""
+        launches, kernels = (np.concatenate(parts) for parts in (self.lone_launches, self.lone_kernels))
+        for start, end in captures:
+            launches = launches[(launches < start) | (launches > end)]
+        longest = max(self.delays, default=0)
+        lost = launches + longest < self.last_kernel
+        without = kernels - longest > self.first_call
+        return LaunchAccount(
+            self.launches,
+            self.kernels,
+            int(lost.sum()),
+            int(without.sum()),
+            int((~lost).sum() + (~without).sum()),
+            min(self.delays, default=None),
+            max(self.after_waits, default=None),
+        )
+
+
+def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task, LaunchAccount]:
+    """Return the account of each process with launches and kernels, of reports that were read whole."""
+    counts: defaultdict[Task, _Counts] = defaultdict(_Counts)
+    judged = [report.index for report in undamaged(reports) if report.count(tables.kernels)]
+    spans = [list(span) for span in launch_id_spans(session, judged)] if judged else []
+    if spans:  # kernels may have ids that no call has
+        spans[0][0], spans[-1][1] = -_ANY_ID, _ANY_ID
+    for first, last in spans:
+        portions = [_by_task(session, query) for query in _queries(judged, first, last)]
+        for task in portions[0].keys() | portions[1].keys():
+            counts[task].add(*(portion.get(task, _NO_ROWS) for portion in portions))
+    captures = _graph_captures(session, judged) if counts else {}
+    return {
+        task: count.account(captures.get(task, ()))
+        for task, count in counts.items()
+        if count.launches and count.kernels and task.process != NO_PROCESS
+    }
+
+
+def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[sa.Select[Any]]:
+    """Yield queries of the successful calls, the kernels and the waits with ids from ``first`` to ``last``."""
+    api, kernels, syncs = tables.api_calls, tables.kernels, tables.syncs
+    is_launch = api.c.name.contains("Launch") & ~api.c.name.contains("Graph") & ~api.c.name.contains("HostFunc")
+    # Some versions of nsys also call cudaStreamWaitEvent a "Stream sync".
+    is_wait = api.c.name.contains("Synchronize") & ~api.c.name.contains("Event")
+    stream = sa.case((api.c.name.contains("Stream"), syncs.c.stream), else_=_ALL_STREAMS)
+    for table, source, condition, *values in (
+        (
+            api,
+            api,
+            api.c.return_value.is_(None) | (api.c.return_value == 0),
+            sa.func.coalesce(sa.cast(is_launch, sa.Integer), 0).label("is_launch"),
+        ),
+        (kernels, kernels, sa.true(), kernels.c.device, kernels.c.stream),
+        (api, syncs.join(api, is_launched_by(syncs, api)), is_wait, syncs.c.device, stream.label("stream")),
+    ):
+        columns = table.c
+        query = sa.select(columns.report, columns.process, columns.correlation_id, columns.start, columns.end, *values)
+        yield query.select_from(source).where(
+            of_reports(columns.report, reports),
+            *(column.is_not(None) for column in (columns.process, columns.start, columns.end)),
+            columns.correlation_id.between(first, last),
+            condition,
+        )
+
+
+def _by_task(session: Session, query: sa.Select[Any]) -> dict[Task, dict[str, Times]]:
+    """Return the columns of each process, shape (rows,)."""
+    batches: defaultdict[Task, list[dict[str, Times]]] = defaultdict(list)
+    for batch in session.array_batches(query):
+        for task, rows in rows_by_task(batch):
+            batches[task].append(rows)
+    return {
+        task: {key: np.concatenate([rows[key] for rows in parts]) for key in parts[0]}
+        for task, parts in batches.items()
+    }
+
+
+def _graph_captures(session: Session, reports: Sequence[int]) -> dict[Task, list[tuple[int, int]]]:
+    """Return when each process captured graphs, from cudaStreamBeginCapture to the next cudaStreamEndCapture, ns."""
+    calls = tables.api_calls.c
+    query = sa.select(calls.report, calls.process, calls.start, calls.end, calls.name.contains("EndCapture")).where(
+        of_reports(calls.report, reports),
+        calls.name.contains("StreamBeginCapture") | calls.name.contains("StreamEndCapture"),
+    )
+    captures: defaultdict[Task, list[tuple[int, int]]] = defaultdict(list)
+    begins: dict[Task, int] = {}
+    for report, process, start, end, is_end in session.rows(query.order_by(calls.start)):
+        task = Task(report, process)
+        if not is_end:
+            begins.setdefault(task, start)
+        elif task in begins:
+            captures[task].append((begins.pop(task), end))
+    return captures
+
+
+def account_table(job: OpenJob, accounts: Mapping[Task, LaunchAccount] | None = None) -> TableAnswer:
+    """Tabulate accounts, by default of all processes, by rank."""
+    ranks = {item.task: item.rank for item in job.ranks}
+    if accounts is None:
+        accounts = launch_accounts(job.session, job.session.reports)
+    rows: list[Row] = [
+        (ranks.get(task), pid_of(task.process), *(getattr(account, column.key) for column in _COLUMNS[2:]))
+        for task, account in sorted(accounts.items(), key=lambda item: (ranks.get(item[0], len(ranks)), item[0]))
+    ]
+    return TableAnswer("launches", _COLUMNS, rows, len(rows))

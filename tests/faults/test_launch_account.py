@@ -1,0 +1,135 @@
+"""Accounts of launches: kernels and launches that a capture lacks, and GPU clocks that differ from the CPU's."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+
+import program
+import pytest
+from support import edit, native, real_exports, shared
+from synthetic import ExportWriter
+from triaging import finding, told, triaged
+
+from nsystui.questions.triage.rules.capture import PARTIAL
+
+US = 1_000
+KERNELS, CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
+GPU_TABLES = (KERNELS, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
+
+
+def launches(out, pid, number=200, lost=(), delay=20 * US, first=0):
+    """Write a process that launches a kernel of 30 µs every 100 µs, apart from the kernels of ``lost`` launches."""
+    process = out.process(pid, "python3")
+    thread = out.thread(process, pid, "python3")
+    for index in range(number):
+        start, correlation_id = first + 100 * US * index, index + 1
+        out.api(thread, start, start + 5 * US, "cudaLaunchKernel_v7000", correlation_id)
+        if index not in lost:
+            begin = start + delay
+            out.kernel(process, 0, 7, begin, begin + 30 * US, name="saxpy(float *)", correlation_id=correlation_id)
+    return thread
+
+
+def partial(path):
+    return [one for one in triaged(path).findings if one.id in PARTIAL]
+
+
+def accounts(path):
+    """Return the rows of ``nsystui info --show launches`` by heading."""
+    return list(
+        csv.DictReader(io.StringIO(program.answered("info", path, "--show", "launches", "--format", "csv").out))
+    )
+
+
+def written(tmp_path, *processes):
+    with ExportWriter(tmp_path / "rank0.sqlite") as out:
+        for pid, options in enumerate(processes, 100):
+            launches(out, pid, **options)
+    return out.path
+
+
+def test_lost_kernels_are_counted_by_rank_and_make_busy_time_a_lower_bound(tmp_path):
+    path = written(tmp_path, {}, {"lost": range(40, 104)})
+    found = triaged(path)
+    told(finding(found, "incomplete-capture"), "64 of 200 kernel launches have no kernel", "rank 1", never=["rank 0"])
+    assert (
+        found.findings[0].id == "incomplete-capture" and finding(found, "incomplete-capture").severity.value == "error"
+    )
+    assert "busy at least" in found.summary and "blocked most" not in found.summary and not found.account
+
+
+def test_kernels_without_a_launch_leave_busy_time_as_it_is(tmp_path):
+    path = written(tmp_path, {})
+    edit(path, f"DELETE FROM {CALLS} WHERE correlationId BETWEEN 50 AND 59")
+    found = triaged(path)
+    told(finding(found, "incomplete-capture"), "10 of 200 kernels have no launch", never=["lower bounds"])
+    assert "at least" not in found.summary
+
+
+def test_work_that_is_cut_off_at_the_edges_is_no_loss(tmp_path):
+    path = written(tmp_path, {"delay": 950 * US})
+    edit(
+        path,
+        f"DELETE FROM {KERNELS} WHERE correlationId > 191",
+        f"DELETE FROM {CALLS} WHERE correlationId < 9",
+    )
+    assert not partial(path)
+
+
+def test_launches_that_failed_or_were_captured_into_a_graph_need_no_kernel(tmp_path):
+    path = written(tmp_path, {"lost": range(40, 104)})
+    edit(
+        path,
+        f"UPDATE {CALLS} SET returnValue = 1 WHERE correlationId BETWEEN 41 AND 60",
+        "INSERT INTO StringIds (id, value) VALUES (900001, 'cudaStreamBeginCapture_v10000')",
+        "INSERT INTO StringIds (id, value) VALUES (900002, 'cudaStreamEndCapture_v10000')",
+        f"UPDATE {CALLS} SET nameId = 900001 WHERE correlationId = 61",
+        f"UPDATE {CALLS} SET nameId = 900002 WHERE correlationId = 104",
+    )
+    assert not partial(path)
+
+
+def test_an_export_without_calls_or_with_damage_is_not_judged(tmp_path):
+    path = written(tmp_path, {"lost": range(40, 104)})
+    edit(path, f"UPDATE {KERNELS} SET start = 0, end = 0 WHERE correlationId = 7")
+    assert not partial(path), "left-out kernels have their own note"
+    edit(path, f"DELETE FROM {CALLS}")
+    assert not partial(path)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("shift", "words"), [(823_000, "end 823 ms after a call"), (-156_000, "start 156 ms before")])
+def test_a_gpu_clock_that_differs_is_an_error_and_no_start_up_is_made_of_it(tmp_path, shift, words):
+    (original,) = shared("ddp-a100-rank0of4")
+    path = shutil.copyfile(original, tmp_path / "rank0.sqlite")
+    edit(
+        path,
+        *(f'UPDATE {table} SET start = start + {shift * US}, "end" = "end" + {shift * US}' for table in GPU_TABLES),
+    )
+    found = triaged(path)
+    told(finding(found, "clock-offset"), words)
+    assert not [word for word in ("start-up", "launch latency", "tail") if word in found.summary]
+
+
+def test_kernels_that_start_before_their_launch_are_an_error_on_their_rank_alone(tmp_path):
+    path = written(tmp_path, {}, {"delay": -2_000 * US, "first": 10_000 * US})
+    told(finding(triaged(path), "clock-offset"), "on rank 1, kernels start 2 ms before their launch")
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("path", real_exports(of_every_kind=True), ids=lambda path: path.stem)
+def test_accounts_of_real_exports_agree_with_sqlite_and_lack_nothing(path):
+    if not all(native(path, "SELECT 1 FROM sqlite_master WHERE name = ?", [table]) for table in (KERNELS, CALLS)):
+        pytest.skip("no kernels or no calls")
+    launches = "value LIKE '%Launch%' AND value NOT LIKE '%Graph%' AND value NOT LIKE '%HostFunc%'"
+    # Old versions of nsys write two rows for a call.
+    distinct = "DISTINCT (globalTid >> 24) || ' ' || correlationId"
+    of_calls = f"SELECT count({distinct}) FROM {CALLS} JOIN StringIds ON id = nameId"
+    with_kernels = f"globalTid >> 24 IN (SELECT globalPid >> 24 FROM {KERNELS})"
+    ((number,),) = native(path, f"{of_calls} WHERE {launches} AND coalesce(returnValue, 0) = 0 AND {with_kernels}")
+    rows = accounts(path)
+    assert sum(int(row["Kernel Launches"]) for row in rows) == number
+    assert {row[key] for row in rows for key in ("Launches without Kernel", "Kernels without Launch")} <= {"0"}
+    assert not partial(path)
