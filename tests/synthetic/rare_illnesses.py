@@ -252,7 +252,7 @@ VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
         for name, call in {
             "synchronised": "cudaStreamSynchronize_v3020",
             "copied": "cudaMemcpy_v3020",
-            "launched": "cudaLaunchKernel_v7000",
+            "launched": "cudaLaunchHostFunc_v10000",
             "called": "cudaStreamCreate_v3020",
         }.items()
     },

@@ -29,8 +29,9 @@ from nsystui.store.session import Session
 CLOCK_NOISE = 100_000
 """The conversion of GPU timestamps makes errors up to this, ns: 45,000 were seen."""
 _ALL_STREAMS = -2
+_KERNEL_LAUNCH, _GRAPH_LAUNCH = 1, 2
 _ANY_ID = 1 << 62
-_NO_ROWS = {key: np.zeros(0, np.int64) for key in ("correlation_id", "start", "end", "is_launch", "device", "stream")}
+_NO_ROWS = {key: np.zeros(0, np.int64) for key in ("correlation_id", "start", "end", "kind", "device", "stream")}
 _COLUMNS = (
     RANK,
     Column("pid", header="PID", label="pid", unit=Unit.NUMBER, importance=1),
@@ -75,6 +76,7 @@ class _Counts:
 
     launches: int = 0
     kernels: int = 0
+    has_graphs: bool = False
     lone_launches: list[Times] = field(default_factory=list)
     lone_kernels: list[Times] = field(default_factory=list)
     delays: list[int] = field(default_factory=list)
@@ -84,7 +86,8 @@ class _Counts:
 
     def add(self, calls: Mapping[str, Times], kernels: Mapping[str, Times], waits: Mapping[str, Times]) -> None:
         """Add a portion of the calls, the kernels and the waits of the process."""
-        is_launch = calls["is_launch"] == 1
+        is_launch = calls["kind"] == _KERNEL_LAUNCH
+        self.has_graphs |= bool((calls["kind"] == _GRAPH_LAUNCH).any())
         self.launches += int(is_launch.sum())
         self.kernels += len(kernels["start"])
         self.first_call = min(self.first_call, calls["start"].min(initial=_ANY_ID))
@@ -110,9 +113,12 @@ class _Counts:
                 self.after_waits.append(max(after))
 
     def account(self, captures: Sequence[tuple[int, int]]) -> LaunchAccount:
-        """Return the account of all portions; launches in ``captures`` of graphs made nodes, not kernels."""
+        """Return the account of all portions; launches in ``captures`` of graphs made nodes, not kernels.
+
+        Any launch may have made a node if graphs were launched and their capture was not recorded.
+        """
         launches, kernels = (np.concatenate(parts) for parts in (self.lone_launches, self.lone_kernels))
-        for start, end in captures:
+        for start, end in captures or [(-_ANY_ID, _ANY_ID)] * self.has_graphs:
             launches = launches[(launches < start) | (launches > end)]
         longest = max(self.delays, default=0)
         lost = launches + longest < self.last_kernel
@@ -150,7 +156,8 @@ def launch_accounts(session: Session, reports: Collection[Report]) -> dict[Task,
 def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[sa.Select[Any]]:
     """Yield queries of the successful calls, the kernels and the waits with ids from ``first`` to ``last``."""
     api, kernels, syncs = tables.api_calls, tables.kernels, tables.syncs
-    is_launch = api.c.name.contains("Launch") & ~api.c.name.contains("Graph") & ~api.c.name.contains("HostFunc")
+    is_launch = api.c.name.contains("Launch") & ~api.c.name.contains("HostFunc")
+    kind = sa.case((api.c.name.contains("GraphLaunch"), _GRAPH_LAUNCH), (is_launch, _KERNEL_LAUNCH), else_=0)
     # Some versions of nsys also call cudaStreamWaitEvent a "Stream sync".
     is_wait = api.c.name.contains("Synchronize") & ~api.c.name.contains("Event")
     stream = sa.case((api.c.name.contains("Stream"), syncs.c.stream), else_=_ALL_STREAMS)
@@ -159,7 +166,7 @@ def _queries(reports: Sequence[int], first: int, last: int) -> Iterator[sa.Selec
             api,
             api,
             api.c.return_value.is_(None) | (api.c.return_value == 0),
-            sa.func.coalesce(sa.cast(is_launch, sa.Integer), 0).label("is_launch"),
+            kind.label("kind"),
         ),
         (kernels, kernels, sa.true(), kernels.c.device, kernels.c.stream),
         (api, syncs.join(api, is_launched_by(syncs, api)), is_wait, syncs.c.device, stream.label("stream")),
