@@ -59,7 +59,7 @@ class TimelineRequest:
     """The request for a picture: the window in view (``None``: all of the selection), its columns, the visible lanes.
 
     ``lane`` is to be visible, else the lane at ``first``. Unless ``rests``, slow work (opening a rank, names among many
-    reports) may be deferred. ``found``: names to mark; ``path``: lane of a critical path, below its rank's first GPU.
+    reports) may be deferred. ``path``: the lane of a critical path, below the first GPU of its rank.
     """
 
     view: Window | None
@@ -69,7 +69,7 @@ class TimelineRequest:
     lane: LaneIdentity | None
     opened: frozenset[Task] | None
     rests: bool
-    found: NameFilter | None
+    marked_names: NameFilter | None
     label_width: int = 22
     path: LaneIdentity | None = None
 
@@ -114,14 +114,14 @@ def timeline_picture(job: OpenJob, selection: Selection, request: TimelineReques
         lanes = (*lanes[:index], path, *lanes[index:])
     visible = _visible(lanes, request)
     visible_lanes = [lanes[number] for number in visible]
-    with_names = request.rests or (len(job.session.reports) <= _FEW_REPORTS and request.found is None)
+    with_names = request.rests or (len(job.session.reports) <= _FEW_REPORTS and request.marked_names is None)
     if with_names:
-        drawn = lane_pictures(timeline, visible_lanes, window, request.columns, request.found)
+        drawn = lane_pictures(timeline, visible_lanes, window, request.columns, request.marked_names)
     else:
         drawn = plain_pictures(timeline, visible_lanes, window, request.columns)
     pictures = dict(zip(visible, drawn, strict=True))
     gpu = [lane for lane in visible_lanes if not lane.is_host]
-    is_whole = is_complete and (with_names or not (request.found or has_names(timeline, gpu, window)))
+    is_whole = is_complete and (with_names or not (request.marked_names or has_names(timeline, gpu, window)))
     labels = tuple(_label(lane, opened, request.label_width) for lane in lanes)
     lines = {number: line_of(picture) for number, picture in pictures.items()}
     notes = (*timeline.left_out(opened), *timeline.busy.notes)
@@ -323,14 +323,10 @@ def _meanwhile(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Win
     path = path_at(timeline.session, lane.task.report, thread, middle)
     yield f"nothing ran here; the main thread was in {' › '.join(path)}" if path else "nothing ran here"
     lanes, _ = timeline.lanes(frozenset({lane.task}), wait=False)
-    call_lanes = [
-        other for other in lanes if other.task == lane.task and other.thread == thread and other.calls is not None
-    ]
-    longest_calls = [
-        row for row in (longest_range_in(timeline, other, window)[0] for other in call_lanes) if row is not None
-    ]
-    if longest_calls:
-        values = record(EVENT_COLUMNS, max(longest_calls, key=lambda row: record(EVENT_COLUMNS, row)["duration"] or 0))
+    call_lanes = [host for host in lanes if host.task == lane.task and host.thread == thread and host.calls is not None]
+    longest = [row for row in (longest_range_in(timeline, host, window)[0] for host in call_lanes) if row is not None]
+    if longest:
+        values = record(EVENT_COLUMNS, max(longest, key=lambda row: record(EVENT_COLUMNS, row)["duration"] or 0))
         yield f"in the call {values['name']}, {format_value(Unit.DURATION, values['duration'])}"
     if lane.stream is None and lane.device is not None and timeline.session.count(tables.api_calls):
         yield f"the GPU was idle here: {causes_in(job, lane.task, lane.device, window.start, window.end)}"
