@@ -60,8 +60,8 @@ MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX
 """The metric families shown first if there is not room for all."""
 
 FITTING, NO_METRICS, USUAL, EVERY, NETWORK, QUEUES = "as room", "none", "usual", "every", "network", "queues"
-"""Choices for the lanes below the GPUs (or a metric's name): metrics that fit, none, one per family, all; rates of
-network adapters; waiting launches by stream."""
+"""Choices for the lanes below the GPUs, in addition to a metric's name: as many metrics as fit, none, one per family,
+all; network rates; waiting launches."""
 
 MOST_QUEUES = 8
 """Queues shown per GPU: the streams with most waiting launches."""
@@ -173,7 +173,7 @@ class GpuPicture:
     steps: tuple[tuple[int, str], ...]
     """The starts of the steps of the first device in view, ns, and their numbers."""
     metrics: tuple[str, ...]
-    """The recorded names of all GPU metrics, first the families."""
+    """The recorded names of all GPU metrics; metrics with a family first."""
     has_network: bool
     """Whether adapters were sampled."""
     has_queues: bool
@@ -236,7 +236,7 @@ def _steps(job: OpenJob, busy: BusyIntervals, window: Window) -> tuple[tuple[int
 
 
 def _heights(gpus: Sequence[GpuLanes], lines: int) -> tuple[int, int]:
-    """Return the rows of each stack, and of each metric if stacks leave more than one."""
+    """Return the rows of each stack, and of each metric: more than one only if stacks leave room."""
     devices, metrics = sum(gpu.device is not None for gpu in gpus), sum(len(gpu.metrics) for gpu in gpus)
     height = max(1, min((lines - metrics) // devices, lines // _MIN_STACKS)) if devices else 1
     return height, max(1, min((lines - devices * height) // metrics, _LOW_ROWS)) if metrics else 1
@@ -444,7 +444,7 @@ def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int, halves: bool) 
     """Return the stack of a device; the rows below its label list the parts."""
     if gpu.device is None:
         return []
-    # All parts of every device in every view: else the same row has different colours.
+    # The same parts for each device and view: else the rows of two devices show different parts.
     occurring = [part for part in STACK if part[0].removeprefix("exposed_").removesuffix("_only") in parts]
     stack = tuple((category, gpu.parts[name]) for name, _, category in occurring or STACK[:1])
     shares = [gpu.totals.percent(getattr(gpu.totals, name)) for name, *_ in occurring]
@@ -470,7 +470,7 @@ class ComparedLanes:
 
 
 def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
-    """Return the lanes of a rank above the rank with the median share of compute. Blocks: call it in a thread.
+    """Return the lanes of a rank and, below them, of the rank with median compute. Blocks: call it in a thread.
 
     Compute, not busy time: ranks that wait for a slow rank are as busy as it is.
     """

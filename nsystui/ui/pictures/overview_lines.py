@@ -232,7 +232,7 @@ def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: 
 
 
 def _levels(shares: Sequence[float], rows: int) -> list[int] | None:
-    """Return the eighth of a row that each part reaches; ``None`` if nothing was recorded."""
+    """Return the height that each part reaches, in eighths of a row; ``None`` if nothing was recorded."""
     if any(math.isnan(share) for share in shares):
         return None
     sums = list(accumulate(shares))
@@ -291,8 +291,8 @@ def failure_lines(states: Iterable[FileState], width: int) -> list[Line]:
     reasons = [f"{state.path.name} is left out: {state.failure}" for state in shown]
     lines = [line for reason in reasons for line in labelled("! ", reason, width)]
     if len(failed) > len(shown):
-        others = counted(len(failed) - len(shown), "more file")
-        lines.append([("! ", "bold"), (f"{others} left out: F lists the files with the reasons", "")])
+        more = counted(len(failed) - len(shown), "more file")
+        lines.append([("! ", "bold"), (f"{more} left out: F lists the files with the reasons", "")])
     return lines
 
 
@@ -336,10 +336,10 @@ def with_paces(tasks: TableAnswer, paces: Mapping[int, tuple[float | None, int |
     return replace(tasks, columns=tuple(columns), rows=tuple(map(tuple, rows)))
 
 
-def with_findings(tasks: TableAnswer, findings: Sequence[Finding], many: int = MANY_RANKS) -> TableAnswer:
+def with_findings(tasks: TableAnswer, findings: Sequence[Finding], limit: int = MANY_RANKS) -> TableAnswer:
     """Return the table of ranks with the findings about up to half of them, if there are any.
 
-    In a table of more than ``many`` ranks, ranks with findings are first.
+    In a table of more than ``limit`` ranks, ranks with findings are first.
     """
     rank = next(index for index, column in enumerate(tasks.columns) if column.key == "rank")
     selective = [item for item in findings if item.ranks and len(item.ranks) <= len(tasks.rows) // 2]
@@ -347,7 +347,7 @@ def with_findings(tasks: TableAnswer, findings: Sequence[Finding], many: int = M
     if not any(names):
         return tasks
     rows = tuple((*row, f"◂ {name}" if name else None) for row, name in zip(tasks.rows, names, strict=True))
-    if len(rows) > many:
+    if len(rows) > limit:
         rows = tuple(sorted(rows, key=lambda row: row[-1] is None))
     return replace(tasks, columns=(*tasks.columns, _FINDINGS_OF), rows=rows)
 

@@ -50,7 +50,7 @@ _FEW_REPORTS = 16
 _MOST_ROWS = 4_000_000
 # The busy share at which a column is full.
 _FULL = 15 / 16
-# A lane that is busy for less of the selected time stays one row high.
+# A lane that is busy for a smaller share of the selected time stays one row high.
 _QUIET = 0.01
 
 
@@ -143,7 +143,7 @@ def _visible(lanes: tuple[LaneIdentity, ...], request: TimelineRequest) -> list[
 
 
 def _kind(timeline: Timeline, lane: LaneIdentity, base: Window) -> str:
-    """Return the kind by which a lane grows if there is room; empty for quiet lanes."""
+    """Return the kind of a lane, by which it grows if there is room; empty for quiet lanes."""
     if lane.stream is None and not lane.is_host:
         return "gpu"
     is_quiet = timeline.work(lane).busy_within(base) < _QUIET * (base.end - base.start)
@@ -200,7 +200,7 @@ class EventFacts:
     details: Sequence[Sequence[str]] = ()
     """Paragraphs of facts below the title."""
     interval: CpuInterval | None = None
-    """Set on the lane of a CPU."""
+    """The interval under the cursor, on the lane of a CPU."""
 
 
 # -- shown at once ----------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class LanesScreen(ZoomableChartScreen):
         self.opens: Hashable = None
         """The `target` of an Enter key that waits for its event to be looked up."""
         self._rests = False
-        self._wanted = TimelineRequest(None, 1, 1, 0, None, None, False, None)
+        self._request = TimelineRequest(None, 1, 1, 0, None, None, False, None)
         self._neighbours: Neighbours | None = None
 
     def make_chart(self) -> LaneChart:
@@ -85,7 +85,7 @@ class LanesScreen(ZoomableChartScreen):
         self.chart.label_width = _LABEL_WIDTH if width < _WIDE else _WIDE_LABEL_WIDTH
         columns = self.chart.columns_in(width)
         lines = max(1, height - _FRAME - self._detail_lines)
-        self._wanted = TimelineRequest(
+        self._request = TimelineRequest(
             self.view,
             columns,
             lines,
@@ -98,7 +98,7 @@ class LanesScreen(ZoomableChartScreen):
             self.path_lane,
         )
         # Without the lane of the cursor, which the chart keeps in sight.
-        return (replace(self._wanted, lane=None),)
+        return (replace(self._request, lane=None),)
 
     @property
     def _detail_lines(self) -> int:
@@ -110,7 +110,7 @@ class LanesScreen(ZoomableChartScreen):
         return self.search or self.selection.name
 
     def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:
-        return timeline_picture(job, selection, self._wanted)
+        return timeline_picture(job, selection, self._request)
 
     def show(self, result: Any, same_place: bool) -> None:
         """Draw the lanes and the cursor at its position, or show why there are no lanes."""
@@ -195,12 +195,12 @@ class LanesScreen(ZoomableChartScreen):
         mark = None if position.mark is None else self._column_of(position.mark)
         self.chart.move(number, self._column_of(self.time), mark)
 
-    def _nearest(self, picture: TimelinePicture, wanted: LaneIdentity) -> int:
+    def _nearest(self, picture: TimelinePicture, target: LaneIdentity) -> int:
         """Return the number of the lane, else of its GPU, else of another lane of its rank, else of the cursor."""
         for matches in (
-            lambda lane: lane == wanted,
-            lambda lane: (lane.task, lane.device, lane.stream) == (wanted.task, wanted.device, None),
-            lambda lane: lane.task == wanted.task,
+            lambda lane: lane == target,
+            lambda lane: (lane.task, lane.device, lane.stream) == (target.task, target.device, None),
+            lambda lane: lane.task == target.task,
         ):
             number = next((number for number, lane in enumerate(picture.lanes) if matches(lane)), None)
             if number is not None:
@@ -336,7 +336,7 @@ class LanesScreen(ZoomableChartScreen):
         self._follow()
 
     def action_page(self, direction: int) -> None:
-        """Move the cursor by the lanes in sight."""
+        """Move the cursor by a page of lanes."""
         self.action_lane(direction * len(self.chart.in_sight))
 
     @on(LaneChart.Pointed)

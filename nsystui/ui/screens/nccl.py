@@ -329,7 +329,7 @@ class NcclSizesScreen(CollectivesScreen):
         return draw
 
     def choices(self) -> tuple[Choice, ...]:
-        return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda by: self.ask_with(by=by)))
+        return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda group: self.ask_with(by=group)))
 
     def action_drawing(self) -> None:
         """Show the next drawing below the table."""
@@ -487,7 +487,7 @@ class NcclScreen(CollectivesScreen):
 
     def choices(self) -> tuple[Choice, ...]:
         words = {group: group.value if group else "collective" for group in _GROUPS}
-        return (*super().choices(), Choice.among("by", words, self.by, lambda by: self.ask_with(by=by)))
+        return (*super().choices(), Choice.among("by", words, self.by, lambda group: self.ask_with(by=group)))
 
     def open_row(self) -> None:
         """Open the kernels or calls of the row."""

@@ -137,7 +137,7 @@ class NvtxOutline(Outline[Node]):
     tree: NvtxTree
 
     def reveal(self, number: int) -> int:
-        """Open the nodes around a node, fetch it if it is on another page, and return its row."""
+        """Open the nodes around a node, fetch its page if necessary, and return its row."""
         path = (*self.tree.ancestors(self.tree.node(number)), number)
         self.opened |= set(path[:-1])
         self.rebuild()
@@ -338,7 +338,7 @@ class NvtxScreen(OutlineScreen[Node]):
         """Offer the groups of the outermost rows."""
         words = ("rank and thread", "rank", "all ranks together")
         groupings = dict(zip(TreeGrouping, words, strict=True))
-        return (*super().choices(), Choice.among("by", groupings, self.by, lambda by: self.ask_with(by=by)))
+        return (*super().choices(), Choice.among("by", groupings, self.by, lambda group: self.ask_with(by=group)))
 
     def action_fold(self) -> None:
         """Fold only steps, no numbered names, or all numbered names."""

@@ -64,7 +64,7 @@ _MIN_KERNEL_LINES = 4
 
 _MIN_REMARKS = 3
 _MAX_REMARKS = 8
-"""The minimum lines for remarks, however full the tables are, and the maximum."""
+"""The minimum lines of remarks, even if the tables are full, and the maximum."""
 
 
 class OverviewScreen(TablesScreen):

@@ -86,7 +86,7 @@ class RankMapScreen(ChartScreen):
         self._of_steps = False
         self._merge = {False: Merge.MEAN, True: Merge.MAXIMUM}
         self._opened: tuple[frozenset[Task], ...] = ()
-        self._wanted = _Request()
+        self._request = _Request()
         self._picture: _Picture | None = None
 
     def make_chart(self) -> StripChart:
@@ -100,12 +100,12 @@ class RankMapScreen(ChartScreen):
         merge = self._merge[self._of_steps]
         lines = max(1, size.height - _FRAME)
         max_lanes = 2 * lines if self.chart.has_colours else lines
-        self._wanted = _Request(self._figure, self._of_steps, merge, within, columns, max_lanes)
-        return (self._wanted,)
+        self._request = _Request(self._figure, self._of_steps, merge, within, columns, max_lanes)
+        return (self._request,)
 
     def ask(self, job: OpenJob, selection: Selection) -> _Picture:
         """Compute the figure of each line's group of ranks."""
-        request = self._wanted
+        request = self._request
         window = job.extent(selection)
         ranks = [
             item
@@ -145,7 +145,7 @@ class RankMapScreen(ChartScreen):
         ends = (0, len(rank_map.numbers)) if rank_map.is_of_steps else (picture.window.start, picture.window.end)
         self.chart.set_lanes(lanes, *ends, halves=halves)
         largest = max(len(group) for group in picture.groups)
-        merge_words = f" · {self._wanted.merge.value} of {largest} ranks a line" if largest > 1 else ""
+        merge_words = f" · {self._request.merge.value} of {largest} ranks a line" if largest > 1 else ""
         ranks = f"{len(rank_map.ranks):,} rank{'' if len(rank_map.ranks) == 1 else 's'}"
         unit = "median step" if rank_map.is_of_steps else f"{rank_map.figure} %"
         self.show_title(right=f"{unit}{merge_words} · {ranks} · {_MARK} unlike the others")

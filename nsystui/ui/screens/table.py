@@ -244,14 +244,14 @@ class TableScreen(TablesScreen):
     def time_here(self) -> Window | None:
         return self.row_window()
 
-    async def action_metrics(self, by: str) -> None:
+    async def action_metrics(self, grouping: str) -> None:
         """Show the means of the GPU metrics by kernel, collective, range or step."""
         from nsystui.questions.queries.data_notes import missing_note
         from nsystui.store import tables
 
         job = self.job
         if job is None or job.session.count(tables.gpu_metrics):
-            await show_view(self.explorer, "metrics", by=by)
+            await show_view(self.explorer, "metrics", by=grouping)
         else:
             self.say(missing_note(job.session, tables.gpu_metrics))
 
