@@ -230,9 +230,7 @@ def _steps(job: OpenJob, busy: BusyIntervals, window: Window) -> tuple[tuple[int
     steps = next((times[item.device.task.task] for item in busy.devices if item.device.task.task in times), None)
     if steps is None:
         return ()
-    return tuple(
-        (start, str(number)) for start, number in zip(steps.start.tolist(), steps.numbers.tolist(), strict=True)
-    )
+    return tuple((start, str(step)) for start, step in zip(steps.start.tolist(), steps.numbers.tolist(), strict=True))
 
 
 def _heights(gpus: Sequence[GpuLanes], lines: int) -> tuple[int, int]:
@@ -508,9 +506,7 @@ def detail_lines(
     lines += wrapped(_work_values(gpu, picture.parts, columns), width)
     shares = [(metric, mean(metric.bins, columns)) for metric in gpu.metrics]
     # Short: ten metrics must fit on two lines.
-    values = [
-        (f"{metric.label} {metric.words(share and share * metric.top)}", metric.category) for metric, share in shares
-    ]
+    values = [(f"{item.label} {item.words(share and share * item.top)}", item.category) for item, share in shares]
     lines += wrapped(values, width)
     notes = [line for note in picture.notes for line in textwrap.wrap(safe_text(note), max(20, width))]
     return [*lines, *([(line, "dim")] for line in notes)][:max_lines]

@@ -103,10 +103,8 @@ def timeline_picture(job: OpenJob, selection: Selection, request: TimelineReques
     if opened is None or (opened and not opened & {item.task for item in timeline.tasks}):
         # Open the rank of the cursor, unless that takes much time and memory.
         tasks = [item.task for item in timeline.tasks]
-        first = (
-            request.lane.task if request.lane is not None and request.lane.task in tasks else next(iter(tasks), None)
-        )
-        opened = frozenset({first} if first is not None and timeline.rows_inside(first) <= _MOST_ROWS else ())
+        task = request.lane.task if request.lane is not None and request.lane.task in tasks else next(iter(tasks), None)
+        opened = frozenset({task} if task is not None and timeline.rows_inside(task) <= _MOST_ROWS else ())
     lanes, is_complete = timeline.lanes(opened, request.rests)
     if (path := request.path) is not None and path.task in opened:
         timeline.paths[path] = path_events(job, path)

@@ -136,16 +136,14 @@ class StepsScreen(GroupedViewsScreen):
     async def cursor_rests(self) -> None:
         """Draw the steps of the rank under the cursor, or the mean of all ranks, and mark its step."""
         super().cursor_rests()
-        job, selection, values = self.job, self.selection, self.values()
+        job, selection, row = self.job, self.selection, self.values()
         if job is None or not self.chart.display:
             return
         ranks = [item.rank for item in selected_ranks(job.ranks, selection)]
         rank = (
-            ranks[0]
-            if len(ranks) == 1
-            else next((number for number in ranks if str(number) == str(values.get("rank"))), None)
+            ranks[0] if len(ranks) == 1 else next((rank for rank in ranks if str(rank) == str(row.get("rank"))), None)
         )
-        self._draw(rank, values.get("step"), await to_thread(steps_side_by_side, job, selection, rank))
+        self._draw(rank, row.get("step"), await to_thread(steps_side_by_side, job, selection, rank))
 
     def _draw(self, rank: int | None, step: Value, steps: tuple[Times, NDArray[np.float64], NDArray[np.bool_]]) -> None:
         """Draw a column for each step, or the mean of several; mark slow steps, else the longest step."""
