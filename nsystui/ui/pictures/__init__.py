@@ -1,1 +1,1 @@
-"""The answers behind the screens that draw: each asked for in one go, without a widget."""
+"""The answers behind the screens that draw: one call each, without a widget."""

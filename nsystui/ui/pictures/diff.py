@@ -1,4 +1,4 @@
-"""The tables of a comparison as they are drawn: a diverging bar beside each difference, and its colour."""
+"""The tables of a comparison as they are drawn: with a coloured diverging bar at each difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HALF = 6  # cells of a bar on each side of its middle
 
 @dataclass(frozen=True)
 class _WithBars(TableAnswer):
-    """A comparison with bars; to sort by them is to sort by the difference."""
+    """A comparison with bars; sorting by the bars sorts by the difference."""
 
     plain: TableAnswer | None = None
 
@@ -23,27 +23,27 @@ class _WithBars(TableAnswer):
 
 
 def with_bars(answer: TableAnswer) -> _WithBars:
-    """The answer with a bar behind each difference, as long as that is beside the largest one."""
+    """Return the answer with a bar behind each difference, scaled to the largest difference."""
     keys = [column.key for column in answer.columns]
-    place = keys.index("difference")
-    changes = [float(value) if isinstance(value := row[place], int | float) else None for row in answer.rows]
+    index = keys.index("difference")
+    changes = [float(value) if isinstance(value := row[index], int | float) else None for row in answer.rows]
     largest = max((abs(change) for change in changes if change is not None), default=0.0)
     rows: list[Row] = [
-        (*row[: place + 1], _bar(change, largest), *row[place + 1 :])
+        (*row[: index + 1], _bar(change, largest), *row[index + 1 :])
         for row, change in zip(answer.rows, changes, strict=True)
     ]
-    columns = (*answer.columns[: place + 1], BAR, *answer.columns[place + 1 :])
+    columns = (*answer.columns[: index + 1], BAR, *answer.columns[index + 1 :])
     return _WithBars(answer.name, columns, rows, answer.total, answer.notes, plain=answer)
 
 
 def without_bars(answer: TableAnswer) -> TableAnswer:
-    """The same table for a file."""
+    """Return the same table for a file, without bars."""
     keys = [column.key for column in answer.columns]
     if BAR.key not in keys:
         return answer
-    place = keys.index(BAR.key)
-    columns = (*answer.columns[:place], *answer.columns[place + 1 :])
-    rows: Sequence[Row] = [(*row[:place], *row[place + 1 :]) for row in answer.rows]
+    index = keys.index(BAR.key)
+    columns = (*answer.columns[:index], *answer.columns[index + 1 :])
+    rows: Sequence[Row] = [(*row[:index], *row[index + 1 :]) for row in answer.rows]
     return TableAnswer(answer.name, columns, rows, answer.total, answer.notes)
 
 
@@ -58,7 +58,7 @@ def _bar(change: float | None, largest: float) -> str | None:
 
 
 def change_styles(values: Record) -> dict[str, str]:
-    """The categories of the cells of a row that tell how it changed: less time is better, more is worse."""
+    """Return the categories of the cells that show a row's change: less time is better, more is worse."""
     change = values.get("difference")
     if not change or not isinstance(change, int | float):
         return {}
@@ -67,13 +67,13 @@ def change_styles(values: Record) -> dict[str, str]:
 
 
 def summary_styles(summary: TableAnswer) -> dict[Value, dict[str, str]]:
-    """`change_styles` of the rows of a summary by what they measure; nothing of what is neither better nor worse."""
+    """Return the `change_styles` of the rows of a summary by measure, if a change is better or worse."""
     styles = {}
     for row in summary.rows:
         values = record(summary.columns, row)
-        what, change, is_percent = values["what"], values["difference"], values["unit"] == "%"
+        measure, change, is_percent = values["what"], values["difference"], values["unit"] == "%"
         if is_percent and isinstance(change, int | float):
-            change = round(change, 1)  # as it is shown
-        if values["unit"] == "ns" or str(what).strip() in ("GPU idle", "exposed NCCL"):
-            styles[what] = change_styles({"difference": change})
+            change = round(change, 1)  # as shown
+        if values["unit"] == "ns" or str(measure).strip() in ("GPU idle", "exposed NCCL"):
+            styles[measure] = change_styles({"difference": change})
     return styles

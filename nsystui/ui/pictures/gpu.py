@@ -1,4 +1,4 @@
-"""The picture on the GPU screen: the lanes of the selected devices over a window of time, asked for in one go."""
+"""The picture on the GPU screen: the lanes of the selected devices over a time window."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from nsystui.ui.widgets.panels import Part, wrapped
 from nsystui.ui.widgets.strip_chart import Lane
 
 Bins = tuple[float, ...]
-"""0 to 1 for each column of the chart, NaN where nothing was recorded."""
+"""0 to 1 for each column of the chart, NaN if nothing was recorded."""
 
 STACK = (
     ("kernels", "compute", "compute"),
@@ -51,30 +51,30 @@ STACK = (
     ("memory_only", "memory", "memory"),
     ("graph_only", "graph", "graph"),
 )
-"""What a busy device is stacked of, from below: name in ``DeviceLanes``, label, category. Together they are busy."""
+"""The parts of a busy device that add up to it, from below: name in ``DeviceLanes``, label, category."""
 
 PARTS = (("kernels", "compute", "compute"), ("nccl", "NCCL", "nccl"), ("memory", "memory", "memory"), ("graph",) * 3)
-"""The parts of a busy device, each whole: name in ``DeviceLanes``, label, category."""
+"""The parts of a busy device, with overlaps: name in ``DeviceLanes``, label, category."""
 
 MOST_TELLING = ("SM active", "tensor active", "DRAM read", "NVLink TX", "PCIe RX")
-"""The metric families shown first where there is not room for all."""
+"""The metric families shown first if there is not room for all."""
 
 FITTING, NO_METRICS, USUAL, EVERY, NETWORK, QUEUES = "as room", "none", "usual", "every", "network", "queues"
-"""The lanes that may be chosen below those of the GPUs, besides a single metric: those that fit, none, one of each
-family, all; what network adapters moved; or how many launches wait, stream by stream."""
+"""Choices for the lanes below the GPUs, in addition to a metric's name: as many metrics as fit, none, one per family,
+all; network rates; waiting launches."""
 
 MOST_QUEUES = 8
-"""So many streams of a GPU have lanes of their queues: those in which most launches wait."""
+"""Queues shown per GPU: the streams with most waiting launches."""
 
-_LOW, _FEWEST_STACKS = 3, 3
-"""Rows of a stack before metrics get any; a stack is at most as high as so many would be on the whole screen."""
+_LOW_ROWS, _MIN_STACKS = 3, 3
+"""Rows of a stack before metrics get any; a stack takes at most one ``_MIN_STACKS``th of the screen."""
 
 
 @dataclass(frozen=True)
 class GpuPictureRequest:
     """The request for a picture: the window in view (``None``: all of the selection), its columns and lines.
 
-    ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, ``NETWORK``, ``QUEUES``, or the name of a metric;
+    ``metrics``: ``FITTING``, ``NO_METRICS``, ``USUAL``, ``EVERY``, ``NETWORK``, ``QUEUES``, or a metric's name;
     ``halves``: whether two devices may share a line.
     """
 
@@ -89,7 +89,7 @@ class GpuPictureRequest:
 class Metric:
     """A metric of one GPU or host over time; ``mean`` in its ``unit``, of all samples in the window.
 
-    ``bins`` are shares of ``top``: of 100 %, or of the largest value of any GPU or adapter in view.
+    ``bins`` are shares of ``top``: 100 %, or the largest value of any GPU or adapter in view.
     """
 
     label: str
@@ -100,7 +100,7 @@ class Metric:
     category: str = "metric"
 
     def words(self, value: float | None) -> str:
-        """A value in few cells: percentages without decimals, for the counters are not that exact."""
+        """Return a value in few cells: percentages without decimals, because the counters are not that exact."""
         if value is None:
             return MISSING
         if self.unit.startswith("%"):
@@ -111,7 +111,7 @@ class Metric:
         return f"{number:.3g} {unit}"
 
     def value(self) -> str:
-        """The mean in the seven cells at the right of a lane."""
+        """Return the mean for the seven cells at the right of a lane."""
         if self.unit.startswith("%"):
             return format_value(Unit.PERCENT, self.mean)
         if self.mean is None:
@@ -127,40 +127,40 @@ _WAITING = "launches"
 """The unit of a queue."""
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _PREFIXED = {f"{prefix}Hz": size for size, prefix in _PREFIXES}
-"""The units of clocks with a prefix of their own: 1,755 ``MHz`` are 1.76 ``GHz``."""
+"""Clock units that already have a prefix: 1,755 ``MHz`` are 1.76 ``GHz``."""
 _ROUNDED, _TWO_DIGITS = 0.9995, 9.95
-"""From what part on a value is one of the next prefix, and from what number on it has no decimals in few cells."""
+"""The multiple of a prefix at which it is used; the number at which decimals no longer fit."""
 
 
 def _scaled(value: float, unit: str) -> tuple[float, str]:
-    """A value in the largest multiple of its unit of which it is one or more, and that multiple."""
+    """Return a value in the largest multiple of its unit that is at most the value, and that multiple."""
     if unit in _PREFIXED:
         value, unit = value * _PREFIXED[unit], "Hz"
-    size, prefix = next((one for one in _PREFIXES if value >= _ROUNDED * one[0]), (1.0, ""))
+    size, prefix = next((pair for pair in _PREFIXES if value >= _ROUNDED * pair[0]), (1.0, ""))
     return value / size, f"{prefix}{unit}"
 
 
 @dataclass(frozen=True)
 class GpuLanes:
-    """One device, or (``device`` is ``None``) a GPU of which there are metrics but no work, or a host's network."""
+    """A device; or, if ``device`` is ``None``, a GPU with metrics but no work, or a host's network."""
 
     device: Device | None
     title: str
     parts: Mapping[str, Bins]
-    """By name: ``busy`` and those of ``STACK`` and ``PARTS``; empty without a device."""
+    """Keys: ``busy`` and the names of ``STACK`` and ``PARTS``; empty without a device."""
     totals: Breakdown
     metrics: tuple[Metric, ...]
     is_host: bool = False
 
     @property
     def key(self) -> Hashable:
-        """The same for the same GPU in another picture."""
+        """Return a key that identifies the GPU in all pictures."""
         return self.title if self.device is None else (self.device.task.task, self.device.device)
 
 
 @dataclass(frozen=True)
 class GpuPicture:
-    """Everything on the screen. ``lanes[i]`` belongs to ``gpus[owners[i]]``; ``base`` is what ``0`` views."""
+    """Everything on the screen. ``lanes[i]`` belongs to ``gpus[owners[i]]``; key ``0`` shows ``base``."""
 
     base: Window
     window: Window
@@ -173,39 +173,39 @@ class GpuPicture:
     steps: tuple[tuple[int, str], ...]
     """The starts of the steps of the first device in view, ns, and their numbers."""
     metrics: tuple[str, ...]
-    """The recorded names of all GPU metrics, those of the families first."""
+    """The recorded names of all GPU metrics; metrics with a family first."""
     has_network: bool
     """Whether adapters were sampled."""
     has_queues: bool
-    """Whether launches are known."""
+    """Whether API calls were recorded."""
     answer: TableAnswer
     """The utilisation table of ``window``, one row for each device."""
     notes: tuple[str, ...]
     ranks: tuple[RankedTask, ...]
 
 
-def gpu_picture(job: OpenJob, selection: Selection, wanted: GpuPictureRequest) -> GpuPicture:
-    """The picture of a selection. Blocks: call it in a thread."""
+def gpu_picture(job: OpenJob, selection: Selection, request: GpuPictureRequest) -> GpuPicture:
+    """Return the picture of a selection. Blocks: call it in a thread."""
     base = job.extent(selection)
-    window = inside(wanted.view, base) or base if wanted.view is not None else base
+    window = inside(request.view, base) or base if request.view is not None else base
     busy = job.busy(selection)
     occurring = _occurring(busy, base)
     sources = job.once(
         ("metric-sources", selection.tasks, selection.devices), lambda: metric_sources(job.session, selection, True)
     )
     steps = _steps(job, busy, window)
-    shown = _shown(sources, wanted.metrics, wanted.lines - bool(steps) - _LOW * len(busy.devices))
-    queued = _queues(job, selection, window, wanted.columns) if wanted.metrics == QUEUES else {}
-    gpus = _gpus(job, selection, busy, window, wanted.columns, shown, queued)
-    hosts = _hosts(job, selection, window, wanted.columns) if wanted.metrics == NETWORK else ()
+    shown_sources = _shown(sources, request.metrics, request.lines - bool(steps) - _LOW_ROWS * len(busy.devices))
+    queue_metrics = _queues(job, selection, window, request.columns) if request.metrics == QUEUES else {}
+    gpus = _gpus(job, selection, busy, window, request.columns, shown_sources, queue_metrics)
+    hosts = _hosts(job, selection, window, request.columns) if request.metrics == NETWORK else ()
     gpus += hosts
-    lines = wanted.lines - bool(steps) - len(hosts)
+    lines = request.lines - bool(steps) - len(hosts)
     heights = _heights(gpus, lines)
-    halves = wanted.halves and not shown and not hosts and len(gpus) > lines
+    halves = request.halves and not shown_sources and not hosts and len(gpus) > lines
     lanes, owners = _arranged(gpus, occurring, heights, halves)
     answer = utilisation_table(busy, window)
-    lacking = "" if lanes else missing_note(job.session, tables.gpu_metrics)
-    notes = (*answer.notes, lacking) if lacking else answer.notes
+    missing = "" if lanes else missing_note(job.session, tables.gpu_metrics)
+    notes = (*answer.notes, missing) if missing else answer.notes
     return GpuPicture(
         base=base,
         window=window,
@@ -215,7 +215,7 @@ def gpu_picture(job: OpenJob, selection: Selection, wanted: GpuPictureRequest) -
         owners=owners,
         halves=halves,
         steps=steps,
-        metrics=tuple(dict.fromkeys(one.metric for one in sorted(sources, key=lambda one: one.place))),
+        metrics=tuple(dict.fromkeys(source.metric for source in sorted(sources, key=lambda source: source.place))),
         has_queues=bool(job.session.count(tables.api_calls)),
         has_network=any(job.session.count(table) for table in (tables.nic_metrics, tables.efa_samples)),
         answer=answer,
@@ -225,43 +225,40 @@ def gpu_picture(job: OpenJob, selection: Selection, wanted: GpuPictureRequest) -
 
 
 def _steps(job: OpenJob, busy: BusyIntervals, window: Window) -> tuple[tuple[int, str], ...]:
-    """The starts of the steps of the first task that has any."""
+    """Return the starts and numbers of the steps of the first task with steps."""
     times = step_times(job.steps(), window)
-    own = next((times[item.device.task.task] for item in busy.devices if item.device.task.task in times), None)
-    if own is None:
+    steps = next((times[item.device.task.task] for item in busy.devices if item.device.task.task in times), None)
+    if steps is None:
         return ()
-    return tuple((start, str(number)) for start, number in zip(own.start.tolist(), own.numbers.tolist(), strict=True))
+    return tuple((start, str(step)) for start, step in zip(steps.start.tolist(), steps.numbers.tolist(), strict=True))
 
 
 def _heights(gpus: Sequence[GpuLanes], lines: int) -> tuple[int, int]:
-    """The rows of every stack beside the lanes of metrics, and of every metric where the stacks leave some."""
+    """Return the rows of each stack, and of each metric: more than one only if stacks leave room."""
     devices, metrics = sum(gpu.device is not None for gpu in gpus), sum(len(gpu.metrics) for gpu in gpus)
-    height = max(1, min((lines - metrics) // devices, lines // _FEWEST_STACKS)) if devices else 1
-    return height, max(1, min((lines - devices * height) // metrics, _LOW)) if metrics else 1
+    height = max(1, min((lines - metrics) // devices, lines // _MIN_STACKS)) if devices else 1
+    return height, max(1, min((lines - devices * height) // metrics, _LOW_ROWS)) if metrics else 1
 
 
 def _occurring(busy: BusyIntervals, base: Window) -> tuple[str, ...]:
-    """The parts that any device has anywhere in ``base``, largest first: the same for every device, and all zooms."""
+    """Return the parts in ``base``, largest first: the same for all devices and zooms."""
     spent = sum((item.breakdown(base) for item in busy.devices), NOTHING)
-    found = [name for name, *_ in PARTS if getattr(spent, name)]
-    return tuple(sorted(found, key=lambda name: -getattr(spent, name)))
+    names = [name for name, *_ in PARTS if getattr(spent, name)]
+    return tuple(sorted(names, key=lambda name: -getattr(spent, name)))
 
 
-def _shown(every: list[MetricSource], wanted: str, lines: int) -> list[MetricSource]:
-    """The metrics that are wanted, or that ``lines`` have room for: the usual ones, or of them the most telling ones.
-
-    They are the same for every GPU.
-    """
-    sources = [source for source in every if source.has_lane]
-    if wanted != FITTING:
-        named = [source for source in every if source.metric == wanted]
-        return {NO_METRICS: [], NETWORK: [], QUEUES: [], USUAL: sources, EVERY: every}.get(wanted, named)
-    if not sources or len(sources) <= lines:
-        return sources
-    gpus = len({(source.report, source.gpu) for source in sources})
-    families = [family for family in MOST_TELLING if any(source.family == family for source in sources)]
-    chosen = families[: max(lines, 0) // gpus]
-    return [source for source in sources if source.family in chosen]
+def _shown(sources: list[MetricSource], choice: str, lines: int) -> list[MetricSource]:
+    """Return the wanted metrics; as ``FITTING``, the usual metrics or the first families, the same for all GPUs."""
+    usual = [source for source in sources if source.has_lane]
+    if choice != FITTING:
+        named = [source for source in sources if source.metric == choice]
+        return {NO_METRICS: [], NETWORK: [], QUEUES: [], USUAL: usual, EVERY: sources}.get(choice, named)
+    if not usual or len(usual) <= lines:
+        return usual
+    gpus = len({(source.report, source.gpu) for source in usual})
+    families = [family for family in MOST_TELLING if any(source.family == family for source in usual)]
+    shown_families = families[: max(lines, 0) // gpus]
+    return [source for source in usual if source.family in shown_families]
 
 
 # -- the numbers ------------------------------------------------------------------------------------------------------
@@ -276,46 +273,46 @@ def _gpus(
     sources: Sequence[MetricSource],
     queued: Mapping[tuple[Task, int], tuple[Metric, ...]],
 ) -> tuple[GpuLanes, ...]:
-    """The devices by rank, then the GPUs that have only metrics; a device has ``queued`` by its task and ordinal."""
+    """Return the devices by rank, then GPUs without work; ``queued``: metrics by (task, ordinal)."""
     length = window.end - window.start
     if length <= 0:
         return ()
-    bins = min(columns, length)  # a bin shorter than 1 ns would say nothing: the chart repeats blocks instead
+    bins = min(columns, length)  # never bins shorter than 1 ns: the chart repeats blocks instead
     metrics = _metrics(metric_lanes(job.session, selection, window, bins, sources) if sources else [])
     several = any(len(item.device.task.devices) > 1 for item in busy.devices)
-    found, used = [], set()
+    gpus, gpus_with_work = [], set()
     for lanes in busy.lanes(window, bins):
         device = lanes.device
-        place = (device.task.task.report, device.gpu)
-        used.add(place)
+        gpu_key = (device.task.task.report, device.gpu)
+        gpus_with_work.add(gpu_key)
         title = f"rank {device.task.rank}" + (f" {numbered('d', device.device)}" if several else "")
         part_names = ("busy", *dict.fromkeys(name for name, *_ in (*STACK, *PARTS)))
         parts = {name: tuple(getattr(lanes, name).tolist()) for name in part_names}
-        own = queued.get((device.task.task, device.device), metrics.get(place, ()))
-        found.append(GpuLanes(device, title, parts, lanes.totals, own))
+        device_metrics = queued.get((device.task.task, device.device), metrics.get(gpu_key, ()))
+        gpus.append(GpuLanes(device, title, parts, lanes.totals, device_metrics))
     names = {report.index: f"{report.name} " for report in job.session.reports}
-    for (report, gpu), own in metrics.items():
-        if (report, gpu) not in used:
+    for (report, gpu), gpu_metrics in metrics.items():
+        if (report, gpu) not in gpus_with_work:
             title = f"{names[report] if len(names) > 1 else ''}GPU {gpu}"
-            found.append(GpuLanes(None, title, {}, NOTHING, own))
-    return tuple(found)
+            gpus.append(GpuLanes(None, title, {}, NOTHING, gpu_metrics))
+    return tuple(gpus)
 
 
 def _queues(
     job: OpenJob, selection: Selection, window: Window, columns: int
 ) -> Mapping[tuple[Task, int], tuple[Metric, ...]]:
-    """How many launches wait in the streams of each device, as shares of the most of all; by task and ordinal."""
+    """Return the waiting launches of each stream, as shares of the highest mean; by (task, ordinal)."""
     length = window.end - window.start
     if length <= 0:
         return {}
     edges = np.array(edges_of(window, min(columns, length)))
-    found: dict[tuple[Task, int], list[tuple[float, int, NDArray[np.float64]]]] = {}
+    by_device: dict[tuple[Task, int], list[tuple[float, int, NDArray[np.float64]]]] = {}
     for (task, device, stream, _), queue in queues(job, selection).items():
         means = queue.mean(edges)
-        found.setdefault((task, device), []).append((float(means.mean()), stream, means))
-    top = max((float(means.max()) for own in found.values() for *_, means in own), default=0.0) or 1.0
+        by_device.setdefault((task, device), []).append((float(means.mean()), stream, means))
+    top = max((float(means.max()) for lanes in by_device.values() for *_, means in lanes), default=0.0) or 1.0
     return {
-        place: tuple(
+        device_key: tuple(
             Metric(
                 "queue of unknown stream" if stream == UNKNOWN else f"queue {stream}",
                 tuple((means / top).tolist()),
@@ -324,34 +321,34 @@ def _queues(
                 _WAITING,
                 "api",
             )
-            for mean, stream, means in sorted(own, key=lambda one: (-one[0], one[1]))[:MOST_QUEUES]
+            for mean, stream, means in sorted(lanes, key=lambda lane: (-lane[0], lane[1]))[:MOST_QUEUES]
         )
-        for place, own in found.items()
+        for device_key, lanes in by_device.items()
     }
 
 
-_Moved = tuple[str, NDArray[np.float64], float | None, str]
-"""What an adapter moved: a label, the mean rate of each bin, that of the window, and their unit."""
+_AdapterLane = tuple[str, NDArray[np.float64], float | None, str]
+"""A lane of an adapter: label, mean rate of each bin and of the window, and their unit."""
 
 
 def _hosts(job: OpenJob, selection: Selection, window: Window, columns: int) -> tuple[GpuLanes, ...]:
-    """The network by host: when its slow collectives ran, and what each adapter sent, received and waited.
+    """Return the network by host: times of its slow collectives; bytes sent and received, and waits, of each adapter.
 
-    Switches are on no host. Rates are shares of the largest one of all, and so are waits.
+    Switches belong to no host. Rates, and waits, are shares of the largest in view.
     """
     length = window.end - window.start
     if length <= 0:
         return ()
     bins = min(columns, length)
     by_host: dict[tuple[bool, str], list[Adapter]] = {}
-    for one in adapters(job, selection)[0]:
-        by_host.setdefault((one.link == SWITCH, one.host), []).append(one)
-    moved = {host: list(_moved(own, window, bins)) for host, own in by_host.items()}
+    for adapter in adapters(job, selection)[0]:
+        by_host.setdefault((adapter.link == SWITCH, adapter.host), []).append(adapter)
+    lanes_by_host = {host: list(_adapter_lanes(host_adapters, window, bins)) for host, host_adapters in by_host.items()}
     tops: dict[str, float] = {}
-    for _, values, _, unit in (lane for lanes in moved.values() for lane in lanes):
+    for _, values, _, unit in (lane for lanes in lanes_by_host.values() for lane in lanes):
         tops[unit] = max(tops.get(unit, 0.0), float(np.fmax.reduce(values, initial=0.0)))
     slow, hosts = slow_collectives(job, selection), []
-    for (is_switch, host), lanes in moved.items():
+    for (is_switch, host), lanes in lanes_by_host.items():
         metrics = [
             Metric(safe_text(label), tuple((values / (tops[unit] or 1.0)).tolist()), value, tops[unit], unit)
             for label, values, value, unit in lanes
@@ -364,21 +361,21 @@ def _hosts(job: OpenJob, selection: Selection, window: Window, columns: int) -> 
     return tuple(hosts)
 
 
-def _moved(own: Sequence[Adapter], window: Window, bins: int) -> Iterator[_Moved]:
-    """The lanes of the adapters of a host, or of the switches; one that shares its name has its link or GUID, too."""
-    names = Counter(one.name for one in own)
+def _adapter_lanes(host_adapters: Sequence[Adapter], window: Window, bins: int) -> Iterator[_AdapterLane]:
+    """Yield the lanes of a host's adapters, or of switches; repeated names get the link or GUID."""
+    names = Counter(nic.name for nic in host_adapters)
     times = union([window.start], [window.end])
-    for one in own:
-        name = one.name if names[one.name] == 1 else f"{one.name} {one.guid if one.link == SWITCH else one.link}"
-        for place, word, unit in ((SENT, "sent", "B/s"), (RECEIVED, "recv", "B/s"), (WAITS, "wait", "ticks/ms")):
-            samples = one.figures[place]
+    for nic in host_adapters:
+        name = nic.name if names[nic.name] == 1 else f"{nic.name} {nic.guid if nic.link == SWITCH else nic.link}"
+        for figure, word, unit in ((SENT, "sent", "B/s"), (RECEIVED, "recv", "B/s"), (WAITS, "wait", "ticks/ms")):
+            samples = nic.figures[figure]
             if len(samples[0]):
-                values = np.maximum(mean_rate(*samples, window.start, window.end, bins), 0.0)  # no -0.1 by rounding
+                values = np.maximum(mean_rate(*samples, window.start, window.end, bins), 0.0)  # no -0.1 from rounding
                 yield f"{word} {name}", values, moved_within(samples, times)[0], unit
 
 
 def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[Metric, ...]]:
-    """The metrics of each (report, GPU); one that shares its family with another keeps nsys's name."""
+    """Return the metrics by (report, GPU); metrics that share a family keep nsys's names."""
     by_gpu: dict[tuple[int, int | None], list[MetricLane]] = {}
     tops: dict[str, float] = {}
     for lane in lanes:
@@ -386,10 +383,10 @@ def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[
         largest = max((value for value in lane.values.tolist() if not math.isnan(value)), default=0.0)
         name = lane.source.metric
         tops[name] = 100.0 if lane.source.is_percent else max(tops.get(name, 0.0), largest)
-    found = {}
-    for place, own in by_gpu.items():
-        families = [lane.source.family for lane in own]
-        found[place] = tuple(
+    metrics = {}
+    for gpu_key, gpu_lanes in by_gpu.items():
+        families = [lane.source.family for lane in gpu_lanes]
+        metrics[gpu_key] = tuple(
             Metric(
                 safe_text(lane.source.family if families.count(lane.source.family) == 1 else lane.source.label),
                 held_back(tuple(value / (tops[lane.source.metric] or 1.0) for value in lane.values.tolist())),
@@ -397,19 +394,18 @@ def _metrics(lanes: Sequence[MetricLane]) -> dict[tuple[int, int | None], tuple[
                 tops[lane.source.metric],
                 safe_text(lane.source.unit),
             )
-            for lane in own
+            for lane in gpu_lanes
         )
-    return found
+    return metrics
 
 
 def held_back(bins: Bins) -> Bins:
-    """``bins`` with the gaps between samples filled, where a column is shorter than the sampling period.
+    """Return ``bins`` with gaps between samples filled, if a column is shorter than the sampling period.
 
-    A sample says what was since the one before it, so that it fills the bins between the two. Longer gaps than usual
-    stay: nothing was recorded there.
+    A sample covers the bins since the previous sample. Longer gaps than usual remain: nothing was recorded there.
     """
-    known = [place for place, value in enumerate(bins) if not math.isnan(value)]
-    steps = list(pairwise(known))
+    sampled = [index for index, value in enumerate(bins) if not math.isnan(value)]
+    steps = list(pairwise(sampled))
     usual = sorted(later - earlier for earlier, later in steps)[len(steps) // 2] if steps else 0
     filled = list(bins)
     for earlier, later in steps:
@@ -424,30 +420,30 @@ def held_back(bins: Bins) -> Bins:
 def _arranged(
     gpus: Sequence[GpuLanes], parts: Sequence[str], heights: tuple[int, int], halves: bool
 ) -> tuple[tuple[Lane, ...], tuple[int, ...]]:
-    """The lanes of every GPU one below the other, and which GPU each belongs to; heights of stacks and of metrics."""
+    """Return the lanes of all GPUs, and each lane's GPU; ``heights``: of stacks and of metrics."""
     lanes: list[Lane] = []
     owners: list[int] = []
     for number, gpu in enumerate(gpus):
-        own = _work_lanes(gpu, parts, heights[0], halves)
+        gpu_lanes = _work_lanes(gpu, parts, heights[0], halves)
         indent = f"{gpu.title} " if gpu.device is None and not gpu.is_host else "  "
-        for place, metric in enumerate(gpu.metrics):
+        for metric_index, metric in enumerate(gpu.metrics):
             stack = ((metric.category, metric.bins),)
             lane = Lane(f"{indent}{metric.label}", metric.bins, metric.value(), stack=stack, height=heights[1])
-            if gpu.is_host and not place:  # the host's name stands at the first lane, and what that shows below
+            if gpu.is_host and not metric_index:  # the first lane shows the host's name, and its metric below
                 notes = ((metric.category, metric.label),)
                 lane = replace(lane, label=gpu.title, height=heights[1] + 1, notes=notes)
-            own.append(lane)
-        lanes += own
-        owners += [number] * len(own)
+            gpu_lanes.append(lane)
+        lanes += gpu_lanes
+        owners += [number] * len(gpu_lanes)
     return tuple(lanes), tuple(owners)
 
 
 def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int, halves: bool) -> list[Lane]:
-    """The stack of a device; the rows below its label tell what it is made of."""
+    """Return the stack of a device; the rows below its label list the parts."""
     if gpu.device is None:
         return []
-    # A part of every device in every view: else the colours below each other would mean other rows.
-    occurring = [one for one in STACK if one[0].removeprefix("exposed_").removesuffix("_only") in parts]
+    # The same parts for each device and view: else the rows of two devices show different parts.
+    occurring = [part for part in STACK if part[0].removeprefix("exposed_").removesuffix("_only") in parts]
     stack = tuple((category, gpu.parts[name]) for name, _, category in occurring or STACK[:1])
     shares = [gpu.totals.percent(getattr(gpu.totals, name)) for name, *_ in occurring]
     notes = tuple(
@@ -459,12 +455,12 @@ def _work_lanes(gpu: GpuLanes, parts: Sequence[str], height: int, halves: bool) 
     return [Lane(gpu.title, gpu.parts["busy"], value, stack=stack, height=height, notes=notes)]
 
 
-# -- a rank beside the others -----------------------------------------------------------------------------------------
+# -- a rank and the median rank ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ComparedLanes:
-    """The lanes of a rank, and of the median rank, over the selected time; the steps as in ``GpuPicture``."""
+    """The lanes of a rank and the median rank over the selected time; steps as in ``GpuPicture``."""
 
     window: Window
     lanes: tuple[Lane, ...]
@@ -472,9 +468,9 @@ class ComparedLanes:
 
 
 def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, height: int) -> ComparedLanes:
-    """The lanes of a rank above those of the one whose share of compute is the median. Blocks: call it in a thread.
+    """Return the lanes of a rank and, below them, of the rank with median compute. Blocks: call it in a thread.
 
-    Compute, for ranks that wait for a slow one are as busy as that one is.
+    Compute, not busy time: ranks that wait for a slow rank are as busy as it is.
     """
     window = job.extent(selection)
     busy = job.busy(selection)
@@ -482,8 +478,8 @@ def compared_lanes(job: OpenJob, selection: Selection, rank: int, columns: int, 
     median = by_share[(len(by_share) - 1) // 2].device.task.rank if by_share else rank
     lanes: list[Lane] = []
     for number in dict.fromkeys((rank, median)):
-        own = replace(busy, devices=tuple(item for item in busy.devices if item.device.task.rank == number))
-        for gpu in _gpus(job, selection, own, window, columns, (), {}):
+        rank_busy = replace(busy, devices=tuple(item for item in busy.devices if item.device.task.rank == number))
+        for gpu in _gpus(job, selection, rank_busy, window, columns, (), {}):
             label = gpu.title if number == rank else f"{gpu.title}, median"
             lanes += [replace(lane, label=label) for lane in _work_lanes(gpu, _occurring(busy, window), height, False)]
     return ComparedLanes(window, tuple(lanes), _steps(job, busy, window))
@@ -497,27 +493,27 @@ Columns = tuple[int, int]
 
 
 def detail_lines(
-    picture: GpuPicture, lane: int, columns: Columns, times: tuple[int, int], marked: bool, width: int, most: int
+    picture: GpuPicture, lane: int, columns: Columns, times: tuple[int, int], marked: bool, width: int, max_lines: int
 ) -> list[Line]:
-    """The lines below the lanes: at most ``most`` lines of ``width`` cells.
+    """Return the lines below the lanes: at most ``max_lines`` lines of ``width`` cells.
 
     ``columns`` of ``times`` (ns) are under the cursor or ``marked``.
     """
     gpu = picture.gpus[picture.owners[lane]]
     start, length = format_value(Unit.TIME, times[0]), format_value(Unit.DURATION, times[1] - times[0])
     when = [("marked " if marked else "column ", ""), (f"{start} + {length}", "bold")]
-    lines: list[Line] = [[(_place_of(gpu), "bold")], [*when, ("   enter selects it for every screen", "dim")]]
+    lines: list[Line] = [[(_device_words(gpu), "bold")], [*when, ("   enter selects it for every screen", "dim")]]
     lines += wrapped(_work_values(gpu, picture.parts, columns), width)
     shares = [(metric, mean(metric.bins, columns)) for metric in gpu.metrics]
-    # In few words: ten metrics must fit on two lines.
-    values = [(f"{one.label} {one.words(share and share * one.top)}", one.category) for one, share in shares]
+    # Short: ten metrics must fit on two lines.
+    values = [(f"{item.label} {item.words(share and share * item.top)}", item.category) for item, share in shares]
     lines += wrapped(values, width)
     notes = [line for note in picture.notes for line in textwrap.wrap(safe_text(note), max(20, width))]
-    return [*lines, *([(line, "dim")] for line in notes)][:most]
+    return [*lines, *([(line, "dim")] for line in notes)][:max_lines]
 
 
-def _place_of(gpu: GpuLanes) -> str:
-    """``rank 5 · device 0 · GPU 3 · H100 80GB HBM3 · host n05``."""
+def _device_words(gpu: GpuLanes) -> str:
+    """Return ``rank 5 · device 0 · GPU 3 · H100 80GB HBM3 · host n05``."""
     device = gpu.device
     if gpu.is_host:
         return f"{gpu.title}: network adapters; rates as shares of the largest in view"
@@ -531,7 +527,6 @@ def _place_of(gpu: GpuLanes) -> str:
 
 
 def _work_values(gpu: GpuLanes, occurring: Collection[str], columns: Columns) -> list[Part]:
-    """How busy the device was in these columns, and with what."""
     if gpu.device is None:
         return []
     busy = mean(gpu.parts["busy"], columns)
@@ -560,14 +555,14 @@ LANE_COLUMNS = (
 
 
 def lanes_table(picture: GpuPicture) -> TableAnswer:
-    """The lanes as they are shown: a row for each column of each part and metric of each GPU.
+    """Return the lanes as shown: a row for each column of each part and metric of each GPU.
 
-    The parts of a device are those of its stack, and ``idle``: together they are 100 %. A metric that is no percentage
-    has a value instead. Where nothing was recorded there is neither.
+    A device has the parts of its stack and ``idle``, together 100 %. Metrics in other units have a value instead of a
+    percentage; both are empty if nothing was recorded.
     """
     rows: list[Row] = []
     for gpu in picture.gpus:
-        place = (None, None) if gpu.device is None else (gpu.device.task.rank, gpu.device.device)
+        device_cells = (None, None) if gpu.device is None else (gpu.device.task.rank, gpu.device.device)
         lanes: list[tuple[str, Sequence[float], float, str]] = []
         if gpu.device is not None:
             lanes += [
@@ -582,14 +577,14 @@ def lanes_table(picture: GpuPicture) -> TableAnswer:
             for share, (start, end) in zip(bins, pairwise(edges), strict=True):
                 value = None if math.isnan(share) else top * share
                 values = (value, None) if unit.startswith("%") else (None, value)
-                rows.append((*place, name, start, end, *values, unit))
+                rows.append((*device_cells, name, start, end, *values, unit))
     return TableAnswer("gpu-lanes", LANE_COLUMNS, rows, len(rows), picture.notes)
 
 
 def mean(bins: Bins, columns: Columns) -> float | None:
-    """The mean of these columns, all equally wide; ``None`` where none has a value."""
-    known = [value for value in bins[columns[0] : columns[1] + 1] if not math.isnan(value)]
-    return sum(known) / len(known) if known else None
+    """Return the mean of these columns, all equally wide; ``None`` if no column has a value."""
+    values = [value for value in bins[columns[0] : columns[1] + 1] if not math.isnan(value)]
+    return sum(values) / len(values) if values else None
 
 
 def _percent(share: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The picture on the overview of a job, asked for in one go. Heavy imports: only threads import this module."""
+"""The picture on a job's overview. Heavy imports: only threads import this module."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from nsystui.questions.queries.time_window import extents
 from nsystui.questions.ranks.overview import JobFacts, job_facts, task_table
 
 PARTS = ("kernels", "exposed_nccl", "memory_only", "graph_only")
-"""The parts of busy time that have no moment in common, from the bottom of the stack to its top."""
+"""The disjoint parts of busy time, from the bottom of the stack to its top."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Events of one canonical table that the reports hold."""
+    """Events of one canonical table that the reports contain."""
 
     table: str
     what: str
@@ -38,8 +38,8 @@ class OverviewPicture:
     """The overview of a job under a selection.
 
     ``spent`` is the time of all ``devices`` (``None`` without any). ``strips`` has the mean share of each of `PARTS` in
-    each bin (NaN where no device was recording; empty where the reports share no clock or have no device). ``held`` is
-    what there is, in the order of the canonical tables.
+    each bin (NaN if no device was recording; empty if the reports share no clock or have no device). ``held`` is in the
+    order of the canonical tables.
     """
 
     facts: JobFacts
@@ -55,10 +55,10 @@ class OverviewPicture:
 
 @dataclass(frozen=True)
 class IdlePicture:
-    """Where the GPUs were idle, and why. ``causes`` is ``None`` where nobody asked for them.
+    """The idle time of the GPUs and its causes, ``None`` if not computed.
 
-    ``paces`` are asked for with the causes: of each rank the median of its steps (ns), and how often it came last at
-    a collective; ``None`` where it has none.
+    ``paces``, computed with the causes: each rank's median step (ns), and how often it was last at a collective;
+    ``None`` if unknown.
     """
 
     budget: Budget
@@ -68,19 +68,19 @@ class IdlePicture:
 
 
 def idle_picture(job: OpenJob, selection: Selection, with_causes: bool) -> IdlePicture:
-    """The idle time of a selection. Blocks: call it in a thread."""
+    """Return the idle time of a selection. Blocks: call it in a thread."""
     budgets, causes = caused_budgets(job, selection) if with_causes else (device_budgets(job, selection), None)
     return IdlePicture(in_sum(budgets), causes, steady_window(budgets), _paces(job, selection) if with_causes else {})
 
 
 def _paces(job: OpenJob, selection: Selection) -> dict[int, tuple[float | None, int | None]]:
     facts = job.once(("paces", selection), lambda: job.rank_facts(selection))
-    found = {}
+    paces = {}
     for item in job.ranks:
         steps, late = facts.steps.get(item.task), facts.lateness.get(item.task)
         median = float(np.median(steps.duration)) if steps is not None else None
-        found[item.rank] = median, late.late if late is not None else None
-    return found
+        paces[item.rank] = median, late.late if late is not None else None
+    return paces
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,12 @@ class _Tables:
 
 
 def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewPicture:
-    """The picture with a strip of ``bins`` bins. Blocks: call it in a thread."""
-    # Part of the key below: a report may join between the two lines, and tables with the busy intervals of before it
-    # must not be kept as those of after it.
+    """Return the picture with a strip of ``bins`` bins. Blocks: call it in a thread."""
+    # Read first: if a report joins in between, tables without it must not be cached under the new version.
     version = job.version
     busy = job.busy(selection)
     parts = job.once(("overview", selection, version), lambda: _tables(job, selection, busy))
-    windows = extents(job.session, selection)  # each device in that in which its report is judged
+    windows = extents(job.session, selection)  # the window in which a report is judged, also for its devices
     parts_of_devices = [item.breakdown(windows[item.device.task.task.report]) for item in busy.gpus]
     events = [table for table in canonical.TABLES if "row" in table.field_names]
     counted = [Held(table.name, table.what, job.session.count(table)) for table in events]
@@ -119,9 +118,9 @@ def overview_picture(job: OpenJob, selection: Selection, bins: int) -> OverviewP
 
 def _tables(job: OpenJob, selection: Selection, busy: BusyIntervals) -> _Tables:
     session, ranks = job.session, job.ranks
-    if not busy.is_current(session):  # a rank that joined meanwhile would have no percentages: it comes next time
-        known = {item.device.task.task for item in busy.devices}
-        ranks = tuple(item for item in ranks if item.task in known or not item.devices)
+    if not busy.is_current(session):  # leave out ranks that joined since, which would have no percentages
+        tasks = {item.device.task.task for item in busy.devices}
+        ranks = tuple(item for item in ranks if item.task in tasks or not item.devices)
     return _Tables(
         job_facts(session, ranks),
         task_table(session, selection, ranks, busy),
@@ -131,18 +130,18 @@ def _tables(job: OpenJob, selection: Selection, busy: BusyIntervals) -> _Tables:
 
 
 def _strips(windows: Collection[Window], busy: BusyIntervals, bins: int) -> tuple[tuple[float, ...], ...]:
-    """The means over the devices that were being recorded."""
+    """Return the means over the devices that were being recorded."""
     if not busy.devices or len(windows) != 1:
         return ()
     window = next(iter(windows))
     if window.end <= window.start:
         return ()
-    found = []
+    strips = []
     for part in PARTS:
         shares = np.array([item.share(part, window, bins) for item in busy.gpus])
-        seen = ~np.isnan(shares)
-        counts = seen.sum(axis=0)
+        recorded = ~np.isnan(shares)
+        counts = recorded.sum(axis=0)
         mean = np.full(bins, np.nan)
-        np.divide(np.where(seen, shares, 0.0).sum(axis=0), counts, out=mean, where=counts > 0)
-        found.append(tuple(mean.tolist()))
-    return tuple(found)
+        np.divide(np.where(recorded, shares, 0.0).sum(axis=0), counts, out=mean, where=counts > 0)
+        strips.append(tuple(mean.tolist()))
+    return tuple(strips)

@@ -34,8 +34,8 @@ LABEL_WIDTH = 10
 _SEPARATOR = " · "
 _VALUE_WIDTH = 13
 _SHORTEST_TITLE = 15
-_LEAST_IDLE = 0.05
-"""Parts of the idle time below so many percent are left out: a screen has few lines."""
+_MIN_IDLE = 0.05
+"""Idle parts below this percentage are left out: a screen has few lines."""
 _MODES_WIDTH = len("   ● loaded") + sum(len(key) + len(name) + 2 for key, name, _ in keys.TABS)
 
 
@@ -60,10 +60,10 @@ FILE_COLUMNS = (
 
 
 def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: int = 2) -> tuple[str, list[Line]]:
-    """The title line, and the lines of facts below, for a screen of ``width`` cells.
+    """Return the title line and the lines of facts below it, each of ``width`` cells.
 
-    The names of the screens stay on the title line; what does not fit beside them goes below. ``so_far`` says that
-    more reports are to come. With room for one line only, how good the numbers are stays, and the machine leaves.
+    The title line keeps the names of the screens. ``so_far``: more reports are being read. If there is only one line,
+    the quality of the numbers stays and the machine is left out.
     """
     job, machine = job_words(facts), machine_words(facts)
     if lines < 2:
@@ -78,15 +78,15 @@ def title_and_facts(facts: JobFacts, width: int, so_far: bool = False, lines: in
         job = [facts.title, *job]
     if width_of(_SEPARATOR.join([*job, *machine])) <= width:
         return title, [_line([*job, *machine], width)]
-    return title, [_line(facts_of, width) for facts_of in (job, machine) if facts_of]
+    return title, [_line(words, width) for words in (job, machine) if words]
 
 
-def _line(facts_of: Sequence[str], width: int) -> Line:
-    """The facts on one line, without the last ones where they do not fit whole (a single one is cut)."""
-    kept = list(facts_of)
-    while len(kept) > 1 and width_of(_SEPARATOR.join(kept)) > width:
-        kept.pop()
-    return [(_SEPARATOR.join(kept), "")]
+def _line(facts: Sequence[str], width: int) -> Line:
+    """Return as many facts as fit on a line; the first is cut if it does not fit."""
+    shown = list(facts)
+    while len(shown) > 1 and width_of(_SEPARATOR.join(shown)) > width:
+        shown.pop()
+    return [(_SEPARATOR.join(shown), "")]
 
 
 def _percent(value: float | None) -> str:
@@ -97,7 +97,7 @@ def _percent(value: float | None) -> str:
 
 
 def strip_width(width: int) -> int:
-    """How many bins the strip has on a screen of ``width`` cells."""
+    """Return the number of bins of the strip on a screen of ``width`` cells."""
     return max(10, width - LABEL_WIDTH - _VALUE_WIDTH)
 
 
@@ -108,27 +108,27 @@ _PARTS = (
     ("graph_only", "graphs", "graph", "▆"),
     ("idle", "idle", "idle", "░"),
 )
-"""Of each part of the GPU time its field, its name, its category, and its glyph: the colour alone says nothing."""
+"""The parts of the GPU time: field, name, category, and glyph, because colour alone is not enough."""
 
 
 def time_lines(
-    picture: OverviewPicture, idle: IdlePicture | None, found: Triage | None, width: int, rows: int, coloured: bool
+    picture: OverviewPicture, idle: IdlePicture | None, triage: Triage | None, width: int, rows: int, coloured: bool
 ) -> list[Line]:
-    """The GPU time of all devices as a bar with its parts, what blocks compute, the idle time by cause, and over time.
+    """Return the GPU time of all devices: a bar with its parts, what blocks compute, idle time by cause, a strip.
 
-    Nothing where there is no device. ``rows``: of the strip over time; 0 where there is room for little else.
+    Empty without devices. ``rows``: height of the strip over time; 0 if there is room for little else.
     """
     spent = picture.spent
     if spent is None or not spent.time:
         return []
-    # What is hidden only where there is room for it.
+    # Hidden time is shown only if that takes no more lines.
     part_lines = [wrapped(_part_words(spent, hidden), width, (" " * LABEL_WIDTH, "")) for hidden in (True, False)]
     lines = min(part_lines, key=len)
     if rows:
         lines = [
             _bar_line(picture, spent, width),
             *lines,
-            *(blocked_lines(found, width) if found is not None else []),
+            *(blocked_lines(triage, width) if triage is not None else []),
             *(idle_lines(idle, width, max(rows, 2)) if idle is not None else []),
         ]
     if picture.strips:
@@ -143,33 +143,33 @@ def time_lines(
 
 def _bar_line(picture: OverviewPicture, spent: Breakdown, width: int) -> Line:
     each = format_value(Unit.DURATION, spent.time / picture.devices)
-    whole = f"  of {picture.devices:,} × {each}" if picture.devices > 1 else f"  of {each}"
-    cells = max(0, width - LABEL_WIDTH - width_of(whole))
+    total = f"  of {picture.devices:,} × {each}" if picture.devices > 1 else f"  of {each}"
+    cells = max(0, width - LABEL_WIDTH - width_of(total))
     line: Line = [("GPU time".ljust(LABEL_WIDTH), "bold")]
-    edge, before = 0, 0
+    edge, previous = 0, 0
     for field, _, category, glyph in _PARTS:
         edge += getattr(spent, field)
-        here = round(cells * edge / spent.time)
-        line.append((glyph * (here - before), category))
-        before = here
-    return [*line, (whole, "dim")]
+        column = round(cells * edge / spent.time)
+        line.append((glyph * (column - previous), category))
+        previous = column
+    return [*line, (total, "dim")]
 
 
 def _part_words(spent: Breakdown, with_hidden: bool) -> list[Part]:
-    """``█ compute 61.2 %``, ``▒ exposed NCCL 14.1 % (hidden 13.8 %)`` …"""
+    """Return ``█ compute 61.2 %``, ``▒ exposed NCCL 14.1 % (hidden 13.8 %)`` …"""
     parts = []
-    whole = {"exposed_nccl": spent.nccl, "memory_only": spent.memory} if with_hidden else {}
+    whole_times = {"exposed_nccl": spent.nccl, "memory_only": spent.memory} if with_hidden else {}
     for field, name, category, glyph in _PARTS:
         time = getattr(spent, field)
         if time or (spent.nccl if field == "exposed_nccl" else field != "graph_only"):
-            hidden = whole.get(field, time) - time
-            rest = f" (hidden {_percent(spent.percent(hidden))})" if hidden else ""
+            hidden = whole_times.get(field, time) - time
+            hidden_words = f" (hidden {_percent(spent.percent(hidden))})" if hidden else ""
             swatch = glyph.replace("█", "■")  # a full block would melt into the bar above the legend
-            parts.append((f"{swatch} {name} {_percent(spent.percent(time))}{rest}", category))
+            parts.append((f"{swatch} {name} {_percent(spent.percent(time))}{hidden_words}", category))
     return parts
 
 
-_BLOCKED = {
+_BLOCKER_CATEGORIES = {
     "compute": "compute",
     "late launches": "api",
     "NCCL": "nccl",
@@ -177,44 +177,44 @@ _BLOCKED = {
     "copies": "memory",
     "memsets": "memory",
 }
-"""The categories of what blocks compute; all else is idle."""
+"""Categories of the blockers of compute; all others are idle."""
 
 
-def blocked_lines(found: Triage, width: int) -> list[Line]:
-    """``a step: compute 79.1 %  late launches 10.4 %  NCCL 9.8 %``: the largest that fit on a line, if any is known."""
-    whose = "a step: " if found.has_steps else "overall: "
+def blocked_lines(triage: Triage, width: int) -> list[Line]:
+    """Return ``a step: compute 79.1 %  late launches 10.4 %  NCCL 9.8 %``: as many as fit on a line."""
+    scope = "a step: " if triage.has_steps else "overall: "
     parts = [
-        (f"{words} {share}", _BLOCKED.get(words, "idle"))
-        for words, (most, share) in found.blockers.items()
-        if most >= _LEAST_IDLE
+        (f"{words} {share}", _BLOCKER_CATEGORIES.get(words, "idle"))
+        for words, (percent, share) in triage.blockers.items()
+        if percent >= _MIN_IDLE
     ]
-    return wrapped(parts, width, (f"{'blocked'.ljust(LABEL_WIDTH)}{whose}", "bold"))[:1]
+    return wrapped(parts, width, (f"{'blocked'.ljust(LABEL_WIDTH)}{scope}", "bold"))[:1]
 
 
-def idle_lines(idle: IdlePicture, width: int, most_lines: int = 2) -> list[Line]:
-    """``start-up 18.2 % (…)  gaps 7.7 % (cudaMalloc in `data loading` 6.1 %, …)  short gaps 0.3 %  tail 0.0 %``.
+def idle_lines(idle: IdlePicture, width: int, max_lines: int = 2) -> list[Line]:
+    """Return ``start-up 18.2 % (…)  gaps 7.7 % (cudaMalloc in `data loading` 6.1 %, …)  short gaps 0.3 %  tail 0.0 %``.
 
-    With as many causes as fit on so many lines, each part whole.
+    Shows as many causes as fit on ``max_lines`` lines, without a break inside a part.
     """
     from nsystui.questions.host.time_budget import idle_words
 
     if not idle.budget.idle:
         return []
-    for most in (3, 2, 1, 0):
-        words = [(text, "") for text in idle_words(idle.budget, idle.causes, most, _LEAST_IDLE)]
+    for max_causes in (3, 2, 1, 0):
+        words = [(text, "") for text in idle_words(idle.budget, idle.causes, max_causes, _MIN_IDLE)]
         if not words:
             return []
         lines = wrapped(words, width, ("idle".ljust(LABEL_WIDTH), "bold"))
-        if len(lines) <= most_lines and max(width_of(text) for text, _ in words) <= width - LABEL_WIDTH:
+        if len(lines) <= max_lines and max(width_of(text) for text, _ in words) <= width - LABEL_WIDTH:
             break
     return lines
 
 
 def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: bool) -> list[Line]:
-    """Shares of the same columns on top of each other, as ``rows`` lines of ``width`` cells, the topmost first.
+    """Return shares of the same columns on top of each other: ``rows`` lines of ``width`` cells, the top line first.
 
-    A cell holds two parts where one ends in it and the next fills it: a block before a background. Without colours
-    the stack has the shape of its sum.
+    A cell shows two parts, as block and background, if one ends in it and the next fills it. Without colours the stack
+    has the shape of its sum.
     """
     columns = [_levels([strip[column * len(strip) // width] for strip in strips], rows) for column in range(width)]
     lines = []
@@ -232,19 +232,19 @@ def stacked(strips: Sequence[Sequence[float]], width: int, rows: int, coloured: 
 
 
 def _levels(shares: Sequence[float], rows: int) -> list[int] | None:
-    """Up to which eighth of a row each part reaches; ``None`` where nothing was recorded."""
+    """Return the height that each part reaches, in eighths of a row; ``None`` if nothing was recorded."""
     if any(math.isnan(share) for share in shares):
         return None
     sums = list(accumulate(shares))
     levels = [round(min(share, 1.0) * rows * 8) for share in sums]
-    if sums[-1] > 0 and not levels[-1]:  # a little work must not look like none
+    if sums[-1] > 0 and not levels[-1]:  # a little work must not look like no work
         largest = list(shares).index(max(shares))
         levels = [int(part >= largest) for part in range(len(shares))]
     return levels
 
 
 def _stack_cell(levels: Sequence[int] | None, bottom: int) -> tuple[str, str]:
-    """The glyph of one cell of a stack, and its style: one category, or two as ``lower/upper``."""
+    """Return the glyph of a cell, and its style: one category, or two as ``lower/upper``."""
     if levels is None:
         return (NO_DATA if not bottom else " ", "idle")
     inside = [min(max(level - bottom, 0), 8) for level in levels]
@@ -260,45 +260,45 @@ def _stack_cell(levels: Sequence[int] | None, bottom: int) -> tuple[str, str]:
 # -- remarks ----------------------------------------------------------------------------------------------------------
 
 
-def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: int, most: int) -> list[Line]:
-    """The remarks that the user should know before believing the numbers, worst first, in at most ``most`` lines."""
+def remark_lines(picture: OverviewPicture, states: Iterable[FileState], width: int, max_lines: int) -> list[Line]:
+    """Return warnings about the numbers, worst first, in at most ``max_lines`` lines."""
     from nsystui.questions.queries.reports import lost_events
 
     diagnostics = list(zip(*map(picture.diagnostics.cells, ("severity", "text")), strict=True))
     lost = lost_events(diagnostics)
-    # Not the notes of the table: that nsys wrote no diagnostics is nothing to remark, the user did nothing wrong.
+    # Not the table's notes: missing diagnostics are no fault of the user.
     warning = f"events may be missing, so counts and times may be too low: {few(lost)}"
     notes = [*picture.tasks.notes, *([warning] if lost else ())]
     texts = [(severity, str(text or "").strip()) for severity, text in diagnostics]
     texts = [(severity, f"nsys error: {text}" if severity == "Error" else text) for severity, text in texts]
-    said = [text for severity, text in texts if severity in ("Error", "Warning")]
-    said = [text for text in said if not any(text in note for note in notes)]
-    remarks = [("! ", note) for note in notes] + [("· ", text) for text in said]
+    messages = [text for severity, text in texts if severity in ("Error", "Warning")]
+    messages = [text for text in messages if not any(text in note for note in notes)]
+    remarks = [("! ", note) for note in notes] + [("· ", text) for text in messages]
     lines = failure_lines(states, width)
     for number, (mark, text) in enumerate(remarks):
-        added = labelled(mark, text, width)
-        rest = len(remarks) - number
-        if len(lines) + len(added) + (rest > 1) > most:
-            return [*lines, [(f"  {counted(rest, 'more remark')}: d shows what nsys recorded of its capture", "dim")]]
-        lines += added
+        remark = labelled(mark, text, width)
+        left = len(remarks) - number
+        if len(lines) + len(remark) + (left > 1) > max_lines:
+            return [*lines, [(f"  {counted(left, 'more remark')}: d shows what nsys recorded of its capture", "dim")]]
+        lines += remark
     return lines
 
 
 def failure_lines(states: Iterable[FileState], width: int) -> list[Line]:
-    """The files that cannot be used: one or two with the reasons, of more how many there are."""
+    """Return the files that cannot be used: up to two with reasons, else one and a count."""
     failed = [state for state in states if state.failure]
     shown = failed if len(failed) <= 2 else failed[:1]
     reasons = [f"{state.path.name} is left out: {state.failure}" for state in shown]
     lines = [line for reason in reasons for line in labelled("! ", reason, width)]
     if len(failed) > len(shown):
-        rest = counted(len(failed) - len(shown), "more file")
-        lines.append([("! ", "bold"), (f"{rest} left out: F lists the files with the reasons", "")])
+        more = counted(len(failed) - len(shown), "more file")
+        lines.append([("! ", "bold"), (f"{more} left out: F lists the files with the reasons", "")])
     return lines
 
 
-def labelled(label: str, text: str, width: int, most: int = 2) -> list[Line]:
-    """``text`` on at most so many lines after ``label``."""
-    lines = textwrap.wrap(safe_text(text), max(20, width - len(label)), max_lines=most, placeholder=" …")
+def labelled(label: str, text: str, width: int, max_lines: int = 2) -> list[Line]:
+    """Return ``text`` after ``label``, on at most ``max_lines`` lines."""
+    lines = textwrap.wrap(safe_text(text), max(20, width - len(label)), max_lines=max_lines, placeholder=" …")
     return [[(" " * len(label) if number else label, "bold"), (line, "")] for number, line in enumerate(lines)]
 
 
@@ -306,7 +306,7 @@ def labelled(label: str, text: str, width: int, most: int = 2) -> list[Line]:
 
 
 MANY_RANKS = 8
-"""On a terminal of so many ranks or fewer all are in sight."""
+"""A terminal shows up to this many ranks without scrolling."""
 
 _FINDINGS_OF = Column("findings", header="Findings", label="finding")
 _STEP = Column("step", header="Step Med (ns)", label="step", unit=Unit.DURATION, decimals=0)
@@ -323,55 +323,55 @@ _IMPORTANCE = {
 
 
 def with_paces(tasks: TableAnswer, paces: Mapping[int, tuple[float | None, int | None]]) -> TableAnswer:
-    """The table of ranks with the median step and the number of late arrivals of each, where any is known."""
+    """Return the table of ranks with each rank's median step and late arrivals, as far as known."""
     columns = [column.with_importance(_IMPORTANCE.get(column.key, column.importance)) for column in tasks.columns]
-    of_rows = [paces.get(int(rank or 0), (None, None)) for rank in tasks.cells("rank")]
+    row_paces = [paces.get(int(rank or 0), (None, None)) for rank in tasks.cells("rank")]
     rows = [list(row) for row in tasks.rows]
-    at = 1 + max(place for place, column in enumerate(columns) if column.key in _SHARES)
+    index = 1 + max(number for number, column in enumerate(columns) if column.key in _SHARES)
     for number, column in ((1, _LATE), (0, _STEP)):
-        if any(pace[number] is not None for pace in of_rows):
-            columns.insert(at, column)
-            for row, pace in zip(rows, of_rows, strict=True):
-                row.insert(at, pace[number])
+        if any(pace[number] is not None for pace in row_paces):
+            columns.insert(index, column)
+            for row, pace in zip(rows, row_paces, strict=True):
+                row.insert(index, pace[number])
     return replace(tasks, columns=tuple(columns), rows=tuple(map(tuple, rows)))
 
 
-def with_findings(tasks: TableAnswer, findings: Sequence[Finding], many: int = MANY_RANKS) -> TableAnswer:
-    """The table of ranks with the names of the findings that are about some of them, where there are any.
+def with_findings(tasks: TableAnswer, findings: Sequence[Finding], limit: int = MANY_RANKS) -> TableAnswer:
+    """Return the table of ranks with the findings about up to half of them, if there are any.
 
-    Of more than ``many`` ranks these come first: nobody should have to look for them.
+    In a table of more than ``limit`` ranks, ranks with findings are first.
     """
-    rank = next(place for place, column in enumerate(tasks.columns) if column.key == "rank")
-    telling = [item for item in findings if item.ranks and len(item.ranks) <= len(tasks.rows) // 2]
-    names = [", ".join(dict.fromkeys(item.id for item in telling if row[rank] in item.ranks)) for row in tasks.rows]
+    rank = next(index for index, column in enumerate(tasks.columns) if column.key == "rank")
+    selective = [item for item in findings if item.ranks and len(item.ranks) <= len(tasks.rows) // 2]
+    names = [", ".join(dict.fromkeys(item.id for item in selective if row[rank] in item.ranks)) for row in tasks.rows]
     if not any(names):
         return tasks
     rows = tuple((*row, f"◂ {name}" if name else None) for row, name in zip(tasks.rows, names, strict=True))
-    if len(rows) > many:
+    if len(rows) > limit:
         rows = tuple(sorted(rows, key=lambda row: row[-1] is None))
     return replace(tasks, columns=(*tasks.columns, _FINDINGS_OF), rows=rows)
 
 
 def held_answer(held: Sequence[Held]) -> TableAnswer:
-    """The events that there are instead of GPU work, and the screen that shows them."""
+    """Return the recorded events of a job without GPU work, and the screens that show them."""
     rows = [
-        (item.count, keys.with_key(SCREENS[view.question.home]), item.what)
-        for item in held
-        if (view := view_of_table(item.table)) is not None
+        (events.count, keys.with_key(SCREENS[view.question.home]), events.what)
+        for events in held
+        if (view := view_of_table(events.table)) is not None
     ]
     return TableAnswer("contents", HELD_COLUMNS, tuple(sorted(rows, reverse=True)))
 
 
 def files_answer(states: Iterable[FileState]) -> TableAnswer:
-    """A row for each file: its metadata, and how much of it is read."""
+    """Return a row for each file: its metadata, and how much of it is read."""
     rows: list[Row] = []
     for state in states:
         name, kernels = state.path.stem, None
-        known: tuple[Value, ...] = (None, None, None)
+        cells: tuple[Value, ...] = (None, None, None)
         if state.opened is not None:
             name, kernels, facts = state.opened.name, state.opened.kernels, state.opened.metadata
             models = dict.fromkeys(gpu.name.removeprefix("NVIDIA ") for gpu in facts.gpus if gpu.name)
-            known = (facts.host or None, " + ".join(models) or None, facts.nsys_version or facts.made_of or None)
+            cells = (facts.host or None, " + ".join(models) or None, facts.nsys_version or facts.made_of or None)
         read = 100.0 if state.ready else 100.0 * state.rows / state.total if state.total else None
         if state.failure:
             words = f"left out: {state.failure}"
@@ -379,5 +379,5 @@ def files_answer(states: Iterable[FileState]) -> TableAnswer:
             words = "ready" if state.ready else "reading"
         else:
             words = "waiting" if state.opened is None else "checked"
-        rows.append((name, kernels, read, state.total or None, *known, words))
+        rows.append((name, kernels, read, state.total or None, *cells, words))
     return TableAnswer("files", FILE_COLUMNS, rows)

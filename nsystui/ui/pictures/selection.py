@@ -1,4 +1,4 @@
-"""The selection in words, for the second line of every screen."""
+"""The selection in words: the second line of every screen."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 
 def describe(selection: Selection, ranks: Iterable[RankedTask]) -> str:
-    """``ranks 0-3 · 6.0 s + 1 s · filter "nvjet"``; ``all ranks · all time`` when everything is selected."""
+    """Return ``ranks 0-3 · 6.0 s + 1 s · filter "nvjet"``; ``all ranks · all time`` if everything is selected."""
     return CRUMB_GAP.join(words for words, _ in crumbs_of(selection, ranks)) or "all ranks · all time"
 
 
 def crumbs_of(selection: Selection, ranks: Iterable[RankedTask]) -> list[tuple[str, Selection]]:
-    """Each part of a selection in words, and the selection without it."""
-    found = []
+    """Return each part of a selection in words, and the selection without it."""
+    crumbs = []
     if selection.tasks is not None:
-        chosen = [item.rank for item in ranks if item.task in selection.tasks]
-        words = f"rank {chosen[0]}" if len(chosen) == 1 else f"ranks {spans(chosen)}"
-        found.append((words, replace(selection, tasks=None)))
+        numbers = [item.rank for item in ranks if item.task in selection.tasks]
+        words = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {spans(numbers)}"
+        crumbs.append((words, replace(selection, tasks=None)))
     if selection.devices is not None:
-        found.append((f"device {spans(selection.devices)}", replace(selection, devices=None)))
+        crumbs.append((f"device {spans(selection.devices)}", replace(selection, devices=None)))
     if selection.streams is not None:
-        found.append((f"stream {spans(selection.streams)}", replace(selection, streams=None)))
+        crumbs.append((f"stream {spans(selection.streams)}", replace(selection, streams=None)))
     if selection.window is not None:
         start = format_value(Unit.TIME, selection.window.start)
         length = format_value(Unit.DURATION, selection.window.end - selection.window.start)
-        found.append((f"{start} + {length}", replace(selection, window=None)))
+        crumbs.append((f"{start} + {length}", replace(selection, window=None)))
     if selection.name is not None:
-        found.append((f'filter "{selection.name.words or selection.name.text}"', replace(selection, name=None)))
-    return found
+        crumbs.append((f'filter "{selection.name.words or selection.name.text}"', replace(selection, name=None)))
+    return crumbs

@@ -1,4 +1,4 @@
-"""2 Kernels: the kernel summary, the other tables of work by name, and the single instances of one name."""
+"""2 Kernels: the kernel summary, the other tables of work by name, and the instances of a name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KINDS = {"memory": EventKind.MEMORY, "api": EventKind.API, "os": EventKind.OS, 
 
 
 def distribution_lines(shape: Distribution) -> list[str]:
-    """A histogram of durations with its key figures, as lines for a panel."""
+    """Return a histogram of durations with its key figures, as lines for a panel."""
     if not shape.count:
         return []
     labels = [format_value(Unit.DURATION, low) for low in shape.edges[:-1]]
@@ -48,7 +48,7 @@ def distribution_lines(shape: Distribution) -> list[str]:
 
 
 class EventRowsScreen(TableScreen):
-    """A table of single events in order of start: Enter goes to the event."""
+    """A table of single events in order of start: Enter opens the event."""
 
     COUNTED = "instances"
     ORDER = ("start", False)
@@ -57,38 +57,38 @@ class EventRowsScreen(TableScreen):
     MODE_KEY = "2"
 
     def event_kind(self) -> EventKind:
-        """The kind of the event under the cursor."""
+        """Return the kind of the event under the cursor."""
         return EventKind(self.values()["kind"])
 
     def event_here(self) -> EventKey | None:
-        """The event under the cursor, by its report and row."""
+        """Return the event under the cursor, by its report and row."""
         values = self.values()
         return _key(values["report"], self.event_kind(), values["row"], values["start"]) if values else None
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Ask for the event's own details, with what this table has besides."""
-        key, own, besides = self.event_here(), self.row_details(), self.table.hidden_facts
+        """Ask for the event's details, with the other columns of this table."""
+        key, row_details, table_facts = self.event_here(), self.row_details(), self.table.hidden_facts
         if key is None:
             return None
 
         def ask(job: OpenJob) -> Details:
             row = event_row(job.session, key, job.ranks)
-            return own if row is None else event_details(job, row, besides)
+            return row_details if row is None else event_details(job, row, table_facts)
 
         return ask
 
     def open_row(self) -> None:
-        """Go to the event in the list of all."""
+        """Open the event in the list of all events."""
         key = self.event_here()
         if key is not None:
             show_event(self.explorer, key)
 
     def action_partner(self) -> None:
-        """Go from a call to its GPU work, or back."""
+        """Move from a call to its GPU work, or back."""
         find_partner(self, partial(show_event, self.explorer))
 
     def open_event(self, report: Value, kind: EventKind, row: Value, start: Value) -> None:
-        """Opens the list of events at one of them."""
+        """Open the list of events at an event."""
         show_event(self.explorer, _key(report, kind, row, start))
 
 
@@ -106,10 +106,9 @@ class KernelInstancesScreen(EventRowsScreen):
         super().__init__("launches")
         self.kernel = name
         self.names = names
-        self._sort = ("duration", True)  # the longest is the one that is looked for
+        self._sort = ("duration", True)  # users look for the longest launch
 
     def path(self) -> Sequence[str]:
-        """The way here, which ends with the name of the kernel as it is shown."""
         return (*super().path(), self.shown_names().get(self.kernel, self.kernel))
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, Distribution]:
@@ -118,14 +117,13 @@ class KernelInstancesScreen(EventRowsScreen):
         return answer, distribution(durations(job.session, selection, self.kernel, self.names))
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the launches, and the histogram of their durations (ns) beside them."""
+        """Show the launches, and next to them the histogram of their durations (ns)."""
         answer, shape = result
         self.panel.category = "nccl" if is_nccl_kernel(self.kernel) else "compute"
         self.panel.show_lines(distribution_lines(shape))
         super().show(answer, same_place)
 
     def event_kind(self) -> EventKind:
-        """NCCL or another kernel, by the name."""
         return EventKind.NCCL if is_nccl_kernel(self.kernel) else EventKind.KERNEL
 
     def action_ncu(self) -> None:
@@ -168,7 +166,7 @@ class WorkInstancesScreen(EventRowsScreen):
         return work_instances(job.session, selection, self.work, self.call, job.ranks)
 
     def event_kind(self) -> EventKind:
-        """The kind of the work; MPI calls may be NVTX ranges."""
+        """Return the kind of the work; MPI calls may be NVTX ranges."""
         report = self.values().get("report")
         is_range = self.work is MPI and self.job is not None and is_by_range(self.job.session, int(report or 0))
         return EventKind.NVTX if is_range else _KINDS[self.work.name]
@@ -184,10 +182,10 @@ _GROUPS = {
     "precision": "precision",
     "graph": "CUDA graph",
 }
-"""The groupings of kernels besides their name, or in place of it, with the words for them."""
+"""The groupings of kernels in addition to, or instead of, their name, in words."""
 
-_OF_NAMES = ("family", "precision", "graph")
-"""Those whose rows are all kernels of a kind: Enter shows their names."""
+_NAME_GROUPS = ("family", "precision", "graph")
+"""The groupings whose rows are kinds of kernels: Enter shows the kernels' names."""
 
 
 class KernelsScreen(ViewsScreen):
@@ -202,33 +200,33 @@ class KernelsScreen(ViewsScreen):
         self.options = {"names": Names.SMART.value, "by": "", "only": ""}
 
     def places(self) -> tuple[str, ...]:
-        """The keys of kernel names leave where rows are none."""
-        return tuple(one for one in self.PLACES if one != "kernel names" or self.view.question.row == "kernel")
+        """Leave out the keys of kernel names if the rows are not kernels."""
+        return tuple(group for group in self.PLACES if group != "kernel names" or self.view.question.row == "kernel")
 
     def empty_text(self, answer: Answer) -> str:
-        """Say which other views have rows where there are no kernels."""
+        """Add the other views with rows."""
         text = super().empty_text(answer)
         job = self.job
-        return text if job is None or answer.total else f"{text}\n\n{self._others(job)}"
+        return text if job is None or answer.total else f"{text}\n\n{self._views_with_rows(job)}"
 
-    def _others(self, job: OpenJob) -> str:
-        """The views that have rows, with how many, as a sentence for an export without kernels."""
-        # MPI calls that are NVTX ranges are no rows of a table of their own.
+    def _views_with_rows(self, job: OpenJob) -> str:
+        """Return the views with rows, and their counts, as a sentence."""
+        # MPI calls that are NVTX ranges have no table, and so no count.
         works = [(view_named(name).title, work) for name, work in WORKS.items() if has_rows(job.session, work)]
         counts = [(title, job.session.count(work.table)) for title, work in works]
-        found = [f"{title} ({count:,})" if count else title for title, count in counts]
-        return f"v shows {', '.join(found)}" if found else ""
+        views = [f"{title} ({count:,})" if count else title for title, count in counts]
+        return f"v shows {', '.join(views)}" if views else ""
 
     def show_waiting(self) -> None:
-        """Show the kernels of a sample, titled as one, then all kernels, until reports are ready."""
-        seen = self.explorer.seen
-        if seen.answer is None:
+        """Show the kernels of a sample, with that title, then all kernels, until reports are ready."""
+        preview = self.explorer.seen
+        if preview.answer is None:
             super().show_waiting()
             return
-        self.table.names = seen.names
-        self.table.set_answer(seen.answer, keep_cursor=True)
-        self.notes.show_notes(seen.answer.notes)
-        self.show_count() if seen.is_exact else self.show_title(right="sample")
+        self.table.names = preview.names
+        self.table.set_answer(preview.answer, keep_cursor=True)
+        self.notes.show_notes(preview.answer.notes)
+        self.show_count() if preview.is_exact else self.show_title(right="sample")
 
     def show(self, result: Any, same_place: bool) -> None:
         """Show the summary with bars in the colour of its work."""
@@ -237,32 +235,29 @@ class KernelsScreen(ViewsScreen):
         super().show(result, same_place)
 
     def shown_names(self) -> Mapping[str, str]:
-        """Smart names, unless full ones are chosen."""
         return {} if self.options["names"] == Names.FULL.value else super().shown_names()
 
     def counted(self) -> str:
-        """The grouping, and the kind that alone is shown."""
-        by, only = self.options["by"], self.options["only"]
+        group, only = self.options["by"], self.options["only"]
         if self.answered.question.row != "kernel":
             return super().counted()
-        return (f"by {by}" if by else super().counted()) + (f" of {only}" if only else "")
+        return (f"by {group}" if group else super().counted()) + (f" of {only}" if only else "")
 
     def row_details(self) -> Details:
-        """With the full name of a kernel, where the table shows its smart one; a stream with its place."""
-        own, values = super().row_details(), self.values()
-        if own and self.answered.question.row == "stream":
+        """Return the details with a kernel's full name, or with a stream's device and rank."""
+        details, values = super().row_details(), self.values()
+        if details and self.answered.question.row == "stream":
             words = [numbered(key, values[key]) for key in ("stream", "device")]
-            place = f"{' of '.join(words)} of rank {values['rank']}"
-            return [[f"{place}: {values['kind']}"], *own[1:]]
-        return [[str(values["name"])], *own[1:]] if own and "smart" in values else own
+            stream = f"{' of '.join(words)} of rank {values['rank']}"
+            return [[f"{stream}: {values['kind']}"], *details[1:]]
+        return [[str(values["name"])], *details[1:]] if details and "smart" in values else details
 
     def row_category(self, values: Record) -> str | None:
-        """NCCL kernels have their own colour."""
         name = values.get("name") if self.view.question.row == "kernel" else None
         return "nccl" if isinstance(name, str) and is_nccl_kernel(name) else None
 
     def has_view(self, view: TabView) -> bool:
-        """A view is offered if there is work of its kind."""
+        """Return whether there is work of the view's kind."""
         work = WORKS.get(view_named(view.name).question.row)
         if work is None or view.name == self.view.name:
             return True
@@ -279,18 +274,18 @@ class KernelsScreen(ViewsScreen):
             names_choice(Names(self.options["names"]), self._show_names),
         )
 
-    def _group_by(self, by: str) -> None:
-        self.ask_with(options={**self.options, "by": by, **({"only": ""} if by in _OF_NAMES else {})})
+    def _group_by(self, group: str) -> None:
+        self.ask_with(options={**self.options, "by": group, **({"only": ""} if group in _NAME_GROUPS else {})})
 
     def _show_names(self, names: Names) -> None:
         self.ask_with(options={**self.options, "names": names.value})
 
     def open_row(self) -> None:
-        """Open the launches or calls of a name, the names of a kind of kernels, or select a stream for all screens."""
+        """Open a name's launches or calls, or the names of a kind of kernels; or select a stream for all screens."""
         if self.answered.question.row == "stream":
             self._select_stream()
             return
-        if self.options["by"] in _OF_NAMES and self.answered.question.row == "kernel":
+        if self.options["by"] in _NAME_GROUPS and self.answered.question.row == "kernel":
             word = self.values().get(self.options["by"])
             if not isinstance(word, str):
                 self.say("the names of these kernels do not show a precision: b returns to all names")
@@ -335,7 +330,7 @@ class KernelsScreen(ViewsScreen):
         def ask(job: OpenJob) -> list[NcuCommand]:
             from nsystui.questions.trace.ncu import of_name
 
-            chosen = selection.with_tasks(job.tasks_of_ranks(frozenset({rank}))) if isinstance(rank, int) else selection
-            return of_name(job, chosen, name, names)
+            subset = selection.with_tasks(job.tasks_of_ranks(frozenset({rank}))) if isinstance(rank, int) else selection
+            return of_name(job, subset, name, names)
 
         return ask

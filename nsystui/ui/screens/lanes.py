@@ -1,4 +1,4 @@
-"""The lanes of ranks, GPUs, streams and threads over time: the view on them, the cursor, and what is under it."""
+"""The lanes of ranks, GPUs, streams and threads over time: the view, the cursor, and the event under it."""
 
 from __future__ import annotations
 
@@ -40,16 +40,15 @@ from nsystui.ui.widgets.repainting import in_background
 _LABEL_WIDTH, _WIDE_LABEL_WIDTH = 14, 22
 _WIDE = 100
 _FRAME = 4
-"""Lines for the title, the selection, the axis and the keys."""
+"""Lines of the title, the selection, the axis and the keys."""
 _TALL = 30
-"""On a terminal of so many lines the details have one more."""
+"""The minimum terminal height for one more line of details."""
 
 
 class LanesScreen(ZoomableChartScreen):
     """Lanes over time, a view on them, and a cursor at a lane and a time.
 
-    A picture is computed of the lanes in sight only. While a key is held, names and what must be read first are left
-    out; they follow when the cursor rests.
+    Only visible lanes are drawn. While a key is held, names and unread data are left out until the cursor rests.
     """
 
     chart: LaneChart
@@ -64,30 +63,29 @@ class LanesScreen(ZoomableChartScreen):
     def __init__(self) -> None:
         super().__init__()
         self.opened: frozenset[Task] | None = None
-        self.found: NameFilter | None = None
+        self.search: NameFilter | None = None
         self.path_lane: LaneIdentity | None = None
-        """The lane of a critical path, once one is asked for."""
+        """The lane of a critical path, if requested."""
         self.match_count = ""
-        """How many events match, in words, once they are counted."""
+        """The number of matching events in words, once counted."""
         self.picture: TimelinePicture | None = None
         self.facts: EventFacts | None = None
-        """The details of the event under the cursor, once they are looked up."""
+        """The details of the event under the cursor, once looked up."""
         self.opens: Hashable = None
-        """The `target` of Enter that was pressed before its event was looked up."""
+        """The `target` of an Enter key that waits for its event to be looked up."""
         self._rests = False
-        self._wanted = TimelineRequest(None, 1, 1, 0, None, None, False, None)
+        self._request = TimelineRequest(None, 1, 1, 0, None, None, False, None)
         self._neighbours: Neighbours | None = None
 
     def make_chart(self) -> LaneChart:
         return LaneChart(label_width=_LABEL_WIDTH, value_width=7, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """The view, the size of the chart, the opened ranks and the names to mark."""
         width, height = self.app.size
         self.chart.label_width = _LABEL_WIDTH if width < _WIDE else _WIDE_LABEL_WIDTH
         columns = self.chart.columns_in(width)
         lines = max(1, height - _FRAME - self._detail_lines)
-        self._wanted = TimelineRequest(
+        self._request = TimelineRequest(
             self.view,
             columns,
             lines,
@@ -95,28 +93,27 @@ class LanesScreen(ZoomableChartScreen):
             self.position.lane,
             self.opened,
             self._rests,
-            self._to_mark,
+            self._marked_names,
             self.chart.label_width,
             self.path_lane,
         )
-        # The lane of the cursor matters only where it lies out of sight, which the chart has seen to.
-        return (replace(self._wanted, lane=None),)
+        # Without the lane of the cursor, which the chart keeps in sight.
+        return (replace(self._request, lane=None),)
 
     @property
     def _detail_lines(self) -> int:
         return HEIGHT if self.app.size.height >= _TALL else LOW
 
     @property
-    def _to_mark(self) -> NameFilter | None:
-        """The names to mark: those looked for here, else those of the filter, which hides nothing on a timeline."""
-        return self.found or self.selection.name
+    def _marked_names(self) -> NameFilter | None:
+        """The names to mark: the search's, else the filter's, which hides nothing on a timeline."""
+        return self.search or self.selection.name
 
     def ask(self, job: OpenJob, selection: Selection) -> TimelinePicture:
-        """Compute the lanes, and the lines of those in sight."""
-        return timeline_picture(job, selection, self._wanted)
+        return timeline_picture(job, selection, self._request)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Draw the lanes with the cursor where it was, or say why there are none."""
+        """Draw the lanes and the cursor at its position, or show why there are no lanes."""
         picture: TimelinePicture = result
         if self.picture is None or self.picture.timeline is not picture.timeline:
             self._neighbours = Neighbours(picture.timeline)
@@ -124,9 +121,9 @@ class LanesScreen(ZoomableChartScreen):
         if self.opened is None:
             self.opened = picture.opened
         if not picture.lanes:
-            why = picture.notes or ("no GPU work and no NVTX range is in the selection: Esc goes back",)
+            reasons = picture.notes or ("no GPU work and no NVTX range is in the selection: Esc goes back",)
             self.show_title()
-            self.show_empty("\n".join((*why, "", "1 Overview shows what was recorded")))
+            self.show_empty("\n".join((*reasons, "", "1 Overview shows what was recorded")))
             return
         self.show_empty("")
         window = picture.window
@@ -139,13 +136,13 @@ class LanesScreen(ZoomableChartScreen):
         self._follow()
 
     def show_selection(self) -> None:
-        """Show the selection, the time in view and what is looked for."""
+        """Show the selection, the time in view and the search."""
         text = describe(self.selection, self.job_ranks)
         if (view := self.view) is not None:
             start, length = format_value(Unit.TIME, view.start), format_value(Unit.DURATION, view.end - view.start)
             text += f" · in view {start} + {length}"
-        if self.found is not None:
-            text += f' · "{self.found.text}"'
+        if self.search is not None:
+            text += f' · "{self.search.text}"'
             text += f" {self.match_count or 'searching…'}"
         self.query_one("#selection", SelectionLine).update(text)
 
@@ -157,7 +154,7 @@ class LanesScreen(ZoomableChartScreen):
         self._changed()
 
     def _changed(self) -> None:
-        """Something else is to be drawn: at once what costs nothing, the rest when no key follows."""
+        """Draw again: the cheap parts at once, the others when no key follows."""
         self._rests = False
         self.job_changed()
 
@@ -169,7 +166,7 @@ class LanesScreen(ZoomableChartScreen):
 
     @property
     def time(self) -> int:
-        """The time under the cursor: the middle of the view before it was moved."""
+        """The time under the cursor; initially the middle of the view."""
         picture = self.picture
         if self.position.time is not None:
             return self.position.time
@@ -181,53 +178,53 @@ class LanesScreen(ZoomableChartScreen):
         return (time - window.start) * self.chart.chart_width // max(window.end - window.start, 1)
 
     def times_of(self, column: int) -> tuple[int, int]:
-        """From and to which ns a column reaches: just those that ``_column_of`` puts into it."""
+        """Return the first time of a column and of the next, ns: the inverse of ``_column_of``."""
         assert self.picture is not None
         window, width = self.picture.window, self.chart.chart_width
         length = window.end - window.start
         return window.start - (-column * length // width), window.start - (-(column + 1) * length // width)
 
     def _place_cursor(self) -> None:
-        """Puts the cursor of the chart at the position."""
+        """Move the chart's cursor to the position."""
         picture, position = self.picture, self.position
         assert picture is not None
         if position.lane is not None:
             number = self._nearest(picture, position.lane)
-        else:  # kernels are what a timeline is opened for
+        else:  # users open a timeline for kernels
             number = next((number for number, lane in enumerate(picture.lanes) if not lane.is_host), 0)
         mark = None if position.mark is None else self._column_of(position.mark)
         self.chart.move(number, self._column_of(self.time), mark)
 
-    def _nearest(self, picture: TimelinePicture, wanted: LaneIdentity) -> int:
-        """The lane itself, else its GPU, else another of its rank, else where the cursor is."""
-        for is_it in (
-            lambda lane: lane == wanted,
-            lambda lane: (lane.task, lane.device, lane.stream) == (wanted.task, wanted.device, None),
-            lambda lane: lane.task == wanted.task,
+    def _nearest(self, picture: TimelinePicture, target: LaneIdentity) -> int:
+        """Return the number of the lane, else of its GPU, else of another lane of its rank, else of the cursor."""
+        for matches in (
+            lambda lane: lane == target,
+            lambda lane: (lane.task, lane.device, lane.stream) == (target.task, target.device, None),
+            lambda lane: lane.task == target.task,
         ):
-            number = next((number for number, lane in enumerate(picture.lanes) if is_it(lane)), None)
+            number = next((number for number, lane in enumerate(picture.lanes) if matches(lane)), None)
             if number is not None:
                 return number
         return self.chart.cursor_lane
 
     def _follow(self) -> None:
-        """Shows the details of the cursor's place: its column at once, and the event when the cursor rests."""
+        """Show the cursor's column at once, and its event when the cursor rests."""
         self.facts = None
         self.show_detail()
         self.cursor_moved()
 
     def show_detail(self) -> None:
-        """Show what the column holds, and below it the event or the notes."""
+        """Show the contents of the column, and below it the event or the notes."""
         picture = self.picture
-        shown = picture.pictures.get(self.chart.cursor_lane) if picture is not None else None
-        if shown is None:
+        lane_picture = picture.pictures.get(self.chart.cursor_lane) if picture is not None else None
+        if lane_picture is None:
             return
-        column = min(self.chart.cursor_column, len(shown.columns.busy) - 1)
+        column = min(self.chart.cursor_column, len(lane_picture.columns.busy) - 1)
         times, width = self.times_of(column), self.app.size.width
-        lines = [column_line(shown, column, times, self.time, self.position.mark, width)]
+        lines = [column_line(lane_picture, column, times, self.time, self.position.mark, width)]
         if self.facts is not None:
-            below = fill(self.facts.details, width, self._detail_lines - 2)
-            lines += [[(cut_end(self.facts.title, width), "bold")], *([(line, "")] for line in below)]
+            details = fill(self.facts.details, width, self._detail_lines - 2)
+            lines += [[(cut_end(self.facts.title, width), "bold")], *([(line, "")] for line in details)]
         elif picture is not None and not picture.is_whole and self._waits_for_lanes(picture):
             lines.append([("reading the streams and ranges of this rank…", "dim")])
         elif picture is not None:
@@ -245,7 +242,7 @@ class LanesScreen(ZoomableChartScreen):
         )
 
     def cursor_rests(self) -> None:
-        """Look up the event under the cursor, and draw what was left out."""
+        """Look up the event under the cursor, and draw the parts that were left out."""
         picture, lane, job = self.picture, self.lane, self.job
         if picture is None or lane is None or job is None:
             return
@@ -260,12 +257,12 @@ class LanesScreen(ZoomableChartScreen):
 
     @in_background("detail")
     async def _show_facts(self, job: OpenJob, picture: TimelinePicture, lane: LaneIdentity, window: Window) -> None:
-        place, row = self._place(), self.position.event
+        position, row = self._cursor_state(), self.position.event
         try:
             facts = await to_thread(event_facts, job, picture.timeline, lane, window, row)
         except Exception as error:
             facts = EventFacts(None, reason_of(error))
-        if self._place() == place:
+        if self._cursor_state() == position:
             self.facts = facts
             self.show_detail()
             opens, self.opens = self.opens == self.target, None
@@ -273,7 +270,7 @@ class LanesScreen(ZoomableChartScreen):
                 self.action_open_event()
 
     def action_open_event(self) -> None:
-        """Go to the event under the cursor."""
+        """Open the event under the cursor."""
         raise NotImplementedError
 
     @property
@@ -281,36 +278,36 @@ class LanesScreen(ZoomableChartScreen):
         """The lane, the time and the event under the cursor."""
         return (self.lane, self.time, self.position.event)
 
-    def _place(self) -> Hashable:
-        """Where the cursor is, and in which picture."""
+    def _cursor_state(self) -> Hashable:
+        """Return the position of the cursor and its picture's window."""
         picture = self.picture
         return (*self.target, self.chart.cursor_column, picture.window if picture else None)
 
     @property
     def is_awaiting(self) -> bool:
-        """Lanes that are there stay while their names and another view are computed."""
+        """Whether there are no lanes yet: lanes stay while names or another view are computed."""
         return self.picture is None and super().is_awaiting
 
     def why_empty(self) -> str:
-        """Say why there is no lane to act on; empty where there is one."""
+        """Return why there is no lane to act on; empty if there is a lane."""
         if self.picture is None:
             return "one moment: the lanes are being computed"
         return "" if self.picture.lanes else "there is no lane here"
 
     def drawn(self) -> TimelinePicture | None:
-        """Return the picture where it has lanes; else say why there is none."""
-        why = self.why_empty()
-        if why:
-            self.say(why)
-        return None if why else self.picture
+        """Return the picture if it has lanes; else show why it has no lanes."""
+        reason = self.why_empty()
+        if reason:
+            self.say(reason)
+        return None if reason else self.picture
 
     def look_at(self, view: Window | None, time: int) -> None:
-        """Show another view; an event under the cursor stays so if its time does."""
+        """Show another view; an event under the cursor stays there if its time does."""
         self.move_to(view=view, time=time, event=self.position.event if time == self.time else None)
         self._changed()
 
     def _center(self, time: int) -> None:
-        """Moves the view so that ``time`` is in its middle."""
+        """Move the view so that ``time`` is in its middle."""
         picture = self.picture
         assert picture is not None
         view = self.view or picture.base
@@ -339,12 +336,12 @@ class LanesScreen(ZoomableChartScreen):
         self._follow()
 
     def action_page(self, direction: int) -> None:
-        """Move the cursor by the lanes in sight."""
+        """Move the cursor by a page of lanes."""
         self.action_lane(direction * len(self.chart.in_sight))
 
     @on(LaneChart.Pointed)
     def _pointed(self, message: LaneChart.Pointed) -> None:
-        """A press moves the cursor, and takes the mark away; drawing sets the mark where it began."""
+        """Move the cursor on a press and remove the mark; a drag sets the mark at its start."""
         message.stop()
         picture = self.picture
         if picture is None or not picture.lanes:
@@ -357,7 +354,7 @@ class LanesScreen(ZoomableChartScreen):
         self._follow()
 
     def action_mark(self) -> None:
-        """Set the mark at the cursor, or take it away."""
+        """Set the mark at the cursor, or remove it."""
         if self.drawn() is None:
             return
         time = self.time
@@ -366,17 +363,17 @@ class LanesScreen(ZoomableChartScreen):
         self.show_detail()
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
-        """The event under the cursor."""
+        """Return the event under the cursor."""
         row = self.event_row()
         return None if row is None else (EVENT_COLUMNS, row)
 
     def event_row(self) -> Row | None:
-        """The event under the cursor, a row of ``EVENT_COLUMNS``."""
+        """Return the event under the cursor, a row of ``EVENT_COLUMNS``."""
         if self.position.event is not None:
             return self.position.event
         return self.facts.row if self.facts is not None else None
 
     def event_here(self) -> EventKey | None:
-        """The event under the cursor, by its key."""
+        """Return the key of the event under the cursor."""
         row = self.event_row()
         return None if row is None else key_of(row)

@@ -44,57 +44,56 @@ if TYPE_CHECKING:
 
 
 def histogram(bars: Sequence[SizeBin], width: int) -> list[str]:
-    """Calls and, beside them, bytes for each message size in ``width`` cells; nothing where no size is known."""
-    known = [bar for bar in bars if bar.label is not None]
-    if not any(bar.calls for bar in known):
+    """Return calls and bytes by message size, side by side in ``width`` cells; empty if no size is known."""
+    sized = [bar for bar in bars if bar.label is not None]
+    if not any(bar.calls for bar in sized):
         return []
-    half = (width - len(_BETWEEN)) // 2
-    labels = [bar.label or "" for bar in known]
-    sizes = [bar.bytes or 0 for bar in known]
+    half = (width - len(_GAP)) // 2
+    labels = [bar.label or "" for bar in sized]
+    sizes = [bar.bytes or 0 for bar in sized]
     words = [format_value(Unit.BYTES, size) for size in sizes]
     unknown = sum(bar.calls for bar in bars if bar.label is None)
     calls = "calls by message size" + (f" ({unknown:,} of unknown size)" if unknown else "")
-    left = [calls, *histogram_lines(labels, [bar.calls for bar in known], half)]
+    left = [calls, *histogram_lines(labels, [bar.calls for bar in sized], half)]
     right = ["bytes by message size", *histogram_lines(labels, sizes, half, words)]
-    return [fit(one, half) + _BETWEEN + other for one, other in zip(left, right, strict=True)]
+    return [fit(first, half) + _GAP + second for first, second in zip(left, right, strict=True)]
 
 
-_BETWEEN = "  │  "
-_BESIDE = 52
-"""Columns of the details beside the drawing on a wide terminal."""
+_GAP = "  │  "
+_DETAILS_WIDTH = 52
+"""Width of the details next to the drawing on a wide terminal, in cells."""
 
 
 class NcclCallsScreen(EventRowsScreen):
-    """The single kernels or calls of a row; ``c`` goes to the event of the partner."""
+    """The kernels or calls of a row; ``c`` moves to the partner's event."""
 
     BACKGROUND = False
     MODE_KEY = "3"
 
     def __init__(self, what: What, row: Mapping[NcclProperty, Any]) -> None:
         words = [str(row[NcclProperty.COLLECTIVE] or "unknown")]
-        for by, value in row.items():
-            if by in (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES):
+        for group, value in row.items():
+            if group in (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES):
                 size = format_value(Unit.BYTES, value) if isinstance(value, int) else value
                 words.append(size or "of unknown size")
-            elif by is not NcclProperty.COLLECTIVE:
-                words.append(f"{by.value} {'unknown' if value is None else value}")
+            elif group is not NcclProperty.COLLECTIVE:
+                words.append(f"{group.value} {'unknown' if value is None else value}")
         super().__init__(" ".join([*words, f"{what}s"]))  # AllReduce 64KiB–1MiB kernels, AllReduce stream 7 kernels
         self.what = what
         self.row = row
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        """List the kernels or calls of the row, with the partner of each."""
+        """List the kernels or calls of the row, with their partners."""
         return nccl_listing(job.session, selection, job.ranks, job.pairing_by(self.row), self.row, self.what)
 
     def counted(self) -> str:
         return f"{self.what}s"
 
     def row_category(self, values: Record) -> str | None:
-        """Kernels have NCCL's colour, calls that of the API."""
         return "nccl" if self.what == KERNEL else "api"
 
     def action_partner(self) -> None:
-        """Go to the kernel of a call, or to the call of a kernel."""
+        """Move to the kernel of a call, or to the call of a kernel."""
         values = self.values()
         if not values:
             return
@@ -107,16 +106,16 @@ class NcclCallsScreen(EventRowsScreen):
 
 _SIZE_KEYS = {NcclProperty.BYTES: "message_size", NcclProperty.POW2: "size_from", NcclProperty.SIZE: "bucket"}
 _SIZE_WORDS = {NcclProperty.BYTES: "exact size", NcclProperty.POW2: "power of two", NcclProperty.SIZE: "bucket"}
-_HEIGHT, _SHARE = 11, 0.4
-"""Lines of the drawing at least, and the share of a tall screen that it takes."""
+_MIN_HEIGHT, _HEIGHT_SHARE = 11, 0.4
+"""The minimum lines of the drawing, and its share of a tall screen."""
 
 
-_TALL, _LEAST_HEIGHT, _MOST_HEIGHT = 30, 9, 24
-"""On a terminal of so many lines the summary has the curves of the bandwidth, in as many lines as are left."""
+_TALL, _MIN_CURVES, _MAX_CURVES = 30, 9, 24
+"""The minimum terminal height for bandwidth curves in the summary, and their minimum and maximum lines."""
 
 
 class DrawingsBelow(Enum):
-    """The drawings below the table; the value is the title, of one collective."""
+    """The drawings below the table; the value is the title of a collective's drawing."""
 
     BANDWIDTH = "median bus bandwidth {}against message size"
     DURATIONS = "{}: durations against message size, by kernel (· 1, ○ 2–9, ■ 10+)"
@@ -126,9 +125,9 @@ class DrawingsBelow(Enum):
 
 @dataclass(frozen=True)
 class Points:
-    """Of a collective: sizes (bytes) and median bus bandwidths (bytes/s) for the curve, all kernels for the scatter.
+    """Sizes (bytes) and median bus bandwidths (bytes/s) of a collective's curve, and all kernels for its scatter plot.
 
-    ``reported``: by size what nccl-tests reported of it, see `reported_times`.
+    ``reported``: results of nccl-tests by size, see `reported_times`.
     """
 
     sizes: Sequence[float]
@@ -139,7 +138,7 @@ class Points:
 
 
 class CollectivesScreen(TableScreen):
-    """A table by collective with a drawing below it, which leaves where there is nothing to draw."""
+    """A table by collective with a drawing below it, which is hidden if it is empty."""
 
     MODE_KEY = "3"
     HAS_PANEL = True
@@ -161,17 +160,17 @@ class CollectivesScreen(TableScreen):
         self._is_without_wait = False
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """The choices, and whether a log tells of sizes."""
+        """Return the choices, and whether a log has sizes."""
         job = self.explorer.job
         return (*super().parameters(), job is not None and job.nccl_log is not None)
 
     def drawn_lines(self, width: int) -> list[str]:
-        """The drawing in lines of ``width`` cells."""
+        """Return the drawing in lines of ``width`` cells."""
         return histogram(self._bars, width)
 
     def draw(self) -> None:
-        """Show the drawing as it is now."""
-        lines = self.drawn_lines(self.size.width - (_BESIDE if self.has_class("-beside") else 0))
+        """Update the drawing."""
+        lines = self.drawn_lines(self.size.width - (_DETAILS_WIDTH if self.has_class("-beside") else 0))
         self.panel.category = "nccl"
         self.panel.show_lines(lines)
         self.panel.set_class(not lines, "-empty")
@@ -180,48 +179,48 @@ class CollectivesScreen(TableScreen):
         self.draw()
         self.job_changed()
 
-    def bandwidths(self, name: str, width: int, most_lines: int) -> list[str]:
-        """All collectives in one chart, each with a mark of its own; that under the cursor in front of the others."""
-        names = [one for one in sorted(self._points) if self._points[one].sizes]
+    def bandwidths(self, name: str, width: int, max_lines: int) -> list[str]:
+        """Return a chart of all collectives, each with its own mark; the collective ``name`` is in front."""
+        names = [collective for collective in sorted(self._points) if self._points[collective].sizes]
         if not names:
             return [DrawingsBelow.BANDWIDTH.value.format(""), "no bandwidth: the size of the communicator is not known"]
         marks = dict(zip(names, itertools.cycle(_MARKS), strict=False))
-        names.sort(key=lambda one: one == name)
+        names.sort(key=lambda collective: collective == name)
         link = self._link
-        rates = [rate for one in names for rate in self._points[one].bandwidths]
+        rates = [rate for collective in names for rate in self._points[collective].bandwidths]
         ends = (0.0, max([*rates, *([link.rate] if link else [])]))
-        height = most_lines - 3
+        height = max_lines - 3
         columns = width - label_width(_rate_words, ends)
-        series = [(self._points[one].sizes, self._points[one].bandwidths) for one in names]
-        found = curve_places(series, columns, height, ends[1])
-        if found is None:
+        series = [(self._points[collective].sizes, self._points[collective].bandwidths) for collective in names]
+        places = curve_places(series, columns, height, ends[1])
+        if places is None:
             return []
         rows = [[" "] * columns for _ in range(height)]
-        for one, cells in zip(names, found[0], strict=True):
+        for collective, cells in zip(names, places[0], strict=True):
             for row, column in cells:
-                # Beside the mark of another collective, where it would hide that.
-                free = [place for place in (column, column + 1, column - 1) if rows[row][place : place + 1] == [" "]]
-                rows[row][free[0] if free else column] = marks[one]
-        how = "w/o wait (where known) " if self._is_without_wait else ""
-        legend = [f"{mark} {one}" for one, mark in marks.items()]
+                # Next to another collective's mark, to keep that visible.
+                free = [cell for cell in (column, column + 1, column - 1) if rows[row][cell : cell + 1] == [" "]]
+                rows[row][free[0] if free else column] = marks[collective]
+        wait_words = "w/o wait (where known) " if self._is_without_wait else ""
+        legend = [f"{mark} {collective}" for collective, mark in marks.items()]
         if link is not None:
             legend.append(f"{_LINK} {link.link}, nominal {_rate_words(link.rate)} a GPU and direction")
             level = rows[max(0, height - 1 - int(link.rate / ends[1] * height))]
             level[:] = [cell if cell != " " else _LINK for cell in level]
         lines = ["".join(row) for row in rows]
         return [
-            DrawingsBelow.BANDWIDTH.value.format(how),
+            DrawingsBelow.BANDWIDTH.value.format(wait_words),
             "  ".join(legend),
-            *framed(lines, (found[1], ends), width, (_size_words, _rate_words)),
+            *framed(lines, (places[1], ends), width, (_size_words, _rate_words)),
         ]
 
     def has_view(self, view: TabView) -> bool:
-        """The view of the log is offered where there is one."""
+        """Return whether there is a log for its view."""
         return view.name != "log" or bool(self.explorer.source.logs)
 
 
 class NcclSizesScreen(CollectivesScreen):
-    """Kernels of known size by collective and size; the drawing is of the collective under the cursor."""
+    """Kernels of known size by collective and size; the drawing shows the collective under the cursor."""
 
     PARAMETERS = ("by",)
     SCREEN = "nccl sizes"
@@ -236,7 +235,7 @@ class NcclSizesScreen(CollectivesScreen):
     def ask(
         self, job: OpenJob, selection: Selection
     ) -> tuple[Answer, dict[str, Points], Sequence[SizeBin], LinkRate | None]:
-        """Compute bandwidths by size (bytes/s), and what the drawings need."""
+        """Compute bandwidths by size (bytes/s), and the data of the drawings."""
         pairing = job.pairing()
         reported = job.nccl_log.reported if job.nccl_log is not None else ()
         answer = bandwidth_by_size(job.session, selection, job.ranks, pairing, self.by, reported)
@@ -255,11 +254,9 @@ class NcclSizesScreen(CollectivesScreen):
         self.draw()
 
     def empty_text(self, answer: Answer) -> str:
-        """Say that no message size is known."""
         return "no kernel here has a known message size\n" + super().empty_text(answer)
 
     def row_changed(self) -> None:
-        """Draw the collective under the cursor."""
         self.draw()
 
     def row_category(self, values: Record) -> str | None:
@@ -267,17 +264,16 @@ class NcclSizesScreen(CollectivesScreen):
 
     @property
     def _height(self) -> int:
-        return max(_HEIGHT, int(self.size.height * _SHARE))
+        return max(_MIN_HEIGHT, int(self.size.height * _HEIGHT_SHARE))
 
     def draw(self) -> None:
-        """Show the drawing, as high as it needs."""
         super().draw()
         self.panel.styles.height = max(self._height, len(self.panel.lines))
 
     def drawn_lines(self, width: int) -> list[str]:
-        """The drawing that is chosen."""
+        """Return the selected drawing."""
         if self.drawing is DrawingsBelow.CALLS:
-            return histogram(_most(self._bars, self._height - 1), width)
+            return histogram(_largest_bins(self._bars, self._height - 1), width)
         name = str(self.values().get("collective"))
         points = self._points.get(name)
         if points is None:
@@ -293,33 +289,33 @@ class NcclSizesScreen(CollectivesScreen):
         return [self.drawing.value.format(name), *lines]
 
     def _spread(self, name: str, points: Points, width: int) -> list[str]:
-        """Histograms of the kernels of the row under the cursor: by growing steps, and by equal ones."""
+        """Return histograms of the kernels of the row under the cursor: by growing steps, and by equal steps."""
         from pandas import Series
 
         size, sizes = self.values()[_SIZE_KEYS[self.by]], points.kernel_sizes
         if self.by is NcclProperty.SIZE:
-            is_own = bucket_numbers(Series(sizes)) == BUCKETS.index(str(size))
+            is_in_row = bucket_numbers(Series(sizes)) == BUCKETS.index(str(size))
         else:
-            is_own = (sizes if self.by is NcclProperty.BYTES else powers_of_two(Series(sizes)).to_numpy()) == size
+            is_in_row = (sizes if self.by is NcclProperty.BYTES else powers_of_two(Series(sizes)).to_numpy()) == size
         reported = points.reported.get(size, ()) if self.by is NcclProperty.BYTES and isinstance(size, int) else ()
-        half, blocks = (width - len(_BETWEEN)) // 2, []
+        half, blocks = (width - len(_GAP)) // 2, []
         for is_linear in (False, True):
-            found = distribution(points.durations[is_own], is_linear)
+            shape = distribution(points.durations[is_in_row], is_linear)
             labels = [
                 ("▸ " if any(start <= time < end for _, time in reported) else "") + _duration_words(start)
-                for start, end in itertools.pairwise(found.edges)
+                for start, end in itertools.pairwise(shape.edges)
             ]
-            lines = histogram_lines(labels, found.counts, half)
+            lines = histogram_lines(labels, shape.counts, half)
             blocks.append(["by equal steps" if is_linear else "by duration", *lines])
         words = format_value(Unit.BYTES, size) if isinstance(size, int) else str(size)
         title = self.drawing.value.format(name, words)
         if reported:
-            times = ", ".join(f"{_duration_words(time)} {place}" for place, time in reported)
+            times = ", ".join(f"{_duration_words(time)} {mode}" for mode, time in reported)
             title = f"{title}; ▸ nccl-tests: {times}"
-        return [title, *(fit(one, half) + _BETWEEN + other for one, other in zip_longest(*blocks, fillvalue=""))]
+        return [title, *(fit(first, half) + _GAP + second for first, second in zip_longest(*blocks, fillvalue=""))]
 
     def drawing_to_export(self) -> Callable[[], Shapes | None] | None:
-        """The curves of the bandwidth, whichever drawing is below the table."""
+        """Return the bandwidth curves, whichever drawing is shown."""
         job, selection = self.job, self.selection
         if job is None or not self._points:
             return None
@@ -333,8 +329,7 @@ class NcclSizesScreen(CollectivesScreen):
         return draw
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer how sizes are grouped."""
-        return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda by: self.ask_with(by=by)))
+        return (*super().choices(), Choice.among("by", _SIZE_WORDS, self.by, lambda group: self.ask_with(by=group)))
 
     def action_drawing(self) -> None:
         """Show the next drawing below the table."""
@@ -351,12 +346,12 @@ class NcclSizesScreen(CollectivesScreen):
 
 
 def _is_without_wait(answer: Answer) -> bool:
-    """Whether the bandwidths of an answer are without the wait where that is known."""
+    """Return whether an answer's bandwidths exclude waits, as far as these are known."""
     return any(column.key == "busbw_without_wait" and column.importance < FILES_ONLY for column in answer.columns)
 
 
 def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: TableAnswer) -> dict[str, Points]:
-    """What is drawn of each collective of ``exact``, which is `bandwidth_by_size` by exact size."""
+    """Return the drawing data of each collective of ``exact``, which is `bandwidth_by_size` by exact size."""
     return {
         name: Points(
             *bandwidth_curve(exact, name), *durations_and_sizes(pairing, selection, name), _reported(job, pairing, name)
@@ -365,20 +360,20 @@ def _points_of(job: OpenJob, selection: Selection, pairing: NcclPairing, exact: 
     }
 
 
-def _most(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
-    """The bins that have calls, in order; of more than ``count`` those with most."""
+def _largest_bins(bars: Sequence[SizeBin], count: int) -> list[SizeBin]:
+    """Return the bins with calls, in order; at most the ``count`` bins with most calls."""
     used = [bar for bar in bars if bar.calls]
-    least = sorted((bar.calls for bar in used), reverse=True)[:count]
-    return [bar for bar in used if bar.calls >= least[-1]][:count] if used else []
+    largest_counts = sorted((bar.calls for bar in used), reverse=True)[:count]
+    return [bar for bar in used if bar.calls >= largest_counts[-1]][:count] if used else []
 
 
 def _reported(job: OpenJob, pairing: NcclPairing, collective: str) -> dict[int, Sequence[tuple[str, float]]]:
-    """By message size what nccl-tests reported of a collective."""
+    """Return the results of nccl-tests for a collective, by message size."""
     if job.nccl_log is None or not job.nccl_log.reported:
         return {}
     kernels = pairing.kernels[pairing.kernels["collective"] == collective]
     sizes = kernels[kernels["message_size"].notna()].groupby("message_size")
-    return {int(size): reported_times(own, job.nccl_log.reported) for size, own in sizes}
+    return {int(size): reported_times(size_kernels, job.nccl_log.reported) for size, size_kernels in sizes}
 
 
 _MARKS = "●○■□▲△◆◇"
@@ -402,11 +397,11 @@ _GROUPS: tuple[NcclProperty | None, ...] = (
     NcclProperty.RANGE,
     NcclProperty.BACKEND,
 )
-"""The groupings besides the collective."""
+"""The groupings in addition to the collective."""
 
 
 class NcclScreen(CollectivesScreen):
-    """The summary of GPU kernels, or of CPU calls: of these where there are no kernels."""
+    """The summary of GPU kernels, or of CPU calls if there are no kernels."""
 
     PARAMETERS = ("what", "by")
     SCREEN = "nccl"
@@ -421,18 +416,18 @@ class NcclScreen(CollectivesScreen):
         self._has_kernels = True
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """Curves of the bandwidth are asked for where a tall terminal has room for them."""
+        """Return the choices, and whether the terminal is tall enough for bandwidth curves."""
         return (*super().parameters(), self.app.size.height >= _TALL)
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
-        """Summarise the kernels, or the calls where there are none; on a tall terminal with bandwidths by size."""
+        """Summarise the kernels, or calls if there are no kernels; on a tall terminal with bandwidths by size."""
         groups = (NcclProperty.COLLECTIVE,) if self.by is None else (NcclProperty.COLLECTIVE, self.by)
         pairing = job.pairing_by(groups)
         has_kernels = len(pairing.kernels) > 0
         what: What = self.what if has_kernels else CALL
         answer = nccl_summary(job.session, selection, job.ranks, pairing, groups, what)
         if not has_kernels and not answer.total:
-            has_kernels, what = True, self.what  # nor are there calls: then neither stands in for the other
+            has_kernels, what = True, self.what  # no calls either: keep the requested view
         curves = None
         if self.app.size.height >= _TALL:
             sizes = bandwidth_by_size(job.session, selection, job.ranks, pairing)
@@ -449,41 +444,38 @@ class NcclScreen(CollectivesScreen):
         self.log_changed()
 
     def row_changed(self) -> None:
-        """Draw the collective under the cursor in front of the others."""
+        """Draw the collective under the cursor in front."""
         self.draw()
 
     def draw(self) -> None:
-        """Show the drawing, as high as it needs."""
         super().draw()
         self.panel.styles.height = len(self.panel.lines)
 
     def drawn_lines(self, width: int) -> list[str]:
-        """The histogram of sizes, and above it the bandwidths where the table leaves room for them."""
+        """Return the histogram of sizes, and above it the bandwidths if the table leaves room."""
         bars = histogram(self._bars, width)
         free = self.free_lines - len(bars)
-        if free < _LEAST_HEIGHT or not any(points.sizes for points in self._points.values()):
+        if free < _MIN_CURVES or not any(points.sizes for points in self._points.values()):
             return bars
-        return [*self.bandwidths(str(self.values().get("collective")), width, min(free, _MOST_HEIGHT)), "", *bars]
+        return [*self.bandwidths(str(self.values().get("collective")), width, min(free, _MAX_CURVES)), "", *bars]
 
     def log_changed(self) -> None:
-        """Shows the state of NCCL's log before the notes of the table."""
+        """Show the state of NCCL's log before the notes of the table."""
         note, answer = log_note(self.explorer.nccl_log), self.table.answer
         self.notes.show_notes([*([note] if note else []), *(answer.notes if answer else ())])
 
     def row_category(self, values: Record) -> str | None:
-        """Kernels have NCCL's colour, calls that of the API."""
         return "nccl" if self.answered == KERNEL else "api"
 
     def counted(self) -> str:
-        """Rows of kernels or of CPU calls."""
         return "rows of kernels" if self.answered == KERNEL else "rows of CPU calls"
 
     def view_name(self) -> str:
-        """The kernels where there are any and they are asked for, else the calls."""
+        """Return the view of kernels if they exist and are requested, else of calls."""
         return "nccl" if self._has_kernels and self.what == KERNEL else "nccl calls"
 
     def has_view(self, view: TabView) -> bool:
-        """The view of the log needs one, that of kernels needs kernels."""
+        """Return whether the view has data: a log, or kernels."""
         return super().has_view(view) and (self._has_kernels or view.name != "nccl")
 
     def take_view(self, name: str, **options: str) -> None:
@@ -494,9 +486,8 @@ class NcclScreen(CollectivesScreen):
             self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the groupings besides the collective."""
-        words = {by: by.value if by else "collective" for by in _GROUPS}
-        return (*super().choices(), Choice.among("by", words, self.by, lambda by: self.ask_with(by=by)))
+        words = {group: group.value if group else "collective" for group in _GROUPS}
+        return (*super().choices(), Choice.among("by", words, self.by, lambda group: self.ask_with(by=group)))
 
     def open_row(self) -> None:
         """Open the kernels or calls of the row."""

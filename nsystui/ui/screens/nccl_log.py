@@ -1,4 +1,4 @@
-"""NCCL's debug log, next to the exports or without any: its tables, one at a time, and the rows behind a row."""
+"""NCCL's debug log, with or without exports: its tables, one at a time, and the rows behind a row."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
     from nsystui.ui.screens import TabView
 
 
-_OF_CALLS = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "steps", "lines")
-_ORDER = (
-    *_OF_CALLS[:-2],
+_CALL_TABLES = ("ops", "sizes", "calls", "communicators", "ranks", "gpus", "tuning", "steps", "lines")
+_TABLE_ORDER = (
+    *_CALL_TABLES[:-2],
     *("problems", "rings", "trees", "channels", "transports", "nics", "init", "settings"),
     *("steps", "iterations", "results", "lines"),
 )
-"""The tables in the order in which a user goes through them: what was called first, then by whom, over what."""
+"""The tables in the order of a user's questions: the calls, then their callers, then their links."""
 
 Tables = Mapping[str, TableAnswer]
-Holds = Callable[[Record], bool]
+Matches = Callable[[Record], bool]
 
 
 @dataclass(frozen=True)
 class RowsInside:
-    """Those rows of ``table`` that make up a row of another one; ``crumb`` says which.
+    """The rows of ``table`` that make up a row of another table; ``crumb`` names that row.
 
-    ``choose`` gives, for the tables as they are now, what a row must hold.
+    ``choose`` returns the condition on these rows, given the current tables.
     """
 
     table: str
     crumb: str
-    choose: Callable[[Tables], Holds]
+    choose: Callable[[Tables], Matches]
 
 
 def rows_inside(tables: Tables, inside: RowsInside) -> TableAnswer:
-    """The rows that make up a row."""
-    answer, holds = tables[inside.table], inside.choose(tables)
-    found = [row for row in answer.rows if holds(record(answer.columns, row))]
-    return replace(answer, rows=found, total=len(found))
+    """Return the rows that make up a row."""
+    answer, matches = tables[inside.table], inside.choose(tables)
+    rows = [row for row in answer.rows if matches(record(answer.columns, row))]
+    return replace(answer, rows=rows, total=len(rows))
 
 
 def inside_of(table: str, row: Record) -> RowsInside | None:
-    """The rows that make up a row of ``table``; ``None`` where the log has no more about it."""
+    """Return the rows that make up a row of ``table``; ``None`` if the log has no more about it."""
     if table == "ops":
         return RowsInside("calls", f"{row['op']} calls", lambda _: lambda call: call["op"] == row["op"])
     if table == "sizes":
@@ -59,8 +59,8 @@ def inside_of(table: str, row: Record) -> RowsInside | None:
         return RowsInside("ranks", f"{row['communicator']} ranks", lambda tables: _ranks_of(row, tables))
     if table == "gpus":
         gpu = ("host", "pid", "device")
-        where = "unknown GPU" if row["host"] is None else f"{row['host']} pid {row['pid']} device {row['device']}"
-        return RowsInside("ranks", f"{where} ranks", lambda _: lambda rank: all(rank[key] == row[key] for key in gpu))
+        label = "unknown GPU" if row["host"] is None else f"{row['host']} pid {row['pid']} device {row['device']}"
+        return RowsInside("ranks", f"{label} ranks", lambda _: lambda rank: all(rank[key] == row[key] for key in gpu))
     return None
 
 
@@ -70,8 +70,8 @@ def _is_sized(row: Record, call: Record) -> bool:
     return call["op"] == row["op"] and (bucket or "unknown") == row["bucket"]
 
 
-def _ranks_of(row: Record, tables: Tables) -> Holds:
-    """The ranks of a communicator: by its name, or those of its size that no row names."""
+def _ranks_of(row: Record, tables: Tables) -> Matches:
+    """Match the ranks of a communicator: by name, else unnamed ranks of its size."""
     if row["communicator"] in tables["ranks"].cells("communicator"):
         return lambda rank: rank["communicator"] == row["communicator"]
     named = set(tables["communicators"].cells("communicator"))
@@ -79,10 +79,10 @@ def _ranks_of(row: Record, tables: Tables) -> Holds:
 
 
 class NcclLogScreen(FilteredTableScreen):
-    """The tables of the log, or, with ``inside``, the rows of one of them that make up a row of another.
+    """The tables of the log; with ``inside``, the rows of a table that make up a row of another.
 
-    Their rows come from the application's ``nccl_log``, without a question in between, and change while that is being
-    read. The filter is this screen's own: the selection of the other screens is of exports.
+    The rows are the application's ``nccl_log``, not a question's answer, and change while it is being read. The filter
+    belongs to this screen: the selection of other screens is for exports.
     """
 
     MODE_KEY = "3"
@@ -94,54 +94,52 @@ class NcclLogScreen(FilteredTableScreen):
     def __init__(self, inside: RowsInside | None = None) -> None:
         super().__init__()
         self.inside = inside
-        self.name_of_table = inside.table if inside else _ORDER[0]
+        self.name_of_table = inside.table if inside else _TABLE_ORDER[0]
         self._tables: Mapping[str, TableAnswer] = {}
         self._remark = ""
 
     def places(self) -> tuple[str, ...]:
-        """The keys that need exports leave where only logs are open."""
+        """Return the key groups; without keys for exports if only logs are open."""
         return self.PLACES if self.explorer.source.files else ("nccl log alone", *self.PLACES)
 
     @property
     def nccl_log(self) -> LogState:
-        """The log as far as it is read."""
+        """The log, as far as it is read."""
         return self.explorer.nccl_log
 
     def on_mount(self) -> None:
-        """Begin to read the logs beside the exports, unless that was done."""
+        """Read the logs of the exports, unless that was done."""
         if self.explorer.source.files:
             self.explorer.read_log(again=False)
 
     is_awaiting = False
-    """No question is asked: the tables come from the reading."""
+    """Always false: the tables are read from the log, not from a question."""
 
     def job_changed(self) -> None:
         """Show the log, which no export changes."""
         self.log_changed()
 
     def log_changed(self) -> None:
-        """More of the log is read, or another one is."""
+        """Show more of the log, or another log."""
         self.show_status(self.explorer.status)
         self.show_selection()
         if not self.nccl_log.tables or self.nccl_log.tables is not self._tables:
             self._show_table(same_place=True)
 
     def show_waiting(self) -> None:
-        """Say that the log is being read, or why it could not be."""
+        """Show that the log is being read, or why it could not be."""
         super().show_waiting()
-        self.show_title(right="reading")  # else the other screens' keys would stand there, and there may be none
-        # Over and without tables is what went wrong in a way that nobody thought of.
+        self.show_title(right="reading")  # else the title has the keys of other screens, which may not exist
         self.table.empty_text = self.nccl_log.failed or "reading the log: its tables grow until all of it is read"
 
     def show_status(self, status: str) -> None:
-        """Show how far the log is read, else the progress of the loading."""
         super().show_status(self.nccl_log.status or status)
 
     def show_selection(self) -> None:
-        """Show the logs, their size and the filter in place of the selection."""
+        """Show the logs, their size and the filter instead of the selection."""
         names = self.nccl_log.names
-        what = os.path.basename(names[0]) if len(names) == 1 else f"{len(names):,} logs"
-        parts = [what, *([format_value(Unit.BYTES, self.nccl_log.size)] if self.nccl_log.size else [])]
+        title = os.path.basename(names[0]) if len(names) == 1 else f"{len(names):,} logs"
+        parts = [title, *([format_value(Unit.BYTES, self.nccl_log.size)] if self.nccl_log.size else [])]
         steps = self.explorer.source.log_steps
         parts += [f"steps {steps}"] if steps is not None else []
         parts += [f'filter "{self.words.text}"'] if self.words else []
@@ -154,10 +152,10 @@ class NcclLogScreen(FilteredTableScreen):
             self.show_waiting()
             return
         if self.inside is None:
-            there = self._tables_with_rows()
-            lacking = [name for name in _OF_CALLS if name not in there and name != self.name_of_table]
-            is_whole = self.nccl_log.is_over and not self.nccl_log.is_stopped
-            self._remark = f"no {', '.join(lacking)} in it" if lacking and is_whole else ""
+            filled = self._tables_with_rows()
+            missing = [name for name in _CALL_TABLES if name not in filled and name != self.name_of_table]
+            is_read = self.nccl_log.is_over and not self.nccl_log.is_stopped
+            self._remark = f"no {', '.join(missing)} in it" if missing and is_read else ""
             self.show_selection()
             answer = tables[self.name_of_table]
         else:
@@ -167,42 +165,40 @@ class NcclLogScreen(FilteredTableScreen):
         self.show(rows_with(answer, self.words), same_place)
 
     def _tables_with_rows(self) -> list[str]:
-        """The tables to go through: the one that is shown stands among them even if it is empty."""
-        return [name for name in _ORDER if len(self._tables[name]) or name == self.name_of_table]
+        """Return the tables with rows, and the shown table even if it is empty."""
+        return [name for name in _TABLE_ORDER if len(self._tables[name]) or name == self.name_of_table]
 
     def natural_order(self) -> tuple[str | None, bool]:
-        """The column by which a table of the log comes sorted, if it is a single column."""
         return "total_bytes" if self.name_of_table == "ops" else None, True
 
     def empty_text(self, answer: Answer) -> str:
-        """Say whether rows may still come."""
+        """Return the reason why the table is empty; while reading, rows may follow."""
         if (answer.total and self.words) or self.nccl_log.is_over or not any(map(len, self._tables.values())):
             return super().empty_text(answer)
         return "nothing of it in what is read so far"
 
     def path(self) -> tuple[str, ...]:
-        """The row whose parts these rows are."""
+        """Return the crumb of the row that these rows make up."""
         return () if self.inside is None else ("log", self.inside.crumb)
 
     def views(self) -> tuple[TabView, ...]:
-        """The views of the tab, where exports are open beside the log."""
         return super().views() if self.inside is None and self.explorer.source.files else ()
 
     def choices(self) -> tuple[Choice, ...]:
         """Offer the tables of the log that have rows."""
         if self.inside is not None or not self._tables:
             return ()
-        there = self._tables_with_rows()
+        names = self._tables_with_rows()
 
-        def choose(place: int) -> None:
-            self.name_of_table = there[place]
+        def choose(index: int) -> None:
+            self.name_of_table = names[index]
             self._sort = None
             self._show_table(same_place=False)
 
-        return (*super().choices(), Choice("by", tuple(there), there.index(self.name_of_table), choose))
+        return (*super().choices(), Choice("by", tuple(names), names.index(self.name_of_table), choose))
 
     def open_row(self) -> None:
-        """Open the rows that make up the one under the cursor."""
+        """Open the rows that make up the row under the cursor."""
         values = self.values()
         if not values:
             return
@@ -222,22 +218,21 @@ class NcclLogScreen(FilteredTableScreen):
             self.say("the log is being read")
 
     def action_selection(self) -> None:
-        """Say that a log has no selection."""
         self.say("the selection is of exports: / finds rows of a log by their words")
 
     async def action_mode(self, name: str) -> None:
-        """Go to a tab, where exports are open."""
+        """Open a tab if exports are open."""
         if self.explorer.source.files:
             await super().action_mode(name)
         else:
             self.say("no export is open: `nsystui FILE… --nccl-log LOG…` shows both")
 
     async def action_timeline(self) -> None:
-        """Go to the timeline, where exports are open."""
+        """Open the timeline if exports are open."""
         await (super().action_timeline() if self.explorer.source.files else self.action_mode("timeline"))
 
     def proposed_name(self, table: str) -> str | None:
-        """Name the file after the log."""
+        """Return a file name after the log."""
         from nsystui.output.files import propose_name
 
         names = self.nccl_log.names
@@ -249,14 +244,14 @@ class NcclLogScreen(FilteredTableScreen):
 
 
 def log_note(log: LogState) -> str:
-    """A summary of the logs, for the screen of the kernels; empty where there is none."""
+    """Return a summary of the logs for the screen of kernels; empty without logs."""
     if not log.names:
         return ""
     if not log.calls:
-        found = (log.failed or "no calls in it") if log.is_over else ""
-        return f"NCCL log: {found}" if found else "NCCL log: the view log shows its tables"
+        summary = (log.failed or "no calls in it") if log.is_over else ""
+        return f"NCCL log: {summary}" if summary else "NCCL log: the view log shows its tables"
     moved = format_value(Unit.BYTES, log.moved)
     so_far = "" if log.is_over and not log.is_stopped else " so far"
     ranks = f"{log.gpus:,} rank{'s' if log.gpus != 1 else ''}"
-    found = f"{log.calls:,} calls of {ranks}, {moved}{so_far}"
-    return f"NCCL log (view log): {found}"
+    summary = f"{log.calls:,} calls of {ranks}, {moved}{so_far}"
+    return f"NCCL log (view log): {summary}"

@@ -1,4 +1,4 @@
-"""5 NVTX: the ranges as a tree, with the GPU time of the work launched in each."""
+"""5 NVTX: the ranges as a tree, with the GPU time of the work launched in each range."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _label(node: Node) -> str:
 
 
 class NvtxNamesScreen(ViewsScreen):
-    """The two summaries, of durations on the CPU and of projected ones; Enter lists the single ranges of a name."""
+    """Summaries of the durations on the CPU and projected on the GPU; Enter lists the ranges of a name."""
 
     HOME = SCREEN = "nvtx names"
     MODE_KEY = "5"
@@ -86,21 +86,21 @@ class NvtxNamesScreen(ViewsScreen):
     BACKGROUND = True
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
-        """Answer as the report of nsys does, but with the calls of one PyTorch operator in one row."""
+        """Answer as nsys's report does, but with the calls of a PyTorch operator in one row."""
         view = self.view
         if view.name != "nvtx_sum":
             return super().ask(job, selection)
         return view, nvtx_summary(job.session, selection, fold_suffixes=True, as_nsys=False)
 
     def open_row(self) -> None:
-        """Open the single ranges of the name."""
+        """Open the ranges of the name."""
         name = self.values().get("name")
         if isinstance(name, str):
             self.lay_over(RangeInstancesScreen(name))
 
 
 class RangeWorkScreen(EventRowsScreen):
-    """The kernels, memory operations and graphs that were launched in a range."""
+    """The kernels, memory operations and graphs launched in a range."""
 
     COUNTED = "operations"
     MODE_KEY = "5"
@@ -113,15 +113,14 @@ class RangeWorkScreen(EventRowsScreen):
         return self._question(job)
 
     def row_category(self, values: Record) -> str | None:
-        """The colour of the kind of work."""
         return {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}.get(str(values["kind"]))
 
 
 def _row(node: Node) -> Row:
-    single = node.kind is NodeKind.RANGE
+    is_single = node.kind is NodeKind.RANGE
     return (
         _label(node),
-        node.window.start if single or node.count == 1 else None,
+        node.window.start if is_single or node.count == 1 else None,
         node.ended,
         node.total if node.ended else None,
         node.average if node.ended else None,
@@ -133,22 +132,22 @@ def _row(node: Node) -> Row:
 
 
 class NvtxOutline(Outline[Node]):
-    """The rows of a tree of ranges, of which one may be shown wherever it is."""
+    """The rows of a tree of ranges."""
 
     tree: NvtxTree
 
     def reveal(self, number: int) -> int:
-        """Opens what lies above the node of an id, and fetches it where it is among the many; its row."""
-        way = (*self.tree.ancestors(self.tree.node(number)), number)
-        self.opened |= set(way[:-1])
+        """Open the nodes around a node, fetch its page if necessary, and return its row."""
+        path = (*self.tree.ancestors(self.tree.node(number)), number)
+        self.opened |= set(path[:-1])
         self.rebuild()
-        for above, inside in pairwise(way):
-            if self.row_of(inside) is not None:
+        for parent, child in pairwise(path):
+            if self.row_of(child) is not None:
                 continue
-            place = self.tree.place_of(inside, self.order)
+            position = self.tree.place_of(child, self.order)
             for index, line in enumerate(self.lines):
-                if line.node.id == above and line.offset <= place < line.offset + line.rest:
-                    skip = (place - line.offset) // PAGE * PAGE
+                if line.node.id == parent and line.offset <= position < line.offset + line.rest:
+                    skip = (position - line.offset) // PAGE * PAGE
                     self.lines[index : index + 1] = self._flattened(self._fetched(line, skip))
                     break
         row = self.row_of(number)
@@ -156,28 +155,28 @@ class NvtxOutline(Outline[Node]):
         return row
 
     def table(self) -> TableAnswer:
-        """The rows as they stand open, for a file: with their paths, and what single ranges have, a start.
+        """Return the opened rows as a table for a file, with their paths and the starts of single ranges.
 
-        Ranks and threads are rows here, as on the screen, without a level.
+        As on the screen, ranks and threads are rows, but without a level.
         """
         rows: list[Row] = []
-        above: list[tuple[int, str]] = []  # by depth, the paths around
+        parents: list[tuple[int, str]] = []  # the depths and paths of the rows around
         for line in self.lines:
             node = line.node
             if line.rest:
                 continue
-            while above and above[-1][0] >= line.depth:
-                above.pop()
+            while parents and parents[-1][0] >= line.depth:
+                parents.pop()
             label = _label(node)
             is_group = node.kind in (NodeKind.RANK, NodeKind.THREAD)
             if not is_group:
-                label = f"{above[-1][1]} › {label}" if above else label
-                above.append((line.depth, label))
+                label = f"{parents[-1][1]} › {label}" if parents else label
+                parents.append((line.depth, label))
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
-            place = (node.rank, None if node.thread is None else tid_of(node.thread))
+            thread_cells = (node.rank, None if node.thread is None else tid_of(node.thread))
             sums = (node.count, node.total, node.average, node.self_total)
             start = node.window.start if node.index is not None else None
-            rows.append((label, None if is_group else len(above) - 1, *sums, *gpu, *place, start))
+            rows.append((label, None if is_group else len(parents) - 1, *sums, *gpu, *thread_cells, start))
         return TableAnswer("nvtx-rows", (*TREE_COLUMNS, START), rows, len(rows), self.notes)
 
 
@@ -198,34 +197,34 @@ class NvtxScreen(OutlineScreen[Node]):
         self.fold = Folding.STEPS
         self.nvtx_tree: NvtxTree | None = None
         self.outline: NvtxOutline | None = None
-        self._order_key = ""  # as suits the tree
+        self._order_key = ""  # empty: the tree's natural order
         self._target: EventKey | None = None
         self._jumps = 0
         self._exported = "rows"
 
     def body(self) -> Iterable[Widget]:
-        """Compose the tree with bars of GPU time, and below it the durations of the ranges of one path."""
-        around, notes = super().body()
+        """Compose the tree with bars of GPU time, and below it the durations of the ranges of a path."""
+        tree, notes = super().body()
 
         def axis(_: int, count: int, width: int) -> str:
             return step_axis(range(1, count + 1, -(-count // width) or 1), width)
 
         self.chart = StillChart(label_width=24, value_width=10, axis=axis, id="chart")
-        yield from (around, self.chart, notes)
+        yield from (tree, self.chart, notes)
 
     def show_range(self, key: EventKey) -> None:
-        """Opens what is around a single range, and puts the cursor on that."""
+        """Open the nodes around a range, and move the cursor to it."""
         self._target = key
         self._jumps += 1
         self.job_changed()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[NvtxTree, int | None]:
-        """Make the tree, and find the range to go to in it."""
-        tree, wanted = job.nvtx_tree(selection, self.by.value, self.fold.value), self._target
-        return tree, None if wanted is None else tree.number_of(wanted.report, wanted.row)
+        """Build the tree, and find the range to show."""
+        tree, target = job.nvtx_tree(selection, self.by.value, self.fold.value), self._target
+        return tree, None if target is None else tree.number_of(target.report, target.row)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the tree with what stood open before, and the range to go to."""
+        """Show the tree with the same nodes open, and the range to show."""
         tree, number = result
         order = ORDERS[self._order_key] if self._order_key else tree.natural_order
         self.nvtx_tree = tree
@@ -244,7 +243,7 @@ class NvtxScreen(OutlineScreen[Node]):
 
     @in_background("chart")
     async def cursor_rests(self) -> None:
-        """Draw the durations of the ranges of the path under the cursor, where the tree leaves room for that."""
+        """Draw the durations of the ranges of the path under the cursor, if the tree leaves room."""
         super().cursor_rests()
         tree, node = self.nvtx_tree, self.node()
         if tree is None or node is None:
@@ -265,16 +264,16 @@ class NvtxScreen(OutlineScreen[Node]):
         self.chart.set_lanes([lane] if count > 1 else [], 0, count if count > 1 else 0)
 
     def show_count(self) -> None:
-        """Count the rows that stand open, and all ranges."""
+        """Show the number of opened rows, and of all ranges."""
         if self.outline is not None and self.nvtx_tree is not None:
             self.show_title(right=f"{len(self.outline):,} rows of {len(self.nvtx_tree.ranges):,} ranges")
 
     def row_category(self, values: Record) -> str | None:
-        """Ranges without GPU work are dim."""
+        """Return a dim colour for ranges without GPU work."""
         return "idle" if values["gpu"] is None else None
 
     def answer_to_export(self) -> Answer | None:
-        """The rows that stand open, or the whole tree as ``nsystui nvtx`` prints it."""
+        """Return the opened rows, or the whole tree as ``nsystui nvtx`` prints it."""
         if self.outline is None:
             return None
         if self._exported == "rows":
@@ -285,23 +284,22 @@ class NvtxScreen(OutlineScreen[Node]):
     def export_to(self, path: Path) -> None:
         """Ask whether to write the opened rows or the whole tree."""
 
-        def chosen(what: str) -> None:
-            self._exported = what
+        def export(content: str) -> None:
+            self._exported = content
             TableScreen.export_to(self, path)
 
-        self.prompt.ask("the opened rows or the whole tree?", "rows", one_of("rows", "tree"), chosen, replaced=True)
+        self.prompt.ask("the opened rows or the whole tree?", "rows", one_of("rows", "tree"), export, replaced=True)
 
     def action_copy_table(self) -> None:
-        """Copy the opened rows."""
         self._exported = "rows"
         super().action_copy_table()
 
     def label_of(self, node: Node) -> str:
-        """The name of a node, without its number of ranges."""
+        """Return the name of a node, without its number of ranges."""
         return node.label
 
     def open_leaf(self) -> None:
-        """Go to a single range in the list of events."""
+        """Open a single range in the list of events."""
         key = self.event_here()
         if key is None:
             self.say("there is nothing to open here")
@@ -309,7 +307,6 @@ class NvtxScreen(OutlineScreen[Node]):
         show_event(self.explorer, key)
 
     def event_here(self) -> EventKey | None:
-        """The single range under the cursor."""
         node = self.node()
         if node is None or node.index is None or self.nvtx_tree is None:
             return None
@@ -319,16 +316,15 @@ class NvtxScreen(OutlineScreen[Node]):
         return EventKey(lane.report, EventKind.NVTX, row, start)
 
     def action_nvtx_range(self) -> None:
-        """Say that ranges are here."""
         self.say("this is the tree of the NVTX ranges")
 
     def row_window(self) -> Window | None:
-        """The time of a range, or from the first to the last of several."""
+        """Return the time of a range, or from the first start to the last end of several ranges."""
         node = self.node()
         return None if node is None else node.selection_window
 
     def action_partner(self) -> None:
-        """The GPU work of a single range."""
+        """Open the GPU work of a single range."""
         node = self.node()
         if node is None or self.nvtx_tree is None:
             return
@@ -339,50 +335,50 @@ class NvtxScreen(OutlineScreen[Node]):
         self.lay_over(RangeWorkScreen(node.label, lambda job: kernels_of(ranges, index, job.ranks)))
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer what the outermost rows are."""
+        """Offer the groups of the outermost rows."""
         words = ("rank and thread", "rank", "all ranks together")
-        by = dict(zip(TreeGrouping, words, strict=True))
-        return (*super().choices(), Choice.among("by", by, self.by, lambda by: self.ask_with(by=by)))
+        groupings = dict(zip(TreeGrouping, words, strict=True))
+        return (*super().choices(), Choice.among("by", groupings, self.by, lambda group: self.ask_with(by=group)))
 
     def action_fold(self) -> None:
-        """Fold steps only, no numbered names, or all of them."""
+        """Fold only steps, no numbered names, or all numbered names."""
         following = {Folding.STEPS: Folding.NONE, Folding.NONE: Folding.ALL, Folding.ALL: Folding.STEPS}[self.fold]
-        self.say(_FOLDED[following])
+        self.say(_FOLDING_WORDS[following])
         self.ask_with(fold=following)
 
     def action_match(self, direction: int) -> None:
-        """The next node, below or above the cursor, whose name passes the filter."""
-        wanted: NameFilter | None = self.selection.name
+        """Move to the next match of the filter, below or above the cursor."""
+        name_filter: NameFilter | None = self.selection.name
         outline = self.outline
-        if wanted is None or outline is None:
+        if name_filter is None or outline is None:
             self.say("set a filter with / first: n and N then go to the matches")
             return
-        here = self.table.cursor_row
+        cursor_row = self.table.cursor_row
         shown = {line.node.id: row for row, line in enumerate(outline.lines) if not line.rest}
-        matches = list(outline.tree.search(wanted, outline.order)) if len(outline) else []
+        matches = list(outline.tree.search(name_filter, outline.order)) if len(outline) else []
         if not matches:
-            self.say(f'no range matches "{wanted.text}"')
+            self.say(f'no range matches "{name_filter.text}"')
             return
-        places = outline.tree.rows_around(shown, matches)
+        rows = outline.tree.rows_around(shown, matches)
         order = range(len(matches)) if direction > 0 else range(len(matches) - 1, -1, -1)
-        beyond = (i for i in order if (places[i] - here) * direction > 0 or matches[i] not in shown)
-        chosen = next(beyond, order[0])
-        self.rows_changed(outline.reveal(matches[chosen]))
+        beyond = (i for i in order if (rows[i] - cursor_row) * direction > 0 or matches[i] not in shown)
+        index = next(beyond, order[0])
+        self.rows_changed(outline.reveal(matches[index]))
 
 
-_FOLDED = {
+_FOLDING_WORDS = {
     Folding.STEPS: "steps in one row, layers apart",
     Folding.NONE: "numbered names one by one",
     Folding.ALL: "numbered names in one row",
 }
 
 
-_OPENED = 3
-"""Levels that stand open at first."""
+_OPEN_LEVELS = 3
+"""Levels that are open at first."""
 
 
 def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
-    """Open ranks and threads where they are few, then what takes most of the time: the busiest layer is in sight."""
+    """Open up to four ranks or threads, else the busiest paths: so the busiest layer is visible."""
     roots = tree.roots(order)
     if len(roots) <= 4 and all(node.kind in (NodeKind.RANK, NodeKind.THREAD) for node in roots):
         return {node.id for node in roots}
@@ -392,12 +388,12 @@ def _first_opened(tree: NvtxTree, order: Order) -> set[int]:
 
     opened: set[int] = set()
     nodes = [node for node in roots if node.kind is NodeKind.PATH]
-    whole = sum(map(time, nodes))
-    for _ in range(_OPENED):
-        if not nodes or not time(nodes[0]) or 4 * time(nodes[0]) < whole:
+    total = sum(map(time, nodes))
+    for _ in range(_OPEN_LEVELS):
+        if not nodes or not time(nodes[0]) or 4 * time(nodes[0]) < total:
             break
-        first, whole = nodes[0], time(nodes[0])
+        first, total = nodes[0], time(nodes[0])
         nodes = [node for node in tree.children(first, order=order) if node.kind is NodeKind.PATH]
-        if nodes:  # single ranges alone do not say where the time goes
+        if nodes:  # single ranges do not show where time is spent
             opened.add(first.id)
     return opened

@@ -1,4 +1,4 @@
-"""From a screen to other tools: the ``ncu`` command for a kernel, and a trace of the selection."""
+"""Screens for other tools: the ``ncu`` command for a kernel, and a trace of the selection."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 NcuQuestion = Callable[["OpenJob"], "list[NcuCommand]"]
 """Finds the commands for the kernel under the cursor."""
 
-_MOST = 8
-"""Commands that are shown and copied: as many ranks as one looks at."""
+_MAX_COMMANDS = 8
+"""Commands that are shown and copied."""
 
 
 @in_background("ncu")
 async def show_ncu_commands(screen: ExportingScreen, question: NcuQuestion | str) -> None:
-    """Shows and copies the ``ncu`` commands for the kernel under the cursor, or says why there are none."""
+    """Show and copy the ``ncu`` commands for the kernel under the cursor; without a kernel, show the reason."""
     job = screen.job
     if job is None:
         screen.say("one moment: the export is being read")
@@ -42,7 +42,7 @@ async def show_ncu_commands(screen: ExportingScreen, question: NcuQuestion | str
 
 
 def ncu_of_event(kind: str, report: int, row: int) -> NcuQuestion | str:
-    """The question for an event of a list, by its kind, report and row."""
+    """Return the question for an event, or why ``ncu`` cannot profile it."""
     if kind not in ("kernel", "nccl"):
         return "ncu profiles kernels: go to one first (c jumps from an API call to its kernel)"
 
@@ -56,7 +56,7 @@ def ncu_of_event(kind: str, report: int, row: int) -> NcuQuestion | str:
 
 
 class NcuScreen(TextDialog):
-    """The commands, which are on the clipboard already; ``y`` copies them again."""
+    """The commands, already on the clipboard; ``y`` copies them again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter,u", "dismiss", "close"), ("y", "copy", "copy")]
 
@@ -67,22 +67,21 @@ class NcuScreen(TextDialog):
         self.commands = tuple(commands)
 
     def on_mount(self) -> None:
-        """Copy the commands at once."""
         self.action_copy()
 
     def action_copy(self) -> None:
-        """Copy the commands that are shown."""
-        self.app.copy_to_clipboard("\n".join(one.command for one in self.commands[:_MOST]) + "\n")
+        """Copy the shown commands."""
+        self.app.copy_to_clipboard("\n".join(command.command for command in self.commands[:_MAX_COMMANDS]) + "\n")
 
 
 def ncu_lines(commands: Sequence[NcuCommand]) -> list[str]:
-    """The lines of the dialog: each command with the kernel that it profiles, then the cautions."""
+    """Return the lines of the dialog: each command after its kernel, then the cautions."""
     from nsystui.questions.trace.ncu import cautions
 
-    shown = commands[:_MOST]
-    lines = [line for one in shown for line in (one.what, "", one.command, "")]
-    if len(commands) > _MOST:
-        lines += [f"{len(commands) - _MOST:,} more: `nsystui ncu` prints them, r selects ranks", ""]
+    shown = commands[:_MAX_COMMANDS]
+    lines = [line for command in shown for line in (command.what, "", command.command, "")]
+    if len(commands) > _MAX_COMMANDS:
+        lines += [f"{len(commands) - _MAX_COMMANDS:,} more: `nsystui ncu` prints them, r selects ranks", ""]
     lines += [f"- {caution}" for caution in cautions(shown)]
     copied = "the command" if len(shown) == 1 else f"the {len(shown)} commands"
     return [
@@ -93,7 +92,7 @@ def ncu_lines(commands: Sequence[NcuCommand]) -> list[str]:
 
 
 def export_trace(screen: ExportingScreen) -> None:
-    """Asks for a file and writes a trace of the selection to it."""
+    """Ask for a file and write a trace of the selection to it."""
     from nsystui.output.files import check_ending, propose_name
 
     if screen.job is None:

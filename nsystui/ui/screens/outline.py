@@ -1,4 +1,4 @@
-"""Tables that are trees: rows that open and close. A screen of one gives the tree, and the row of a node."""
+"""Trees in tables: rows that open and close. A screen provides the tree, and the row of a node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = 500
 
 
 class TreeNode(Protocol):
-    """A node; ``id`` is its own in one tree."""
+    """A node; its ``id`` is unique in its tree."""
 
     @property
     def id(self) -> int:
@@ -23,36 +23,36 @@ class TreeNode(Protocol):
 
     @property
     def child_count(self) -> int:
-        """How many nodes are right inside."""
+        """The number of nodes directly inside."""
 
 
 AnyNode = TypeVar("AnyNode", bound=TreeNode)
 
 
 class OutlineTree(Protocol[AnyNode]):
-    """Nodes, of which those inside of one are asked for when it is opened."""
+    """Nodes whose children are fetched when they are opened."""
 
     def roots(self, order: Any) -> Sequence[AnyNode]:
-        """The outermost nodes."""
+        """Return the outermost nodes."""
 
     def node(self, number: int) -> AnyNode:
-        """The node of an id."""
+        """Return the node with an id."""
 
     def children(self, node: AnyNode, offset: int, limit: int, order: Any) -> Sequence[AnyNode]:
-        """The nodes right inside of one, from ``offset`` on, at most ``limit``."""
+        """Return at most ``limit`` nodes directly inside a node, from ``offset`` on."""
 
     def ancestors(self, node: AnyNode) -> Sequence[int]:
-        """The ids from the root down to the node around one."""
+        """Return the ids from the root to the parent of a node."""
 
     def find_all(self, before: Any, numbers: Iterable[int]) -> set[int]:
-        """The ids of the nodes that are the same as some of a tree before, of those that this tree has."""
+        """Return the ids, in this tree, of the nodes ``numbers`` of the tree ``before``; without missing nodes."""
 
 
 @dataclass(frozen=True)
 class Line(Generic[AnyNode]):
-    """A row: a node, or (``rest``) the place to open more of the children of a node, from ``offset`` on.
+    """A row: a node, or (``rest`` > 0) a row that fetches ``rest`` more children of a node, from ``offset`` on.
 
-    ``indent`` is how far right it stands: not all levels need move a row.
+    ``indent`` can be less than ``depth``: some levels do not indent their rows.
     """
 
     node: AnyNode
@@ -64,10 +64,9 @@ class Line(Generic[AnyNode]):
 
 @dataclass(frozen=True)
 class OutlineLayout(Generic[AnyNode]):
-    """How the nodes of a kind of tree are shown: the values of a row by ``columns``, the orders by their keys.
+    """The look of a kind of tree: the cells of a row by ``columns``, the orders by their keys.
 
-    ``rest`` words the row that stands for so many more children of a node. ``moves``: whether the rows inside of a
-    node stand further right than it.
+    ``rest``: the label of a row for more children of a node. ``moves``: whether the rows inside a node are indented.
     """
 
     name: str
@@ -80,7 +79,7 @@ class OutlineLayout(Generic[AnyNode]):
 
 @dataclass
 class Outline(Generic[AnyNode]):
-    """The visible rows of a tree; an ``Answer``. Children are fetched when a node is opened, 500 at a time."""
+    """The visible rows of a tree; an ``Answer``. An opened node fetches its children, 500 at a time."""
 
     tree: OutlineTree[AnyNode]
     layout: OutlineLayout[AnyNode]
@@ -101,47 +100,45 @@ class Outline(Generic[AnyNode]):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of a row."""
         return self.layout.columns
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def rebuild(self) -> None:
-        """Flattens the tree anew with what is open."""
+        """Flatten the tree again, with the opened nodes."""
         self.lines = self._flattened([Line(node, 0, 0) for node in self.tree.roots(self.order)])
 
     def _flattened(self, lines: Sequence[Line[AnyNode]]) -> list[Line[AnyNode]]:
-        """The lines with what is open inside them; no recursion, however deep it is."""
-        found: list[Line[AnyNode]] = []
+        """Return the lines with opened rows inside them, without recursion: trees may be deep."""
+        flattened: list[Line[AnyNode]] = []
         pending = list(reversed(lines))
         while pending:
             line = pending.pop()
-            found.append(line)
+            flattened.append(line)
             if not line.rest and line.node.id in self.opened:
                 pending += reversed(self._inside(line))
-        return found
+        return flattened
 
     def _inside(self, line: Line[AnyNode]) -> list[Line[AnyNode]]:
-        """The first rows inside a row."""
         indent = line.indent + int(self.layout.moves(line.node))
         return self._fetched(Line(line.node, line.depth + 1, indent, line.node.child_count))
 
     def _fetched(self, rest: Line[AnyNode], skip: int = 0) -> list[Line[AnyNode]]:
-        """A page of the rows that ``rest`` stands for, ``skip`` of them and then those behind the page left out."""
+        """Return a page of ``rest``'s rows after ``skip`` of them, with rows that fetch the rows around the page."""
         offset = rest.offset + skip
-        found = self.tree.children(rest.node, offset, min(PAGE, rest.rest - skip), self.order)
+        nodes = self.tree.children(rest.node, offset, min(PAGE, rest.rest - skip), self.order)
         lines = [replace(rest, rest=skip)] if skip else []
-        lines += [Line(child, rest.depth, rest.indent) for child in found]
-        behind = rest.rest - skip - len(found)
-        return [*lines, replace(rest, rest=behind, offset=offset + len(found))] if behind and found else lines
+        lines += [Line(child, rest.depth, rest.indent) for child in nodes]
+        after = rest.rest - skip - len(nodes)
+        return [*lines, replace(rest, rest=after, offset=offset + len(nodes))] if after and nodes else lines
 
     def row_of(self, number: int) -> int | None:
-        """The row of the node of an id, if that is among the visible ones."""
+        """Return the row of the node with an id, if it is visible."""
         return next((row for row, line in enumerate(self.lines) if not line.rest and line.node.id == number), None)
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
-        """The values of the visible rows from ``offset`` on."""
+        """Return the cells of the visible rows from ``offset`` on."""
         return [self._row(line) for line in self.lines[offset : offset + limit]]
 
     def _row(self, line: Line[AnyNode]) -> Row:
@@ -150,7 +147,7 @@ class Outline(Generic[AnyNode]):
         return (self.layout.rest(line.node, line.rest), *[None] * (len(self.columns) - 1))
 
     def prefix(self, index: int) -> str:
-        """Indentation and the mark of a row that can be opened."""
+        """Return the indentation of a row, and a mark if it can be opened."""
         line = self.lines[index] if index < len(self.lines) else None
         if line is None:
             return ""
@@ -160,7 +157,7 @@ class Outline(Generic[AnyNode]):
         return "  " * line.indent + mark
 
     def open(self, index: int) -> bool:
-        """Opens a row, or fetches more of its siblings; ``False`` where there is nothing inside."""
+        """Open a row, or fetch more of its siblings; return whether rows were added."""
         line = self.lines[index]
         if line.rest:
             self.lines[index : index + 1] = self._flattened(self._fetched(line))
@@ -172,7 +169,7 @@ class Outline(Generic[AnyNode]):
         return True
 
     def close(self, index: int) -> int:
-        """Closes a row, or goes to the row around it; the row to stand on afterwards."""
+        """Close a row, or find the row around it; return the row for the cursor."""
         line = self.lines[index]
         if line.rest or line.node.id not in self.opened:
             return next((row for row in range(index - 1, -1, -1) if self.lines[row].depth < line.depth), index)
@@ -189,7 +186,7 @@ class Outline(Generic[AnyNode]):
         return next(key for key, order in self.layout.orders.items() if order == self.order)
 
     def sorted_by(self, key: str, descending: bool) -> Self:
-        """Siblings in the order of a column (names and times ascending, amounts descending)."""
+        """Return siblings in the order of a column (names and times ascending, amounts descending)."""
         return replace(self, order=self.layout.orders[key], opened=set(self.opened), lines=[])
 
 
@@ -198,7 +195,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
 
     STATE: ClassVar[tuple[str, ...]] = ("_order_key",)
     ASCENDING: ClassVar[Collection[str]] = ()
-    """The columns that are sorted from the minimum."""
+    """The columns sorted in ascending order."""
 
     def __init__(self, *crumbs: str) -> None:
         super().__init__(*crumbs)
@@ -206,21 +203,21 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self._order_key = "total"
 
     def free_keys(self) -> frozenset[str]:
-        """The arrows open and close rows here."""
+        """Return the arrow keys, which open and close rows."""
         return frozenset({"left", "right", "h", "l", "<", ">"})
 
     def opened_in(self, tree: OutlineTree[AnyNode]) -> set[int]:
-        """The nodes of a new tree that stood open in the one before."""
+        """Return the nodes of a new tree that were open in the previous tree."""
         return set() if self.outline is None else tree.find_all(self.outline.tree, self.outline.opened)
 
     def show_outline(self, outline: Outline[AnyNode]) -> None:
-        """Shows a tree with the cursor on the node that it was on; its notes stand below, or in place of rows."""
-        node, before, row = self.node(), self.outline, 0
-        if self.table.is_placed and node is not None and before is not None:
-            # The node under the cursor in another tree, else the innermost node around it there.
-            way = (node.id, *reversed(before.tree.ancestors(node)))
-            found = (outline.row_of(number) for old in way for number in outline.tree.find_all(before.tree, (old,)))
-            row = next((place for place in found if place is not None), 0)
+        """Show a tree with the cursor on the same node; its notes are below it, or replace missing rows."""
+        node, previous, row = self.node(), self.outline, 0
+        if self.table.is_placed and node is not None and previous is not None:
+            # The same node in the new tree, else the innermost node around it there.
+            path = (node.id, *reversed(previous.tree.ancestors(node)))
+            rows = (outline.row_of(number) for old in path for number in outline.tree.find_all(previous.tree, (old,)))
+            row = next((match for match in rows if match is not None), 0)
         self.outline = outline
         self.table.prefix = outline.prefix
         self.table.set_answer(outline, keep_cursor=True)
@@ -232,12 +229,12 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
         self.show_count()
 
     def node(self) -> AnyNode | None:
-        """The node under the cursor."""
+        """Return the node under the cursor."""
         outline, row = self.outline, self.table.cursor_row
         return outline.lines[row].node if outline is not None and row < len(outline) else None
 
     def open_row(self) -> None:
-        """Open or close the row, or what it stands for where nothing is inside."""
+        """Open or close the row; if it has no children, call `open_leaf`."""
         if self.outline is None or not len(self.outline):
             return
         row = self.table.cursor_row
@@ -249,7 +246,7 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
             self.open_leaf()
 
     def open_leaf(self) -> None:
-        """Enter on a row with nothing inside."""
+        """Open a row without children."""
         self.say("there is nothing to open here")
 
     def action_expand(self) -> None:
@@ -258,27 +255,27 @@ class OutlineScreen(TableScreen, Generic[AnyNode]):
             self.rows_changed(self.table.cursor_row)
 
     def action_collapse(self) -> None:
-        """Close the row under the cursor, or go to the one around it."""
+        """Close the row under the cursor, or move to the row around it."""
         if self.outline is not None and len(self.outline):
             self.rows_changed(self.outline.close(self.table.cursor_row))
 
     def rows_changed(self, row: int) -> None:
-        """Shows the rows after some were opened or closed, with the cursor on ``row``."""
+        """Show the rows after some were opened or closed, with the cursor on ``row``."""
         assert self.outline is not None
         self.table.set_answer(self.outline, keep_cursor=True)
         self.table.move_to(row)
         self.show_count()
 
     def around_row(self) -> Sequence[str]:
-        """The names of the nodes around the row, outermost first."""
+        """Return the names of the nodes around the row, outermost first."""
         node, outline = self.node(), self.outline
         if node is None or outline is None:
             return ()
-        above = [self.label_of(outline.tree.node(number)) for number in outline.tree.ancestors(node)]
-        return (f"in {' › '.join(above)}",) if above else ()
+        names = [self.label_of(outline.tree.node(number)) for number in outline.tree.ancestors(node)]
+        return (f"in {' › '.join(names)}",) if names else ()
 
     def label_of(self, node: AnyNode) -> str:
-        """The name of a node."""
+        """Return the name of a node."""
         raise NotImplementedError
 
     def sort_rows(self, key: str, descending: bool) -> None:

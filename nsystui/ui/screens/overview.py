@@ -1,4 +1,4 @@
-"""1 Overview: what ran, where the GPU time went, what is wrong, how each rank did, which kernels took longest."""
+"""1 Overview: the job, where its GPU time went, findings, ranks, and the longest kernels."""
 
 from __future__ import annotations
 
@@ -33,46 +33,46 @@ if TYPE_CHECKING:
 
 
 _LOW = 20
-"""On a terminal of fewer lines there are no bar and no causes."""
+"""The minimum terminal height for the bar and the causes."""
 
 _ROOMY = 30
-"""On a terminal of so many lines there is a second line of facts."""
+"""The minimum terminal height for a second line of facts."""
 
 _TALL = 34
 _STRIP_LINES = 3
-"""On a terminal of so many lines the strip over time has this many."""
+"""Lines of the strip over time, if the terminal has at least ``_TALL`` lines."""
 
 _WIDE = 118
-_RANKS_BESIDE = 3
-"""On a terminal of so many columns more ranks than that may stand beside the kernels."""
+_FEW_RANKS = 3
+"""If the terminal has ``_WIDE`` columns, a table of more ranks may be next to the kernels."""
 
 _FINDINGS_LABEL = "Findings  "
 
-_FINDINGS = 3
-"""Findings that are in sight on a terminal of 24 lines; on others there are a third of the lines more or fewer."""
+_FINDINGS_LINES = 3
+"""Visible findings on a terminal of 24 lines; one more or fewer for every three lines."""
 
 
 _FRAME = 3
-"""Lines for the title, the selection and the keys."""
+"""Lines of the title, the selection and the keys."""
 
 _ABOVE_ROWS = 2
 """Lines of a table's title and headings."""
 
 _KERNEL_LINES = 7
-_FEWEST_KERNEL_LINES = 4
-"""The kernels keep this many lines, however many ranks there are; the second number beside findings."""
+_MIN_KERNEL_LINES = 4
+"""Lines that the kernels keep, without and with findings, however many ranks there are."""
 
-_LEAST_REMARKS = 3
-_MOST_REMARKS = 8
-"""Lines of remarks that there may be however full the tables are, and at most."""
+_MIN_REMARKS = 3
+_MAX_REMARKS = 8
+"""The minimum lines of remarks, even if the tables are full, and the maximum."""
 
 
 class OverviewScreen(TablesScreen):
     """The first screen: it is painted before anything heavy is imported.
 
-    Three tables: the findings, which come last and in the background, the ranks, and below them the kernels; where
-    there is no GPU work, what there is instead. Until a report is ready they show the files and a sample of the
-    kernels. ``e`` and ``y`` take the table that has the focus.
+    Three tables: the findings, computed last and in the background; the ranks; and below them the kernels, or without
+    GPU work the recorded events. Until a report is ready they show the files and a sample of the kernels. ``e`` and
+    ``y`` use the table with the focus.
     """
 
     MODE_KEY = "1"
@@ -97,10 +97,10 @@ class OverviewScreen(TablesScreen):
         self._idle_shown: object = None
         self._seen: Selection | None = None
         self._bins = 0
-        self._kept: KeptOverview | None = None  # as long as it is shown
+        self._kept: KeptOverview | None = None  # while it is shown
         self._above: tuple[str, list[list[Part]]] = ("", [])
         self._is_kept = False
-        self._sorted: dict[str, tuple[str, bool]] = {}  # by the name of an answer
+        self._sorted: dict[str, tuple[str, bool]] = {}  # by answer name
 
     def body(self) -> Iterable[Widget]:
         """Compose the head, the findings, and the ranks with the kernels."""
@@ -113,8 +113,8 @@ class OverviewScreen(TablesScreen):
         yield from (self.head, self.looking, self.findings, Container(self.ranks, self.kernels, id="tables"))
 
     def show_waiting(self) -> None:
-        """Show the kept overview, or else the files and the kernels that are known so far."""
-        kept, seen = self.explorer.kept, self.explorer.seen
+        """Show the kept overview, else the files and a first table of the kernels."""
+        kept, preview = self.explorer.kept, self.explorer.seen
         if kept is not None and self.selection == Selection():
             self._show_kept(kept)
             return
@@ -123,23 +123,23 @@ class OverviewScreen(TablesScreen):
         self.ranks.empty_text = "opening…"
         self._put(self.ranks, words.files_answer(self.explorer.files.values()), keep_cursor=True)
         self.ranks.entitle("Files")
-        if seen.answer is None:
+        if preview.answer is None:
             self.kernels.empty_text = "exact numbers follow as soon as the kernels are read"
             self.kernels.entitle("Kernels")
             self.kernels.refresh_rows()
-        elif self.kernels.answer is not seen.answer:
-            self._show_kernels(seen.answer, seen.names, keep_cursor=False)
-            if not seen.is_exact:
-                self.kernels.entitle("Kernels", " ".join(seen.answer.notes))
+        elif self.kernels.answer is not preview.answer:
+            self._show_kernels(preview.answer, preview.names, keep_cursor=False)
+            if not preview.is_exact:
+                self.kernels.entitle("Kernels", " ".join(preview.answer.notes))
         self._share_room()
 
     @property
     def _terminal(self) -> tuple[int, int, bool]:
-        """What the lines above depend on: columns, lines, and whether there are no colours."""
+        """The terminal's columns and lines, and whether it has no colours: the head depends on them."""
         return (*self.app.size, self.app.no_color)
 
     def _show_kept(self, kept: KeptOverview) -> None:
-        """Show everything as it was the last time, the lines above only on a terminal of the same size."""
+        """Show the overview as kept; its head only on a terminal of the same size."""
         self.show_title(about=kept.title)
         self.head.show_lines(kept.lines if kept.terminal == self._terminal else ())
         if self._kept is None:
@@ -150,18 +150,17 @@ class OverviewScreen(TablesScreen):
         self._show_looking()
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """The columns of the strip over time."""
+        """Return the columns of the strip over time."""
         self._bins = words.strip_width(self.app.size.width)
         return (self._bins,)
 
     def ask(self, job: OpenJob, selection: Selection) -> OverviewPicture:
-        """Compute everything on this screen but findings and idle time."""
+        """Compute everything on this screen except findings and idle time."""
         from nsystui.ui.pictures.overview import overview_picture
 
         return overview_picture(job, selection, self._bins)
 
     def job_changed(self) -> None:
-        """Ask again, and look for findings when everything is loaded."""
         if self.selection != Selection():
             self._kept = None
         super().job_changed()
@@ -170,15 +169,15 @@ class OverviewScreen(TablesScreen):
         self.seek_findings()
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the numbers, and go on to findings and idle time."""
+        """Show the numbers, then start on findings and idle time."""
         picture: OverviewPicture = result
-        same_place = self._seen == self.selection  # also where only the strip got another width
+        same_place = self._seen == self.selection  # also if only the width of the strip has changed
         self.picture, self._seen = picture, self.selection
         self._show_ranks(same_place)
         if picture.spent is None:
-            everything = self.selection.tasks is None and self.selection.devices is None
-            what = "No GPU work was recorded" if everything else "No GPU work in the selection"
-            self.kernels.entitle(f"{what}; there is:")
+            is_all = self.selection.tasks is None and self.selection.devices is None
+            reason = "No GPU work was recorded" if is_all else "No GPU work in the selection"
+            self.kernels.entitle(f"{reason}; there is:")
             self.kernels.empty_text = "nothing else either"
             self._put(self.kernels, words.held_answer(picture.held), same_place)
         else:
@@ -202,18 +201,18 @@ class OverviewScreen(TablesScreen):
         idle = self.idle if self._is_idle_known else None
         lines = [*facts, *words.time_lines(picture, idle, self.findings.found, width, rows, not self.app.no_color)]
         room = height - _FRAME - len(lines) - self.findings_lines() - len(self._summary())
-        spare = room - (len(picture.tasks) + _ABOVE_ROWS) - max(len(picture.kernels) + _ABOVE_ROWS, _KERNEL_LINES)
-        # A title, headings and two ranks, on the smallest terminal.
-        least = min(_LEAST_REMARKS, room - (self._kernel_lines() + _ABOVE_ROWS + min(len(picture.tasks), 2)))
+        free_lines = room - (len(picture.tasks) + _ABOVE_ROWS) - max(len(picture.kernels) + _ABOVE_ROWS, _KERNEL_LINES)
+        # Room for a title, headings and two ranks on the smallest terminal.
+        min_remarks = min(_MIN_REMARKS, room - (self._kernel_lines() + _ABOVE_ROWS + min(len(picture.tasks), 2)))
         remarks = words.remark_lines(
-            picture, self.explorer.files.values(), width, min(max(spare, least), _MOST_REMARKS)
+            picture, self.explorer.files.values(), width, min(max(free_lines, min_remarks), _MAX_REMARKS)
         )
         self._above = about, [*lines, *remarks]
         self.show_title(about=about)
         self.head.show_lines(self._above[1])
 
     def _put(self, table: WindowTable, answer: Answer, keep_cursor: bool) -> None:
-        """Shows an answer in the order that the user chose for it."""
+        """Show an answer in the user's order, if any."""
         order = self._sorted.get(answer.name)
         if table is self.ranks and answer.name != "files":
             has_findings = any(column.key == "findings" for column in answer.columns)
@@ -225,7 +224,7 @@ class OverviewScreen(TablesScreen):
         table.mark_sorted(*(order or natural))
 
     def seek_findings(self, is_asked_for: bool = False) -> None:
-        """Looks for findings once everything is loaded and the screen's own numbers are there."""
+        """Look for findings once everything is loaded and this screen's numbers are shown."""
         job = self.job
         if job is not None and not self.explorer.loading_now and self.question.has_ended:
             self.findings.seek(job, self.selection, is_asked_for)
@@ -239,7 +238,7 @@ class OverviewScreen(TablesScreen):
         self._show_looking()
 
     def _show_looking(self) -> None:
-        """Shows the state of the search, then the summary of what was found."""
+        """Show the state of the search, then the summary of the findings."""
         lines = self._summary()
         status = "" if self.findings.display else self.findings.status
         self.looking.show_lines([[(_FINDINGS_LABEL, "bold"), (status, "")]] if status else lines)
@@ -248,22 +247,22 @@ class OverviewScreen(TablesScreen):
             if self.focused in (None, self.findings):
                 self.set_focus(self.ranks)  # a hidden table takes no keys
         elif self.findings.number is not None and self.focused is self.ranks and not self.ranks.cursor_row:
-            self.findings.focus()  # the cause first, unless the user is at work already
+            self.findings.focus()  # the cause first, unless the user has moved already
 
     def _show_ranks(self, keep_cursor: bool = True) -> None:
-        """Show the lines above, and the ranks with the findings that are about some of them.
+        """Show the head, and the ranks with their findings.
 
-        What is kept stays in their place until everything is computed again; then that is kept.
+        The kept overview stays until everything is computed again, and is then replaced and saved.
         """
-        job, picture, found = self.job, self.picture, self.findings.found
+        job, picture, triage = self.job, self.picture, self.findings.found
         if job is None or picture is None:
             return
         is_complete = self._is_idle_known and not self.findings.is_looking
         if self._kept is not None and not is_complete:
             return
-        self._kept, self.findings.display = None, found is not None
+        self._kept, self.findings.display = None, triage is not None
         paces = self.idle.paces if self.idle is not None and self._is_idle_known else {}
-        findings = found.findings if found is not None else ()
+        findings = triage.findings if triage is not None else ()
         ranks = words.with_findings(words.with_paces(picture.tasks, paces), findings, self._many_ranks)
         self._show_head(picture)
         self._put(self.ranks, ranks, keep_cursor)
@@ -276,20 +275,20 @@ class OverviewScreen(TablesScreen):
 
     @in_background("keep", exclusive=False)
     async def _keep(self, job: OpenJob, picture: OverviewPicture, ranks: TableAnswer) -> None:
-        """Save the overview of all files for the next time, once."""
-        found, names = self.findings.found, self.kernels.names
-        is_whole = self.selection == Selection() and all(state.ready for state in self.explorer.files.values())
-        if found is not None and is_whole and not self._is_kept:
+        """Save the overview of all files for the next start, once."""
+        triage, names = self.findings.found, self.kernels.names
+        is_complete = self.selection == Selection() and all(state.ready for state in self.explorer.files.values())
+        if triage is not None and is_complete and not self._is_kept:
             self._is_kept = True
             short = {str(cell): names[str(cell)] for row in iter_rows(picture.kernels) for cell in row if cell in names}
-            answers = findings_answer(found), ranks, picture.kernels
-            kept = KeptOverview(*answers, *self._above, found.losses, short, self._terminal)
+            answers = findings_answer(triage), ranks, picture.kernels
+            kept = KeptOverview(*answers, *self._above, triage.losses, short, self._terminal)
             await to_thread(kept.save, self.explorer.source, job)
 
     @property
     def _many_ranks(self) -> int:
-        """Of more ranks those that findings are about come first: others may be out of sight."""
-        return words.MANY_RANKS if self.app.size.height >= _ROOMY else _RANKS_BESIDE
+        """The number of ranks above which ranks with findings are first, because some may be out of sight."""
+        return words.MANY_RANKS if self.app.size.height >= _ROOMY else _FEW_RANKS
 
     @property
     def _is_idle_known(self) -> bool:
@@ -300,7 +299,7 @@ class OverviewScreen(TablesScreen):
 
     @in_background("idle")
     async def _seek_idle(self) -> None:
-        """Asks where the GPUs were idle, once everything is loaded; why, where findings are looked for, too."""
+        """Compute the idle time once everything is loaded, with causes unless findings wait for the user."""
         job, picture = self.job, self.picture
         if job is None or picture is None or picture.spent is None or self.explorer.loading_now:
             return
@@ -323,7 +322,7 @@ class OverviewScreen(TablesScreen):
         self._show_ranks()
 
     def action_leave_startup_out(self) -> None:
-        """Selects the time in which all GPUs are in their steady state."""
+        """Select the time in which all GPUs are in their steady state."""
         idle = self.idle if self._is_idle_known else None
         if idle is None:
             self.say("where start-up ends is not known yet")
@@ -333,24 +332,24 @@ class OverviewScreen(TablesScreen):
             self.select_window(idle.steady)
 
     def findings_lines(self) -> int:
-        """How many lines the findings, or the line in their place, take."""
+        """Return the number of lines of the findings, or of their status."""
         if not self.findings.display:
             return int(bool(self.findings.status))
-        most = max(1, _FINDINGS + (self.app.size.height - 24) // 3)
-        return 1 + max(1, min(self.findings.row_count, most))
+        limit = max(1, _FINDINGS_LINES + (self.app.size.height - 24) // 3)
+        return 1 + max(1, min(self.findings.row_count, limit))
 
     def _summary(self) -> list[list[Part]]:
-        """The lines with the summary above the findings."""
-        found, (width, height) = self.findings.found or self._kept, self.app.size
-        if found is None or not self.findings.display or height < _LOW:
+        """Return the lines with the summary above the findings."""
+        source, (width, height) = self.findings.found or self._kept, self.app.size
+        if source is None or not self.findings.display or height < _LOW:
             return []
         shown, count = self.findings_lines() - 1, self.findings.row_count
         label = _FINDINGS_LABEL if shown >= count else f"{_FINDINGS_LABEL}{shown} of {count}  "
-        # What blocks compute stands below the bar of the GPU time.
-        return words.labelled(label, found.losses, width, 2 if height >= _ROOMY else 1)
+        # The head has what blocks compute, below the bar of the GPU time.
+        return words.labelled(label, source.losses, width, 2 if height >= _ROOMY else 1)
 
     def keeps(self, key: str) -> bool:
-        """Return whether a key waits: Enter on kept findings too, which are computed again."""
+        """Return whether a key waits; also Enter on kept findings, which are being computed again."""
         return super().keeps(key) or (key == "enter" and self.focused is self.findings and self.findings.is_looking)
 
     def show_status(self, status: str) -> None:
@@ -358,23 +357,22 @@ class OverviewScreen(TablesScreen):
         super().show_status("checking…" if self._kept is not None else status)
 
     def action_check(self) -> None:
-        """Looks for findings where that waits for the user."""
+        """Look for findings if that waits for the user."""
         if self.findings.waits:
             self.seek_findings(is_asked_for=True)
         else:
             self.say(f"findings: {self.findings.status or 'every rule was checked'}")
 
     def _open_finding(self) -> None:
-        """Explains the finding under the cursor."""
-        found, number = self.findings.found, self.findings.number
-        if found is None:
+        triage, number = self.findings.found, self.findings.number
+        if triage is None:
             self.say(f"findings: {self.findings.status or 'checked when everything is loaded'}")
         elif number is not None:
-            self.lay_over(FindingScreen(found, number))
-        elif found.not_checked and self.findings.is_last:
-            self.lay_over(NotCheckedScreen(found))
+            self.lay_over(FindingScreen(triage, number))
+        elif triage.not_checked and self.findings.is_last:
+            self.lay_over(NotCheckedScreen(triage))
         else:
-            self.say("no issues found" + ("" if found.not_checked else ": every rule was checked"))
+            self.say("no issues found" + ("" if triage.not_checked else ": every rule was checked"))
 
     def on_resize(self, event: events.Resize) -> None:
         self._show_looking()
@@ -382,21 +380,20 @@ class OverviewScreen(TablesScreen):
         self._share_room()
 
     def _kernel_lines(self) -> int:
-        """The lines that the kernels keep."""
-        return _FEWEST_KERNEL_LINES if self.findings.display else _KERNEL_LINES
+        return _MIN_KERNEL_LINES if self.findings.display else _KERNEL_LINES
 
     def _share_room(self) -> None:
-        """The findings and ranks get the lines they need while the kernels keep some; the rest is the kernels'.
+        """Give findings and ranks the lines that they need; the kernels keep a minimum and get all other lines.
 
-        On a wide terminal ranks that would take half of the room stand beside the kernels.
+        On a wide terminal, ranks that would take half of the room are next to the kernels.
         """
         self.findings.styles.height = self.findings_lines()
         room = self.app.size.height - _FRAME - len(self.head.texts) - self.findings_lines() - len(self._summary())
-        is_long = self.ranks.row_count > max(_RANKS_BESIDE, room // 2)
-        beside = self.app.size.width >= _WIDE and is_long and self.picture is not None
-        if beside != self.has_class("-beside"):
-            self.set_class(beside, "-beside")
-        if beside:
+        is_long = self.ranks.row_count > max(_FEW_RANKS, room // 2)
+        is_beside = self.app.size.width >= _WIDE and is_long and self.picture is not None
+        if is_beside != self.has_class("-beside"):
+            self.set_class(is_beside, "-beside")
+        if is_beside:
             self.ranks.styles.height = "1fr"
             return
         self.ranks.styles.height = max(
@@ -406,22 +403,22 @@ class OverviewScreen(TablesScreen):
     @property
     def table(self) -> WindowTable:
         """The table that has the focus."""
-        return next((one for one in self._tables() if one is self.focused), self.ranks)
+        return next((table for table in self._tables() if table is self.focused), self.ranks)
 
     def _tables(self) -> list[WindowTable]:
-        """In the order of ``tab``."""
+        """Return the tables in the order of ``tab``."""
         return [*([self.findings] if self.findings.display else []), self.ranks, self.kernels]
 
     def answer_to_export(self) -> Answer | None:
-        """The table with the focus; of findings with what the screen has no room for."""
+        """Return the table with the focus; findings with all columns."""
         if self.table is self.findings and self.findings.found is not None:
             from nsystui.questions.triage.run import triage_table
 
-            return triage_table(self.findings.found)  # with what there is no room for on a screen
+            return triage_table(self.findings.found)  # with the columns that the screen has no room for
         return super().answer_to_export()
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """The budget of each GPU."""
+        """Return the budget of each GPU."""
         job, selection = self.job, self.selection
         if job is None:
             return None
@@ -435,7 +432,7 @@ class OverviewScreen(TablesScreen):
         return draw
 
     def action_other_table(self) -> None:
-        """Give the focus to the next table."""
+        """Move the focus to the next table."""
         tables = self._tables()
         tables[(tables.index(self.table) + 1) % len(tables)].focus()
 
@@ -462,8 +459,8 @@ class OverviewScreen(TablesScreen):
             if tasks:
                 await self.explorer.go("kernels", self.selection.with_tasks(tasks))
         elif self.picture.spent is None:
-            what = self.kernels.current_values.get("what")
-            view = next((view_of_table(held.table) for held in self.picture.held if held.what == what), None)
+            label = self.kernels.current_values.get("what")
+            view = next((view_of_table(held.table) for held in self.picture.held if held.what == label), None)
             if view is not None:
                 await show_view(self.explorer, view.name)
         else:
@@ -475,36 +472,34 @@ class OverviewScreen(TablesScreen):
                 self.lay_over(KernelInstancesScreen(name, Names.FULL))
 
     def action_compare(self) -> None:
-        """Mark a rank, or compare it with the marked one."""
         if self.table is not self.ranks:
             self.say("x compares two ranks: tab goes to their table")
         else:
             self.comparison.mark(self._rank())
 
     def action_compare_groups(self) -> None:
-        """Ask for two groups of ranks to compare."""
         self.comparison.ask_for_groups(self._rank())
 
     def _rank(self) -> Value:
         return self.ranks.current_values.get("rank") if self.picture is not None else None
 
     def action_behind(self, name: str) -> None:
-        """Open one of the tables behind the overview: diagnostics, files or contents."""
+        """Open a table behind the overview: diagnostics, files or contents."""
         self.lay_over(screen_of(name))
 
     def action_printed(self) -> None:
-        """Open what the application printed."""
+        """Open the output of the application."""
         if self.has_job():
             self.lay_over(screen_of("output"))
 
 
 def _odd_cells(values: Record) -> dict[str, str]:
-    """What is coloured of a rank that a finding is about."""
+    """Return the colours of the cells of a rank with findings."""
     return dict.fromkeys(("rank", "late", "findings"), "warning") if values.get("findings") else {}
 
 
 def _category(values: Record) -> str | None:
-    """NCCL kernels in their colour."""
+    """Return the colour of NCCL kernels."""
     from nsystui.questions.nccl.names import is_nccl_kernel
 
     name = values.get("name")

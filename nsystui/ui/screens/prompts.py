@@ -1,4 +1,4 @@
-"""The prompts that change the selection by hand, the same on every screen: names, ranks, devices and time."""
+"""The prompts that change the selection on every screen: names, ranks, devices and time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SelectingScreen(AskingScreen):
-    """A screen whose keys open the line for typing, for each part of the selection."""
+    """A screen with keys that open the prompt for a part of the selection."""
 
     def action_filter(self) -> None:
         """Ask for a part of a name."""
@@ -25,16 +25,15 @@ class SelectingScreen(AskingScreen):
     def action_ranks(self) -> None:
         """Ask for the numbers of ranks, once a report is ready."""
         if self.has_job() and self.job is not None:
-            chosen = self.selection.tasks
-            ranks = () if chosen is None else [item.rank for item in self.job.ranks if item.task in chosen]
+            tasks = self.selection.tasks
+            ranks = () if tasks is None else [item.rank for item in self.job.ranks if item.task in tasks]
             self._ask_for("ranks", spans(ranks), self._with_ranks)
 
     def action_devices(self) -> None:
-        """Ask for the numbers of devices."""
         self._ask_for("devices", spans(self.selection.devices or ()), self._with_devices)
 
     def action_window(self) -> None:
-        """Ask for a span of time, and say while it is typed what it means."""
+        """Ask for a span of time, and show its meaning while it is typed."""
         from nsystui.base.selection import window_words
 
         if self.has_job():
@@ -64,9 +63,9 @@ class SelectingScreen(AskingScreen):
         from nsystui.base.selection import parse_numbers
 
         job, devices = self.job, parse_numbers(text, "devices") if text.strip() else None
-        if job is not None and devices is not None and (unknown := devices - (there := job.devices)):
-            known = f"the devices are {spans(there)}" if there else "no GPU work was recorded"
-            raise UsageError(f"device {min(unknown)} is not there: {known}")
+        if job is not None and devices is not None and (unknown := devices - (available := job.devices)):
+            available_words = f"the devices are {spans(available)}" if available else "no GPU work was recorded"
+            raise UsageError(f"device {min(unknown)} is not there: {available_words}")
         return replace(self.selection, devices=devices)
 
     def _with_window(self, text: str) -> Selection:
@@ -78,5 +77,5 @@ class SelectingScreen(AskingScreen):
 
 
 def _seconds(time: int) -> str:
-    """``0.5s``, exactly."""
+    """Return exact seconds, like ``0.5s``."""
     return f"{Decimal(time).scaleb(-9).normalize():f}s"

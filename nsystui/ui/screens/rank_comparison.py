@@ -1,4 +1,4 @@
-"""Comparing ranks from a screen that has them in its rows: two of them, or two groups, in the selected time."""
+"""Comparisons from a screen with rows of ranks: two ranks, or two groups, in the selected time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class RankComparison:
-    """Compares ``x`` on one rank with ``x`` on another one, or two groups of ranks that the user types."""
+    """The comparison of two ranks by ``x`` on both, or of two groups of ranks that the user types."""
 
     def __init__(self, screen: JobScreen) -> None:
         self._screen = screen
         self._marked: int | None = None
 
     def is_marked(self, rank: object) -> bool:
-        """Whether this rank waits for another one to be compared with."""
+        """Return whether this rank waits for the second rank of a comparison."""
         return self._marked is not None and str(rank) == str(self._marked)
 
     def mark(self, rank: Value) -> None:
-        """Marks a rank, or compares it with the one that is marked."""
+        """Mark a rank, or compare it with the marked rank."""
         if not self._can_compare():
             return
         if rank is None or not str(rank).isdecimal():
@@ -42,15 +42,15 @@ class RankComparison:
             screen.lay_over(comparison_of_ranks(screen.job, screen.selection, {marked}, {int(rank)}))
 
     def ask_for_groups(self, rank: Value) -> None:
-        """Asks for two groups of ranks; the selected ones, or the one under the cursor, are proposed as the first."""
+        """Ask for two groups of ranks; propose the selected ranks, or the cursor's rank, as the first."""
         if not self._can_compare():
             return
         from nsystui.ui.screens.diff import comparison_of_ranks, groups_of
 
         screen = self._screen
-        job, chosen = screen.job, screen.selection.tasks
+        job, tasks = screen.job, screen.selection.tasks
         assert job is not None
-        first = [item.rank for item in screen.job_ranks if chosen is not None and item.task in chosen]
+        first = [item.rank for item in screen.job_ranks if tasks is not None and item.task in tasks]
         if not first and str(rank).isdecimal():
             first = [int(str(rank))]
 

@@ -1,4 +1,4 @@
-"""7 Ranks: the ranks beside each other, and the collectives that they have in common."""
+"""7 Ranks: the ranks side by side, and their common collectives."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from nsystui.ui.pictures.gpu import ComparedLanes
 
 
-_LANE_HEIGHT, _MOST_LANE_HEIGHT = 3, 10
-"""Lines of a lane: more than the least where the table leaves them."""
+_MIN_LANE_HEIGHT, _MAX_LANE_HEIGHT = 3, 10
+"""The minimum and maximum lines of a lane, as the table leaves room."""
 
 _AXIS = 2
 """Lines of the axis and the steps below the lanes."""
 
 _ROOMY = 30
-"""On a terminal of so many lines there are charts."""
+"""The minimum terminal height for charts."""
 
 
 class RanksScreen(ViewsScreen):
-    """One table after the other; Enter on a row selects what it is about."""
+    """One table at a time; Enter on a row selects its rank or time."""
 
     HOME = SCREEN = "ranks"
     MODE_KEY = "7"
@@ -40,22 +40,21 @@ class RanksScreen(ViewsScreen):
     def __init__(self) -> None:
         super().__init__()
         self.comparison = RankComparison(self)
-        self._odd_figures: dict[Value, list[str]] = {}  # by rank the columns of the figures in which it is odd
+        self._odd_figures: dict[Value, list[str]] = {}  # columns of odd figures, by rank
 
     def body(self) -> Iterable[Widget]:
-        """Compose the lanes of one rank between the table and the notes."""
-        above, notes = super().body()
+        table, notes = super().body()
         self.lanes = StillChart(label_width=16, value_width=7, id="lanes")
         self.table.cell_styles = self._odd_cells
-        yield from (above, self.lanes, notes)
+        yield from (table, self.lanes, notes)
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """The clocks change the answer, too."""
+        """Return the view, its options, and the clocks, which change the answer, too."""
         alignment = self.explorer.job.alignment if self.explorer.job is not None else None
         return (*super().parameters(), alignment.mode if alignment is not None else None)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the table; of ranks, on a tall terminal, with lanes."""
+        """Show the table; for ranks, on a tall terminal, also the lanes."""
         view, answer = result
         rows = answer.records() if view.name == "ranks" else ()
         self._odd_figures = {
@@ -70,18 +69,17 @@ class RanksScreen(ViewsScreen):
 
     @property
     def _lane_height(self) -> int:
-        """The lines of each of two lanes: what the table leaves is theirs."""
-        return max(_LANE_HEIGHT, min((self.free_lines - _AXIS) // 2, _MOST_LANE_HEIGHT))
+        """The lines of each of two lanes, which share the room that the table leaves."""
+        return max(_MIN_LANE_HEIGHT, min((self.free_lines - _AXIS) // 2, _MAX_LANE_HEIGHT))
 
     def row_details(self) -> Details:
-        """Name the row by its rank."""
         details = super().row_details()
         rank = self.values().get("rank")
         return [[f"rank {rank}"], *details[1:]] if details and rank is not None else details
 
     @in_background("lanes")
     async def cursor_rests(self) -> None:
-        """Draw the lanes of the rank under the cursor beside the others' mean."""
+        """Draw the lanes of the rank under the cursor and of the median rank."""
         super().cursor_rests()
         job, rank, selection = self.job, self.values().get("rank"), self.selection
         if job is None or not isinstance(rank, int) or not self.lanes.display:
@@ -93,11 +91,11 @@ class RanksScreen(ViewsScreen):
 
             return compared_lanes(job, selection, rank, columns, height)
 
-        found = await to_thread(ask)
-        self.lanes.set_lanes(found.lanes, found.window.start, found.window.end, ticks=found.steps)
+        compared = await to_thread(ask)
+        self.lanes.set_lanes(compared.lanes, compared.window.start, compared.window.end, ticks=compared.steps)
 
     def action_clock(self) -> None:
-        """Another clock: refined by collectives, UTC alone, none."""
+        """Choose the next clock: refined by collectives, UTC alone, none."""
         job = self.job
         if job is None or len(job.session.reports) < 2:
             self.say("one report has one clock")
@@ -107,15 +105,13 @@ class RanksScreen(ViewsScreen):
             self.say("clock: " + self.explorer.next_clock().value + "…")
 
     def action_compare(self) -> None:
-        """Mark a rank, or compare it with the marked one."""
         self.comparison.mark(self.values().get("rank"))
 
     def action_compare_groups(self) -> None:
-        """Ask for two groups of ranks to compare."""
         self.comparison.ask_for_groups(self.values().get("rank"))
 
     def open_row(self) -> None:
-        """Selects the rank or the moment, and shows its GPU time."""
+        """Select the rank or the moment, and show its GPU time."""
         values = self.values()
         selection = self.selection
         window = self.row_window()

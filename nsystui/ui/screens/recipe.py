@@ -1,4 +1,4 @@
-"""A question opened from the palette, mostly a recipe: its table, or its map as a drawing."""
+"""A question opened from the palette, usually a recipe: its table, or its map as a drawing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nsystui.ui.widgets.strip_chart import Lane, StripChart
 
 
 class RecipeScreen(TableScreen):
-    """The table of a question. Below it what its numbers need to be understood, and where NVIDIA's recipe errs."""
+    """The table of a question, with notes on its numbers and on the errors of NVIDIA's recipe."""
 
     PLACES = ("recipe", "table", "everywhere")
     STATE = (*TableScreen.STATE, "option_values")
@@ -40,11 +40,10 @@ class RecipeScreen(TableScreen):
         self._lacks = False
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """The values of the options."""
         return tuple(self.option_values.values())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Answer, bool]:
-        """Answer the question, and tell whether the exports lack what it needs."""
+        """Answer the question, and return whether the exports lack its data."""
         options = self.recipe.read(self.option_values)
         return ask(self.recipe, job, selection, options), bool(lacking(self.recipe, job))
 
@@ -57,26 +56,26 @@ class RecipeScreen(TableScreen):
             self.notes.show_notes((*answer.notes, *self.recipe.differs))
 
     def empty_text(self, answer: Answer) -> str:
-        """A rule that finds nothing is good news, and not a lack of data."""
+        """Return why there are no rows: no findings are good news, not a lack of data."""
         if self._lacks:
             return super().empty_text(answer)
         return "\n".join((f"none here: {self.recipe.help}", *answer.notes))
 
     def row_window(self) -> Window | None:
-        """The time from ``start`` to ``end`` of a row that has both."""
+        """Return the time from ``start`` to ``end``, if a row has both."""
         values = self.values()
         start, end = values.get("start"), values.get("end")
         return Window(start, end) if isinstance(start, int) and isinstance(end, int) else super().row_window()
 
     def choices(self) -> tuple[Choice, ...]:
         """Offer the options that the question takes."""
-        found = []
+        choices = []
         if "by-rank" in self.recipe.takes:
-            ways = {False: "all ranks", True: "rank"}
-            found.append(Choice.among("by", ways, bool(self.option_values["by_rank"]), self._by_rank))
+            groupings = {False: "all ranks", True: "rank"}
+            choices.append(Choice.among("by", groupings, bool(self.option_values["by_rank"]), self._by_rank))
         if "names" in self.recipe.takes:
-            found.append(names_choice(self._names(), self._show_names, {Names.SMART}))
-        return tuple(found)
+            choices.append(names_choice(self._names(), self._show_names, {Names.SMART}))
+        return tuple(choices)
 
     def _by_rank(self, by_rank: bool) -> None:
         self.ask_with(option_values={**self.option_values, "by_rank": by_rank}, _sort=None)
@@ -94,11 +93,10 @@ class RecipeScreen(TableScreen):
             self.lay_over(screen)
 
     def _names(self) -> Names:
-        """Which names kernels have here."""
         return Names(self.option_values.get("names") or Names.FULL)
 
     def _instances(self, name: str) -> TableScreen | None:
-        """The single launches, calls or ranges of a name; ``None`` where the rows are no names of such."""
+        """Return a screen of the launches, calls or ranges of a name, if rows are such names."""
         row = self.recipe.row
         if row == "kernel":
             return KernelInstancesScreen(name, self._names())
@@ -126,61 +124,59 @@ class RecipeMapScreen(ChartScreen):
         return StripChart(label_width=16, value_width=10, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """The columns of the chart."""
         self._bins = self.chart.columns_in(self.app.size.width)
         return (self._bins,)
 
     def ask(self, job: OpenJob, selection: Selection) -> RecipeMap:
-        """Draw the map in as many columns."""
+        """Compute the map with a bin for each column."""
         return draw_map(self.recipe, job, selection, replace(self.recipe.defaults(), bins=self._bins))
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Draw one figure, or say why there is none."""
-        shown: RecipeMap = result
-        self._map = shown
-        if not shown.lines:
-            self.show_empty("\n".join(shown.notes) or "nothing in the selection")
+        """Draw a figure, or show why there is nothing to draw."""
+        recipe_map: RecipeMap = result
+        self._map = recipe_map
+        if not recipe_map.lines:
+            self.show_empty("\n".join(recipe_map.notes) or "nothing in the selection")
             self.show_title()
             return
         self.show_empty("")
         self._show_figure()
 
     def _show_figure(self) -> None:
-        shown = self._map
-        if shown is None or not shown.lines:
+        recipe_map = self._map
+        if recipe_map is None or not recipe_map.lines:
             return
-        figure = shown.figures[self.figure]
-        rows = shown.shares(self.figure)
+        figure = recipe_map.figures[self.figure]
+        rows = recipe_map.shares(self.figure)
         lanes = [
             Lane(line.label, row.tolist(), figure.words(line.mean(self.figure)), figure.category)
-            for line, row in zip(shown.lines, rows, strict=True)
+            for line, row in zip(recipe_map.lines, rows, strict=True)
         ]
-        self.chart.set_lanes(lanes, shown.window.start, shown.window.end)
-        self.show_title(right=f"{figure.title} · {self.figure + 1} of {len(shown.figures)} metrics")
+        self.chart.set_lanes(lanes, recipe_map.window.start, recipe_map.window.end)
+        self.show_title(right=f"{figure.title} · {self.figure + 1} of {len(recipe_map.figures)} metrics")
         self.show_detail()
 
     def show_detail(self) -> None:
-        """All figures of the line at the cursor, and the first of the notes."""
-        shown, lane = self._map, self.chart.cursor_lane
-        if shown is None or lane >= len(shown.lines):
+        """Show all figures of the line at the cursor, and the first note."""
+        recipe_map, lane = self._map, self.chart.cursor_lane
+        if recipe_map is None or lane >= len(recipe_map.lines):
             return
-        line, span = shown.lines[lane], self._span()
-        place = " · ".join(
+        line, span = recipe_map.lines[lane], self._span()
+        lane_words = " · ".join(
             f"{column.label} {value}"
-            for column, value in zip(shown.places, line.place, strict=True)
+            for column, value in zip(recipe_map.places, line.place, strict=True)
             if value is not None
         )
         values = [
             f"{figure.column.label} {figure.words(line.values[number, self._bin()])}"
-            for number, figure in enumerate(shown.figures)
+            for number, figure in enumerate(recipe_map.figures)
         ]
         when = f"{format_value(Unit.TIME, span.start)} + {format_value(Unit.DURATION, span.end - span.start)}"
-        notes = (*shown.notes, *self.recipe.differs)
-        lines = [[(f"{place} · {when}", "bold")], [(" · ".join(values), "")], [(notes[0] if notes else "", "dim")]]
+        notes = (*recipe_map.notes, *self.recipe.differs)
+        lines = [[(f"{lane_words} · {when}", "bold")], [(" · ".join(values), "")], [(notes[0] if notes else "", "dim")]]
         self.detail.show_lines(lines)
 
     def _bin(self) -> int:
-        """The bin under the cursor."""
         bins = self._map.bins if self._map is not None else 1
         return min(self.chart.cursor_column * bins // max(1, self.chart.chart_width), bins - 1)
 
@@ -195,24 +191,22 @@ class RecipeMapScreen(ChartScreen):
         if self._map is None or not self._map.lines:
             return (views,)
 
-        def choose(place: int) -> None:
-            self.figure = place
+        def choose(index: int) -> None:
+            self.figure = index
             self._show_figure()
 
         return (views, Choice("by", tuple(figure.title for figure in self._map.figures), self.figure, choose))
 
     def row_window(self) -> Window | None:
-        """The time of the column under the cursor."""
+        """Return the time of the column under the cursor."""
         return self._span() if self._map is not None and self._map.lines else None
 
     def answer_to_export(self) -> Answer | None:
-        """The map as a table, with all figures."""
         return map_table(self._map) if self._map is not None else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """The figure as it is drawn."""
-        shown = self._map
-        if shown is None or not shown.lines:
+        recipe_map = self._map
+        if recipe_map is None or not recipe_map.lines:
             return None
-        title = f"{self.recipe.name}: {shown.figures[self.figure].title}"
-        return partial(strips, title, self.chart.lanes, shown.window)
+        title = f"{self.recipe.name}: {recipe_map.figures[self.figure].title}"
+        return partial(strips, title, self.chart.lanes, recipe_map.window)

@@ -1,4 +1,4 @@
-"""9 Steps: iterations side by side, what their time went to, and the critical path of one."""
+"""9 Steps: iterations side by side, their budget, and the critical path of an iteration."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from nsystui.ui.widgets.stacks import bar_stack
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
 _CHARTED = ("steps", "steps by rank", "steps across", "steps by phase")
-"""The views below the chart of the steps."""
-_BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
+"""The views with the chart of the steps."""
+_GROUPINGS: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "budget": (("part", {"by": "step"}), ("GPU", {"by": "gpu"})),
     "path": (
         ("operation", {"by": "name"}),
@@ -54,7 +54,6 @@ _COLOURS = {
     "starved": "idle",
     "unresolved": "api",
 }
-"""The colour of each part of a step."""
 _LEGEND = {
     "compute": "compute",
     "nccl": "blocked by NCCL",
@@ -63,30 +62,29 @@ _LEGEND = {
     "api": "unresolved",
     "metric": "stalled, other",
 }
-_OF_KINDS = {KINDS[kind]: colour for kind, colour in CATEGORIES.items()}
-"""The colour of the pieces of the path."""
+_KIND_COLOURS = {KINDS[kind]: colour for kind, colour in CATEGORIES.items()}
+"""The colours of the pieces of the path."""
 _ROOMY, _WIDE = 30, 120
-"""On a terminal of so many lines there is a chart, of so many columns the line above says what the steps are."""
-_LEAST_ROWS, _MOST_ROWS = 6, 20
-"""Rows of the chart: more than the least where the table leaves them."""
+"""The minimum terminal height for a chart, and width for the anchor of the steps in the title."""
+_MIN_ROWS, _MAX_ROWS = 6, 20
+"""The minimum and maximum rows of the chart, depending on the room that the table leaves."""
 
 
 class StepsScreen(GroupedViewsScreen):
-    """One table after the other, below a chart with a column for each step."""
+    """One table at a time, below a chart with a column for each step."""
 
     HOME = SCREEN = "steps"
     MODE_KEY = "9"
     PLACES = ("steps", "table", "everywhere")
-    BY = _BY
+    BY = _GROUPINGS
     LENGTHS = ("max", "longest", "duration")
 
     def __init__(self) -> None:
         super().__init__()
-        self._words: tuple[str, str, str] | None = None  # how many steps there are, found by what, and how long
+        self._words: tuple[str, str, str] | None = None  # the number of steps, their anchor and their times
         self._bars: Sequence[int] = ()  # the first step of each bar of the chart
 
     def body(self) -> Iterable[Widget]:
-        """Compose the chart above the table."""
         self.chart = StillChart(
             label_width=30, value_width=10, axis=lambda _lo, _hi, width: step_axis(self._bars, width), id="chart"
         )
@@ -94,22 +92,22 @@ class StepsScreen(GroupedViewsScreen):
         self.table.cell_styles = _part_cells
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
-        """Answer the question of the view, and say what the steps are and how long they take."""
+        """Answer the question of the view, and describe the steps and their times."""
         view, answer = super().ask(job, selection)
-        steps, tasks = job.steps(), {one.task for one in selected_ranks(job.ranks, selection)}
-        every = [one for task, one in step_times(steps, selection.window).items() if task in tasks]
-        if not every:
+        steps, tasks = job.steps(), {rank.task for rank in selected_ranks(job.ranks, selection)}
+        task_times = [times for task, times in step_times(steps, selection.window).items() if task in tasks]
+        if not task_times:
             return view, answer, None
-        found = figures_of_all(every)
-        wording = Wording.of(Unit.DURATION, (found.median,))
-        middle, least, most = (wording.words(value) for value in (found.median, found.least, found.most))
-        if found.count == 1:
-            return view, answer, ("1 step", steps.found_by, middle)
-        number = f"{found.count:,} steps" + (f" of {len(every)} ranks" if len(every) > 1 else "")
-        return view, answer, (number, steps.found_by, f"median {middle}, {least} to {most}")
+        figures = figures_of_all(task_times)
+        wording = Wording.of(Unit.DURATION, (figures.median,))
+        median, shortest, longest = (wording.words(value) for value in (figures.median, figures.least, figures.most))
+        if figures.count == 1:
+            return view, answer, ("1 step", steps.found_by, median)
+        number = f"{figures.count:,} steps" + (f" of {len(task_times)} ranks" if len(task_times) > 1 else "")
+        return view, answer, (number, steps.found_by, f"median {median}, {shortest} to {longest}")
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the table; below a chart where it is of steps, on a tall terminal."""
+        """Show the table; for steps, on a tall terminal, below the chart."""
         view, answer, self._words = result
         self.table.elastic = {"path": "name", "budget": "part"}.get(view.name)
         super().show((view, answer), same_place)
@@ -117,7 +115,7 @@ class StepsScreen(GroupedViewsScreen):
         self.chart.styles.height = self._chart_rows + 2
 
     def show_count(self) -> None:
-        """Say at the right what the steps are, as much of it as there is room for."""
+        """Show the number, anchor and times of the steps in the title, as far as they fit."""
         super().show_count()
         if self._words is not None:
             count, anchor, times = self._words
@@ -125,31 +123,31 @@ class StepsScreen(GroupedViewsScreen):
             self.show_title(right=" · ".join(words))
 
     def empty_text(self, answer: Answer) -> str:
-        """Say why there are no steps, and what there is without them."""
+        """Return why there are no steps, and the views that need no steps."""
         text = super().empty_text(answer)
-        is_whole = self.answered.question.row == "step" and not answer.total
-        return f"{text}\n\nv shows the budget and the critical path of all of the time" if is_whole else text
+        lacks_steps = self.answered.question.row == "step" and not answer.total
+        return f"{text}\n\nv shows the budget and the critical path of all of the time" if lacks_steps else text
 
     @property
     def _chart_rows(self) -> int:
-        return max(_LEAST_ROWS, min(self.free_lines - 2, _MOST_ROWS))
+        return max(_MIN_ROWS, min(self.free_lines - 2, _MAX_ROWS))
 
     @in_background("chart")
     async def cursor_rests(self) -> None:
-        """Draw the steps of the rank under the cursor, of a row of all ranks their means, and mark its step."""
+        """Draw the steps of the rank under the cursor, or the mean of all ranks, and mark its step."""
         super().cursor_rests()
-        job, selection, values = self.job, self.selection, self.values()
+        job, selection, row = self.job, self.selection, self.values()
         if job is None or not self.chart.display:
             return
         ranks = [item.rank for item in selected_ranks(job.ranks, selection)]
         rank = (
-            ranks[0] if len(ranks) == 1 else next((one for one in ranks if str(one) == str(values.get("rank"))), None)
+            ranks[0] if len(ranks) == 1 else next((rank for rank in ranks if str(rank) == str(row.get("rank"))), None)
         )
-        self._draw(rank, values.get("step"), await to_thread(steps_side_by_side, job, selection, rank))
+        self._draw(rank, row.get("step"), await to_thread(steps_side_by_side, job, selection, rank))
 
-    def _draw(self, rank: int | None, step: Value, found: tuple[Times, NDArray[np.float64], NDArray[np.bool_]]) -> None:
-        """A column for each step, or for the mean of several; slow steps have marks, without any the longest of all."""
-        numbers, parts, is_marked = found
+    def _draw(self, rank: int | None, step: Value, steps: tuple[Times, NDArray[np.float64], NDArray[np.bool_]]) -> None:
+        """Draw a column for each step, or the mean of several; mark slow steps, else the longest step."""
+        numbers, parts, is_marked = steps
         count, width, rows = len(numbers), self.chart.chart_width, self._chart_rows
         if not count:
             self.chart.set_lanes([], 0, 0)
@@ -160,27 +158,27 @@ class StepsScreen(GroupedViewsScreen):
         self._bars = numbers[firsts].tolist()
         colours = list(_LEGEND)
         bars = [dict.fromkeys(colours, 0.0) for _ in firsts]
-        for place, part in enumerate(PARTS):
-            for bar, time in zip(bars, means[:, place].tolist(), strict=True):
+        for index, part in enumerate(PARTS):
+            for bar, time in zip(bars, means[:, index].tolist(), strict=True):
                 bar[_COLOURS[part]] += time
-        legend = sorted(((sum(bar[one] for bar in bars) / len(bars), one) for one in colours), reverse=True)
-        notes = [(one, f"{_LEGEND[one]} {format_value(Unit.DURATION, time)}") for time, one in legend if time]
+        legend = sorted(((sum(bar[colour] for bar in bars) / len(bars), colour) for colour in colours), reverse=True)
+        notes = [(colour, f"{_LEGEND[colour]} {format_value(Unit.DURATION, time)}") for time, colour in legend if time]
         word, category = "slow", "warning"
         if size > 1 and not is_marked.any():
             word, category, is_marked = f"longest {numbers[times.argmax()]}", "nvtx", times == times.max()
         marks = [{category: float(mark)} for mark in np.logical_or.reduceat(is_marked, firsts)]
-        whose = f"rank {rank}" if rank is not None else "mean of ranks"
+        label = f"rank {rank}" if rank is not None else "mean of ranks"
         longest = format_value(Unit.DURATION, float(means.sum(axis=1).max()))
-        title = whose if size == 1 else f"{whose}, a bar: {size} steps"
+        title = label if size == 1 else f"{label}, a bar: {size} steps"
         lanes = [Lane(title, (), longest, stack=bar_stack(bars, width), height=rows, notes=tuple(notes))]
-        above = [Lane(word, (), stack=bar_stack(marks, width))] if is_marked.any() else []
-        self.chart.set_lanes([*above, *lanes], 0, len(bars))
-        places = np.flatnonzero(numbers == step) // size if step is not None else ()
-        edges = [(int(place) * width // len(bars), (int(place) + 1) * width // len(bars) - 1) for place in places]
+        mark_lanes = [Lane(word, (), stack=bar_stack(marks, width))] if is_marked.any() else []
+        self.chart.set_lanes([*mark_lanes, *lanes], 0, len(bars))
+        marked = np.flatnonzero(numbers == step) // size if step is not None else ()
+        edges = [(int(number) * width // len(bars), (int(number) + 1) * width // len(bars) - 1) for number in marked]
         self.chart.mark_span(*(edges[0] if edges else (None,)))
 
     def action_anchor(self) -> None:
-        """Other steps: those by the next anchor."""
+        """Choose the next anchor of the steps."""
         job = self.job
         if job is None or self.explorer.loading_now:
             self.say("steps are found when everything is loaded")
@@ -190,7 +188,7 @@ class StepsScreen(GroupedViewsScreen):
             self.explorer.next_anchor()
 
     def event_here(self) -> EventKey | None:
-        """The event of the path under the cursor, of a row of several pieces that of the longest."""
+        """Return the path's event under the cursor; for a row of several pieces, the longest piece's event."""
         values = self.values()
         report, row, start = (values.get(key) for key in ("report", "row", "event_start"))
         if not isinstance(report, int) or not isinstance(row, int) or not isinstance(start, int):
@@ -225,17 +223,16 @@ class StepsScreen(GroupedViewsScreen):
             self.explorer.select(selection)
 
     def row_category(self, values: Record) -> str | None:
-        """The colour of a part or a kind of piece."""
-        return _OF_LABELS.get(str(values.get("part"))) or _OF_KINDS.get(str(values.get("kind")))
+        return _LABEL_COLOURS.get(str(values.get("part"))) or _KIND_COLOURS.get(str(values.get("kind")))
 
     def row_details(self) -> Details:
-        """Of a step its parts, the largest first; of a part what it is the time of; of a row of the path how much."""
-        own, values = super().row_details(), self.values()
+        """Return a step's parts, the largest first; a part's meaning; or a path row's share of the path."""
+        details, values = super().row_details(), self.values()
         if self.answered.name == "steps" and values:
             times = sorted(((int(values[part] or 0), part) for part in PARTS), reverse=True)
-            whole = sum(time for time, _ in times) or 1
+            total = sum(time for time, _ in times) or 1
             parts = [
-                f"{LABELS[part]} {_duration(time)} ({format_value(Unit.PERCENT, 100 * time / whole)})"
+                f"{LABELS[part]} {_duration(time)} ({format_value(Unit.PERCENT, 100 * time / total)})"
                 for time, part in times
                 if time
             ]
@@ -243,42 +240,42 @@ class StepsScreen(GroupedViewsScreen):
             length = f"{_duration(values['duration'])}{f', {words}' if words else ''}"
             return [[f"step {values['step']} of rank {values['rank']}: {length}"], parts]
         if self.answered.name == "steps by rank" and values:
-            return [["all ranks" if values["rank"] == "all" else f"rank {values['rank']}"], *own[1:]]
+            return [["all ranks" if values["rank"] == "all" else f"rank {values['rank']}"], *details[1:]]
         if self.answered.name == "steps by phase" and values:
-            whose = "all steps" if values["phase"] == "all" else f"{values['phase']} steps"
-            return [[f"{whose}: {'' if values['host_bound'] == 'yes' else 'not '}bound by the host"], *own[1:]]
+            group = "all steps" if values["phase"] == "all" else f"{values['phase']} steps"
+            return [[f"{group}: {'' if values['host_bound'] == 'yes' else 'not '}bound by the host"], *details[1:]]
         if "part" in values:
             figures = [f"{word} {_duration(values[key])}" for key, word in _FIGURES.items()]
-            return [[str(values["part"])], [MEANINGS[str(values["part"])]], figures, *own[2:]]
+            return [[str(values["part"])], [MEANINGS[str(values["part"])]], figures, *details[2:]]
         if self.answered.name == "path" and values:
             name = next(str(values[key]) for key in ("name", "range", "kind") if values[key] is not None)
             share = format_value(Unit.PERCENT, values["share"])
-            much = [f"{values['kind']}: {_duration(values['time'])} of the path ({share})"]
+            amounts = [f"{values['kind']}: {_duration(values['time'])} of the path ({share})"]
             if values["pieces"] != 1:
-                much.append(f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}")
-            return [[name], much, *own[1:]]
-        return own
+                amounts.append(f"{values['pieces']:,} pieces, the longest {_duration(values['longest'])}")
+            return [[name], amounts, *details[1:]]
+        return details
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Ask for the details of the event of the path under the cursor, with how much of the path it is."""
-        key, own = self.event_here(), self.row_details()
+        """Ask for the details of the path's event under the cursor, with its share of the path."""
+        key, row_details = self.event_here(), self.row_details()
         if key is None:
             return None
 
         def ask(job: OpenJob) -> Details:
             row = event_row(job.session, key, job.ranks)
-            return own if row is None else [*own[:2], *event_details(job, row)[1:]]
+            return row_details if row is None else [*row_details[:2], *event_details(job, row)[1:]]
 
         return ask
 
 
-_OF_NCCL = (*NCCL_LABELS.values(), SEND_AND_RECEIVE)
-_OF_LABELS = {LABELS[part]: colour for part, colour in _COLOURS.items()} | dict.fromkeys(_OF_NCCL, "nccl")
+_NCCL_WORDS = (*NCCL_LABELS.values(), SEND_AND_RECEIVE)
+_LABEL_COLOURS = {LABELS[part]: colour for part, colour in _COLOURS.items()} | dict.fromkeys(_NCCL_WORDS, "nccl")
 _FIGURES = {"median": "median", "min": "minimum", "max": "maximum"}
 
 
 def _part_cells(values: Record) -> Mapping[str, str]:
-    """The colours of the parts of a step; slow ones have that of warnings."""
+    """Return the colours of the parts of a step; slow steps have the colour of warnings."""
     slow = dict.fromkeys(("step", "duration", "slow"), "warning") if values.get("slow") == "slow" else {}
     return {part: colour for part, colour in _COLOURS.items() if values.get(part)} | slow
 

@@ -1,4 +1,4 @@
-"""The base of the screens that are one table; two kinds of them: long texts in a panel, a filter of their own."""
+"""The base of the screens with one table, and its variants: views, groupings, long texts, filters."""
 
 from __future__ import annotations
 
@@ -36,41 +36,40 @@ if TYPE_CHECKING:
     from nsystui.questions.queries.tasks import RankedTask
 
 
-_BESIDE = 150
-"""On a terminal of so many columns the details stand at the right of a table."""
+_WIDE = 150
+"""The minimum terminal width for details at the right of a table."""
 
 _ROOMY = 30
-"""On a terminal of fewer lines they have two."""
+"""The minimum terminal height for details of more than two lines."""
 
-_AROUND, _DETAILS = 8, 6
-"""Lines of the screen around the table, with its headings, and of the details below it."""
+_FRAME, _DETAIL_LINES = 8, 6
+"""Lines of the screen around the rows, and of the details below them."""
 
 
 class TablesScreen(JobScreen):
-    """A screen with tables, of which one (``table``) takes the keys for rows and their order."""
+    """A screen with tables; the active table (``table``) receives the keys for rows and their order."""
 
     @property
     def table(self) -> WindowTable:
-        """The table that takes the keys."""
+        """The active table."""
         raise NotImplementedError
 
     def keeps(self, key: str) -> bool:
-        """Return whether a key waits, also for a row that is being read; rows that are shown take keys that move."""
+        """Return whether a key waits, also for a row that is being read; shown rows take keys that move."""
         is_free = key in MOVES and self.table.row_count > 0 and not self.question.is_outdated
         is_read_for = key in ON_ROWS and self.table.awaits_row and not self.prompt.is_open
         return not is_free and (is_read_for or super().keeps(key))
 
     def answer_to_export(self) -> Answer | None:
-        """The table that takes the keys."""
+        """Return the active table's answer."""
         return self.table.answer
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
-        """The row under the cursor of that table."""
+        """Return the row under the cursor of the active table."""
         answer, row = self.table.answer, self.table.current_row
         return None if answer is None or row is None else (answer.columns, row)
 
     def action_sort(self) -> None:
-        """Let the user pick a column to sort by."""
         if self.table.pick_order():
             self.say("sort by: the marked letter of a column · the same again reverses · s next column · Esc cancels")
         else:
@@ -83,7 +82,7 @@ class TablesScreen(JobScreen):
 
 
 class TableScreen(TablesScreen):
-    """Shows one answer in one table: its order, "N of M", the time of a row, and an optional panel beside it.
+    """A screen with one answer in one table: its order, "N of M", the time of a row, and an optional panel.
 
     ``ask`` returns an ``Answer``; a screen with a panel fills it when the cursor moves or the answer arrives.
     """
@@ -95,18 +94,18 @@ class TableScreen(TablesScreen):
     BACKGROUND = False
     PANEL_BORDER = "│ "
     ELASTIC: ClassVar[str | None] = None
-    """The text column that takes the room to spare; else the last one."""
+    """The text column that gets the spare room; by default the last."""
     BAR_CATEGORY: ClassVar[str | None] = None
     """The category of the bars."""
     ORDER: ClassVar[tuple[str | None, bool]] = (None, True)
-    """The column by which answers come sorted, and whether descending."""
+    """The column that answers are sorted by, and whether descending."""
     COUNTED: ClassVar[str] = "rows"
     """The word for the rows in "N of M …"."""
     CLOSED: ClassVar[str] = ""
-    """Why Enter opens no row, where it opens none."""
+    """The reason if Enter opens no row."""
     NO_TIME = "these rows are sums over time: open one to get a single event with a time window"
     LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
-    """The columns with the length of an event that begins at ``start``: the first of them that a row has counts."""
+    """The columns with the length of an event that begins at ``start``: the first with a value counts."""
 
     DEFAULT_CSS = """
     TableScreen #around { height: 1fr; layout: vertical; }
@@ -131,7 +130,6 @@ class TableScreen(TablesScreen):
 
     @property
     def table(self) -> WindowTable:
-        """The one table."""
         return self._table
 
     def body(self) -> Iterable[Widget]:
@@ -157,30 +155,30 @@ class TableScreen(TablesScreen):
     @on(events.Resize)
     def _choose_layout(self) -> None:
         width, height = self.app.size
-        self.set_class(width >= _BESIDE, "-beside")
+        self.set_class(width >= _WIDE, "-beside")
         self.set_class(height < _ROOMY, "-low")
 
     @property
     def free_lines(self) -> int:
-        """The lines of the terminal that the rows, the details below them and the notes leave."""
-        details = 0 if self.has_class("-beside") else _DETAILS
+        """The lines of the terminal that rows, the details below them and notes do not need."""
+        details = 0 if self.has_class("-beside") else _DETAIL_LINES
         notes = self.notes.get_content_height(self.size, self.size, self.size.width)
-        return self.app.size.height - _AROUND - notes - details - self.table.row_count
+        return self.app.size.height - _FRAME - notes - details - self.table.row_count
 
     def free_keys(self) -> frozenset[str]:
-        """Keys of the table that this screen takes for itself."""
+        """Return the keys of the table that this screen takes for itself."""
         return frozenset()
 
     def shown_names(self) -> Mapping[str, str]:
-        """The texts that are shown in place of full names: the smart names of kernels."""
+        """Return the texts shown instead of full names: the smart names of kernels."""
         return self.job.smart_names() if self.job is not None else {}
 
     def row_category(self, values: Record) -> str | None:
-        """The category that colours a row's name, from its values by column key."""
+        """Return the category that colours a row's name, from its values by column key."""
         return None
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the answer in the order that was chosen, or in its own."""
+        """Show the answer in the user's order, else in its natural order."""
         answer: Answer = result
         if self._sort is not None and any(column.key == self._sort[0] for column in answer.columns):
             answer = answer.sorted_by(*self._sort)
@@ -196,44 +194,44 @@ class TableScreen(TablesScreen):
         self.show_count()
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
-        """Show an answer, and no details where it has no rows."""
+        """Show an answer; clear the details if it has no rows."""
         super().show_answer(result, ranks, same_place)
         if self.HAS_DETAILS and not self.table.row_count:
             self.pane.show(())
 
     def natural_order(self) -> tuple[str | None, bool]:
-        """The column and direction that the answer comes in."""
+        """Return the column and direction that the answer is sorted by."""
         return self.ORDER
 
     def empty_text(self, answer: Answer) -> str:
-        """The reason why there are no rows."""
+        """Return the reason why there are no rows."""
         if answer.total:
             return f"none of the {answer.total:,} rows is in the selection: Esc goes back"
         return "\n".join(answer.notes) or "nothing in the selection"
 
     def show_text(self, text: str) -> None:
-        """Show words in place of rows."""
+        """Show words instead of rows."""
         self.show_title()
         self.table.empty_text = text
         self.table.refresh_rows()
 
     def show_count(self) -> None:
-        """ "N of M" on the first line."""
+        """Show "N of M" on the first line."""
         answer = self.table.answer
         if answer is not None:
             total = answer.total if answer.total is not None else len(answer)
             self.show_title(right=f"{len(answer):,} of {total:,} {self.counted()}")
 
     def counted(self) -> str:
-        """The word for the rows in "N of M …"."""
+        """Return the word for the rows in "N of M …"."""
         return self.COUNTED
 
     def values(self) -> dict[str, Value]:
-        """The values of the cursor's row by column key; empty where there is no row."""
+        """Return the values of the cursor's row by column key, if any."""
         return self.table.current_values
 
     def row_window(self) -> Window | None:
-        """The time span of the cursor's row, where rows have one."""
+        """Return the time span of the cursor's row, if any."""
         from nsystui.base.selection import Window
 
         values = self.values()
@@ -244,17 +242,16 @@ class TableScreen(TablesScreen):
         return Window(start, start + max(int(length), 1))
 
     def time_here(self) -> Window | None:
-        """The time of the row under the cursor."""
         return self.row_window()
 
-    async def action_metrics(self, by: str) -> None:
-        """Shows the means of the GPU metrics over what the rows are about."""
+    async def action_metrics(self, grouping: str) -> None:
+        """Show the means of the GPU metrics by kernel, collective, range or step."""
         from nsystui.questions.queries.data_notes import missing_note
         from nsystui.store import tables
 
         job = self.job
         if job is None or job.session.count(tables.gpu_metrics):
-            await show_view(self.explorer, "metrics", by=by)
+            await show_view(self.explorer, "metrics", by=grouping)
         else:
             self.say(missing_note(job.session, tables.gpu_metrics))
 
@@ -288,22 +285,22 @@ class TableScreen(TablesScreen):
             self.cursor_moved()
 
     def row_changed(self) -> None:
-        """The cursor stands on another row."""
+        """Called when the cursor is on another row."""
 
     @in_background("detail")
     async def cursor_rests(self) -> None:
-        """Show the details of the row, asked for in a thread where they need that."""
-        job, row, asked = self.job, self.table.cursor_row, self.details_question()
+        """Show the details of the row, computed in a thread if they need a question."""
+        job, row, question = self.job, self.table.cursor_row, self.details_question()
         if not self.HAS_DETAILS:
             return
-        details = self.row_details() if job is None or asked is None else await to_thread(asked, job)
+        details = self.row_details() if job is None or question is None else await to_thread(question, job)
         if row == self.table.cursor_row:
             self.pane.show(details, doors_of(self.places(), self.event_here() is not None))
             self._ask_context(row, details)
 
     @in_background("context")
     async def _ask_context(self, row: int, details: Details) -> None:
-        """Asks for the context of an event, which may take long: one at a time, so that others need not wait."""
+        """Compute the context of an event, which may be slow; one at a time, so that other work need not wait."""
         key, job = self.event_here(), self.job
         if key is None or job is None or self._asks_context:
             return
@@ -318,18 +315,18 @@ class TableScreen(TablesScreen):
             self.cursor_rests()
 
     def row_details(self) -> Details:
-        """The details of the cursor's row that need no question: its name, and what the table has no room for."""
+        """Return the details of the cursor's row that need no question: its name and hidden columns."""
         answer, row = self.table.answer, self.table.current_row
         if answer is None or row is None:
             return []
         return row_details(answer.columns, row, self.table.name_key, self.table.hidden_facts, self.around_row())
 
     def around_row(self) -> Sequence[str]:
-        """What the row is part of, in words."""
+        """Return the parents of the row, in words."""
         return ()
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """The question for the details of the cursor's row, asked in a thread when it rests there."""
+        """Return a question for the details of the cursor's row; a thread runs it when the cursor rests."""
         return None
 
     @on(SortRequested)
@@ -338,7 +335,7 @@ class TableScreen(TablesScreen):
         self.sort_rows(message.key, message.descending)
 
     def sort_rows(self, key: str, descending: bool) -> None:
-        """Shows the answer in another order."""
+        """Show the answer in another order."""
         answer = self.table.answer
         if answer is None:
             return
@@ -348,9 +345,9 @@ class TableScreen(TablesScreen):
 
 
 class ViewsScreen(TableScreen):
-    """The views of a home, one at a time. The catalogue has them, and their questions.
+    """The views of a home, one at a time. The catalogue has the views and their questions.
 
-    ``options`` are of the questions that have such an option, whatever their view says.
+    ``options`` override the views' values for questions with such options.
     """
 
     HOME: ClassVar[str] = ""
@@ -362,7 +359,6 @@ class ViewsScreen(TableScreen):
         self.options: dict[str, str] = {}
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """The view and its options."""
         return (self.view.name, *self.options.items())
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
@@ -371,54 +367,52 @@ class ViewsScreen(TableScreen):
         return view, view.ask(job, selection, self.options)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the answer, and remember which view it is of."""
+        """Show the answer, and remember its view."""
         view, answer = result
         self.answered = view
         super().show(answer, same_place)
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """The drawing of the question, where it has one."""
+        """Return the question's drawing, if any."""
         question, job = self.answered.question, self.job
         if question.drawing is None or job is None:
             return None
         return partial(question.drawing, job, self.selection, question.defaults())
 
     def counted(self) -> str:
-        """The word of the catalogue for the view's rows."""
+        """Return the catalogue's word for the view's rows."""
         return self.answered.view.counted
 
     def natural_order(self) -> tuple[str | None, bool]:
-        """The order in which the view's answers come."""
         return self.answered.view.sort
 
     def view_name(self) -> str:
-        """The view that was chosen, which may still be computed."""
+        """Return the selected view, which may still be computed."""
         return self.view.name
 
     def take_view(self, name: str, **options: str) -> None:
         """Show a view of this screen, with options of its question."""
-        found = next((view for view in views_of(self.HOME) if view.name == name), self.view)
-        if found is not self.view:
+        view = next((view for view in views_of(self.HOME) if view.name == name), self.view)
+        if view is not self.view:
             self._sort = None
-        self.view = found
+        self.view = view
         self.options |= options
         if self.is_mounted:
             self.job_changed()
 
 
 class GroupedViewsScreen(ViewsScreen):
-    """Views whose rows are grouped by values of their question's options; columns without a value are not shown."""
+    """Views with rows grouped by option values of their question; empty columns are hidden."""
 
     STATE = (*ViewsScreen.STATE, "grouping")
     BY: ClassVar[Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]]] = {}
-    """By view the groupings: the word for each, and the values of the options."""
+    """The groupings by view: a word and option values for each."""
 
     def __init__(self) -> None:
         super().__init__()
         self.grouping: dict[str, int] = {}
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """The view and its grouping."""
         return (self.view.name, self.grouping.get(self.view.name, 0))
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[QuestionView, Answer]:
@@ -429,10 +423,10 @@ class GroupedViewsScreen(ViewsScreen):
         return view, view.ask(job, selection, options)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the rows without columns that are empty."""
+        """Show the answer without empty columns."""
         view, answer = result
         empty = {column.key for column in answer.columns if not set(answer.cells(column.key)) - {None}}
-        columns = tuple(  # files have those of which no row has a value, too
+        columns = tuple(  # files have empty columns, too
             column.with_importance(FILES_ONLY) if column.key in empty and len(answer) else column
             for column in answer.columns
         )
@@ -443,31 +437,30 @@ class GroupedViewsScreen(ViewsScreen):
         views, groups = super().choices(), self.BY.get(self.view.name)
         if groups is None:
             return views
-        chosen = self.grouping.get(self.view.name, 0)
-        return (*views, Choice("by", tuple(words for words, _ in groups), chosen, self.group_by))
+        index = self.grouping.get(self.view.name, 0)
+        return (*views, Choice("by", tuple(words for words, _ in groups), index, self.group_by))
 
-    def group_by(self, place: int) -> None:
-        """Group the rows of the view otherwise."""
+    def group_by(self, index: int) -> None:
+        """Group the rows of the view by another grouping."""
         self._sort = None
-        self.grouping[self.view.name] = place
+        self.grouping[self.view.name] = index
         self.job_changed()
 
 
 class TextTableScreen(TableScreen):
-    """A table whose texts are longer than a line: the details have all of the text under the cursor."""
+    """A table with texts longer than a line: the details have all of the text under the cursor."""
 
     MODE_KEY = "1"
     TEXT: ClassVar[str] = "{text}"
     """The text of a row, a format of its values by column key."""
 
     def row_details(self) -> Details:
-        """All of the text of the row under the cursor."""
         values = self.values()
         return [[self.TEXT.format_map(values)]] if values else []
 
 
 class FilteredTableScreen(TableScreen):
-    """A table with a filter of its own, over the words of its rows, in place of the one that all screens share."""
+    """A table with its own filter over the words of its rows; other screens share one filter."""
 
     STATE = (*TableScreen.STATE, "words")
 
@@ -476,7 +469,7 @@ class FilteredTableScreen(TableScreen):
         self.words: NameFilter | None = None
 
     def show_filtered(self) -> None:
-        """Shows the rows that pass the filter, which has changed."""
+        """Show the rows that pass the new filter."""
         raise NotImplementedError
 
     def action_filter(self) -> None:
@@ -490,33 +483,32 @@ class FilteredTableScreen(TableScreen):
         self.show_filtered()
 
     def restore(self, state: ScreenState) -> None:
-        """Show again what was shown, with its filter."""
+        """Restore a state, with its filter."""
         super().restore(state)
         self.show_selection()
         self.show_filtered()
 
     def empty_text(self, answer: Answer) -> str:
-        """Say that the filter leaves no row."""
         if answer.total and self.words is not None:
             return f'none of the {answer.total:,} rows has the words "{self.words.text}": Esc takes the filter away'
         return super().empty_text(answer)
 
 
 def names_choice(names: Names, choose: Callable[[Names], object], without: Collection[Names] = ()) -> Choice:
-    """The choice of the names of kernels, ``without`` those that a table does not have."""
+    """Return the choice of names of kernels, ``without`` kinds that a table does not have."""
     kinds = {kind: f"{kind.value} names" for kind in type(names) if kind not in without}
     return Choice.among("as", kinds, names, choose)
 
 
 def rows_with(answer: TableAnswer, words: NameFilter | None) -> TableAnswer:
-    """The rows whose texts (not numbers), joined by blanks, pass the filter; all of them without one."""
+    """Return the rows whose texts (not numbers), joined by blanks, pass the filter; all without a filter."""
     if words is None:
         return answer
     texts = [index for index, column in enumerate(answer.columns) if column.unit is Unit.TEXT]
-    found = [row for row in answer.rows if words.matches(" ".join(str(row[i]) for i in texts if row[i] is not None))]
-    return replace(answer, rows=found)
+    rows = [row for row in answer.rows if words.matches(" ".join(str(row[i]) for i in texts if row[i] is not None))]
+    return replace(answer, rows=rows)
 
 
 def name_filter(text: str) -> NameFilter | None:
-    """The filter that a user typed; ``None`` for an empty line."""
+    """Return the filter that a user typed; ``None`` for an empty line."""
     return NameFilter(text) if text else None

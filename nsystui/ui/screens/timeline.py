@@ -1,4 +1,4 @@
-"""L Timeline: from event to event on the lanes of ranks, GPUs, streams and threads, down to the single kernel."""
+"""L Timeline: from event to event on the lanes of ranks, GPUs, streams and threads, down to a single kernel."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 _AROUND_EVENT, _AROUND_WINDOW = 20, 2
-"""How many times as long as an event, or a span of time, the view is that is opened on it."""
+"""The width of a view opened on an event, or on a span of time, in their lengths."""
 
 
 class TimelineScreen(LanesScreen):
-    """The lanes of the selection: goes along them, opens ranks, finds names; ``e`` exports the operations in view."""
+    """The lanes of the selection, with moves between events and a name search; ``e`` exports the visible operations."""
 
     MODE_KEY = "L"
     PLACES = ("timeline", "everywhere")
@@ -45,15 +45,15 @@ class TimelineScreen(LanesScreen):
         super().__init__()
         self._listed: Answer | None = None
         self._searching = False
-        self._steps = 0  # events still to go on by, after the one that is being searched
+        self._steps = 0  # events to move on after the running search
 
     def action_event(self, direction: int) -> None:
-        """Go to the next event of the lane (-1: the one before)."""
+        """Move to the next event of the lane (-1: the previous event)."""
         picture, lane, neighbours = self.drawn(), self.lane, self._neighbours
         if picture is None or lane is None or neighbours is None:
             return
         if self._searching:
-            self._steps += direction  # when the one before is found
+            self._steps += direction  # after the search that is running
             return
         time, forward = self.time, direction > 0
         if lane.has_stretches:
@@ -65,13 +65,13 @@ class TimelineScreen(LanesScreen):
         self._go_on(lane, partial(find, lane, time, forward))
 
     def _go_to_interval(self, lane: LaneIdentity, time: int, forward: bool) -> bool:
-        """Goes to where the thread next came to a CPU, left it or went on to another function; to functions searched.
+        """Move to the next change of the thread's function or CPU state; during a name search, to a matching function.
 
-        ``False`` where there is nothing more.
+        Return whether there is such a change.
         """
         picture = self.picture
         assert picture is not None
-        start = cpu_interval_next_to(picture.timeline, lane, time, forward, self._to_mark)
+        start = cpu_interval_next_to(picture.timeline, lane, time, forward, self._marked_names)
         if start is None:
             return False
         if (view := self.view or picture.base).start <= start < view.end:
@@ -105,7 +105,7 @@ class TimelineScreen(LanesScreen):
             self.action_event(1 if steps > 0 else -1)
 
     def _show_event(self, row: Row, lane: LaneIdentity) -> None:
-        """Puts the cursor on an event, and that into view."""
+        """Move the cursor to an event, and the event into view."""
         picture, start = self.picture, window_of(row).start
         assert picture is not None
         self.move_to(time=start, event=row, lane=lane)
@@ -121,7 +121,7 @@ class TimelineScreen(LanesScreen):
 
     @in_background("partner")
     async def action_partner(self) -> None:
-        """Goes from GPU work to the call that launched it, and back."""
+        """Move from GPU work to the call that launched it, or back."""
         picture, row = self.drawn(), self.event_row()
         if picture is None:
             return
@@ -138,14 +138,14 @@ class TimelineScreen(LanesScreen):
             self._show_event(partner.row, partner.lane)
 
     def open_at(self, key: EventKey | None, window: Window | None) -> None:
-        """Shows an event or a span of time of another screen in the middle of the view."""
+        """Show an event or a span of time of another screen in the middle of the view."""
         job = self.job
         if job is None or (key is None and window is None):
             return
         base = job.extent(self.selection)
         window = window or Window(key.start if key is not None else 0, (key.start if key is not None else 0) + 1)
-        around = _AROUND_WINDOW if key is None else _AROUND_EVENT
-        length = max((window.end - window.start) * around, self.app.size.width)
+        factor = _AROUND_WINDOW if key is None else _AROUND_EVENT
+        length = max((window.end - window.start) * factor, self.app.size.width)
         middle = (window.start + window.end) // 2
         time = middle if key is None else key.start
         if not base.start <= time < base.end:
@@ -168,7 +168,7 @@ class TimelineScreen(LanesScreen):
         self._changed()
 
     def open_rank(self, rank: int) -> None:
-        """Opens one rank, the others closed, with the cursor on its first GPU."""
+        """Open a rank, close the others, and move the cursor to its first GPU."""
         item = next((item for item in self.job.ranks if item.rank == rank), None) if self.job is not None else None
         if item is not None:
             self.opened = frozenset({item.task})
@@ -176,7 +176,7 @@ class TimelineScreen(LanesScreen):
             self._changed()
 
     def action_next_rank(self, step: int) -> None:
-        """Opens the next rank in place of this one."""
+        """Open the next rank instead of this rank."""
         picture, lane = self.drawn(), self.lane
         if picture is None or lane is None:
             return
@@ -189,7 +189,7 @@ class TimelineScreen(LanesScreen):
         self.open_rank(picture.timeline.tasks[number].rank)
 
     def action_open_event(self) -> None:
-        """Go to the event in the list, or open the rank of the lane."""
+        """Open the event in the list, or the rank of the lane."""
         picture, lane = self.drawn(), self.lane
         if picture is None or lane is None:
             return
@@ -222,20 +222,20 @@ class TimelineScreen(LanesScreen):
 
     @in_background("path")
     async def action_path(self) -> None:
-        """Show the critical path of the step under the cursor on a lane of its own, or take it away."""
+        """Show or remove the critical path of the step under the cursor, on a lane of its own."""
         picture, lane, job, time = self.drawn(), self.lane, self.job, self.time
         if picture is None or lane is None or job is None:
             return
         self.say("walking the critical path…")
-        made, found = await to_thread(path_lane_at, job, lane, time, picture.base)
-        is_shown = made == self.path_lane and made in picture.lanes
-        self.path_lane = None if is_shown else made
-        self.say("" if is_shown else found)
-        self.opened = picture.opened | {made.task}
+        path_lane, message = await to_thread(path_lane_at, job, lane, time, picture.base)
+        is_shown = path_lane == self.path_lane and path_lane in picture.lanes
+        self.path_lane = None if is_shown else path_lane
+        self.say("" if is_shown else message)
+        self.opened = picture.opened | {path_lane.task}
         self._changed()
 
     def action_go_to(self) -> None:
-        """Ask for a time to go to."""
+        """Ask for a time to show."""
         if self.drawn() is not None:
             self.prompt.ask("go to time", "", parse_duration, self._go_to)
 
@@ -252,13 +252,13 @@ class TimelineScreen(LanesScreen):
         self._follow()
 
     def action_search(self) -> None:
-        """Ask for a name to search, mark its events, count them and go to the first."""
+        """Ask for a name, mark and count its events, and move to the first."""
         if self.drawn() is not None:
             self.prompt.ask("search", "", name_filter, self._search)
 
     @in_background("neighbour")
     async def _search(self, name: NameFilter | None) -> None:
-        self.found, self.match_count = name, ""
+        self.search, self.match_count = name, ""
         self.show_selection()
         self._changed()
         lane = self.lane
@@ -266,10 +266,10 @@ class TimelineScreen(LanesScreen):
         def find(matches: Matches) -> tuple[Matches, int, Match | None]:
             return matches, matches.count(), matches.next_to(matches.window.start - 1, None, forward=True)
 
-        found = await self._find_match(find) if name is not None else None
-        if found is None:
+        result = await self._find_match(find) if name is not None else None
+        if result is None:
             return
-        matches, count, match = found
+        matches, count, match = result
         self.match_count = counted(count, "match")
         if not matches.is_whole:
             self.match_count += ", calls and ranges of open ranks only"
@@ -283,11 +283,11 @@ class TimelineScreen(LanesScreen):
 
     @in_background("neighbour")
     async def action_match(self, direction: int) -> None:
-        """Go to the next event, on any lane, whose name is searched; from the last to the first again."""
+        """Move to the next matching event on any lane; after the last, to the first again."""
         picture, lane, time, forward = self.drawn(), self.lane, self.time, direction > 0
         if picture is None or lane is None or self._searching:
             return
-        if self._to_mark is None:
+        if self._marked_names is None:
             self.say("search a name with / first; ] and [ go to the next and previous event")
             return
         base = picture.base
@@ -301,11 +301,11 @@ class TimelineScreen(LanesScreen):
             match = matches.next_to(time, lane, forward)
             return (match, False) if match is not None else (matches.next_to(edge, None, forward), True)
 
-        found = await self._find_match(find)
-        if found is not None:
-            match, is_again = found
+        result = await self._find_match(find)
+        if result is not None:
+            match, is_wrapped = result
             self._show_match(match)
-            if is_again and match is not None:
+            if is_wrapped and match is not None:
                 self.say(f"the {'first' if forward else 'last'} match again")
 
     def _show_match(self, match: Match | None) -> None:
@@ -315,25 +315,25 @@ class TimelineScreen(LanesScreen):
             self._show_event(match.row, match.lane)
 
     async def _find_match(self, find: Callable[[Matches], Found]) -> Found | None:
-        """Call ``find`` in a thread with the events that match; return ``None`` if the search has changed by then."""
-        picture, job, wanted, selection = self.picture, self.job, self._to_mark, self.selection
-        if picture is None or job is None or wanted is None:
+        """Call ``find`` in a thread with the matching events; return ``None`` if the search has changed by then."""
+        picture, job, name, selection = self.picture, self.job, self._marked_names, self.selection
+        if picture is None or job is None or name is None:
             return None
         opened, base = picture.opened, picture.base
         self._searching = True
-        make = partial(Matches.of, picture.timeline, opened, base, wanted)
+        make = partial(Matches.of, picture.timeline, opened, base, name)
         try:
-            found = await to_thread(lambda: find(job.once(("matches", selection, opened, wanted), make)))
+            result = await to_thread(lambda: find(job.once(("matches", selection, opened, name), make)))
         except Exception:
             self.match_count = self.match_count or "not counted"
             self.show_selection()
             raise
         finally:
             self._searching, self._steps = False, 0
-        return found if self._to_mark == wanted and self.picture is not None else None
+        return result if self._marked_names == name and self.picture is not None else None
 
     def action_take_window(self) -> None:
-        """Selects the time from the mark to the cursor, or the time in view, for every screen."""
+        """Select the time from the mark to the cursor, or the time in view, for every screen."""
         picture = self.drawn()
         if picture is None:
             return
@@ -350,24 +350,24 @@ class TimelineScreen(LanesScreen):
         self._changed()
 
     def action_only_rank(self) -> None:
-        """Select the rank of the lane alone."""
+        """Select only the rank of the lane."""
         picture, lane = self.drawn(), self.lane
         if picture is None or lane is None:
             return
         if len(picture.timeline.tasks) == 1:
             self.say(f"rank {lane.rank} is the only one already")
             return
-        alone = self.selection.with_tasks(frozenset({lane.task}))
-        self.take_position(alone, lane=lane)
+        selection = self.selection.with_tasks(frozenset({lane.task}))
+        self.take_position(selection, lane=lane)
         self.opened = frozenset({lane.task}) | (picture.opened if self.opened is not None else frozenset())
-        self.explorer.select(alone)
+        self.explorer.select(selection)
 
     def answer_to_export(self) -> Answer | None:
-        """The lanes or events that were listed for it."""
+        """Return the lanes or events listed for the export."""
         return self._listed
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """The lanes in sight."""
+        """Return the visible lanes."""
         picture = self.picture
         if picture is None:
             return None
@@ -381,12 +381,11 @@ class TimelineScreen(LanesScreen):
         return draw
 
     def action_export(self) -> None:
-        """Ask for a file name."""
         if self.drawn() is not None:
             self.ask_for_export("lanes")
 
     def export_to(self, path: Path) -> None:
-        """Write the lanes as they are drawn: a row for each lane and column, or the drawing."""
+        """Write the lanes as shown: a row for each lane and column, or the drawing."""
         from nsystui.output.formats import DRAWING, format_for_path
 
         write = partial(super().export_to, path)
@@ -396,12 +395,12 @@ class TimelineScreen(LanesScreen):
         self._list("lanes", write)
 
     def action_copy_table(self) -> None:
-        """Copy the events of the lanes in sight."""
+        """Copy the events of the visible lanes."""
         self._list("events", super().action_copy_table)
 
     @in_background("list")
-    async def _list(self, what: str, then: Callable[[], None]) -> None:
-        """Lists the lanes in sight or their events, which is a query, and goes on when they are counted."""
+    async def _list(self, content: str, when_listed: Callable[[], None]) -> None:
+        """List the visible lanes or their events, a query, and then call ``when_listed``."""
         picture = self.drawn()
         if picture is None:
             return
@@ -409,16 +408,15 @@ class TimelineScreen(LanesScreen):
         columns = self.chart.chart_width
 
         def make() -> Answer:
-            if what == "events":
+            if content == "events":
                 return lane_events(picture.timeline, lanes, window)
             return timeline_table(lane_pictures(picture.timeline, lanes, window, columns), picture.timeline.busy.notes)
 
         self._listed = None
         self._listed = await to_thread(make)
-        then()
+        when_listed()
 
     def action_ncu(self) -> None:
-        """Show the ``ncu`` command for the kernel under the cursor."""
         row = self.event_row()
         if row is None:
             show_ncu_commands(self, "there is no event under the cursor: ] goes to the next one")
@@ -427,5 +425,4 @@ class TimelineScreen(LanesScreen):
             show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row))
 
     def action_trace(self) -> None:
-        """Ask for a file and write the selection as a trace."""
         export_trace(self)
