@@ -1,1 +1,1 @@
-"""The CPU side: what ran on which thread, sampled and as the scheduler saw it, and what it meant for the GPUs."""
+"""The CPU side: what ran on which thread, as sampled and as scheduled, and what the GPUs waited for."""
