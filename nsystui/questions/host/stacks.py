@@ -400,8 +400,6 @@ def files_of(session: Session, selection: Selection) -> Files:
         sa.func.coalesce(paths.c.path, "").label("path"),
         sa.func.coalesce(columns.bytes, 0).label("bytes"),
     ).outerjoin_from(table, paths, sa.and_(paths.c.report == columns.report, paths.c.file == columns.file))
-    arrays = session.arrays(query.where(*where(table, selection.with_name(None))))
-    threads = {
-        key: outermost(arrays["start"][rows], arrays["end"][rows], rows) for key, rows in by_thread(arrays).items()
-    }
-    return Files(threads, [str(path) for path in arrays["path"]], arrays["bytes"].tolist())
+    rows = session.arrays(query.where(*where(table, selection.with_name(None))))
+    threads = {key: outermost(rows["start"][at], rows["end"][at], at) for key, at in by_thread(rows).items()}
+    return Files(threads, [str(path) for path in rows["path"]], rows["bytes"].tolist())
