@@ -172,7 +172,7 @@ class _Walk:
         return sources
 
     def last(self, task: Task) -> _Position:
-        """Return the position at the window's end: an operation that begins or runs then, or the last launching thread."""
+        """Return the position at the window's end: an operation that begins or runs then, or the last thread."""
         side, end = self.side(task), self.window.end
         operations = range(len(side.start))
         if end in side.start:
