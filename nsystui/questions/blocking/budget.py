@@ -1,4 +1,4 @@
-"""Tables of the budget of an iteration: the parts of a step, and each step with its parts (docs/path.md).
+"""Tables of the budget of an iteration, and of each step (docs/path.md).
 
 If a job has no steps, all of its time is one iteration, and a note reports that.
 """
@@ -76,12 +76,12 @@ STANDINGS = {
     **dict.fromkeys((*NCCL_LABELS.values(), SEND_AND_RECEIVE), Standing.MEASURED),
     LABELS["stalled"]: Standing.INFERRED,
 }
-"""The standing of the possible gain, for rows that block."""
+"""The standing of the possible gain, by row."""
 
 
 @dataclass(frozen=True, eq=False)
 class RankIterations:
-    """The budgets of the iterations of a GPU, its rank, and its steps; ``steps`` is ``None`` without steps."""
+    """The budgets of a GPU's iterations, its rank, and its steps, or ``None`` without steps."""
 
     rank: int
     of: Iterations
@@ -94,16 +94,16 @@ class RankIterations:
 
     @property
     def phases(self) -> Times:
-        """The phase of each iteration: a code of `steps.phases.PHASES`."""
+        """The phase code of each iteration (`steps.phases.PHASES`)."""
         return np.full(len(self.of), NO_PHASE, np.int64) if self.steps is None else self.steps.phases
 
     def is_slow(self) -> NDArray[np.bool_]:
-        """Return which iterations take longer than usual in their phase."""
+        """Return which iterations are slow for their phase."""
         return self.of.time > SLOW * medians_of_phases(self.of.time, self.phases)
 
 
 def iterations(job: OpenJob, selection: Selection, step_name: str | None = None) -> list[RankIterations]:
-    """Compute the budgets of the selected GPUs, of steps that begin in the selection's window, by rank and device.
+    """Compute the selected GPUs' budgets of steps that begin in the selection's window, by rank and device.
 
     A GPU without steps has one iteration: the window, or the time from its first operation to its last.
     """
@@ -144,11 +144,11 @@ PART_COLUMNS = (
 
 
 def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """Tabulate the parts of an iteration over the selected GPUs; parts that no iteration can have are left out.
+    """Tabulate the parts of an iteration over the selected GPUs, except parts that no iteration can have.
 
-    ``share`` is the part of all their time. Compute and the rows below it add up to 100 %, except the rows that split
-    the time blocked by NCCL. ``at_most`` adds the unresolved time that may belong to the part. ``recoverable`` is the
-    mean part of an iteration, or its upper bound.
+    ``share`` is of all their time. Compute and the rows below it add up to 100 %, except the rows that split the time
+    blocked by NCCL. ``at_most`` adds the unresolved time that may belong to the part. ``recoverable`` is the mean part
+    of an iteration, or its upper bound.
     """
     gpus = iterations(job, selection, step_name)
     if not gpus:
@@ -170,7 +170,7 @@ def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = N
 
 
 def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
-    """Return the times of each row in the iterations of each GPU, and notes on collectives."""
+    """Return each row's times in the iterations of each GPU, and notes on collectives."""
     sums = {"iteration": [gpu.of.time for gpu in gpus], "GPU busy": [gpu.of.busy for gpu in gpus]}
     sums["GPU idle"] = [gpu.of.time - gpu.of.busy for gpu in gpus]
     sums["without compute"] = [gpu.of.time - gpu.of.part("compute") for gpu in gpus]
@@ -183,7 +183,7 @@ def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[
 
 
 def _part_row(name: str, parts: Sequence[Times], ranks: Sequence[int], upper: int | None, all_time: int) -> Row:
-    """Make the row of a part with times ``parts`` per GPU, and at most ``upper`` in total, ns."""
+    """Make the row of a part that took ``parts`` on each GPU, at most ``upper`` in total, ns."""
     values = np.concatenate(parts)
     rank = ranks[int(np.argmax([float(np.median(part)) for part in parts]))] if len(ranks) > 1 else None
     total, count = int(values.sum()), len(values)
@@ -199,7 +199,7 @@ def _part_row(name: str, parts: Sequence[Times], ranks: Sequence[int], upper: in
 
 
 def _nccl_split(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
-    """Split the time blocked by NCCL in each iteration of each GPU, using the collectives that open ranks share."""
+    """Split the time blocked by NCCL in each iteration of each GPU, by collectives that open ranks share."""
     if not any(gpu.of.part("nccl").any() for gpu in gpus):
         return {}, []
     arrivals = [Arrivals.of(group) for group in job.collectives().groups]
@@ -219,7 +219,7 @@ def _nccl_split(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str,
 
 
 def _sending(job: OpenJob, gpus: Sequence[RankIterations]) -> list[Times]:
-    """Return the time blocked by NCCL while a ``SendRecv`` kernel ran, in each iteration of each GPU."""
+    """Return the time blocked by NCCL during ``SendRecv`` kernels, in each iteration of each GPU."""
     table = tables.kernels
     kernels: dict[tuple[Task, int], list[list[int]]] = {}
     if any(gpu.of.part("nccl").any() for gpu in gpus):
@@ -237,7 +237,7 @@ def _sending(job: OpenJob, gpus: Sequence[RankIterations]) -> list[Times]:
 
 
 def _matched(job: OpenJob, arrivals: Sequence[Arrivals], by_gpu: Mapping[Member, Iterations]) -> str:
-    """Return a sentence on the matched collectives in the iterations, and the rank that was last most often."""
+    """Return a sentence on matched collectives, and the rank that was last most often."""
     low, high = min(int(gpu.starts[0]) for gpu in by_gpu.values()), max(int(gpu.ends[-1]) for gpu in by_gpu.values())
     kernels, operations, last = 0, 0, Counter[Member]()
     for item in arrivals:
@@ -308,7 +308,7 @@ STEP_BUDGET_COLUMNS = (
 
 
 def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """Tabulate the budget of each step of each selected GPU, by rank and time; larger parts are more important."""
+    """Tabulate the budget of each step of each selected GPU, by rank and time."""
     all_gpus = iterations(job, selection, step_name)
     gpus = [gpu for gpu in all_gpus if gpu.numbers is not None]
     rows: list[Row] = []
@@ -328,7 +328,7 @@ def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | Non
 
 
 def part_importance(gpus: Sequence[RankIterations]) -> dict[str, int]:
-    """Return the importance of the columns of `PARTS`, largest part first; impossible parts are only for files."""
+    """Return the importance of the columns of `PARTS` by size; impossible parts are only for files."""
     times = sum(((gpu.of.parts + gpu.of.possible).sum(axis=0) for gpu in gpus), np.zeros(len(PARTS), np.int64))
     totals = dict(zip(PARTS, times.tolist(), strict=True))
     totals["stalled"] -= totals["unresolved"]  # all of it may be stalled
@@ -342,7 +342,7 @@ _ON_CPU = "no step is known to have launched GPU work: `nsystui steps --every` h
 def steps_side_by_side(
     job: OpenJob, selection: Selection, rank: int | None = None
 ) -> tuple[Times, NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the numbers of the selected steps ``(n,)``, their `PARTS` ``(n, len(PARTS))``, ns, and which are slow.
+    """Return the selected steps' numbers ``(n,)``, `PARTS` ``(n, len(PARTS))``, ns, and which are slow.
 
     The parts belong to ``rank``, or are means over all selected GPUs.
     """
@@ -362,7 +362,7 @@ def steps_side_by_side(
 
 
 def unprofiled_note(job: OpenJob, selection: Selection, time: int, step_name: str | None = None) -> str:
-    """Compare the median step with an unprofiled step of ``time`` ns, and with the work of its GPU.
+    """Compare the median step with an unprofiled step of ``time`` ns, and with its GPU's work.
 
     The rest of an unprofiled step is CPU time that no GPU work hides. The note is empty without steps.
     """

@@ -1,4 +1,4 @@
-"""Dependencies between the operations of a GPU, as far as they are recorded (docs/path.md#dependencies).
+"""Recorded dependencies between a GPU's operations (docs/path.md#dependencies).
 
 An operation begins when its launching call has queued it and its *producer* has ended. The producer is the last to end
 of
@@ -9,10 +9,10 @@ of
 * between the legacy default stream of a context and its blocking streams, the last operation previously launched into
   the other stream.
 
-Correlation ids order the calls of a process across threads. Event handles are reused: a wait matches the last record
-before it, or, if both have an ``eventSyncId``, the record with the same id.
+Correlation ids order a process's calls across threads. Event handles are reused: a wait matches the last record before
+it, or, if both have an ``eventSyncId``, the record with the same id.
 
-If a wait or its record is not in the export, the producer may be another operation: `Operations.unseen`.
+If a wait or its record is missing, the producer may be another operation: `Operations.unseen`.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _SHIFT = 34
 class Operations:
     """The m operations of a process on its GPUs by start; own clock, ns; shapes ``(m,)``.
 
-    ``correlation``: the id of the launching call. ``called``, ``returned``: when the call began and ended; ``thread``:
-    its thread; all three are ``NONE`` if the call is not in the export. ``inside_graph``: whether an earlier operation
-    of the same launch exists. ``producer``: the index of the operation that it waited for, or ``NONE``. ``unseen``: it
-    may also have waited for any operation launched before the call with this id; ``NONE`` if all its waits are
-    recorded. ``row``, ``table`` (0 kernels, 1 memory operations, 2 graphs): its row in the export.
+    ``correlation``: the id of the launching call. ``called``, ``returned``, ``thread``: the call's begin, end and
+    thread, ``NONE`` if it is not in the export. ``inside_graph``: whether an earlier operation has the same launch.
+    ``producer``: the index of the operation that it waited for, or ``NONE``. ``unseen``: it may also have waited for
+    any operation launched before the call with this id; ``NONE`` if all waits are recorded. ``row``, ``table`` (0
+    kernels, 1 memory operations, 2 graphs): its row in the export.
     """
 
     device: Numbers
@@ -87,7 +87,7 @@ class Operations:
         return len(self.start)
 
     def last_ended(self, kinds: Numbers, indices: Times, unseen: Times, since: Times) -> Times:
-        """Return when the last operation that may have delayed the operations at ``indices`` ended, or ``since``, ns.
+        """Return when the last operation that may have held operations ``indices`` ended, or ``since``, ns.
 
         It is one of ``kinds`` (bool), ended before they began, and was launched before the calls ``unseen``.
         """
@@ -104,11 +104,10 @@ class Operations:
 
 
 def operations_of(rows: ProcessRows, window: Window | None, communication: Collection[str]) -> Operations:
-    """Read the operations of a process that run in ``window`` (own clock), and their dependencies.
+    """Read the operations of a process in ``window`` (own clock), and their dependencies.
 
     Operations after the window are also read, until the first compute kernel, because it ends the last gap. Without
-    ``window``, which shared rows never have, all operations are read. ``communication``: the names of kernels that
-    communicate without NCCL.
+    ``window``, as for shared rows, all are read. ``communication``: names of kernels that communicate without NCCL.
     """
     session, task = rows.session, rows.task
     parts: list[dict[str, Numbers]] = []
@@ -137,7 +136,7 @@ def operations_of(rows: ProcessRows, window: Window | None, communication: Colle
 
 
 def _work(table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
-    """Select the operations of a table of GPU work, in the columns of `Operations`."""
+    """Select the operations of a table, in the columns of `Operations`."""
     columns = table.c
     if table is tables.kernels:
         is_other = columns.name.in_(sorted(communication)) if communication else sa.false()
@@ -162,7 +161,7 @@ def _work(table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
 
 
 def _until(session: Session, task: Task, window: Window, communication: Collection[str]) -> int:
-    """Return the start of the first compute after ``window``, the latest over the GPUs of a process."""
+    """Return the start of the first compute after ``window``, the latest over the process's GPUs."""
     first_by_device: dict[int, int] = {}
     for table in (tables.kernels, tables.graph_launches):
         columns = table.c
@@ -193,7 +192,7 @@ def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int
 
 
 def _launched_before(rows: ProcessRows, window: Window) -> dict[tuple[int, int], int]:
-    """Return the largest id of the operations of each stream (context, stream) that ended before ``window``."""
+    """Return the largest id of each stream's operations that ended before ``window``."""
     last_ids: dict[tuple[int, int], int] = {}
     for table in (tables.kernels, tables.memory_ops, tables.graph_launches):
         columns = table.c
@@ -207,7 +206,7 @@ def _launched_before(rows: ProcessRows, window: Window) -> dict[tuple[int, int],
 
 
 def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
-    """Return begin, end and thread of the launching call of each operation, or ``NONE``."""
+    """Return begin, end and thread of each operation's launching call, or ``NONE``."""
     calls, unknown = tables.api_calls.c, np.full(len(ids), NONE, np.int64)
     known_ids = ids[ids != NONE]
     if not len(known_ids) or not rows.session.count(tables.api_calls):
@@ -235,42 +234,42 @@ def _indices_of(ids: Times, wanted: Times) -> Times:
 
 
 def _last_to_end(count: int, end: Times, waiters: Sequence[Times], sources: Sequence[Times]) -> Times:
-    """Return for each of ``count`` waiters the source that ended last, or ``NONE``."""
+    """Return for each waiter the source that ended last, or ``NONE``; shape (count,)."""
     waiter, source = np.concatenate(waiters), np.concatenate(sources)
     is_known = (waiter != NONE) & (source != NONE)
     waiter, source = waiter[is_known], source[is_known]
     by_end = np.argsort(end[source], kind="stable")
     producers = np.full(count, NONE, np.int64)
-    # If an index is repeated, the last value is kept.
+    # The last value of a repeated index is kept.
     producers[waiter[by_end]] = source[by_end]
     return producers
 
 
 class _Streams:
-    """The operations of each stream in order, which correlation ids of calls locate."""
+    """The operations of each stream in order; correlation ids of calls locate them."""
 
     def __init__(self, context: Numbers, stream: Numbers, correlation: Times) -> None:
         self.order = np.lexsort((np.arange(len(stream)), stream, context))
         context, stream = context[self.order], stream[self.order]
         self.is_first = np.ones(len(stream), bool)
         self.is_first[1:] = (np.diff(context) != 0) | (np.diff(stream) != 0)
-        # Ascending integers of (stream number, running maximum of ids) locate calls in the order.
+        # Ascending pairs of stream number and running maximum of ids, as integers.
         self.stream_numbers = np.cumsum(self.is_first) - 1
         self._launched = np.maximum.accumulate((self.stream_numbers << _SHIFT) + correlation[self.order])
         self.keys = [*zip(context[self.is_first].tolist(), stream[self.is_first].tolist(), strict=True)]
         codes = {key: code for code, key in enumerate(self.keys)}
-        # If a trace lacks the contexts of calls, it has only one context.
+        # A trace that lacks contexts of calls has a single context.
         self._number: dict[tuple[int, int], int] = {(NONE, stream): code for (_, stream), code in codes.items()} | codes
 
     def __len__(self) -> int:
         return int(self.is_first.sum())
 
     def number(self, context: int, stream: int) -> int:
-        """Return the number of a stream, or ``NONE`` if it has no operations."""
+        """Return a stream's number, or ``NONE`` if it has no operations."""
         return self._number.get((context, stream), NONE)
 
     def numbers(self, rows: Mapping[str, Numbers], indices: Numbers) -> Times:
-        """Return the numbers of the streams of some rows."""
+        """Return the stream numbers of some rows."""
         keys = zip(rows["context"][indices].tolist(), rows["stream"][indices].tolist(), strict=True)
         return np.array([self._number.get(key, NONE) for key in keys], np.int64)
 
@@ -292,7 +291,7 @@ class _Streams:
 
 
 def _producers(rows: ProcessRows, work: dict[str, Numbers], window: Window | None) -> tuple[Times, Times]:
-    """Return `Operations.producer`, the last of several producers to end, and `Operations.unseen`."""
+    """Return `Operations.producer` and `Operations.unseen`."""
     streams, end = _Streams(work["context"], work["stream"], work["correlation"]), work["end"]
     waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
     events = _Events.of(rows)
@@ -304,7 +303,7 @@ def _producers(rows: ProcessRows, work: dict[str, Numbers], window: Window | Non
     metadata = report_at(rows.session, rows.task.report).metadata
     blocking_streams = metadata.blocking_streams_by_pid.get(pid_of(rows.task.process), ())
     numbered = [(stream, streams.number(stream.context, stream.stream)) for stream in blocking_streams]
-    # The legacy default stream of a context and each of its blocking streams wait for each other.
+    # A context's legacy default stream and its blocking streams wait for each other.
     for (stream, number), (other, other_number) in product((pair for pair in numbered if pair[1] != NONE), repeat=2):
         if stream.is_default != other.is_default and stream.context == other.context:
             waiting = streams.order[streams.stream_numbers == number]
@@ -318,8 +317,8 @@ def _unseen(
 ) -> Times:
     """Return `Operations.unseen`: the last unresolved call between an operation and its predecessor.
 
-    A wait without a row may concern any stream. If an export has no events and no waits, no dependency between streams
-    was recorded: any work launched before a kernel may have delayed it.
+    A wait without a row may concern any stream. An export without events and waits has recorded no dependency between
+    streams: any work launched before a kernel may have delayed it.
     """
     if not len(events.calls) and not report_at(rows.session, rows.task.report).count(tables.cuda_events):
         return work["correlation"]
@@ -340,7 +339,7 @@ _EVENT_COLUMNS = ("context", "stream", "event", "event_sync", "correlation_id")
 
 
 def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
-    """Read the rows of ``table`` of a process that have a call, with stream and event."""
+    """Read a process's rows of ``table`` that have a call, with stream and event."""
     columns = dict.fromkeys(_EVENT_COLUMNS, np.zeros(0, np.int64))
     query = sa.select(*(table.c[key] for key in _EVENT_COLUMNS)).where(table.c.correlation_id.is_not(None))
     if rows.session.count(table) and rows.session.count(tables.api_calls):
@@ -350,7 +349,7 @@ def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
 
 
 def _matching(waits: dict[str, Numbers], records: dict[str, Numbers], lost: Times) -> Times:
-    """Return the index in ``records`` of the event of each wait, ``NONE`` if it was not recorded before.
+    """Return the index in ``records`` of each wait's event, or ``NONE`` if it was not recorded before.
 
     A handle may belong to one of the calls ``lost`` instead, which recorded an event but have no row.
     """
@@ -378,10 +377,10 @@ def _matching(waits: dict[str, Numbers], records: dict[str, Numbers], lost: Time
 class _Events:
     """The synchronisations of a process, by the names of their calls, and the records of its events.
 
-    nsys versions number the types of synchronisation differently. ``calls``, ``recorded``: the ascending ids of the
-    calls that made a stream wait, and that recorded an event; calls without a row count only if their thread does not
-    capture a CUDA graph. ``lost``: the ids in ``recorded`` without a row. ``of_record``: the index in ``records`` of
-    the event of each of ``waits``, or ``NONE``.
+    nsys versions number the types of synchronisation differently. ``calls``, ``recorded``: ascending ids of calls that
+    made a stream wait, and that recorded an event; calls without a row count only outside of graph captures by their
+    thread. ``lost``: the ids in ``recorded`` without a row. ``of_record``: the index in ``records`` of each wait's
+    event, or ``NONE``.
     """
 
     calls: Times
@@ -422,7 +421,7 @@ class _Events:
 
 
 def _before(ids: Times, calls: Times) -> Times:
-    """Return the last of some ascending ids before each call, or 0, which is before the capture."""
+    """Return the last of ascending ``ids`` before each call, or 0, which is before the capture."""
     return np.append(ids, 0)[np.searchsorted(ids, calls) - 1]
 
 
@@ -431,7 +430,7 @@ _RECORD, _BEGIN, _END = range(3, len(_EVENT_CALLS))
 
 
 def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
-    """Return a note on the ``cudaStreamWaitEvent`` calls of some processes whose event record is not in the export."""
+    """Return a note on the ``cudaStreamWaitEvent`` calls whose event record is not in the export."""
     total, lost, has_no_events = 0, 0, False
     for rows in ProcessRows.each(session, tasks) if session.count(tables.api_calls) else ():
         events = _Events.of(rows)
@@ -451,8 +450,7 @@ def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
 class CudaCalls:
     """The n CUDA calls of a process by start; own clock, ns; shapes ``(n,)``.
 
-    ``name``: index in ``names``. ``operation``: the index of the last operation that the thread waited for in the call,
-    or ``NONE``.
+    ``name``: index in ``names``. ``operation``: the index of the last operation that the call waited for, or ``NONE``.
     """
 
     thread: Times
@@ -464,11 +462,11 @@ class CudaCalls:
 
 
 def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCalls:
-    """Read the CUDA calls of a process in ``window`` (own clock), and the operation that each waited for.
+    """Read a process's CUDA calls in ``window`` (own clock), and the operation that each waited for.
 
     ``cudaStreamSynchronize`` waits for operations launched into the stream before it, ``cudaEventSynchronize`` for
-    operations before the event's record, ``cudaDeviceSynchronize`` for all operations. A call that copies or sets
-    memory waited for its own operation if it returned after the operation ended.
+    operations before the event's record, ``cudaDeviceSynchronize`` for all operations. Calls that copy or set memory
+    waited for their operation if they returned after its end.
     """
     columns = tables.api_calls.c
     if not rows.session.count(tables.api_calls):

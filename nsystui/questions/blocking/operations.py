@@ -1,4 +1,4 @@
-"""The NVTX operations of a step: how often each range begins in a step, and its time on the CPU and the GPU."""
+"""The NVTX operations of a step: how often each range begins, and its time on the CPU and the GPU."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ OPERATION_COLUMNS = (
 def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
     """Tabulate the ranges that begin in a selected step on the CPU, by name without numbers: means over the steps.
 
-    ``gpu`` is the projected time, missing if no range of the name launched anything; ``share`` is of the mean step.
-    Each range includes its inner ranges, so that rows overlap. Rows are sorted by GPU time, then CPU time.
+    ``gpu``: projected time, missing if no range of the name launched anything; ``share``: of the mean step. Ranges
+    include inner ranges, so that rows overlap. Rows are sorted by GPU time, then CPU time.
     """
     steps = job.steps(step_name)
     tasks = {item.task for item in selected_ranks(job.ranks, selection)}

@@ -1,20 +1,20 @@
-"""The time of each iteration in parts that add up: compute, and the blockers of the GPU (docs/path.md#budget).
+"""The time of each iteration in parts that add up: compute, and the GPU's blockers (docs/path.md#budget).
 
-*Compute* is the union of the kernels that do not communicate, over all streams of a GPU. Each stretch without compute
-ends at a compute kernel, and is split in this order:
+*Compute* is the union of a GPU's kernels that do not communicate, over all streams. Each stretch without compute ends
+at a compute kernel, and is split in this order:
 
 * *launch-starved*: until the call that launched the kernel returned;
 * *blocked*, by the kind of the kernel's producer (`dependencies`): until the producer ended;
-* *stalled*: until the kernel began, also while it waited for compute of another GPU;
-* *unresolved*, instead of all three, if the launch of the kernel is unknown.
+* *stalled*: until the kernel began, also while it waited for another GPU's compute;
+* *unresolved*, instead of all three, if the kernel's launch is unknown.
 
-If a wait or its record is not in the export, other operations may have ended between the known producer's end and the
-kernel's start. Then the time from the launch to the end of the last of them is also unresolved. Unresolved time has
-bounds: `Iterations.possible`.
+If a wait or its record is missing, other operations may have ended between the known producer and the kernel. Then the
+time from the launch to the end of the last of them is also unresolved. Unresolved time has bounds:
+`Iterations.possible`.
 
 After the last compute kernel, copies, memsets and communication that still run block the end; the rest is *tail*.
-Exposed communication is communication that no compute kernel hides; it blocks only if the next kernel had been launched
-and waited for it.
+Exposed communication is hidden by no compute kernel; it blocks only if the next kernel had been launched and waited for
+it.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "unresolved", "tai
 """The parts of an iteration, which add up to it exactly."""
 
 LONG = 1_000_000
-"""The length from which a stretch without compute keeps its launch-starved time, ns."""
+"""From this length, ns, stretches without compute keep their launch-starved time."""
 _MAX_SHORT = 100
 """The number of shorter stretches, the most starved, that also keep it."""
 _OPERATION_BYTES = 450
-"""Memory per operation with its launch, its dependencies and its part of the budget."""
+"""Memory per operation, including launch, dependencies and budget."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +84,8 @@ class Gaps:
     """The n stretches without compute of a GPU, ns, shapes ``(n,)``; each ends at the operation ``ended_by``.
 
     A stretch is launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, unresolved
-    until ``held``, stalled until ``end``. ``possible``: the time up to which unresolved time may belong to each of
-    `PARTS`. A tail has no ``ended_by`` (``NONE``).
+    until ``held``, stalled until ``end``. Unresolved time may belong to each of `PARTS` until ``possible``. A tail has
+    no ``ended_by`` (``NONE``).
     """
 
     start: Times
@@ -111,7 +111,7 @@ class Gaps:
 
 
 def _real(starts: Times, ends: Times) -> Intervals:
-    """Return the intervals with a positive length; they are in order, and may touch."""
+    """Return the intervals with a positive length, which are in order and may touch."""
     is_real = ends > starts
     return Intervals(starts[is_real], ends[is_real])
 
@@ -125,7 +125,7 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     is_gap = (end > start) & (start < window.end)
     ended_by = np.append(computes, NONE)[is_gap]
     start, end = start[is_gap], end[is_gap]
-    # Without an operation or a producer, the index NONE selects the appended value.
+    # The index NONE, without operation or producer, selects the appended value.
     returned, inside_graph, producer, unseen = (
         np.append(values, NONE)[ended_by] for values in (work.returned, work.inside_graph, work.producer, work.unseen)
     )
@@ -135,7 +135,7 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     producer = np.where(is_known, producer, NONE)
     kind = np.append(work.kind, COMPUTE)[producer]
     until = np.clip(np.append(work.end, NONE)[producer], launched, end)
-    # Compute that ends within the gap runs on another GPU, and has no part.
+    # Compute that ends within the gap is another GPU's, without a part.
     freed = np.where(kind == COMPUTE, launched, until)
     unseen = np.where(is_known, unseen, np.where(is_lost, np.iinfo(np.int64).max, NONE))
     last = {code: work.last_ended(work.kind == code, ended_by, unseen, launched) for code in (COMPUTE, *BLOCKERS)}
@@ -152,15 +152,15 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
 
 
 KEPT = ("starved", "nccl")
-"""The parts whose stretches are kept: launch-starved in long stretches, and everything blocked by NCCL."""
+"""The parts whose stretches are kept: long launch-starved stretches, and all time blocked by NCCL."""
 
 
 @dataclass(frozen=True, eq=False)
 class Iterations:
     """The budgets of n iterations of a GPU: ``parts`` of shape ``(n, len(PARTS))``, ``busy`` ``(n,)``, ns.
 
-    ``possible``, of the same shape as ``parts``: the unresolved time that may belong to each part. ``starts``,
-    ``ends``: job time. ``when``: the stretches of `KEPT`, which may extend beyond the iterations.
+    ``possible``, of the shape of ``parts``: unresolved time that may belong to each part. ``starts``, ``ends``: job
+    time. ``when``: the stretches of `KEPT`, which may extend beyond the iterations.
     """
 
     task: Task
@@ -202,7 +202,7 @@ def budgets_of(
 ) -> tuple[Times, Times, Times, dict[str, Intervals]]:
     """Return parts, busy and possible times of a GPU's iterations in ``window``, and the stretches of `KEPT`.
 
-    See `Iterations`; all times are on the clock of ``work``.
+    See `Iterations`; all on the clock of ``work``.
     """
     starts, ends = (np.clip(times, window.start, window.end) for times in (starts, ends))
     gaps = gaps_of(work, device, Window(int(starts.min()), int(ends.max())))
@@ -228,16 +228,16 @@ def budgets_of(
 
 
 def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Collection[str]) -> tuple[float, float]:
-    """Return the least and the most time of some parts together; the most adds unresolved time that may be theirs."""
+    """Return the least and the most time of some parts together; the most adds their possible unresolved time."""
     least, unresolved = sum(parts[name] for name in names), 0.0 if "unresolved" in names else parts["unresolved"]
     return least, least + min(unresolved, sum(possible.get(name, 0) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
 class Blocking:
-    """The budgets of each GPU (task, CUDA ordinal) that worked: of its iterations, and of its whole time as one row.
+    """The budgets of each working GPU (task, CUDA ordinal): of its iterations, and of its whole time as one row.
 
-    The whole time is from the GPU's first operation to the end of its last.
+    The whole time is from its first operation to the end of its last.
     """
 
     iterations: Mapping[tuple[Task, int], Iterations]
@@ -245,12 +245,12 @@ class Blocking:
 
 
 def blocking(job: OpenJob, step_name: str | None = None) -> Blocking:
-    """Find the blockers of each GPU, per iteration and in total; cached in the job, and with its exports."""
+    """Find each GPU's blockers, per iteration and in total; cached in the job, and with its exports."""
     return job.once(("blocking", step_name), lambda: _load(job, step_name))
 
 
 def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterations]:
-    """Find the blockers of each GPU in a window of job time, which is one iteration."""
+    """Find each GPU's blockers in a window of job time, which is one iteration."""
     session, iterations = job.session, {}
     communication, offsets = communicating(session), {report.index: report.clock_offset for report in session.reports}
     spans = _spans(session, offsets)
@@ -318,7 +318,7 @@ def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: A
 
 
 def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    """Return the budgets of the GPUs of each report: ``count`` rows per GPU, the first of which is `Blocking.whole`."""
+    """Return each report's budgets: ``count`` rows per GPU, the first of which is `Blocking.whole`."""
     communication = communicating(session)
     names = ("process", "device", "count", *KEPT, *_EDGES, "parts", "busy", "possible", "kept_starts", "kept_ends")
     none = np.zeros(0, np.int64)
@@ -354,7 +354,7 @@ def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports
 
 
 def _spans(session: Session, reports: Collection[int]) -> dict[Task, dict[int, tuple[int, int]]]:
-    """Return the span from the first operation to the last, for each GPU of each process, own clock."""
+    """Return the span from first to last operation, for each GPU of each process, own clock."""
     spans: dict[Task, dict[int, tuple[int, int]]] = {}
     for table in map(tables.of, GPU_TABLES):
         if not session.count(table):
@@ -372,14 +372,14 @@ def _spans(session: Session, reports: Collection[int]) -> dict[Task, dict[int, t
 
 
 def _slices(rows: ProcessRows, spans: Collection[tuple[int, int]]) -> list[Window]:
-    """Split a process's time into slices with equally many kernels, to fit into memory; shared rows are not split."""
+    """Split a process's time into slices with equally many kernels, to fit into memory, except shared rows."""
     columns, session = tables.kernels.c, rows.session
     edges = [min(start for start, _ in spans), max(end for _, end in spans)]
     cut_count = session.count(tables.kernels) // session.limits.rows_at_once(_OPERATION_BYTES)
     if cut_count and not rows.is_shared:
         shares = [index / (cut_count + 1) for index in range(1, cut_count + 1)]
         is_in_process = (columns.report == rows.task.report, columns.process == rows.task.process)
-        # One digest of the times, the most expensive part of the query, serves all quantiles.
+        # All quantiles share one digest, the most expensive part.
         cuts = sa.func.approx_quantile(columns.start, sa.literal_column(str(shares)))
         edges += session.scalar(sa.select(cuts).where(*is_in_process)) or []
     edges = sorted({int(edge) for edge in edges if edge is not None})

@@ -2,11 +2,11 @@
 
 From a GPU operation, the path continues at its producer if that ended after the launching call had returned, else at
 the call. From a CPU call, it continues at the thread's previous work, or, from a synchronising call, at the operation
-that the thread waited for. From a collective, it continues at the last rank to arrive. So the pieces of the path cover
-the iteration once, and their sum is the iteration.
+that the thread waited for. From a collective, it continues at the last rank to arrive. So the pieces cover the
+iteration once, and their sum is the iteration.
 
 If a thread makes no CUDA call for a while, and another launching thread of its process does, the thread is taken to
-wait for the other, as PyTorch's autograd thread and main thread do for each other: this is inferred.
+wait for the other, like PyTorch's autograd and main threads: this is inferred.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ KINDS = {
     UNRESOLVED: "unresolved",
 }
 CATEGORIES = {**dict(enumerate(COLOURS)), CPU: "cpu"}
-"""The colours of the kinds that are work; in all other kinds, the path waits."""
+"""The colours of working kinds; in all other kinds, the path waits."""
 OUTSIDE = "outside of CUDA calls"
 _MIN_QUIET = 100_000
-"""The shortest time without CUDA calls in which a thread may have waited for another, ns."""
+"""The shortest time without CUDA calls in which a thread may wait for another, ns."""
 _MAX_OPERATIONS = 1_000_000
-"""The largest number of operations of a rank that are walked."""
+"""The largest number of operations of a rank to walk."""
 
 
 class PathPiece(NamedTuple):
-    """A stretch of the path, job time, ns: a GPU operation (its ``table`` and ``row``), or time of a thread."""
+    """A stretch of the path, job time, ns: a GPU operation (``table`` and ``row``), or a thread's time."""
 
     start: int
     end: int
@@ -83,7 +83,7 @@ class PathPiece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath:
-    """The path of an iteration of a task; ``pieces``, by time, cover ``window`` (job time) once."""
+    """The path of a task's iteration; ``pieces``, by time, cover ``window`` (job time) once."""
 
     task: Task
     window: Window
@@ -91,7 +91,7 @@ class CriticalPath:
 
 
 def critical_path(job: OpenJob, task: Task, window: Window) -> CriticalPath:
-    """Walk back from the end of an iteration of a task. Raises UsageError if it has too many operations."""
+    """Walk back from the end of a task's iteration. Raises UsageError if it has too many operations."""
     return walked(job, task, window)[1]
 
 
@@ -106,7 +106,7 @@ class _Position(NamedTuple):
 
 
 class _Side:
-    """The operations and CUDA calls of a process in a window, as lists; job time."""
+    """A process's operations and CUDA calls in a window, as lists; job time."""
 
     def __init__(self, job: OpenJob, task: Task, window: Window) -> None:
         offset = report_at(job.session, task.report).clock_offset
@@ -117,7 +117,7 @@ class _Side:
             raise UsageError(f"{len(work):,} operations are too many for one path: choose a shorter time (--time A:B)")
         calls = host_calls_of(process, local_window, work)
         self.start, self.end = ((times + offset).tolist() for times in (work.start, work.end))
-        # A call that returned after the end of its copy queued the copy long before.
+        # A call that returned after its copy's end queued it long before.
         queued = np.where((work.table == 1) & (work.end <= work.returned), work.called, work.returned)
         self.called, self.queued = (
             np.where(work.thread == NONE, NONE, times + offset).tolist() for times in (work.called, queued)
@@ -146,7 +146,7 @@ class _Side:
 
 
 class _Walk:
-    """The walk back through the operations and threads of the ranks; ``pieces``, the last first."""
+    """The walk back through operations and threads of the ranks; ``pieces``, the last first."""
 
     def __init__(self, job: OpenJob, window: Window) -> None:
         self.job, self.window = job, window
@@ -160,7 +160,7 @@ class _Walk:
 
     @cached_property
     def latest(self) -> dict[tuple[int, int], tuple[Task, int]]:
-        """The last rank to arrive at the collective of each kernel (report, row) in the window, and its kernel."""
+        """The last rank to arrive at each kernel's collective (report, row) in the window, and its kernel."""
         sources: dict[tuple[int, int], tuple[Task, int]] = {}
         for group in self.job.collectives().groups:
             arrivals = Arrivals.of(group, self.window)
@@ -196,7 +196,7 @@ class _Walk:
         return min(start, position.time)
 
     def before(self, at: _Position) -> _Position | None:
-        """Add the piece that ends at a position, and return the previous position, or ``None`` at the beginning."""
+        """Add the piece that ends at a position; return the previous position, or ``None`` at the beginning."""
         if at.time <= self.window.start:
             return None
         side = self.side(at.task)
@@ -242,7 +242,7 @@ class _Walk:
         return _Position(at.task, time, source)
 
     def _handed_over(self, at: _Position, side: _Side, since: int) -> tuple[int, int] | None:
-        """Return when, and by which thread, the thread was last woken after ``since``, if that can be inferred.
+        """Infer when, and by which thread, the thread was last woken after ``since``, if possible.
 
         Another launching thread must have made calls for half of a time in which this thread made no calls.
         """
@@ -282,7 +282,7 @@ def named_pieces(job: OpenJob, task: Task, window: Window) -> list[Named]:
 
 
 def _named(job: OpenJob, pieces: Sequence[PathPiece], sides: Mapping[Task, _Side], with_ranges: bool) -> list[Named]:
-    """Name the pieces; pieces on the CPU are cut at the edges of calls and of NVTX ranges."""
+    """Name the pieces; pieces on the CPU are cut at the edges of calls and NVTX ranges."""
     texts = _texts(job, pieces)
     ranges = ThreadRanges.load(job) if with_ranges else None
     ranges_of: dict[tuple[Task, int], Segments] = {}
@@ -316,7 +316,7 @@ def _range_at(ranges: ThreadRanges | None, thread_ranges: Segments | None, time:
 
 
 def _texts(job: OpenJob, pieces: Sequence[PathPiece]) -> dict[tuple[int, int, int], str]:
-    """Return the names of the operations of pieces by report, table and row."""
+    """Return the names of the pieces' operations by report, table and row."""
     names: dict[tuple[int, int, int], str] = {}
     smart = job.smart_names()
     for table, name in enumerate((tables.kernels.c.name, tables.memory_ops.c.operation)):
@@ -355,9 +355,9 @@ def path_table(
 ) -> TableAnswer:
     """Tabulate the critical path of an iteration by one of `GROUPINGS`, most time first; pieces in their order.
 
-    The iteration belongs to the first selected rank that has this step; without ``step``, it is the selected time, else
-    the step closest to the median, else all of the rank's time. ``start`` and the event describe the longest piece.
-    Raises UsageError if there is no such step.
+    The iteration belongs to the first selected rank that has ``step``; without it, it is the selected time, else the
+    step closest to the median, else all of the rank's time. ``start`` and the event describe the longest piece. Raises
+    UsageError if there is no such step.
     """
     if not selected_ranks(job.ranks, selection):
         return TableAnswer("path", COLUMNS, [], 0, ("No selected process used a GPU, so there is no path.",))
@@ -398,7 +398,7 @@ def path_table(
 
 
 def _iteration(job: OpenJob, selection: Selection, step: int | None, step_name: str | None) -> tuple[Task, Window, str]:
-    """Choose the iteration; return its task and window, and a sentence that identifies it."""
+    """Return the iteration's task and window, and a sentence that identifies it."""
     ranks = selected_ranks(job.ranks, selection)
     steps = step_times(job.steps(step_name))
     for rank in ranks:

@@ -25,10 +25,10 @@ from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.store import tables
 
 _PREPARES = "prepare\\w*inputs?"
-"""The ranges in which a host prepares a step, such as TensorRT-LLM's `_prepare_tp_inputs`."""
+"""Ranges in which a host prepares a step, such as TensorRT-LLM's `_prepare_tp_inputs`."""
 _MIN_MEASURES = 2
 _IDLE, _DECODE_IDLE = (30.0, 40.0), (15.0, 20.0)
-"""Limits of the measures of idle time: for an idle GPU, and for an underutilised GPU."""
+"""Limits of the measures of idle time, percent: an idle GPU, and an underutilised GPU."""
 _MEASURES = {"launch": 10.0, "exposed": 50.0, "of_time": 5.0, "of_idle": 50.0}
 """The limits of the other measures, percent."""
 
@@ -63,7 +63,7 @@ _NOT_PREPARED = "no NVTX range `prepare…inputs` says when the host prepares a 
 
 
 def budget_of_phases(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """Tabulate the steps of each phase of the selected GPUs, first of all steps; parts are medians of a step.
+    """Tabulate the steps of each phase of the selected GPUs, first all steps; parts are medians of a step.
 
     ``share`` is of the time of all steps; the percentages after ``host_bound`` are its measures (`is_host_bound`).
     """
@@ -114,7 +114,7 @@ def _figures(
 
 
 def is_host_bound(measures: Mapping[str, Value], phase: str) -> bool:
-    """Return whether the measures, percentages by column key, exceed enough limits; missing measures do not."""
+    """Return whether enough measures (percentages by column key) exceed their limits; missing measures do not."""
     limits = [("idle", limit) for limit in (_DECODE_IDLE if phase == DECODE else _IDLE)]
     values = [(measures[name], limit) for name, limit in (*limits, *_MEASURES.items())]
     return sum(isinstance(value, float) and value > limit for value, limit in values) >= _MIN_MEASURES
@@ -125,7 +125,7 @@ def _percent(part: int | None, total: int | None) -> float | None:
 
 
 class _HostWork:
-    """The launches and preparations of the processes of some GPUs, and the GPUs' idle time."""
+    """Launches and preparations of some GPUs' processes, and the GPUs' idle time."""
 
     def __init__(self, job: OpenJob, selection: Selection, gpus: Sequence[RankIterations]) -> None:
         self.gpus = gpus
@@ -145,7 +145,7 @@ class _HostWork:
             self.idle.append(EMPTY if device is None else device.idle(window))
 
     def of(self, masks: Sequence[NDArray[np.bool_]]) -> _Host:
-        """Return the launch calls in the chosen steps' ranges on the CPU, and the preparation during the iterations."""
+        """Return launch calls in the chosen steps' CPU ranges, and preparation during the iterations."""
         launch = prepare = exposed = 0
         for index, (gpu, mask) in enumerate(zip(self.gpus, masks, strict=True)):
             starts, ends = gpu.of.starts[mask], gpu.of.ends[mask]
@@ -162,7 +162,7 @@ class _HostWork:
 
 
 def _times(job: OpenJob, table: sa.Table, matches: sa.ColumnElement[bool], tasks: set[Task]) -> dict[Task, Intervals]:
-    """Return the time in which any thread of each task is in a call or range that ``matches``; job time."""
+    """Return when any thread of each task is in a call or range that ``matches``; job time."""
     columns: Any = table.c
     times_by_task = {}
     for task in sorted(tasks) if job.session.count(table) else ():

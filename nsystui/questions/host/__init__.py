@@ -1,1 +1,1 @@
-"""The CPU side: what ran on which thread, as sampled and as scheduled, and what the GPUs waited for."""
+"""The CPU side: the threads' work, as sampled and as scheduled, and the GPUs' idle time."""

@@ -1,8 +1,8 @@
 """Idle time of GPUs by cause: the launching thread's activity, moment by moment (docs/numbers.md#gaps).
 
-A span of idle time belongs to the thread that launched the operation at its end; if unknown, as in a tail, to the
-thread that launched the operation at its start; else to the thread of its process with the most CUDA calls. The
-profiler's work in the process precedes all other causes. After it, each moment has the first cause that applies:
+A span of idle time belongs to the thread that launched the operation at its end; if unknown, as in a tail, the
+operation at its start; else to its process's thread with the most CUDA calls. The profiler's work in the process
+precedes all other causes. After it, each moment has the first cause that applies:
 
 1. the thread is in an MPI or CUDA call (the outermost);
 2. it waits for Python's GIL, if recorded: the function that the GIL's holder runs;
@@ -14,7 +14,7 @@ profiler's work in the process precedes all other causes. After it, each moment 
 8. it is in an OS runtime call that waits, or is off the CPU;
 9. nothing is recorded.
 
-While a thread waits for descriptors (``poll``, number 3), a worker process that works is the cause.
+During calls that wait for descriptors (``poll``), worker processes that work precede number 3.
 """
 
 from __future__ import annotations
@@ -103,19 +103,19 @@ from nsystui.store.session import Session
 _WAITS = re.compile(r"futex|cond_|sem_|mutex|rwlock|barrier|pthread_join|spin_lock|sigwait|waitid|waitpid|wait4")
 """OS runtime calls that wait for another thread."""
 _POLLS = re.compile(r"p?poll|p?select|epoll_p?wait")
-"""OS runtime calls that wait for descriptors, for example for data from a data loader's worker process."""
+"""OS runtime calls that wait for descriptors, such as pipes from a data loader's worker processes."""
 _CALLS = re.compile(rf"{LIBRARY.pattern}|libcuda(?:rt[-\w]*)?\.so.*")
-"""`LIBRARY` and CUDA's: for the time next to a CUDA call, a sample in the call shows only the caller."""
+"""`LIBRARY` and CUDA's: for time next to a CUDA call, samples in the call show only the caller."""
 PROFILERS = ("[NSys", "CUPTI worker thread")
 """Prefixes of the names of the profiler's threads."""
 FEW = 300
-"""Up to this number of spans, only calls that overlap a span or are near it are read."""
+"""Up to this number of spans, only calls near them are read."""
 _SPAN_BYTES = 1600
-"""Memory per span with the calls around it, the pieces of its causes and their NVTX ranges."""
+"""Memory per span, including nearby calls, pieces and NVTX ranges."""
 _MAX_PIECES = 1 << 19
-"""The number of pieces of idle time that may be held before they are added up."""
+"""The number of pieces of idle time to hold before adding them up."""
 BESIDE = 10_000_000
-"""The largest distance from a span to a call that locates unrecorded time in it, ns."""
+"""The largest distance of a call that locates unrecorded time in a span, ns."""
 _PORTION_SPANS = 1 << 18
 
 
@@ -123,8 +123,8 @@ _PORTION_SPANS = 1 << 18
 class Attribution:
     """The time of ``spans`` by cause: row i gives ``time[i]`` ns of span ``span[i]`` to ``causes[cause[i]]``.
 
-    The launching thread is in the NVTX range ``ranges[range[i]]`` meanwhile, if ranges were requested. The times of a
-    span add up to its length exactly. ``launchers[launcher[i]]`` is the launching thread of span i, if known.
+    The launching thread is in NVTX range ``ranges[range[i]]`` meanwhile, if requested. The times of a span add up to
+    its length exactly. ``launchers[launcher[i]]`` is the launching thread of span i, if known.
     """
 
     spans: IdleSpans
@@ -138,7 +138,7 @@ class Attribution:
     time: Times
 
     def portions(self) -> Iterator[slice]:
-        """Yield slices of the rows, at most `_PORTION_SPANS` spans each, whose temporary arrays fit into memory."""
+        """Yield slices of rows, at most `_PORTION_SPANS` spans each, to limit memory."""
         firsts = np.arange(0, len(self.spans), _PORTION_SPANS, dtype=self.span.dtype)
         edges = (*np.searchsorted(self.span, firsts).tolist(), len(self.span))
         return starmap(slice, pairwise(edges))
@@ -155,7 +155,7 @@ class Attribution:
 def over_ranks(attribution: Attribution) -> Attribution:
     """Merge threads of one name, as ``pt_data_worker (4 ranks)``, if each of several ranks has one.
 
-    Worker processes of one name are merged however many a rank has.
+    A rank may have several worker processes of a name.
     """
     threads: dict[str, set[tuple[Task, str]]] = {}
     causes, gpus = attribution.causes, attribution.spans.gpus
@@ -179,10 +179,10 @@ def over_ranks(attribution: Attribution) -> Attribution:
 def attribute(
     job: OpenJob, spans: Sequence[IdleSpan] | IdleSpans, with_ranges: bool = False, with_calls: bool = False
 ) -> Attribution:
-    """Find the causes of each span; for up to `FEW` spans, read only the calls near them.
+    """Find the causes of each span; for up to `FEW` spans, read only nearby calls.
 
-    ``with_ranges`` also finds the NVTX ranges, and reads all ranges of the job. ``with_calls`` gives the cause
-    `NOTHING` the nearer of the launching thread's next and last call.
+    ``with_ranges`` also finds the NVTX ranges, which reads all ranges. ``with_calls`` adds to `NOTHING` the nearer of
+    the launching thread's next and last call.
     """
     spans = spans if isinstance(spans, IdleSpans) else IdleSpans.of(spans)
     if not len(spans):
@@ -202,7 +202,7 @@ def attribute(
         for piece in _pieces(host, part, launcher, ranges, with_calls):
             pieces.append(piece)
             piece_count += len(piece[0])
-            if piece_count > limit:  # the idle time of many GPUs meets the same calls again and again
+            if piece_count > limit:  # idle times of several GPUs share calls
                 pieces = [_summed(pieces, len(host.causes), len(names))]
                 piece_count = len(pieces[0][0])
                 limit = max(_MAX_PIECES, 2 * piece_count)
@@ -217,7 +217,7 @@ def attribute(
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """Join the parts of a column, which take the most memory, and free them."""
+    """Join the parts of a column, the largest part of the memory, and free them."""
     column = np.concatenate(parts)
     parts.clear()
     give_back()
@@ -239,9 +239,9 @@ def _summed(
 def _pieces(
     host: _Host, spans: IdleSpans, launcher: NDArray[np.int32], ranges: ThreadRanges | None, with_calls: bool
 ) -> Iterator[tuple[Numbers, Numbers, Numbers, Times]]:
-    """Yield pieces of the spans: span, cause, range and time; ``launcher`` indexes ``host.threads``, shape (spans,)."""
+    """Yield span, cause, range and time of each piece; ``launcher`` indexes ``host.threads``, shape (spans,)."""
     launchers = list(host.threads)
-    # One thread often launches for all GPUs of a task: its timeline is made once.
+    # One thread often launches for all GPUs of a task.
     tasks = list(dict.fromkeys(task for task, _ in spans.gpus))
     task_indices = {task: task_index for task_index, task in enumerate(tasks)}
     task_of_span = np.array([task_indices[task] for task, _ in spans.gpus], np.int64)[spans.gpu]
@@ -254,7 +254,7 @@ def _pieces(
         hull = Window(int(idle.starts[0]), int(idle.ends[-1]))
         active = ranges.of(task, thread, hull) if ranges is not None else None
         recorded = timeline = host.timeline(task, thread, idle)
-        # Several GPUs of a process may be idle at once, but `pairs` needs disjoint spans.
+        # GPUs of a process may be idle at once, but `pairs` needs disjoint spans.
         for disjoint in disjoint_runs(rows, spans.starts, spans.ends):
             inside = Intervals(spans.starts[disjoint], spans.ends[disjoint])
             if with_calls and thread is not None:
@@ -270,7 +270,7 @@ def _pieces(
 
 @dataclass(eq=False)
 class _Host:
-    """The records of the threads of tasks with idle spans, and the causes met in them."""
+    """The records of tasks with idle spans, and the causes met in them."""
 
     cuda: Calls
     mpi: Calls
@@ -325,7 +325,7 @@ class _Host:
         )  # fmt: skip
 
     def read_calls(self, session: Session, spans: IdleSpans) -> None:
-        """Read the CUDA calls and launches around some of many spans, instead of the previous calls."""
+        """Read the CUDA calls and launches around ``spans``, replacing previous calls."""
         tasks = frozenset(task for task, _ in spans.gpus)
         hull = Window(int(spans.starts.min()), int(spans.ends.max()))
         self.cuda = calls_of(session, tables.api_calls, Selection(hull, tasks | set(self.workers)))
@@ -335,7 +335,7 @@ class _Host:
         return self.causes.setdefault(cause, len(self.causes))
 
     def launchers(self, spans: IdleSpans) -> NDArray[np.int32]:
-        """Return the index in ``threads`` of the thread of each span; ``None`` is a thread there if it is unknown."""
+        """Return the index in ``threads`` of each span's thread; an unknown thread is ``None`` there."""
         indices = np.empty(len(spans), np.int32)
         for gpu, (task, device) in enumerate(spans.gpus):
             rows = np.flatnonzero(spans.gpu == gpu)
@@ -348,7 +348,7 @@ class _Host:
         return indices
 
     def timeline(self, task: Task, thread: Thread | None, inside: Intervals) -> Segments:
-        """Return the causes over ``inside``, gapless."""
+        """Return the causes over all of ``inside``."""
         siblings = (sibling for sibling in self._threads.get(task, ()) if sibling != thread)
         others = [sibling for sibling in siblings if not self.names[sibling].name.startswith(PROFILERS)]
         workers = self._worker_threads.get(task, [])
@@ -372,7 +372,7 @@ class _Host:
         return one_after_the_other(*layers, self._all(inside, Cause(NOTHING)))
 
     def beside_calls(self, thread: Thread, inside: Intervals, timeline: Segments) -> Segments:
-        """Attribute unrecorded time to the nearer call around it, within `BESIDE` of the span."""
+        """Attribute unrecorded time to the nearest call within `BESIDE` of the span."""
         gaps = intersect(timeline.labelled(self.code(Cause(NOTHING))), inside)
         calls = self._library_calls(thread, union(inside.starts - BESIDE, inside.ends + BESIDE), "")
         if not len(calls):
@@ -393,8 +393,8 @@ class _Host:
     def _states(self, task: Task, thread: Thread) -> Segments:
         """Return the scheduler's states of a thread over time.
 
-        The thread is off the CPU before an event that puts it on a CPU and after an event that takes it off, while
-        events of other threads of its process show that scheduling was recorded.
+        Before an event that puts it on a CPU, and after an event that takes it off, the thread is off the CPU while
+        events of its process show that scheduling was recorded.
         """
         states = self.scheduling.threads.get(thread, NO_SEGMENTS)
         if not len(states):
@@ -408,7 +408,7 @@ class _Host:
 
     @cached_property
     def _threads(self) -> Mapping[Task, list[Thread]]:
-        """The threads of each process, in ascending order."""
+        """The threads of each process, ascending."""
         threads: dict[Task, list[Thread]] = {}
         for thread in sorted(self.names):
             threads.setdefault(self.names[thread].task, []).append(thread)
@@ -422,15 +422,15 @@ class _Host:
         return {rank: sorted(members) for rank, members in threads.items()}
 
     def _in_os_calls(self, thread: Thread, matches: Callable[[str], object]) -> Intervals:
-        """Return the time of a thread in OS runtime calls whose names are matched."""
+        """Return a thread's time in OS runtime calls with matching names."""
         labels = [label for label, call in enumerate(self.os.names) if matches(call)]
         return self.os.threads.get(thread, NO_SEGMENTS).labelled(*labels)
 
     def _library_calls(self, thread: Thread, inside: Intervals, name: str) -> Segments:
-        """Return the MPI and CUDA calls of a thread, the outermost of nested calls."""
+        """Return a thread's outermost MPI and CUDA calls."""
         mpi = self._labelled(self.mpi, thread, inside, lambda call: Cause(IN_MPI, call, name))
         cuda = self._labelled(self.cuda, thread, inside, lambda call: Cause(kind_of(call), call, name))
-        # A CUDA call within an MPI call belongs to MPI; CUDA calls contain no MPI calls.
+        # MPI calls may contain CUDA calls, but not vice versa.
         return one_after_the_other(mpi, cuda)
 
     def _labelled(self, calls: Calls, thread: Thread, inside: Intervals, cause_of: Callable[[str], Cause]) -> Segments:
@@ -442,7 +442,7 @@ class _Host:
     def _os_calls(
         self, thread: Thread, inside: Intervals, matches: Callable[[str], bool], kind: str = IN_OS, name: str = ""
     ) -> Segments:
-        """Return the OS runtime calls of a thread whose names are matched, by caller."""
+        """Return a thread's OS runtime calls with matching names, by caller."""
         segments = self.os.threads.get(thread, NO_SEGMENTS)
         callers = self.os_callers.get(thread[0], {})
         is_match = np.array([matches(call) for call in self.os.names], bool)
@@ -466,7 +466,7 @@ class _Host:
         return Segments(part.starts, part.ends, codes)
 
     def _running(self, thread: Thread, inside: Intervals, kind: str, name: str) -> Segments:
-        """Return the time in which a thread runs, by the function of the nearest sample."""
+        """Return the running time of a thread, by the function of the nearest sample."""
         if thread not in self._functions:
             sampled, states = self.samples.threads.get(thread), self.scheduling.threads.get(thread)
             self._functions[thread] = running_stretches(sampled, self.samples.period, states)
@@ -483,7 +483,7 @@ class _Host:
         return Segments(segments.starts, segments.ends, codes[key_index.reshape(-1)] if len(codes) else segments.labels)
 
     def _with_frames(self, thread: Thread, segments: Segments) -> tuple[Segments, Numbers]:
-        """Split segments by the node of the thread's nearest Python sample, 0 if there is no such sample."""
+        """Split segments by the node of the thread's nearest Python sample, if any, else 0."""
         samples = None if thread[0] in self.samples.of_python else self.python.threads.get(thread)
         if samples is None:
             return segments, np.zeros(len(segments), np.int64)
@@ -499,7 +499,7 @@ class _Host:
         return Segments(starts[order], ends[order], labels[order]), frames[order]
 
     def _preempted(self, thread: Thread, inside: Intervals) -> Segments:
-        """Return the time in which the thread could run, by the thread that had its last CPU."""
+        """Return the time in which the thread could run, by the thread on its last CPU."""
         states = self.scheduling.threads.get(thread, NO_SEGMENTS)
         ready = intersect(states.labelled(RUNNABLE), inside)
         if not len(ready):
@@ -517,7 +517,7 @@ class _Host:
         return one_after_the_other(*layers)
 
     def _waiting_for_gil(self, thread: Thread, others: Sequence[Thread], inside: Intervals) -> list[Segments]:
-        """Return the time in which the thread waits for the GIL, by its holder and the holder's function."""
+        """Return the thread's wait for the GIL, by the holder and its function."""
         waits, layers = intersect(self.gil.waited.get(thread, EMPTY), inside), []
         for holder in others:
             held = intersect(self.gil.held.get(holder, EMPTY), waits)
@@ -527,7 +527,7 @@ class _Host:
         return [*layers, self._all(waits, Cause(GIL))]
 
     def _calls_of_others(self, others: Sequence[Thread], inside: Intervals) -> Segments:
-        """Return the MPI and CUDA calls of other threads; of simultaneous calls, the first in the order of `KINDS`."""
+        """Return MPI and CUDA calls of other threads; the first of `KINDS` wins."""
         calls = [self._library_calls(other, inside, self._name(other)) for other in others]
         layers = []
         kinds = np.array([KINDS.index(cause.kind) for cause in self.causes], np.int64)
@@ -539,7 +539,7 @@ class _Host:
         return one_after_the_other(*layers) if layers else NO_SEGMENTS
 
     def _working(self, others: Sequence[Thread], inside: Intervals) -> list[Segments]:
-        """Return the running time of other threads, longest first, and the files that they read."""
+        """Return the running time of other threads, longest first, and their file reads."""
         if not len(inside):
             return []
         running = [self._running(other, inside, WAITING, self._name(other)) for other in others]

@@ -1,7 +1,7 @@
-"""The call tree of the CPU samples of a selection, from callers to callees, or reversed (docs/numbers.md#cpu-samples).
+"""The call tree of the selected CPU samples, from callers to callees, or reversed (docs/numbers.md#cpu-samples).
 
-The trees of several reports are merged: functions are equal if name and module are. Every sample counts once per level;
-notes report the branches left out of an answer, whose samples are never added to another branch.
+Trees of several reports are merged: functions are equal if name and module are. Every sample counts once per level;
+notes report omitted branches, which are never added to other branches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from nsystui.questions.job.job import OpenJob
 class CallTree:
     """A tree of calls with the samples of each node: ``own`` at the node, ``total`` at or below it; shapes ``(n,)``.
 
-    In a tree from callees to callers, a node's own samples are the samples whose outermost caller is the node.
+    In a tree from callees to callers, own samples have the node as their outermost caller.
     """
 
     tree: StackTree
@@ -52,11 +52,11 @@ class CallTree:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes that have samples, without the root."""
+        """The number of sampled nodes, without the root."""
         return int(np.count_nonzero(self.total[1:]))
 
     def below(self, node: int) -> list[int]:
-        """Return the children of a node that have samples, most samples first; the roots of the calls for node 0."""
+        """Return the sampled children of a node, most samples first."""
         first, last = np.searchsorted(self.tree.parent, [node, node + 1])
         children = np.arange(max(first, 1), last)
         children = children[self.total[children] > 0]
@@ -73,7 +73,7 @@ class CallTree:
         return path
 
     def walk(self, is_shown: Callable[[int, int], bool]) -> Iterator[tuple[int, int, bool]]:
-        """Yield nodes in tree order with level and ``is_shown(node, level)``; skip the nodes below a hidden node."""
+        """Yield nodes in tree order with level and ``is_shown(node, level)``; skip all below hidden nodes."""
         waiting = [(node, 0) for node in reversed(self.below(0))]
         while waiting:
             node, level = waiting.pop()
@@ -87,14 +87,14 @@ class CallTree:
         return self.tree.functions[int(self.tree.function[node])]
 
     def above(self, node: int) -> list[int]:
-        """Return the callers of a node, the outermost first."""
+        """Return a node's callers, outermost first."""
         callers = []
         while node := int(self.tree.parent[node]):
             callers.append(node)
         return callers[::-1]
 
     def find_all(self, before: CallTree, nodes: Iterable[int]) -> set[int]:
-        """Return the nodes of this tree with the same functions and callers as ``nodes`` of another tree."""
+        """Return this tree's nodes with the same functions and callers as ``nodes`` of another tree."""
         node_of: dict[int, int | None] = {0: 0}
         for node in sorted(nodes):  # a parent has a lower number
             for other in (*before.above(node), node):
@@ -110,7 +110,7 @@ def call_tree(
 ) -> CallTree:
     """Build the tree of a group's samples, from functions whose full name ``is_root``, else from the ends of stacks.
 
-    If matching functions call each other, the tree begins at the outermost.
+    If matching functions call each other, the outermost counts.
     """
     return call_trees([(samples, group)], bottom_up, is_root)[0]
 
@@ -121,7 +121,7 @@ def call_trees(
     is_root: Callable[[str], bool] | None = None,
     alike: Callable[[Function], Function] = lambda function: function,
 ) -> list[CallTree]:
-    """Build a tree like `call_tree` for each side; every tree has the nodes of all sides.
+    """Build a tree like `call_tree` for each side; all trees have the same nodes.
 
     Functions that ``alike`` maps to the same value are merged.
     """
@@ -146,7 +146,7 @@ def call_trees(
 def _paths(
     tree: StackTree, codes: Numbers, counts: Numbers, unknown: int, is_start: Numbers | None, bottom_up: bool
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Return sampled stacks as rows of function codes (-1 after the end), their lengths, and their sample counts."""
+    """Return sampled stacks as rows of function codes (-1 after the end), their lengths, and sample counts."""
     nodes = np.flatnonzero(counts)
     weight = counts[nodes]
     columns, above = [], nodes
@@ -155,7 +155,7 @@ def _paths(
         above = tree.parent[above]
     if not columns:
         columns = [np.full(len(nodes), -1)]
-    # Rows begin with the function that ran, and end with its outermost caller.
+    # From the function that ran to its outermost caller.
     path = np.stack(columns, axis=1)
     path[nodes == 0, 0] = unknown
     length = (path >= 0).sum(axis=1)
@@ -182,7 +182,7 @@ def _paths(
 def _grown(
     functions: tuple[Function, ...], paths: Sequence[Numbers], lengths: Sequence[Numbers]
 ) -> tuple[StackTree, list[Numbers]]:
-    """Build the tree of all paths, level by level; return it with the node of each path."""
+    """Build the tree of all paths, level by level; return it and each path's node."""
     depth = max((int(length.max(initial=0)) for length in lengths), default=0)
     nodes = [np.zeros(len(length), np.int64) for length in lengths]
     parents, functions_of_nodes, levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)], [0]
@@ -206,9 +206,8 @@ def _grown(
 def tree_of(
     job: OpenJob, selection: Selection, bottom_up: bool = False, thread: str | None = None, function: str | None = None
 ) -> tuple[CpuSamples, CallTree]:
-    """Read the samples of a selection and build their tree.
-
-    It begins at functions with the full name ``function``, else at functions that pass the name filter.
+    """Build the tree of the selected samples, from ``function`` (full name), else from functions that pass the name
+    filter.
     """
     samples = samples_of_job(job, selection)
     groups = grouped(samples, chosen_threads(job, samples, thread), "all")
@@ -246,19 +245,19 @@ def call_tree_table(
     least: float = 0.0,
     hot_only: bool = False,
 ) -> TableAnswer:
-    """List the nodes in tree order, without nodes that have less than ``least`` percent of the samples."""
+    """List the nodes with at least ``least`` percent of the samples in tree order."""
     samples, tree = tree_of(job, selection, bottom_up, thread)
     return nodes_table(tree, sampling_notes(job.session, samples), depth, least, hot_only)
 
 
 LEAST = 0.5
-"""Default percentage of the samples below which the command leaves a node out."""
+"""The command's default for the smallest share of samples of a node, percent."""
 
 
 def nodes_table(
     tree: CallTree, notes: tuple[str, ...], depth: int | None = None, least: float = LEAST, hot_only: bool = False
 ) -> TableAnswer:
-    """List the nodes of a tree in its order."""
+    """List a tree's nodes in its order."""
     samples, is_hot = tree.samples, set(tree.hot_path())
     rows: list[Row] = []
     hidden = 0

@@ -1,4 +1,4 @@
-"""Causes of idle time, their words, and the small causes that are shown as one."""
+"""Causes of idle time, their words, and the merging of small causes."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ KINDS = (
     NOTHING,
     PROFILER,
 )
-"""In the order that decides between simultaneous calls of two threads. `NOTHING`: nothing else is recorded."""
+"""Earlier kinds win between simultaneous calls of two threads. `NOTHING`: nothing else is recorded."""
 
 ALLOCATIONS = ("Malloc", "Free", "MemAlloc", "MemCreate", "MemMap", "HostAlloc", "HostRegister")
 """Words in the names of CUDA calls that allocate or free memory."""
 FILE_READS = ("pread", "pread64", "preadv", "preadv2", "fread", "fread_unlocked")
-"""OS runtime calls that only read files; ``read`` also reads pipes, through which processes exchange data."""
+"""OS runtime calls that only read files; ``read`` also reads pipes between processes."""
 READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:at|64)?|fopen(?:64)?)")
-"""OS runtime calls that read or open files, and perhaps pipes."""
+"""OS runtime calls that read or open files, perhaps pipes."""
 
 
 def kind_of(name: str) -> str:
@@ -64,8 +64,8 @@ def kind_of(name: str) -> str:
 class Cause:
     """A cause of idle time: its kind, the call or function, and the thread, if it is not the launching thread.
 
-    ``caller`` is the function that called it; for OS runtime calls, if the call stack is recorded. ``file`` describes
-    the files that calls of the kind read or wrote, if recorded.
+    ``caller``: the calling function; for OS runtime calls, if the call stack is recorded. ``file``: the files that
+    calls of the kind read or wrote, if recorded.
     """
 
     kind: str
@@ -94,7 +94,7 @@ class Cause:
 
 
 MANY = "many functions"
-"""Shown instead of functions that each take less than `_LEAST_SHARE` of the time in which a thread ran."""
+"""Shown for functions that each take less than `_LEAST_SHARE` of a thread's running time."""
 _LEAST_SHARE = 0.1
 
 
@@ -114,7 +114,7 @@ def folded(times: Mapping[Cause, int]) -> dict[Cause, Cause]:
 
 
 def shown_times(times: Mapping[Cause, int], shown: Mapping[Cause, Cause] | None = None) -> Counter[Cause]:
-    """Sum the times of causes (ns) by the causes shown for them: ``shown``, or the result of `folded`."""
+    """Sum the times of causes (ns) by the causes shown: ``shown``, or the result of `folded`."""
     shown = folded(times) if shown is None else shown
     sums: Counter[Cause] = Counter()
     for cause, time in times.items():

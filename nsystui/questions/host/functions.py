@@ -1,7 +1,7 @@
-"""CPU samples by thread, with time and stack, and the functions in them (docs/numbers.md#cpu-samples).
+"""CPU samples by thread, and the functions in their stacks (docs/numbers.md#cpu-samples).
 
-A function's self samples have it at the end of their stack; its total samples have it anywhere, and count once even if
-it calls itself. Samples without a recorded stack have a separate row, so that self samples add up to all samples.
+Self samples have the function at the end of their stack, total samples anywhere, counted once even if it calls itself.
+Samples without a recorded stack have a separate row, so that self samples add up to all samples.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True, eq=False)
 class ThreadSamples:
-    """The samples of one thread: ascending times (job time, ns), and their nodes in the tree of its report."""
+    """The samples of one thread: ascending times (job time, ns), and nodes in the report's tree."""
 
     times: Numbers
     nodes: Numbers
@@ -40,7 +40,7 @@ class ThreadSamples:
 
 @dataclass(frozen=True, eq=False)
 class CpuSamples:
-    """Samples by thread, and stacks by report; ``of_python`` holds the reports whose samples are Python's."""
+    """Samples by thread, and stacks by report; ``of_python``: reports whose samples are Python's."""
 
     threads: Mapping[Thread, ThreadSamples]
     stacks: Mapping[int, Stacks]
@@ -50,7 +50,7 @@ class CpuSamples:
         return sum(len(samples.times) for samples in self.threads.values())
 
     def within(self, windows: Mapping[int, Window]) -> CpuSamples:
-        """Return the samples of the reports in ``windows`` (by index), each in its window."""
+        """Return the samples in each report's window; reports not in ``windows`` are left out."""
         threads = {}
         for thread, samples in self.threads.items():
             if (window := windows.get(thread[0])) is not None:
@@ -60,13 +60,13 @@ class CpuSamples:
 
     @cached_property
     def period(self) -> int | None:
-        """The usual time between two samples of a thread, ns; ``None`` if there are too few samples."""
+        """The usual time between samples of a thread, ns; ``None`` if there are too few."""
         steps = [np.diff(samples.times) for samples in self.threads.values() if len(samples.times) > 1]
         return int(np.median(np.concatenate(steps))) if steps else None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on stacks, and on samples of Python."""
+        """Notes on stacks and Python samples."""
         damaged = sum(stacks.damaged for stacks in self.stacks.values())
         notes = ["no CPU samples were recorded: the samples of Python are shown"] if self.of_python else []
         if damaged:
@@ -77,7 +77,7 @@ class CpuSamples:
 
 
 def samples_of_job(job: OpenJob, selection: Selection) -> CpuSamples:
-    """Read the samples of a selection, regardless of its name filter; cached in the job."""
+    """Read the selected samples, ignoring the name filter; cached in the job."""
     unfiltered = selection.with_name(None)
     return job.once(("host samples", unfiltered), lambda: samples_of(job.session, unfiltered))
 
@@ -85,7 +85,7 @@ def samples_of_job(job: OpenJob, selection: Selection) -> CpuSamples:
 def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSamples:
     """Read the samples of the selected threads in the window: Python's for reports without CPU samples.
 
-    With `PYTHON` as ``kind``, read only samples of Python, also of threads that did not run.
+    With `PYTHON` as ``kind``, read only Python's, also of threads that did not run.
     """
     table, columns = tables.host_samples, tables.host_samples.c
     if not session.count(table):
@@ -113,7 +113,7 @@ def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSam
 
 
 def sampling_notes(session: Session, samples: CpuSamples, with_count: bool = True) -> tuple[str, ...]:
-    """Return notes on samples or stacks that were not recorded, and `samples_words` if ``with_count``."""
+    """Return notes on unrecorded samples or stacks, and `samples_words` if ``with_count``."""
     missing = missing_note(session, tables.host_samples)
     if missing:
         return (missing,)
@@ -126,7 +126,7 @@ def sampling_notes(session: Session, samples: CpuSamples, with_count: bool = Tru
 
 
 def samples_words(samples: CpuSamples) -> str:
-    """Return a sentence with the number of samples and their usual interval; empty if there are too few."""
+    """Return the number and the usual interval of samples in words; empty if there are too few."""
     period = samples.period
     if period is None:
         return ""
@@ -140,7 +140,7 @@ BY = ("all", "rank", "thread")
 
 @dataclass(frozen=True, eq=False)
 class SampleGroup:
-    """Samples that are counted together; ``node_counts``: samples of each tree node, by report."""
+    """Samples counted together; ``node_counts``: samples of each tree node, by report."""
 
     threads: tuple[HostThread, ...]
     node_counts: Mapping[int, Numbers]
@@ -152,7 +152,7 @@ class SampleGroup:
 
 
 def chosen_threads(job: OpenJob, samples: CpuSamples, wanted: str | None) -> list[HostThread]:
-    """Return the sampled threads, or the threads that have ``wanted`` as their number or in their name."""
+    """Return the sampled threads, or threads with ``wanted`` as number or in their name."""
     threads = named_threads(job, samples.threads)
     if not wanted:
         return threads
@@ -164,7 +164,7 @@ def chosen_threads(job: OpenJob, samples: CpuSamples, wanted: str | None) -> lis
 
 
 def grouped(samples: CpuSamples, threads: Sequence[HostThread], by: str) -> list[SampleGroup]:
-    """Group the samples of ``threads`` by thread, by rank (or process, if it is no rank), or all together."""
+    """Group samples by thread, by rank (or process, if it is no rank), or all together."""
     groups: dict[object, list[HostThread]] = {}
     for thread in threads:
         rank = thread.task if thread.rank is None else thread.rank
@@ -181,7 +181,7 @@ def grouped(samples: CpuSamples, threads: Sequence[HostThread], by: str) -> list
 
 
 def counts(tree: StackTree, node_counts: Numbers) -> tuple[Numbers, Numbers]:
-    """Count the samples of each function at the end of a stack, and anywhere in a stack; shapes ``(functions,)``."""
+    """Count the samples of each function at the end of a stack, and anywhere; shapes ``(functions,)``."""
     size = len(tree.functions)
     at_end = np.bincount(tree.function[1:], node_counts[1:], size).astype(np.int64)
     is_outermost = tree.is_outermost
@@ -190,7 +190,7 @@ def counts(tree: StackTree, node_counts: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def function_counts(samples: CpuSamples, group: SampleGroup) -> dict[Function, tuple[int, int]]:
-    """Count self and total samples of each sampled function, including `NO_FUNCTION`, over all reports."""
+    """Count self and total samples of each function, including `NO_FUNCTION`, over all reports."""
     counts_by_function: dict[Function, tuple[int, int]] = {}
     for report, node_counts in group.node_counts.items():
         tree = samples.stacks[report].tree
@@ -238,7 +238,7 @@ _PLACE = {"all": (), "rank": (RANK,), "thread": (RANK, THREAD, TID)}
 
 
 def place_of(group: SampleGroup, by: str) -> tuple[int | str | None, ...]:
-    """Return the values of the columns that identify the group."""
+    """Return the cells that identify a group."""
     thread = group.threads[0]
     return {"all": (), "rank": (thread.rank,), "thread": (thread.rank, thread.name, thread.tid)}[by]
 
@@ -269,9 +269,9 @@ def functions_table(job: OpenJob, selection: Selection, by: str = "all", thread:
 
 
 def running_stretches(sampled: ThreadSamples | None, period: int | None, states: Segments | None) -> Segments:
-    """Return when a thread runs, labelled by the node of the nearest sample; 0 if no sample is near enough.
+    """Return when a thread runs, labelled by the node of the nearest sample, or 0 if it is too far.
 
-    A sample labels the time that is nearer to it than to the next sample, while the thread stays on the CPU; without
+    A sample labels the time that is nearer to it than to other samples, while the thread stays on the CPU; without
     ``states``, at most a period before and after it.
     """
     running = EMPTY if states is None else states.labelled(RUNNING)

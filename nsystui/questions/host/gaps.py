@@ -1,7 +1,6 @@
 """Idle time of GPUs and its causes on the host (docs/numbers.md#gaps).
 
-Idle time has the parts of the time budget: start-up before the steady state, gaps between operations, and the tail
-after the last operation.
+Its parts are start-up before the steady state, gaps between operations, and the tail after the last operation.
 """
 
 from __future__ import annotations
@@ -56,16 +55,16 @@ from nsystui.store import tables
 PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
 BY = ("all", "rank", "range", "length", "pair")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
-"""Lower bounds of the rows by length, ns: the bounds in NVIDIA's guide to TensorRT-LLM, and 10 ms."""
+"""Lower bounds of the rows by length, ns: NVIDIA's guide to TensorRT-LLM, and 10 ms."""
 _MAX_WITH_RANGE = 100
-"""The number of longest spans whose NVTX range is looked up."""
+"""The number of longest spans that have an NVTX range."""
 
 
 @dataclass(frozen=True, eq=False)
 class IdleTime:
     """All idle time of the selected GPUs by cause; ``idle`` is the exact sum, ns.
 
-    ``parts`` holds the index in `PARTS` of each span, shape (spans,).
+    ``parts``: the index in `PARTS` of each span, shape (spans,).
     """
 
     attribution: Attribution
@@ -81,10 +80,7 @@ def idle_time(
     wanted: Sequence[str] = PARTS,
     least: int = 0,
 ) -> IdleTime:
-    """Find the idle time of each selected GPU that worked at all, in the selection's window.
-
-    Only the ``wanted`` parts, and spans of at least ``least`` ns, are included.
-    """
+    """Find the ``wanted`` parts of each working GPU's idle time in the window, in spans of at least ``least`` ns."""
     spans, part_indices = _spans(job, selection.with_name(None), step_name, wanted, least)
     give_back()
     if selection == Selection(tasks=selection.tasks, name=selection.name) and wanted == PARTS and not least:
@@ -97,7 +93,7 @@ def idle_time(
 def _spans(
     job: OpenJob, selection: Selection, step_name: str | None, wanted: Sequence[str], min_length: int
 ) -> tuple[IdleSpans, Numbers]:
-    """Return the spans of `idle_time`, and the index of each span's part, shape (spans,)."""
+    """Return the spans of `idle_time`, and the index of each span's part."""
     budgets = {(item.device.task.task, item.device.device): item for item in device_budgets(job, selection, step_name)}
     gpus: list[tuple[Task, int]] = []
     spans: list[Intervals] = []
@@ -171,8 +167,8 @@ LIST_COLUMNS = (
 def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
     """Tabulate idle time, longest first; the times add up to all idle time.
 
-    By "all" or "rank", each cause has a row. By "range", "length" or "pair" (see `pairs_around`), each group has a row,
-    which shows its largest cause. Lengths ascend, and the last has no upper bound.
+    By "all" or "rank", each cause has a row. By "range", "length" or "pair" (`pairs_around`), each group has a row with
+    its largest cause. Lengths ascend; the last has no upper bound.
     """
     is_range, merges_causes = by == "range", by in _MERGED_CAUSES
     idle = idle_time(job, selection, step_name, is_range)
@@ -220,11 +216,11 @@ def _steps(job: OpenJob, selection: Selection, step_name: str | None, spans: Idl
 
 
 _MERGED_CAUSES = ("range", "length", "pair")
-"""Groupings that have one row for all causes, which shows the largest."""
+"""Groupings whose rows show only their largest cause."""
 
 
 def _group_cells(by: str, index: int, attribution: Attribution, ranks: Mapping[Task, int], pairs: Sequence[Row]) -> Row:
-    """Return the cells before the times; ``index`` is the index of a GPU, a range, a length or a pair."""
+    """Return the cells before the times, by the index of a GPU, a range, a length or a pair."""
     if by == "rank":
         return (ranks.get(attribution.spans.gpus[index][0]),)
     if by == "range":
@@ -235,24 +231,23 @@ def _group_cells(by: str, index: int, attribution: Attribution, ranks: Mapping[T
 
 
 _Shown = tuple[Row, Cause]
-"""The cells of a group, and a cause as its rows show it."""
+"""A group's cells, and a cause as shown there."""
 
 
 def _row_key(key: _Shown, merges_causes: bool) -> tuple[Row, Cause | None]:
-    """Return the key of the row that contains a cause."""
     return key[0], None if merges_causes else key[1]
 
 
 Pairs = tuple[Sequence[Row], NDArray[Any]]
 _PAIR_BYTES = 4000
-"""Memory per span for the lookup of the operations around it."""
+"""Memory per span for finding the operations around it."""
 
 
 def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
-    """Name the GPU's operations before and after the idle time that each span belongs to.
+    """Name the GPU's operations before and after the idle time of each span.
 
-    Returns the distinct pairs, and the index of each span's pair. Spans that touch are parts of one idle time. If
-    several operations match, the first by name counts; ``None`` is the edge of a window.
+    Returns the distinct pairs, and the index of each span's pair. Touching spans are one idle time. If several
+    operations match, the first by name counts; ``None`` is the edge of a window.
     """
     begins, ends = spans.starts.copy(), spans.ends.copy()
     touching = np.flatnonzero((spans.gpu[:-1] == spans.gpu[1:]) & (ends[:-1] == begins[1:]))
@@ -304,7 +299,7 @@ def _first_at(moments: Times, times: Times, codes: Numbers, no_code: int) -> Num
 
 
 def _shown(idle: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:
-    """Return the causes to show for the times of an attribution, and the index of the cause for each time."""
+    """Return the causes shown for an attribution, and the index of each time's cause."""
     table = idle.attribution if by == "rank" else over_ranks(idle.attribution)
     code_of_key: dict[int, int] = {}
     indices = np.empty(len(table.time), np.int32)
@@ -339,7 +334,7 @@ def _shown(idle: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) -> 
 
 
 def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
-    """Name the longest NVTX ranges of a row of `gaps_table`, or the causes of a row by range, length or pair."""
+    """Name the longest NVTX ranges of a row of `gaps_table`, or the causes of a row that shows the largest."""
     idle = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
     ranks = {item.task: item.rank for item in job.ranks}
     attribution, wanted_cells = idle.attribution, {key: value for key, value in values.items() if key in _CAUSE_KEYS}
@@ -419,7 +414,7 @@ def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tup
 
 
 def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
-    """Return a sentence on the thread with most of the CPU samples in the long gaps of its rank's GPUs."""
+    """Return a sentence on the thread with most CPU samples in the long gaps of its rank's GPUs."""
     samples = samples_of_job(job, selection)
     if not len(samples):
         return ""
@@ -459,14 +454,14 @@ def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
 
 
 LEAST = 10_000
-"""The shortest idle time before an operation that is examined, ns; a shorter gap contains only a launch."""
+"""The shortest idle time to examine before an operation, ns; less is only a launch."""
 _MAX_CAUSES = 3
 _MIN_SHARE = 0.05
 _CALLS = (SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_MPI, IN_OS)
 
 
 def before_launch(job: OpenJob, task: Task, device: int, start: int) -> str:
-    """Describe why a GPU was idle before an operation that began at ``start`` (job time, ns); empty if it hardly was.
+    """Describe why a GPU was idle before an operation began at ``start`` (job time, ns); empty if it hardly was.
 
     ``the GPU was idle for 12.30 ms before: 61 % running direct_copy_kernel, 30 % in poll``
     """
@@ -478,7 +473,7 @@ def before_launch(job: OpenJob, task: Task, device: int, start: int) -> str:
 
 
 def causes_in(job: OpenJob, task: Task, device: int, start: int, end: int) -> str:
-    """Name the largest causes of idle time of a GPU: ``61 % running direct_copy_kernel, 30 % in poll``."""
+    """Name the largest causes of a GPU's idle time: ``61 % running direct_copy_kernel, 30 % in poll``."""
     times = shown_times(attribute(job, [IdleSpan(task, device, start, end)]).of_span(0))
     length = end - start
     ordered = sorted(times, key=lambda cause: (-times[cause], cause.words))
@@ -497,7 +492,7 @@ def _words(cause: Cause) -> str:
 
 
 def _end_before(job: OpenJob, task: Task, device: int, start: int) -> int | None:
-    """Return the latest end of the GPU's operations that began before ``start``, if any; job time, ns."""
+    """Return the latest end of the GPU's operations that began before ``start``; job time, ns."""
     session = job.session.part([task.report])
     local = start - report_at(job.session, task.report).clock_offset
     ends = []

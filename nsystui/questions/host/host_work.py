@@ -33,7 +33,7 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True)
 class CpuSpan:
-    """A span of time in which a task's CPU work is examined; ``device`` is the GPU that was idle."""
+    """A span in which a task's CPU work is examined; ``device`` is the idle GPU."""
 
     task: Task
     device: int
@@ -49,7 +49,7 @@ class CpuSpan:
 class HostWork:
     """The CPU's work in a span: ns by cause (their sum is its length), and two NVTX ranges of the launching thread.
 
-    ``range_name`` is the shortest range around the middle of the span, ``next_range`` the first that starts after it.
+    ``range_name``: the shortest around the span's middle; ``next_range``: the first to start after it.
     """
 
     span: CpuSpan
@@ -64,13 +64,13 @@ class HostWork:
 
     @property
     def calls(self) -> dict[str, str]:
-        """The call or function that took most of the time of each kind."""
+        """The longest call or function of each kind."""
         longest = sorted(self.causes.items(), key=lambda item: (item[1], item[0].words))
         return {cause.kind: cause.words for cause, _ in longest if cause.what}
 
     @property
     def kind(self) -> str:
-        """The kind that took most of the time."""
+        """The kind with the most time."""
         spent = self.spent
         return max(KINDS, key=lambda kind: spent[kind])
 
@@ -80,9 +80,9 @@ _Range = tuple[int, int, str]
 
 
 def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) -> list[HostWork]:
-    """Find the CPU's work in each of some spans (dozens: each is compared with all ranges of its process).
+    """Find the CPU's work in some spans (dozens: each is compared with all ranges of its process).
 
-    For a large job, the result is cached for the next question about the same spans.
+    For a large job, the result is cached.
     """
     starts = [span.window.start - report_at(job.session, span.task.report).clock_offset for span in spans]
     keys = [(span.task, span.device, start, span.length) for span, start in zip(spans, starts, strict=True)]
@@ -96,7 +96,7 @@ def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) 
 
 
 def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool) -> list[Row]:
-    """Return for each span its causes with their times, as JSON, and the two ranges of `HostWork`."""
+    """Return each span's causes with times, as JSON, and its two ranges."""
     idle = [IdleSpan(span.task, span.device, span.window.start, span.window.end) for span in spans]
     attribution = attribute(job, idle, with_calls=with_calls)
     merged = over_ranks(attribution)
@@ -117,7 +117,7 @@ def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool) -> list[Row]
 
 
 def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
-    """Return the NVTX ranges of the launching thread (if unknown, of the task) that overlap each span, by start."""
+    """Return the launching thread's NVTX ranges (if unknown, the task's) that overlap each span, by start."""
     table = tables.nvtx_ranges
     ranges: list[list[_Range]] = [[] for _ in idle.spans]
     if not idle.spans or not session.count(table):
@@ -130,7 +130,7 @@ def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
             for index, (item, thread) in enumerate(zip(idle.spans, threads, strict=True))
         ]
     )
-    # As values, the spans are known to be few: the plan is one scan of the ranges.
+    # The planner knows that values are few, and scans the ranges once.
     spans = sa.select(values).cte("wanted")
     span = spans.c
     query = (

@@ -1,4 +1,4 @@
-"""Spans in which GPUs were idle: single spans, and arrays of any number of spans."""
+"""Spans in which GPUs were idle, singly and as arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsystui.questions.algebra.intervals import Times
 
 @dataclass(frozen=True)
 class IdleSpan:
-    """A span in which a GPU (``device``: its CUDA ordinal in the task) was idle, job time, ns."""
+    """An idle span of a GPU (``device``: CUDA ordinal in the task), job time, ns."""
 
     task: Task
     device: int
@@ -25,9 +25,7 @@ class IdleSpan:
 
 @dataclass(frozen=True, eq=False)
 class IdleSpans:
-    """Spans in which GPUs were idle, job time, ns, shapes ``(n,)``; span i belongs to ``gpus[gpu[i]]`` (see
-    `IdleSpan`).
-    """
+    """Idle spans of GPUs, job time, ns, shapes ``(n,)``; span i belongs to ``gpus[gpu[i]]`` (see `IdleSpan`)."""
 
     gpus: Sequence[tuple[Task, int]]
     gpu: NDArray[Any]

@@ -1,4 +1,4 @@
-"""A cache of the causes of all idle time of a job."""
+"""A cache of the causes of a job's idle time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS = ("launcher", "span", "cause", "range", "time")
 
 
 def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribution:
-    """Find the causes of each span like `attribute`, once for the same spans.
+    """Find the causes of each span like `attribute`, only once.
 
     They are saved with the results of the first report that has idle time.
     """
@@ -30,7 +30,7 @@ def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribu
         return attribute(job, spans, with_ranges)
     session = job.session
     workers = workers_by_rank(job, {task for task, _ in spans.gpus})
-    # Names of NVTX ranges are folded over all reports, also over reports without idle time.
+    # Names of NVTX ranges are folded over all reports, even without idle time.
     reports = [session.results(report).reports for report in session.reports]
     digest = hashlib.sha256(repr((with_ranges, spans.gpus, sorted(workers.items()), reports)).encode())
     for values in (narrow(spans.gpu), spans.starts, spans.ends):
@@ -46,7 +46,7 @@ def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribu
 
 
 def _read(spans: IdleSpans, stored: Any) -> Attribution:
-    """Read a saved attribution of the spans. Raises an error if ``stored`` is something else."""
+    """Read a saved attribution. Raises an error if ``stored`` is something else."""
     arrays = as_arrays(stored)
     causes, ranges, launchers = json_of(arrays["words"])
     return Attribution(

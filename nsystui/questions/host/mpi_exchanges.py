@@ -1,8 +1,8 @@
-"""Message exchanges between pairs of MPI ranks: their duration, and the time each rank waited for the other.
+"""Message exchanges between pairs of MPI ranks: duration, and each rank's wait for the other.
 
-The calls of two ranks with equally many blocking point-to-point calls are matched by order; a match in which one rank
-names the other as its peer is an exchange. It lasts from when both have called to when both have returned. A rank waits
-from its call until the other rank's call. See docs/triage.md#collectives-and-communication.
+If two ranks have equally many blocking point-to-point calls, they are matched by order; if one rank names the other as
+its peer, a match is an exchange. It lasts from the later call to the later return. A rank waits from its call to the
+other rank's call. See docs/triage.md#collectives-and-communication.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BLOCKING = "^MPI_(Send|Ssend|Rsend|Bsend|Recv|Mrecv|Sendrecv)(_replace)?$"
 
 @dataclass(frozen=True)
 class Pair:
-    """The exchanges of two tasks: count, total bytes, total time (ns), and each task's wait for the other, ns."""
+    """The exchanges of two tasks: count, total bytes, total time (ns), and each task's wait, ns."""
 
     tasks: tuple[Task, Task]
     count: int
@@ -49,7 +49,7 @@ class Pair:
 def exchanges(session: Session, selection: Selection) -> list[Pair]:
     """Find each pair of open ranks that exchanged messages in blocking calls with recorded peers and sizes.
 
-    A rank that uses several communicators is left out: the communicator in which a peer has its number is not recorded.
+    A rank in several communicators is left out, because a peer's communicator is not recorded.
     """
     task_of = {
         rank: Task(report.index, process)
@@ -66,7 +66,7 @@ _Columns = Mapping[str, NDArray[np.int64]]
 
 
 def _calls(session: Session, selection: Selection) -> dict[Task, _Columns]:
-    """Read start, end, peer and bytes of the calls of each task, by start; -1 without a peer."""
+    """Read start, end, peer and bytes of each task's calls, by start; -1 without a peer."""
     columns = _CALLS.c
     size = sa.func.greatest(sa.func.coalesce(columns.send_bytes, 0), sa.func.coalesce(columns.recv_bytes, 0))
     query = (

@@ -1,4 +1,4 @@
-"""The threads of a job: names, ranks, the operations that they launched, and the NVTX ranges that they are in."""
+"""The threads of a job: names, ranks, launched operations, and NVTX ranges."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HostThread:
     rank: int | None
     name: str
     shown: str = ""
-    """The name, followed by the number of the thread if several threads of the process share the name."""
+    """The name, with the thread's number if several threads of the process share it."""
 
     @property
     def task(self) -> Task:
@@ -49,20 +49,20 @@ class HostThread:
         return tid_of(self.thread[1])
 
     def words(self, is_worker: bool = False) -> str:
-        """Return ``python (main) 41000``, or for a worker process ``worker process python 41063``."""
+        """Return ``python (main) 41000``, or for a worker ``worker process python 41063``."""
         name = self.name.removesuffix(" (main)")
         return f"{WORKER} {name} {pid_of(self.thread[1])}" if is_worker else f"{self.name} {self.tid}"
 
 
 def thread_names(session: Session) -> dict[Thread, str]:
-    """Return the names of named threads, in any process: nsys writes the last name."""
+    """Return the names of named threads: nsys writes the last name."""
     columns = tables.threads.c
     query = sa.select(columns.report, columns.thread, columns.name).where(columns.name.is_not(None))
     return {(report, thread): name for report, thread, name in session.rows(query)} if session.reports else {}
 
 
 def worker_processes(job: OpenJob, ranks: Iterable[Task]) -> set[Task]:
-    """Return the processes that run the program of one of ``ranks`` in its report, are no rank, and were on a CPU.
+    """Return processes that run a program of ``ranks`` in its report, are no rank, and were on a CPU.
 
     They are mostly workers of data loaders.
     """
@@ -79,14 +79,14 @@ def worker_processes(job: OpenJob, ranks: Iterable[Task]) -> set[Task]:
 
 
 def workers_by_rank(job: OpenJob, tasks: Iterable[Task]) -> dict[Task, Task]:
-    """Return the rank of each worker process in reports with a single rank: workers do not record their rank."""
+    """Return the rank of each worker process in reports with only one rank: it is not recorded."""
     ranks = Counter(rank.task.report for rank in job.ranks)
     single_ranks = {task.report: task for task in tasks if ranks[task.report] == 1}
     return {worker: single_ranks[worker.report] for worker in sorted(worker_processes(job, single_ranks.values()))}
 
 
 def named_threads(job: OpenJob, threads: Iterable[Thread]) -> list[HostThread]:
-    """Return the threads with names, by rank, process and number; unnamed threads are named after their program."""
+    """Return the threads by rank, process and number; unnamed threads are named after their program."""
     names, programs = thread_names(job.session), process_names(job.session)
     ranks = {rank.task: rank.rank for rank in job.ranks}
     named = []
@@ -127,7 +127,7 @@ def launching_threads(
     """Read the threads that launched the operations of each GPU next to n idle spans (job time, ns).
 
     Returns them by start of the operations, to look up the ``ends`` of spans, and by end, to look up ``starts``. If
-    ``are_few``, read only these operations, else all operations from the first span to the last.
+    ``are_few``, only these operations are read, else all from the first span to the last.
     """
     calls, offsets = tables.api_calls, [report.clock_offset for report in session.reports]
     parts: dict[tuple[Task, int], list[tuple[Times, ...]]] = {}
@@ -179,7 +179,7 @@ _MPI_PREFIX = f"{DOMAIN}:"
 
 @dataclass(frozen=True, eq=False)
 class ThreadRanges:
-    """The innermost NVTX ranges of threads over time; numbers in names are folded if at least three names share a form.
+    """The innermost NVTX ranges of threads; numbers in names are folded if at least three names share a form.
 
     The first two ``names`` are `OUTSIDE` and `NO_RANGES`.
     """
@@ -191,12 +191,12 @@ class ThreadRanges:
 
     @classmethod
     def load(cls, job: OpenJob) -> ThreadRanges:
-        """Load the ranges of all threads of a job, and number their names; MPI calls get -1."""
+        """Load the ranges of all threads, and number their names; MPI calls get -1."""
         ranges = job.nvtx_ranges(Selection())
         folded = numbered(ranges.names)
         numbers = {OUTSIDE: 0, NO_RANGES: 1}
         labels = [
-            # An MPI call that is a range is a cause itself: the range around it is more informative.
+            # MPI calls are causes themselves: the range around them adds more.
             -1 if name.startswith(_MPI_PREFIX) else numbers.setdefault(text if text in folded else name, len(numbers))
             for name, text in ((name, template(name)) for name in ranges.names)
         ]
@@ -214,7 +214,7 @@ class ThreadRanges:
         ranges = self.ranges
         lane = self._lanes.get(thread, -1) if thread is not None else -1
         lane_ranges = ranges.nested_of(lane)
-        # Only the ranges that begin in the window, or contain its start, out of millions.
+        # Only ranges that begin in the window or contain its start, not millions.
         parts = [lane_ranges[slice(*np.searchsorted(ranges.values("start", lane_ranges), [window.start, window.end]))]]
         around = ranges.innermost_at(np.array([lane]), np.array([window.start]))
         while around[0] >= 0:

@@ -1,6 +1,6 @@
-"""Disjoint stretches of time on threads, each with a label: calls, scheduling, samples.
+"""Disjoint labelled stretches of time on threads: calls, scheduling, samples.
 
-NVTX ranges that nsys itself records show when threads hold Python's GIL and wait for it (docs/exports.md#python).
+nsys's own NVTX ranges show when threads hold Python's GIL and wait for it (docs/exports.md#python).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_THREAD = -1
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Ascending stretches ``[start, end)`` in job time, ns, without overlaps, each with a label; shapes ``(n,)``."""
+    """Ascending disjoint stretches ``[start, end)`` in job time, ns, each with a label; shapes ``(n,)``."""
 
     starts: Times
     ends: Times
@@ -43,12 +43,12 @@ class Segments:
         return union(self.starts, self.ends)
 
     def labelled(self, *labels: int) -> Intervals:
-        """Return the time of segments with one of these labels, job time."""
+        """Return the time of segments with these labels, job time."""
         has_label = np.isin(self.labels, labels)
         return union(self.starts[has_label], self.ends[has_label])
 
     def within(self, spans: Intervals) -> Segments:
-        """Return the parts of segments that lie within ``spans``."""
+        """Return the parts within ``spans``."""
         if not len(self) or not len(spans):
             return NO_SEGMENTS
         pieces = pairs(spans, self)
@@ -60,7 +60,7 @@ NO_SEGMENTS = Segments(*(np.empty(0, np.int64),) * 3)
 
 @dataclass(frozen=True, eq=False)
 class SpanPieces:
-    """The intersections of spans and segments, with the index of the span and of the segment; shapes ``(n,)``."""
+    """The intersections of spans and segments, with both indices; shapes ``(n,)``."""
 
     starts: Times
     ends: Times
@@ -70,7 +70,7 @@ class SpanPieces:
 
 def pairs(spans: Intervals, segments: Segments) -> SpanPieces:
     """Cut ``segments`` into the pieces that lie within ``spans``, in order."""
-    # Unlike `intersect`, this keeps the indices of the span and the segment.
+    # Like `intersect`, with the indices.
     first = np.searchsorted(segments.ends, spans.starts, side="right")
     last = np.searchsorted(segments.starts, spans.ends, side="left")
     count = np.maximum(last - first, 0)
@@ -82,7 +82,7 @@ def pairs(spans: Intervals, segments: Segments) -> SpanPieces:
 
 
 def outermost(starts: Times, ends: Times, labels: NDArray[np.int64]) -> Segments:
-    """Make segments of a thread's calls, without nested calls; a call that overlaps an earlier call is cut."""
+    """Make segments of a thread's calls without nested calls; a call that overlaps an earlier call is cut."""
     order = np.lexsort((-ends, starts))
     starts, ends, labels = starts[order], ends[order], labels[order]
     reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1])) if len(ends) else ends
@@ -92,7 +92,7 @@ def outermost(starts: Times, ends: Times, labels: NDArray[np.int64]) -> Segments
 
 
 def one_after_the_other(*layers: Segments) -> Segments:
-    """Overlay several layers: each moment belongs to the first layer that covers it."""
+    """Overlay layers: each moment belongs to the first layer that covers it."""
     filled = [layer for layer in layers if len(layer)]
     if len(filled) < 2:
         return filled[0] if filled else NO_SEGMENTS
@@ -113,7 +113,7 @@ FAR = 1 << 61
 
 
 def by_thread(columns: Mapping[str, NDArray[Any]]) -> dict[Thread, NDArray[np.int64]]:
-    """Return the row indices of each thread, by ``report`` and ``thread``; rows without a thread are left out."""
+    """Return each thread's row indices, by ``report`` and ``thread``, without rows that have no thread."""
     thread = np.ma.filled(columns["thread"], NO_THREAD).astype(np.int64)
     report = columns["report"].astype(np.int64)
     order = np.lexsort((thread, report))
@@ -132,7 +132,7 @@ def by_thread(columns: Mapping[str, NDArray[Any]]) -> dict[Thread, NDArray[np.in
 class Calls:
     """The outermost calls of one table by thread, labelled by index into ``names``.
 
-    ``chains`` holds the call chain number of each segment, -1 without a chain, if it was requested.
+    ``chains``: each segment's call chain number, or -1, if requested.
     """
 
     names: tuple[str, ...]
@@ -152,7 +152,7 @@ def calls_of(
 ) -> Calls:
     """Read the outermost calls of ``table`` in the selection on each thread, labelled by name.
 
-    With ``spans`` of tasks (dozens, each compared with all rows of its process), read only calls that overlap a span.
+    With ``spans`` (dozens, each compared with all rows of its process), read only calls that overlap a span.
     """
     columns = table.c
     if isinstance(table, sa.Table) and not session.count(table):
@@ -202,7 +202,7 @@ def _overlaps(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> s
 
 
 def may_overlap(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) -> sa.ColumnElement[bool]:
-    """Return whether a row is long or begins near a span: a cheap test of the time that excludes most rows."""
+    """Return whether a row is long or begins near a span: a cheap test that excludes most rows."""
     columns = table.c
     width = max(sum(end - start for _, start, end in spans) // len(spans), _MIN_WIDTH)
     edges = ((start // width - 2, end // width + 1) for _, start, end in spans)  # SQL divides towards zero
@@ -212,7 +212,7 @@ def may_overlap(table: sa.FromClause, spans: Sequence[tuple[Task, int, int]]) ->
 
 
 RUNNING, RUNNABLE, BLOCKED, OFF = STATES = range(4)
-"""On a CPU; off it but runnable; off it and waiting; off it for a reason that the export does not contain."""
+"""On a CPU; off it but runnable; off it and waiting; off it for an unrecorded reason."""
 
 _CAN_RUN = ("running", "unscheduled")
 _WAITS = ("interruptible", "uninterruptible", "stopped", "terminated", "waiting", "OS runtime")
@@ -222,9 +222,9 @@ _WAITS = ("interruptible", "uninterruptible", "stopped", "terminated", "waiting"
 class Scheduling:
     """The scheduling of threads.
 
-    ``threads``: the state (`STATES`) over time, from the first event to the last. ``places``: the CPU of the event that
-    began each state. ``cpus``: the time in `RUNNING`, labelled by CPU. ``switches`` and ``moves``: the times, ns, at
-    which the thread left a CPU, and at which it resumed on another CPU.
+    ``threads``: the state (`STATES`) from the first event to the last. ``places``: the CPU of the event before each
+    state. ``cpus``: the time in `RUNNING`, labelled by CPU. ``switches``, ``moves``: the times, ns, at which the thread
+    left a CPU, and resumed on another CPU.
     """
 
     threads: Mapping[Thread, Segments]
@@ -239,7 +239,7 @@ class Scheduling:
 
 
 def scheduling_of(session: Session, selection: Selection) -> Scheduling:
-    """Read the scheduling of all threads in the selected tasks' reports, regardless of the window.
+    """Read the scheduling of all threads in the selected tasks' reports, ignoring the window.
 
     A state lasts until the next event.
     """
@@ -276,7 +276,7 @@ _HELD, _WAITED = "Holding GIL", "Waiting for GIL"
 
 @dataclass(frozen=True)
 class Gil:
-    """The time in which each thread holds the GIL of its process, and the time in which it waits for it, job time."""
+    """The time in which each thread holds its process's GIL, and waits for it, job time."""
 
     held: Mapping[Thread, Intervals] = field(default_factory=dict)
     waited: Mapping[Thread, Intervals] = field(default_factory=dict)
@@ -286,7 +286,7 @@ class Gil:
 
 
 def gil_of(session: Session, selection: Selection, spans: Sequence[tuple[Task, int, int]] | None = None) -> Gil:
-    """Read the GIL's ranges in a selection, for ``spans`` of tasks as in `calls_of`; empty if not recorded."""
+    """Read the GIL's ranges in a selection, with ``spans`` as in `calls_of`; empty if not recorded."""
     table = tables.nvtx_ranges
     if not session.count(table):
         return Gil()

@@ -1,11 +1,11 @@
-"""Call stacks, interned: for each report, one tree of the functions that call each other, and the node of each chain.
+"""Interned call stacks: for each report, a tree of the functions that call each other, and each chain's node.
 
-A stack is a node of the tree: the function that ran, called by its parent, and so on to the root, which is node 0 and
-not a function. Unresolved addresses are folded by module, and consecutive folded frames of one module are one frame. A
-damaged chain (a depth is missing or repeated) keeps its remaining frames, without gaps: every chain has exactly one
-node, so that sums over functions are right.
+A stack is a node: the function that ran, called by its parent, and so on to the root, which is node 0 and not a
+function. Unresolved addresses are folded by module; consecutive folded frames of a module are one frame. A damaged
+chain (a depth is missing or repeated) keeps its other frames, without gaps: every chain has exactly one node, so that
+sums over functions are right.
 
-Also the files that OS runtime calls read and write, if recorded (docs/numbers.md#gaps).
+Also the files that OS runtime calls access, if recorded (docs/numbers.md#gaps).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 
 SAMPLE, OS_CALL, CUDA_CALL, PYTHON = KINDS = ("sample", "os", "cuda", "python")
-"""The origin of a chain: CPU samples, OS runtime calls, CUDA calls and Python samples are numbered separately."""
+"""The origins of chains: CPU samples, OS runtime calls, CUDA calls and Python samples are numbered separately."""
 NO_STACK = 0
 """The node of an event without a recorded stack."""
 
 _MAX_DEPTH = 1024
-"""The maximum number of frames of a stack, counted from the function that ran; nsys records far fewer."""
+"""The maximum number of frames, counted from the function that ran; nsys records far fewer."""
 _ADDRESS = re.compile(r"(0x[0-9a-fA-F]+)?$")
 
 Numbers = NDArray[np.int64]
@@ -53,7 +53,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a module; if ``is_folded``, all unresolved functions of the module."""
+    """A function; if ``is_folded``, all unresolved functions of its module."""
 
     name: str
     module: str
@@ -68,10 +68,10 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class StackTree:
-    """A tree of stacks with n nodes: ``parent``, and ``function``, an index into ``functions``, shapes ``(n,)``.
+    """A tree of n nodes: ``parent``, and ``function``, an index into ``functions``, shapes ``(n,)``.
 
-    Node 0 is the root: its parent is itself, its function -1. Nodes are numbered level by level (``levels`` holds the
-    first node of each), and by parent: a parent precedes its children, and ``parent`` ascends.
+    Node 0 is the root: its parent is itself, its function -1. Nodes are numbered by level (``levels`` holds the first
+    node of each) and by parent: parents precede children, and ``parent`` ascends.
     """
 
     parent: Numbers
@@ -92,7 +92,7 @@ class StackTree:
 
     @cached_property
     def is_outermost(self) -> NDArray[np.bool_]:
-        """Whether no caller of a node is the same function: recursive calls are in the total of the outermost call."""
+        """Whether no caller is the same function: totals count recursion at the outermost call."""
         is_outermost = np.ones(len(self), np.bool_)
         is_outermost[:1] = False
         nodes = np.arange(1, len(self))
@@ -113,13 +113,13 @@ class StackTree:
         return functions[::-1]
 
     def outside(self, node: int, libraries: re.Pattern[str]) -> int:
-        """Return the node, or its innermost caller, outside of the modules (file names) that match ``libraries``."""
+        """Return the node or its innermost caller outside of modules (file names) that match ``libraries``."""
         while node and libraries.fullmatch(self.functions[int(self.function[node])].library):
             node = int(self.parent[node])
         return node
 
     def words(self, node: int, limit: int = _MAX_DEPTH) -> str:
-        """Return ``inner ‹ caller ‹ …``: the function of a node and its callers, at most ``limit`` functions."""
+        """Return ``inner ‹ caller ‹ …``: the function and its callers, at most ``limit`` functions."""
         called = [function_name(self.functions[function].name) for function in self.path(node)[::-1]]
         return " ‹ ".join(called[:limit] + ["…"] * (len(called) > limit))
 
@@ -129,7 +129,7 @@ LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
 
 
 def program_function(tree: StackTree | None, node: int, libraries: re.Pattern[str] = LIBRARY) -> str:
-    """Name the innermost resolved function of the program in a stack, excluding the kernel and ``libraries``."""
+    """Name the innermost resolved function of the program, excluding the kernel and ``libraries``."""
     if tree is None or not node:
         return ""
     innermost = tree.functions[int(tree.function[node])]
@@ -142,14 +142,14 @@ def program_function(tree: StackTree | None, node: int, libraries: re.Pattern[st
 
 
 def _in_file(function: Function) -> str:
-    """Return the name of a function; for Python with its file, because many functions share a name."""
+    """Return a function's name, for Python with its file, because many functions share a name."""
     name = function_name(function.name)
     return f"{name} ({function.library})" if function.library.endswith(".py") else name
 
 
 @dataclass(frozen=True, eq=False)
 class Stacks:
-    """The stacks of one report: the tree, and for each kind its chains, ascending, with their nodes.
+    """The stacks of one report: the tree, and each kind's ascending chains with their nodes.
 
     ``damaged``: the number of chains with missing or repeated depths, or too many frames.
     """
@@ -159,7 +159,7 @@ class Stacks:
     damaged: int
 
     def nodes(self, kind: str, chains: Any) -> Numbers:
-        """Return the node of each of ``chains``; `NO_STACK` if a chain has no frames or is masked."""
+        """Return each chain's node, or `NO_STACK` if it has no frames or is masked."""
         stored, nodes = self.chains[kind]
         requested = np.ma.filled(chains, -1).astype(np.int64)
         if not len(stored):
@@ -169,7 +169,7 @@ class Stacks:
 
 
 def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
-    """Return the stacks of each report, by its index; computed once and cached with its columns."""
+    """Return the stacks of each report, by index; cached with its columns."""
     results = of_each_report(
         session, reports, "stacks", _compute, by=tables.stack_frames, doing="call stacks", in_memory=True
     )
@@ -187,7 +187,7 @@ def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
 
 
 def os_callers(session: Session, chains_of: Mapping[Thread, Numbers]) -> dict[int, dict[int, str]]:
-    """Return the functions that made OS runtime calls, by report and chain, from the chains of each thread's calls."""
+    """Return the functions that made OS runtime calls, by report and chain, from each thread's chains."""
     by_report: dict[int, list[Numbers]] = {}
     for (report, _), chains in chains_of.items():
         by_report.setdefault(report, []).append(chains)
@@ -218,7 +218,7 @@ def _compute(session: Session, reports: list[Report]) -> dict[int, Arrays]:
 
 
 def _stacks(names: Mapping[int, str], chains_of_kind: Mapping[str, _Chains]) -> Arrays:
-    """Build the tree of the stacks of all kinds, and the chains of each kind."""
+    """Build the tree of all stacks, and the chains of each kind."""
     chains: list[tuple[Numbers, Numbers]] = []
     parts: list[Arrays] = []
     stacks = 0
@@ -255,11 +255,11 @@ _FRAME_COLUMNS = ("function", "module", "is_kernel")
 
 
 _Chains = tuple[Numbers, Numbers, "Arrays"]
-"""The distinct chains of a kind in order, the stack of each, and the frames of the stacks."""
+"""Distinct chains in order, their stacks, and the stacks' frames."""
 
 
 def _chains(session: Session, reports: Sequence[int], kind: str) -> dict[int, _Chains]:
-    """Read the chains of a kind of all reports in one query: each query has a cost per open report."""
+    """Read one kind of chains of all reports at once: each query has a cost per open report."""
     frame, chain = tables.stack_frames.c, tables.call_chains.c
     frame_values = [sa.func.coalesce(frame[name], -1).label(name) for name in _FRAME_COLUMNS]
     query = sa.select(frame.report, frame.stack, frame.depth, *frame_values).where(
@@ -276,7 +276,7 @@ def _chains(session: Session, reports: Sequence[int], kind: str) -> dict[int, _C
 
 
 def _by_report(columns: Arrays, reports: Sequence[int]) -> dict[int, Arrays]:
-    """Split rows that are sorted by report by its index, without the column ``report``."""
+    """Split rows, which are sorted by report, and drop the column ``report``."""
     report_indices = columns["report"]
     names = [name for name in columns if name != "report"]
     edges = {index: np.searchsorted(report_indices, [index, index + 1]) for index in reports}
@@ -285,7 +285,7 @@ def _by_report(columns: Arrays, reports: Sequence[int]) -> dict[int, Arrays]:
 
 def _chains_of(frames: Arrays, chains: Arrays) -> _Chains:
     chain, stack = chains["chain"], chains["stack"]
-    # A chain that was read in two chunks gets a new stack with the frames of both.
+    # A chain read in two chunks gets a new stack with all frames.
     unique_chains, first, count = np.unique(chain, return_index=True, return_counts=True)
     stacks, parts = stack[first], [frames]
     for index in np.flatnonzero(count > 1).tolist():
@@ -299,8 +299,8 @@ def _chains_of(frames: Arrays, chains: Arrays) -> _Chains:
 
 
 def _functions(frames: Arrays, names: Mapping[int, str]) -> tuple[list[Function], Numbers]:
-    """Return the distinct functions, and the index of the function of each frame."""
-    # One column at a time, then one combined key: sorting rows of three numbers takes ten times as long.
+    """Return the distinct functions, and each frame's index into them."""
+    # Sorting rows of three numbers, instead of one combined key, takes ten times as long.
     uniques = [np.unique(frames[name], return_inverse=True) for name in _FRAME_COLUMNS]
     shape = [len(values) for values, _ in uniques]
     keys, inverse = np.unique(np.ravel_multi_index([index for _, index in uniques], shape), return_inverse=True)
@@ -321,7 +321,7 @@ def _functions(frames: Arrays, names: Mapping[int, str]) -> tuple[list[Function]
 def _tree(
     stack: Numbers, depth: Numbers, function: Numbers, functions: Sequence[Function]
 ) -> tuple[Numbers, NDArray[np.bool_], Arrays]:
-    """Return the node of each stack, whether it is damaged, and the tree; stacks have frames, and numbers from 0."""
+    """Return each stack's node, whether it is damaged, and the tree; stacks are numbered from 0."""
     order = np.lexsort((depth, stack))
     stack, depth, function = stack[order], depth[order], function[order]
     is_new = np.concatenate(([True], stack[1:] != stack[:-1]))
@@ -330,11 +330,11 @@ def _tree(
     is_damaged = np.bincount(stack, (depth != expected) | (expected >= _MAX_DEPTH), stacks) > 0
     is_repeated = ~is_new & np.concatenate(([False], depth[1:] == depth[:-1]))
     is_folded = np.array([item.is_folded for item in functions])[function]
-    # Keep one of several addresses of a module that call each other.
+    # Fold addresses of a module that call each other.
     is_same = ~is_new & is_folded & np.concatenate(([False], function[1:] == function[:-1]))
     is_kept = ~is_repeated & ~is_same & (expected < _MAX_DEPTH)
     stack, function = stack[is_kept], function[is_kept]
-    # Level by level from the outermost caller: each distinct function called from a node is a child.
+    # By level from the outermost caller: each distinct function called from a node is a child.
     position = np.cumsum(np.bincount(stack, minlength=stacks))[stack] - 1 - np.arange(len(stack))
     by_level = np.argsort(position, kind="stable")
     edges = np.searchsorted(position[by_level], np.arange(int(position.max()) + 2)).tolist()
@@ -367,7 +367,7 @@ class Files:
     def accessed(self, thread: Thread, intervals: Intervals) -> str:
         """Name the files accessed within ``intervals``: ``/data/a.tar, 12 MiB``, ``1,204 files in /data, 1.3 GiB``.
 
-        All bytes of an access count, even if it begins or ends outside; accesses of unknown files do not count.
+        All bytes of an access count, even if it begins or ends outside; accesses of unknown files do not.
         """
         accesses = self.threads.get((thread[0], thread[1] & _TID), NO_SEGMENTS).within(intervals)
         rows = [row for row in np.unique(accesses.labels).tolist() if self.paths[row]]
@@ -385,7 +385,7 @@ class Files:
 
 
 def files_of(session: Session, selection: Selection) -> Files:
-    """Read the file accesses in the window of a selection."""
+    """Read the selection's file accesses."""
     table, files = tables.file_accesses, tables.files
     if not session.count(table):
         return Files()

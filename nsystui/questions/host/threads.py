@@ -44,12 +44,12 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 _CALL_BYTES = 400
-"""Memory per CUDA call, with the time around it."""
+"""Memory per CUDA call, including the time around it."""
 
 
 @dataclass(frozen=True)
 class ThreadTime:
-    """The time of a thread in parts that add up to ``window``, ns; ``None`` if the thread's report lacks the part."""
+    """The time of a thread in parts that add up to ``window``, ns; ``None`` if unrecorded."""
 
     mpi: int | None
     cuda: int | None
@@ -71,7 +71,7 @@ PARTS = tuple(part.name for part in fields(ThreadTime))
 
 @dataclass(frozen=True, eq=False)
 class HostTimes:
-    """The records of a selection's threads: calls, scheduling and the GIL, in job time."""
+    """Calls, scheduling and GIL of a selection's threads, job time."""
 
     mpi: Calls
     cuda: Calls
@@ -79,11 +79,11 @@ class HostTimes:
     scheduling: Scheduling
     gil: Gil
     lacking: Mapping[int, frozenset[str]]
-    """The parts of a thread's time that each report did not record."""
+    """The parts that each report did not record."""
 
     @classmethod
     def load(cls, session: Session, selection: Selection) -> HostTimes:
-        """Read the selection's window, without CUDA calls, and the scheduling of all threads of its reports."""
+        """Read the window, without CUDA calls, and the scheduling of all threads of its reports."""
         return cls(
             calls_of(session, mpi_rows(session), selection),
             NO_CALLS,
@@ -96,7 +96,7 @@ class HostTimes:
     def slices(
         self, session: Session, selection: Selection, windows: Mapping[int, Window]
     ) -> Iterator[tuple[HostTimes, Mapping[int, Window]]]:
-        """Read the CUDA calls in slices that fit into memory; yield each with its part of each window."""
+        """Yield slices with CUDA calls that fit into memory, and each slice's part of the windows."""
         count = max(session.count(tables.api_calls), 1)
         for rows in session.slices(count, _CALL_BYTES, "threads", "calls"):
             slice_windows = {
@@ -109,7 +109,7 @@ class HostTimes:
             yield replace(self, cuda=calls_of(session, tables.api_calls, slice_selection)), slice_windows
 
     def threads(self) -> set[Thread]:
-        """Return every recorded thread, except threads with only CUDA calls."""
+        """Return all recorded threads, except threads with only CUDA calls."""
         recorded = (self.mpi, self.os, self.scheduling)
         return {thread for part in recorded for thread in part.threads} | {*self.gil.held, *self.gil.waited}
 
@@ -129,7 +129,7 @@ def _lacking(session: Session) -> dict[int, frozenset[str]]:
 
 
 def _idle(job: OpenJob, selection: Selection, windows: Mapping[int, Window]) -> dict[Task, list[Intervals]]:
-    """Return the idle time of each GPU of each task in the window of its report."""
+    """Return each GPU's idle time in its report's window, by task."""
     idle: dict[Task, list[Intervals]] = {}
     for gpu in job.busy(selection).devices:
         task = gpu.device.task.task
@@ -159,7 +159,7 @@ def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[Threa
 def thread_over_time(
     job: OpenJob, selection: Selection, task: Task, tid: int, bins: int
 ) -> tuple[Window, dict[str, NDArray[np.float64]]]:
-    """Return each part's share (0 to 1) of each of ``bins`` slices of a thread's window, and the window."""
+    """Return a thread's window, and each part's share (0 to 1) of each of ``bins`` slices of it."""
     window = extents(job.session, selection).get(task.report, Window(0, 0))
     task_selection = selection.with_name(None).with_tasks(frozenset({task}))
     width = (window.end - window.start) / bins or 1
@@ -293,7 +293,7 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
 
 
 def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_scheduled: bool) -> tuple[int | None, ...]:
-    """Return the time on a CPU, the context switches and the migrations in the window; ``None`` if unrecorded."""
+    """Return time on a CPU, context switches and migrations in the window; ``None`` if unrecorded."""
     if not is_scheduled:
         return None, None, None
     on_cpu = scheduling.cpus.get(thread, NO_SEGMENTS).covered.clip(window.start, window.end).length
@@ -307,7 +307,7 @@ _NO_TIMES: Times = np.empty(0, np.int64)
 def _while_idle(
     intervals: Mapping[str, Intervals], idle: Sequence[Intervals] | None, spent: ThreadTime
 ) -> tuple[int | None, ...]:
-    """Return the thread's time while its GPUs were idle, summed over them: running, in calls, off the CPU, all idle."""
+    """Return a thread's time summed over idle times of its GPUs: running, in calls, off the CPU, total."""
     if idle is None:
         return None, None, None, None
 

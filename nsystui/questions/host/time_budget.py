@@ -5,16 +5,15 @@ graphs, as in `Breakdown`. Idle time has these parts:
 
 * start-up: before the *steady state*, which begins with the first step that is not slow, or, without steps, when the
   GPU first works at least a third as much as on average;
-* tail: after the last operation of the GPU;
+* tail: after the GPU's last operation;
 * gaps: in between; long gaps last `LONG_GAP` or more.
 
-Time before a rank's capture began, or after it ended, is not idle: nothing was recorded then. Start-up and tail belong
-to the capture, not to the selection: a window in the middle of the job has neither.
+Time before and after a rank's capture is not idle, because nothing was recorded. Start-up and tail belong to the
+capture, not to the selection: a window in the middle of the job has neither.
 
-The longest idle spans are split by cause (`host.causes`), each with the launching thread's NVTX range around the middle
-of the span, or else the next range; numbers in the names of ranges are ``*``. The profiler's work is a separate cause.
-Time without records is located by that range, or else by the nearest call; without either, and in shorter spans, it is
-unexplained.
+The longest idle spans are split by cause (`host.causes`), each with the launching thread's NVTX range around its
+middle, or else the next range; numbers in ranges are ``*``. The profiler's work is a separate cause. Unrecorded time is
+located by that range, or else by the nearest call; without either, and in shorter spans, it is unexplained.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _NUMBER = re.compile(r"\b\d+\b")
 _MAX_NAME, _MAX_CAUSE = 30, 50
 
 _MAX_SPANS = 100
-"""The number of longest spans of each part in which the CPU's work is examined."""
+"""The number of longest spans of each part whose CPU work is examined."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class SummedCause:
 
 @dataclass(frozen=True)
 class IdleCauses:
-    """The causes of parts of a budget, largest first, `UNEXPLAINED` last; they add up to their part exactly."""
+    """The causes of parts of a budget, largest first, `UNEXPLAINED` last; they add up to the part exactly."""
 
     startup: tuple[SummedCause, ...] = ()
     long_gaps: tuple[SummedCause, ...] = ()
@@ -73,7 +72,7 @@ class IdleCauses:
 def caused_budgets(
     job: OpenJob, selection: Selection, step_name: str | None = None
 ) -> tuple[list[DeviceBudget], IdleCauses]:
-    """Compute the budget of each GPU, and the causes of the idle time of all GPUs; cached in the job."""
+    """Compute the budget of each GPU, and the causes of all idle time; cached in the job."""
 
     def compute() -> tuple[list[DeviceBudget], IdleCauses]:
         budgets = device_budgets(job, selection, step_name)
@@ -83,11 +82,11 @@ def caused_budgets(
 
 
 IdleTime = tuple[Task, int, Intervals]
-"""A GPU (task, CUDA ordinal) and its idle intervals, job time."""
+"""A GPU (task, CUDA ordinal) and its idle time, job time."""
 
 
 def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudget]) -> IdleCauses:
-    """Find the causes of the start-up, the long gaps and the tail of some GPUs."""
+    """Find the causes of the GPUs' start-up, long gaps and tail."""
     total = in_sum(budgets)
     parts = [
         [(budget.device.task.task, budget.device.device, getattr(budget, name)) for budget in budgets]
@@ -100,7 +99,7 @@ def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudg
 def causes_of(
     job: OpenJob, selection: Selection, parts: Sequence[Sequence[IdleTime]], times: Sequence[int]
 ) -> list[tuple[SummedCause, ...]]:
-    """Find the causes of parts of the time from the longest spans of each; the parts take ``times``, ns."""
+    """Find the causes of parts of the time, which take ``times``, ns, from their longest spans."""
     overhead = profiler_overhead(job.session, selection.with_name(None))
     times_by_name: list[dict[str, int]] = [{} for _ in parts]
     longest: list[list[CpuSpan]] = []
@@ -114,7 +113,7 @@ def causes_of(
             spans += [CpuSpan(task, device, window) for window in windows]
         spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
         longest.append(spans[:_MAX_SPANS])
-    # One question for all spans, because each question reads the records of the threads.
+    # A single question, because each reads all records of the threads.
     works = iter(host_work(job, [span for spans in longest for span in spans], with_calls=True))
     causes = []
     for time_of, spans, time in zip(times_by_name, longest, times, strict=True):
@@ -148,7 +147,7 @@ def _name(work: HostWork, cause: HostCause) -> str:
 
 
 def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """Tabulate the budget of each GPU, with notes on the causes of the idle time of all GPUs."""
+    """Tabulate the budget of each GPU, with notes on the causes of all idle time."""
     budgets, idle = caused_budgets(job, selection, step_name)
     total = in_sum(budgets).time
     parts = (("start-up", idle.startup), ("long gaps", idle.long_gaps), ("tail", idle.tail))
@@ -160,7 +159,7 @@ def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None
 def cause_words(causes: Sequence[SummedCause], whole: int, most: int = 5) -> str:
     """Return ``cudaMalloc in `data loading` 6.1 %, unexplained 1.6 %``, of ``whole`` ns; at most ``most`` causes.
 
-    Causes that round to 0.0 % are left out; the text is empty if no cause remains.
+    Causes that round to 0.0 % are left out.
     """
     named = [cause for cause in causes if cause.name != UNEXPLAINED]
     most = min(most, sum(_is_seen(cause, whole) for cause in named))
@@ -206,7 +205,7 @@ _BUSY_BINS = 100
 
 @dataclass(frozen=True)
 class Budget:
-    """The time of a window by part, ns, for one GPU or summed over GPUs; the parts add up to ``time`` exactly."""
+    """The time of a window by part, ns, of one GPU or several; the parts add up to ``time`` exactly."""
 
     compute: int = 0
     exposed_nccl: int = 0
@@ -237,10 +236,10 @@ PARTS = ("compute", "exposed_nccl", "memory", "graph", "startup", "long_gaps", "
 
 @dataclass(frozen=True, eq=False)
 class DeviceBudget:
-    """The budget of a GPU. ``steady``: the start of its steady state, job time, ns; ``window``: the recorded time.
+    """The budget of a GPU. ``steady``: start of its steady state, job time, ns; ``window``: the recorded time.
 
-    ``working`` is the time from the steady state to the GPU's last operation. ``startup``, ``long_gaps`` and ``after``
-    (the tail) are the idle intervals of these parts.
+    ``working``: from the steady state to the GPU's last operation. ``startup``, ``long_gaps`` and ``after`` (the tail):
+    the idle time of these parts.
     """
 
     device: Device
@@ -258,7 +257,7 @@ def device_budgets(
 ) -> list[DeviceBudget]:
     """Compute the budget of each selected GPU that worked, over the selection's window (else the job's extent).
 
-    With ``steady``, only GPUs of its tasks are included, each over its window, all of which is in the steady state.
+    With ``steady``, only of its tasks' GPUs, each over its window, all of it steady.
     """
     unfiltered = selection.with_name(None)
     if steady is None:
@@ -286,7 +285,7 @@ def _device_budgets(
 
 
 def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | None) -> int:
-    """Return the start of a GPU's steady state, job time, ns; ``worked`` is from its first operation to its last."""
+    """Return when a GPU's steady state begins, job time, ns; ``worked``: its first to last operation."""
     if steps is not None and steps.on_gpu and len(steps) >= _MIN_STEPS:
         return max(int(steps.start[steps.first_steady]), worked.start)
     shares = np.nan_to_num(device.busy(worked, _BUSY_BINS))
@@ -325,7 +324,7 @@ def in_sum(budgets: Iterable[DeviceBudget]) -> Budget:
 
 
 def steady_window(budgets: Sequence[DeviceBudget]) -> Window | None:
-    """Return the time in which all GPUs are in their steady state, up to the end of the window; ``None`` if empty."""
+    """Return the time in which all GPUs are steady, to the window's end; ``None`` if empty."""
     if not budgets:
         return None
     start, end = max(item.steady for item in budgets), max(item.window.end for item in budgets)
@@ -369,7 +368,7 @@ def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
 
 
 def by_task(budgets: Iterable[DeviceBudget]) -> Mapping[Task, Budget]:
-    """Add up the budgets of the GPUs of each task."""
+    """Add up the budgets of each task's GPUs."""
     sums: dict[Task, Budget] = {}
     for item in budgets:
         task = item.device.task.task

@@ -1,10 +1,10 @@
-"""Steps of exports without NVTX ranges for them: regular repetitions in the GPU work of a task (docs/ranks.md#anchors).
+"""Steps of exports without NVTX ranges of steps: regular repetitions in a task's GPU work (docs/ranks.md#anchors).
 
-The operations of a task are in the order of their launches. An anchor is work that marks a step: the kernels of the
+A task's operations are in the order of their launches. An anchor is work that marks a step: the kernels of the
 optimizer, collectives, the launches of one CUDA graph, or any operation. Adjacent anchors are merged. Anchors cut the
-sequence into pieces; pieces at both ends that are not whole steps (start of the capture, warm-up) are left out. The
-other pieces are steps only if nearly all have the same number of operations. Layers repeat regularly, too: so the names
-that repeat once per step must agree on the number of steps, and something must distinguish a step from a layer.
+sequence into pieces; incomplete steps at both ends (start of the capture, warm-up) are left out. The other pieces are
+steps only if nearly all have the same number of operations. Layers repeat regularly, too: so names that repeat once per
+step must agree on the number of steps, and something must distinguish steps from layers.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 _TOLERANCE, _MIN_ALIKE = 0.1, 0.9
-"""The allowed deviation of a step from the median number of operations; the share of steps within it."""
+"""The allowed deviation from the median number of operations; the share of steps within it."""
 _MIN_SIZE, _MAX_SIZE = 0.5, 3.0
 """The allowed number of operations of a step, in medians."""
 _NESTED = 1.5
-"""A name with this many times as many repetitions repeats within steps, and has no vote."""
+"""Names with this many times as many repetitions repeat within steps, and have no vote."""
 _MIN_AGREEMENT = 0.5
-"""The share of names repeating once per step that must agree, if the anchor alone is not evidence."""
+"""The share of names repeating once per step that must agree, if the anchor alone is no evidence."""
 _MIN_VOTES = 0.1
-"""The share of all regular names that must agree, so that a check every 50 steps is not taken for a step."""
+"""The share of all regular names that must agree, so that a check every 50 steps is no step."""
 _JUMP = 1.5
 _MAX_JUMPS = 8
-"""A distance this many times the next shorter distance may separate steps; the largest such jumps are tried."""
+"""Distances this many times the next shorter may separate steps; only the largest jumps are tried."""
 _TO_HOST = 2
 _LOSS = re.compile(r"loss|cross_?entropy", re.IGNORECASE)
 
 
 def anchored_steps(tasks: Collection[Task], session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    """Find the steps of each report by every anchor, to be stored next to its columns."""
+    """Find the steps of each report by every anchor, to be stored with its columns."""
     steps_by_report: dict[int, list[TaskSteps]] = {report.index: [] for report in reports}
     names = _names(session, list(steps_by_report))
     parts: dict[Task, list[dict[str, Any]]] = {}
@@ -87,7 +87,7 @@ _MORE_COLUMNS: Mapping[str, Sequence[sa.Label[Any]]] = {
 
 @dataclass(frozen=True, eq=False)
 class OperationNames:
-    """The names of operations by ascending key. ``is_to_host``: whether they are copies to the host."""
+    """The names of operations by ascending key. ``is_to_host``: whether they copy to the host."""
 
     keys: NDArray[np.int64]
     texts: Sequence[str]
@@ -98,12 +98,12 @@ class OperationNames:
         return np.array([family_of(text) for text in self.texts], object)
 
     def of(self, *families: str) -> NDArray[np.int64]:
-        """Return the codes of the names of some families."""
+        """Return the codes of names of some families."""
         return np.flatnonzero(np.isin(self.families, families))
 
     @cached_property
     def is_telling(self) -> NDArray[np.bool_]:
-        """Whether the name distinguishes steps from layers: a copy to the host, a loss, an optimizer."""
+        """Whether the name distinguishes steps from layers: copies to the host, loss, optimizer."""
         is_telling = self.is_to_host.copy()
         is_telling[[code for code, text in enumerate(self.texts) if _LOSS.search(text)]] = True
         is_telling[self.of(OPTIMIZER)] = True
@@ -139,7 +139,7 @@ class _Repetition:
 
 @dataclass(frozen=True, eq=False)
 class OperationSequence:
-    """The m operations of a task in the order of their launches, ``(m,)``; times in ns.
+    """A task's m operations in the order of their launches, ``(m,)``; times in ns.
 
     ``code``: index of the operation's name. ``graph``: its CUDA graph or graph node, or 0.
     """
@@ -153,7 +153,7 @@ class OperationSequence:
 
     @classmethod
     def of(cls, names: OperationNames, parts: Sequence[dict[str, Any]]) -> OperationSequence:
-        """Join the operations of all parts in order, and empty the parts."""
+        """Join the operations of all parts in order; empties the parts."""
         columns = {key: np.concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
         order = np.argsort(columns["launch"], kind="stable")
         return cls(names, **{key: columns.pop(key)[order] for key in list(columns)})
@@ -172,7 +172,7 @@ class OperationSequence:
 
     @cached_property
     def _runs(self) -> dict[int, Times]:
-        """The positions at which runs of each name begin, by its code; consecutive repetitions are one run."""
+        """The positions at which runs of each name begin, by code; a name that follows itself is one run."""
         begins = np.flatnonzero(np.append(True, self.code[1:] != self.code[:-1])).astype(np.int32)
         code = self.code[begins]
         begins = begins[np.argsort(code, kind="stable")]
@@ -198,14 +198,14 @@ class OperationSequence:
         return {code: item for code, item in repetitions.items() if item is not None}
 
     def _repetition(self, begins: Times, name: str) -> _Repetition | None:
-        """Return the steps that begin at these positions, or ``None`` if they are irregular."""
-        # The operations of a single call, such as the nodes of a graph, are in the same step.
+        """Return the steps that begin at these positions, or ``None`` if irregular."""
+        # All operations of a call, such as graph nodes, are in one step.
         begins = np.searchsorted(self.launch, self.launch[begins[begins < len(self.launch)]])
         edges = distinct(np.concatenate(([0], begins, [len(self.launch)])))
         sizes = np.diff(edges)
         typical = np.median(sizes)
         is_alike = np.abs(sizes - typical) <= _TOLERANCE * typical
-        # The pieces at the ends have only one anchor: they may be incomplete, or contain more than a step.
+        # End pieces, with one anchor, may be incomplete or more than a step.
         is_alike[[0, -1]] = sizes[[0, -1]] == typical
         alike = np.flatnonzero(is_alike)
         if len(alike) < FEWEST:
@@ -220,7 +220,7 @@ class OperationSequence:
         return _Repetition(edges, name) if covered >= LEAST_COVERAGE * self._busy[-1] else None
 
     def _votes(self, steps: _Repetition) -> tuple[list[int], int]:
-        """Return the names that repeat once per step, and the number of names that repeat less or more often."""
+        """Return the names that repeat once per step, and the number of names with other repetitions."""
         agree = [code for code, rep in self._regular.items() if abs(len(rep) - len(steps)) <= 1]
         nested = sum(len(rep) >= _NESTED * len(steps) and len(rep) > len(steps) + 1 for rep in self._regular.values())
         return agree, len(self._regular) - len(agree) - nested
@@ -230,12 +230,12 @@ class OperationSequence:
         return len(agree) / max(len(agree) + differ, 1)
 
     def _best(self, repetitions: Sequence[_Repetition], min_agreement: float = 0.0) -> _Repetition | None:
-        """Return the repetition that most names agree with; if several, the repetition with the longest steps."""
+        """Return the repetition that most names agree with, preferring longer steps."""
         accepted = [item for item in repetitions if self._agreement(item) >= min_agreement]
         return max(accepted, key=lambda item: (self._agreement(item), -len(item)), default=None)
 
     def _collectives(self) -> Iterator[_Repetition]:
-        """Yield steps that begin with the first collective of a group, of any name or of a single name."""
+        """Yield steps that begin with the first collective of a group, of any name or one name."""
         codes = self.names.of(NCCL, COMMUNICATION)
         for group_codes in (codes, *(codes[[index]] for index in range(len(codes)) if len(codes) > 1)):
             for firsts, _ in _bursts(self._positions(group_codes)):
@@ -248,7 +248,7 @@ class OperationSequence:
         return np.flatnonzero(has_code[self.code])
 
     def _graphs(self) -> Iterator[_Repetition]:
-        """Yield steps with one launch of a CUDA graph, at start or end; traced as a whole or node by node."""
+        """Yield steps with one launch of a CUDA graph at start or end, traced as a whole or by node."""
         positions = np.flatnonzero(self.graph)
         if not len(positions):
             return
@@ -265,11 +265,11 @@ class OperationSequence:
             yield repetition
 
     def _any_operation(self) -> _Repetition | None:
-        """Return the longest steps that enough names agree on; they begin after the longest pauses of launches."""
+        """Return the longest steps that enough names agree on; they begin after the longest launch pauses."""
         for steps in sorted(self._regular.values(), key=len):
             agree, differ = self._votes(steps)
             if len(agree) >= max(2, _MIN_VOTES * len(self._regular)) and len(agree) > differ:
-                # A copy of results to the host ends a step.
+                # A copy to the host ends a step.
                 candidates = [self._regular[code] for code in agree if not self.names.is_to_host[code]]
                 pauses = np.diff(self.launch)
                 return max(candidates, key=lambda item: float(np.median(pauses[item.edges[1:-1] - 1])), default=None)
@@ -300,7 +300,7 @@ class OperationSequence:
 
 
 def _bursts(positions: Times) -> Iterator[tuple[Times, Times]]:
-    """Yield first and last positions of the groups, for each plausible distance within a group."""
+    """Yield first and last positions of groups, for each plausible distance within groups."""
     if not len(positions):
         return
     gaps = np.diff(positions)

@@ -1,4 +1,4 @@
-"""The kernel summary by training step: the kernels, or kernel families, of each step's kernel time."""
+"""The kernel summary by training step: each step's kernel time by kernel or family."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 _KERNEL_BYTES = 100
 """Memory per kernel for the statistics of its group."""
 _SHIFT = 32
-"""A group number has the step above this many bits, and the index of its keys below."""
+"""A group number has the step above these bits, and its keys' index below."""
 _MISSING = -(2**62)
-"""The value for a missing number; as a time, it is in no step."""
+"""A missing number; as a time, it is in no step."""
 
 
 def kernels_in_steps(job: OpenJob, selection: Selection, steps: Steps, **options: Any) -> TableAnswer:
     """Summarise kernels like `kernel_summary`, by step and other keys; ``options`` are its further arguments.
 
-    A kernel belongs to the step of its process in which its launch began, on any thread. Shares are of the step's
-    kernel time. Steps are in order; kernels outside of steps are last.
+    A kernel belongs to its process's step in which its launch began, on any thread. Shares are of the step's kernel
+    time. Steps are in order; kernels outside of steps are last.
     """
     answer = kernel_summary(job.session, selection, **options, summarise=partial(_rows_in_steps, steps))
     return replace(answer, notes=(*answer.notes, *steps.notes))
 
 
 def count_in_steps(session: Session, selection: Selection, steps: Steps) -> int:
-    """Count the selected kernels that were launched in a step."""
+    """Count the selected kernels launched in steps."""
     parts = _launched(steps, session, tables.kernels, {}, where(tables.kernels, selection))
     return sum(int((numbers != NO_STEP).sum()) for numbers, _ in parts)
 
@@ -60,7 +60,7 @@ def _launched(
 ) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
     """Yield the steps of kernels, shape ``(n,)``, and their ``columns``.
 
-    Calls are joined for one span of correlation ids at a time, because a single join would take gigabytes.
+    Calls are joined by spans of correlation ids, because a single join takes gigabytes.
     """
     table, ids = tables.kernels, tables.kernels.c.correlation_id
     spans = list(launch_id_spans(session, [report.index for report in session.reports]))

@@ -1,9 +1,9 @@
 """The phase of each step of an inference server: prefill, decode, or both (docs/ranks.md#phases).
 
-The names of the ranges decide, if they contain request counts or the name of a phase. Otherwise the kernels decide: a
-step decodes if its kernel time is mostly replayed by CUDA graphs, or has attention kernels for decoding; it prefills if
-it has attention kernels for prefill, or launches other attention kernels itself. If no step decodes, or something
-trains, attention is no evidence, and there are no phases.
+Names of ranges decide, if they contain request counts or a phase. Otherwise the kernels decide: a step decodes if its
+kernel time is mostly replayed by CUDA graphs, or has attention kernels for decoding; it prefills if it has attention
+kernels for prefill, or launches other attention kernels itself. If no step decodes, or something trains, attention is
+no evidence, and there are no phases.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _COUNTS = (
     re.compile(r"\b(\d+) ctx reqs?, (\d+) gen reqs?"),  # TensorRT-LLM: [Executor] _forward_step 3: 1 ctx reqs, 31 gen …
     re.compile(r"execute_context_(\d+)\(\d+\)_generation_(\d+)\(\d+\)"),  # vLLM: requests(tokens) of each
 )
-"""Names of steps with the numbers of requests that prefill and that decode."""
+"""Names of steps with the numbers of requests that prefill, and that decode."""
 _WORD = re.compile(r"(?<![a-z])(prefill|decode)(?=[ _-]?(?:step|iter|phase|forward|bs\b))", re.IGNORECASE)
 _PREFILLS = re.compile(r"context|prefill|ragged", re.IGNORECASE)
 _DECODES = re.compile(
     r"decod|split_?kv|generation|paged_?attention|masked_?multi_?head|mmha|xqa|kernel_mha\b", re.IGNORECASE
 )
-"""Words in the names of attention kernels; prefill kernels may also mention paged keys and values."""
+"""Words in names of attention kernels; prefill kernels may also mention paged keys and values."""
 _TRAINS = re.compile(r"backward|(?<![a-z])bwd|[dw]grad", re.IGNORECASE)
 _OTHER, _ATTENTION, _OF_PREFILL, _OF_DECODE = range(4)
 
@@ -60,7 +60,7 @@ def phase_named(name: str) -> int:
 
 
 def with_phases(session: Session, of_task: Mapping[Task, TaskSteps]) -> tuple[dict[Task, TaskSteps], str | None]:
-    """Return the steps of each task with their phases, and a note on their counts and source."""
+    """Return each task's steps with their phases, and a note on counts and source."""
     named = {task: np.array([phase_named(name) for name in steps.labels], np.int64) for task, steps in of_task.items()}
     phases_by_task = {task: phases for task, phases in named.items() if (phases != NO_PHASE).any()}
     source = "the names of their ranges"
@@ -75,7 +75,7 @@ def with_phases(session: Session, of_task: Mapping[Task, TaskSteps]) -> tuple[di
 
 
 def _by_kernels(session: Session, of_task: Mapping[Task, TaskSteps]) -> dict[Task, Times]:
-    """Return the phases of the steps of tasks that have any, from their kernels; cached with each report."""
+    """Return the phases of tasks that have any, from kernels; cached with each report."""
     working = sorted(task for task, steps in of_task.items() if steps.gpu.op_count.any())
     reports = [report for report in session.reports if any(task.report == report.index for task in working)]
     offsets = {report.index: report.clock_offset for report in reports}
@@ -96,14 +96,14 @@ def _by_kernels(session: Session, of_task: Mapping[Task, TaskSteps]) -> dict[Tas
 
 
 def _of_report(by_task: Mapping[Task, Times], report: int) -> Times:
-    """Return the starts and ends ``(2, n)`` of the steps of all tasks of a report."""
+    """Return starts and ends ``(2, n)`` of the steps of all tasks of a report."""
     return np.concatenate(
         [np.zeros((2, 0), np.int64), *(by_task[task] for task in by_task if task.report == report)], 1
     )
 
 
 def _arrays(spans: Mapping[Task, Times], session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    """Return the phases of the steps of each report's tasks; ``spans`` are their starts and ends ``(2, n)``."""
+    """Return the phases of the steps of each report's tasks; ``spans``: their starts and ends ``(2, n)``."""
     kinds = _kinds(session, [report.index for report in reports])
     inference = {task: span for task, span in spans.items() if task.report in kinds}
     times = {task: np.zeros((span.shape[1], 2), np.int64) for task, span in inference.items()}
@@ -143,7 +143,7 @@ def _phases(times: Times, seen: NDArray[np.bool_]) -> Times:
 
 
 def _kinds(session: Session, reports: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return the kind of each attention kernel, for reports that have attention kernels and do not train."""
+    """Return the kind of each attention kernel, of reports that do not train."""
     name = sa.func.coalesce(tables.kernels.c.name, "")
     query = sa.select(tables.kernels.c.report, name).distinct().where(of_reports(tables.kernels.c.report, reports))
     names: dict[int, list[str]] = {}

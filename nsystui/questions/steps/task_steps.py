@@ -1,4 +1,4 @@
-"""The steps of one task, their stored form, and the GPU work launched in them."""
+"""The steps of one task, their storage, and the GPU work launched in them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_STEP = NO_PHASE = -1
 FEWEST = 3
 """The minimum number of consecutive steps, unless the user named them."""
 LEAST_COVERAGE = 0.5
-"""The minimum share of a task's GPU time that was launched in its steps."""
+"""The minimum share of a task's GPU time launched in its steps."""
 
 _TIMES = ("starts", "ends")
 _GPU = ("op_count", "op_time", "start", "end")
@@ -38,16 +38,16 @@ _FACTS = ("name", "anchor", "agree", "differ", "is_doubtful", "labels")
 class TaskSteps:
     """The n steps of a task by start. Times are job time, ns; shapes are ``(n,)``.
 
-    ``name``: the name of the ranges, with ``*`` for numbers, or the work that marks the steps. ``numbers``: ascending
-    numbers from the names; 0, 1, … if they repeat (steps counted anew in each epoch) or are missing.
-    ``starts``, ``ends``: on the CPU; steps do not overlap. ``gpu``: the GPU operations launched in each step.
-    ``outside``: the total duration of operations launched outside of steps.
+    ``name``: of the ranges, with ``*`` for numbers, or of the work that marks the steps. ``numbers``: ascending, from
+    the names; 0, 1, … if they repeat (steps counted anew in each epoch) or are missing. ``starts``, ``ends``: on the
+    CPU; steps do not overlap. ``gpu``: the GPU operations launched in each step. ``outside``: the total duration of
+    operations launched outside of steps.
 
     ``anchor``: the kind of work that marks the steps. Among names that repeat once per step, ``agree`` give the same
     number of steps and ``differ`` do not. ``is_doubtful``: the steps may be layers.
 
-    ``labels``: the names of the ranges, empty for other anchors. ``on_gpu``: begin and end of each step on the GPU if
-    other ranges lie between the steps; see `spans`. ``phases``: codes of `phases.PHASES`.
+    ``labels``: the names of the ranges, empty for other anchors. ``on_gpu``: begin and end on the GPU if other ranges
+    lie between the steps; see `spans`. ``phases``: codes of `phases.PHASES`.
     """
 
     task: Task
@@ -81,9 +81,9 @@ class TaskSteps:
     def spans(self) -> tuple[Times, Times]:
         """Return begin and end on the GPU of each step that launched something, ns.
 
-        A step begins when its range has begun and the work of earlier steps has ended, at the latest with its first
-        operation: idle time before the operation belongs to the step whose range contains it. It ends when the next
-        step begins; the last step, and a step that still runs when the next begins, end with their last operation.
+        A step begins when its range has begun and earlier steps' work has ended, at the latest with its first
+        operation: idle time before that belongs to the step whose range contains it. It ends when the next step begins;
+        the last step, and steps that still run then, end with their last operation.
         """
         has_work = self.gpu.op_count > 0
         if self.on_gpu is not None:
@@ -101,7 +101,7 @@ class TaskSteps:
 
 
 def to_arrays(task_steps: Sequence[TaskSteps], clock_offset: int) -> Arrays:
-    """Concatenate the steps of a report's tasks, on the report's own clock."""
+    """Concatenate the steps of a report's tasks, on the report's clock."""
 
     def joined(items: Iterable[Any], name: str, offset: int = 0) -> Times:
         return np.concatenate([np.zeros(0, np.int64), *(getattr(item, name) for item in items)]) - offset
@@ -120,7 +120,7 @@ def to_arrays(task_steps: Sequence[TaskSteps], clock_offset: int) -> Arrays:
 
 
 def of_arrays(report: int, arrays: Arrays, clock_offset: int) -> Iterator[TaskSteps]:
-    """Restore the steps of the report with this index from the result of `to_arrays`."""
+    """Restore the steps of a report, by index, from the result of `to_arrays`."""
     first = 0
     single = (arrays[key].tolist() for key in ("process", "count", "outside"))
     for process, count, outside, facts in zip(*single, json_of(arrays["found"]), strict=True):
@@ -141,15 +141,15 @@ def without_holes(gpu: Projection) -> Projection:
 
 
 _CALLS_AT_ONCE = 1 << 19
-"""The approximate number of API calls joined with their operations at once."""
+"""The approximate number of API calls to join at once."""
 
 
 def launched_work(
     session: Session, reports: Iterable[int], more: Mapping[str, Sequence[sa.Label[Any]]] = MappingProxyType({})
 ) -> Iterator[tuple[Task, dict[str, Any]]]:
-    """Yield the GPU operations of each task in portions: their ``launch``, ``start`` and ``end`` in job time.
+    """Yield each task's GPU operations in portions: ``launch``, ``start`` and ``end`` in job time.
 
-    ``more``: additional columns by table name. Ids ascend, and so do the portions, roughly, with time.
+    ``more``: additional columns by table name. Ids, and so portions, ascend roughly with time.
     """
     indices = sorted(set(reports))
     work = [tables.of(table) for table in GPU_TABLES if session.count(table)]
@@ -161,7 +161,7 @@ def launched_work(
 
 
 def launch_id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and last correlation id of portions of the calls: one join would hold all calls in memory.
+    """Yield the first and last correlation ids of portions of the calls: one join would hold all calls in memory.
 
     Ids ascend, so that each portion is in a few row groups.
     """
@@ -187,7 +187,7 @@ def _by_task(batch: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
 
 
 def _launches_query(table: sa.Table, reports: Sequence[int], ids: tuple[int, int]) -> sa.Select[Any]:
-    """Select the operations of a table with correlation ids in ``ids``, and their launch times; job time."""
+    """Select a table's operations with correlation ids in ``ids``, and their launch times; job time."""
     calls, columns = tables.api_calls, table.c
     return (
         sa.select(

@@ -1,11 +1,10 @@
-"""Training steps: numbered NVTX ranges that divide a task's run into repetitions of the same work
-(docs/ranks.md#steps).
+"""Training steps: numbered NVTX ranges that divide a task's run into repetitions (docs/ranks.md#steps).
 
 Steps are found by name: ``step 0``, ``step 1`` … are one name with a number. A name on a thread is a candidate if at
 least three of its ranges follow one another, and at least half of the task's GPU work was launched during them, by any
-thread. Among several candidates, the first of these words in the name decides: ``ProfilerStep``, ``step``, ``iter``,
-``batch``, ``epoch``, any other word; then the outermost range. Other words count only if no number is repeated, because
-layers are numbered, too. A user may name the ranges instead.
+thread. Among candidates, the first of these words in the name decides: ``ProfilerStep``, ``step``, ``iter``, ``batch``,
+``epoch``, any other word; then the outermost range. Other words count only if no number is repeated, because layers are
+numbered, too. A user may name the ranges instead.
 
 The CPU runs ahead of the GPU, so a step has two spans: its range on the CPU, and the time from the first to the last
 GPU operation launched in it. If a task's steps have no ranges, `anchors` finds them in the GPU's work.
@@ -70,7 +69,7 @@ _MARKS = {
     KERNELS: "each begins with `{}`",
 }
 _TOLERANCE = 0.1
-"""The largest relative difference between equal median steps of two anchors."""
+"""The largest relative difference between median steps of agreeing anchors."""
 _REASONS = {
     NVTX: (
         "no numbered NVTX ranges, such as `step 7`, launch half of the GPU's work (--step-range REGEX selects the "
@@ -95,7 +94,7 @@ _ByAnchor = Mapping[str, Mapping[Task, TaskSteps]]
 class Steps:
     """The steps of each task that has any; ``notes`` describe them, ``why_none`` explains missing steps.
 
-    ``agreeing``: the other anchors that find the same step time, in words.
+    ``agreeing``: other anchors that find the same step time, in words.
     """
 
     of_task: Mapping[Task, TaskSteps]
@@ -107,12 +106,12 @@ class Steps:
     def load(
         cls, session: Session, ranks: Sequence[RankedTask], name: str | None = None, anchor: str | None = None
     ) -> Steps:
-        """Find the steps of the tasks in ``ranks``.
+        """Find the steps of the tasks in ``ranks``. Reads every NVTX range and launch.
 
         ``name`` is a regular expression for the names of the ranges (``domain:text``) that are steps, whatever their
-        work; among nested ranges, the outermost count. If it has a group, the match of the group is the step's number.
-        ``anchor`` is one of `ANCHORS`, by default the first that most tasks have. Raises UsageError if ``name``
-        is not a regular expression, or is combined with another anchor than NVTX. Reads every NVTX range and launch.
+        work; among nested ranges, the outermost count. If it has a group, its match is the step's number. ``anchor`` is
+        one of `ANCHORS`, by default the first that most tasks have. Raises UsageError if ``name`` is not a regular
+        expression, or is combined with another anchor than NVTX.
         """
         tasks = {item.task: item.rank for item in ranks}
         reports = [report for report in session.reports if any(task.report == report.index for task in tasks)]
@@ -153,7 +152,7 @@ class Steps:
             for kind in ANCHORS
             if kind in by_anchor
         }
-        # All ranks have the same anchor: steps that begin at different work are not comparable.
+        # All ranks have the same anchor, because other steps are not comparable.
         anchor_of_all = max(certain, key=lambda kind: len(certain[kind]), default=NVTX)
         reasons = [_REASONS[NVTX], *(() if KERNELS in certain else (_REASONS[KERNELS],)), *_doubt_reasons(by_anchor)]
         others = {kind: steps for kind, steps in certain.items() if kind != anchor_of_all}
@@ -191,7 +190,7 @@ class Steps:
 class _Candidate:
     """Consecutive ranges of one task, thread and name; ``total`` is the task's GPU time, ns.
 
-    Ranges that are not ``is_chosen`` by the user are not steps, but end the previous step.
+    Ranges that are not ``is_chosen`` by the user only end the previous step.
     """
 
     task: Task
@@ -220,16 +219,16 @@ class _Candidate:
 
     @property
     def share(self) -> float | None:
-        """The share of the task's GPU time that was launched in the ranges; ``None`` without GPU time."""
+        """The share of the task's GPU time launched in the ranges; ``None`` without GPU time."""
         return int(self.gpu.op_time[self.is_chosen].sum()) / self.total if self.total else None
 
     @property
     def time(self) -> int:
-        """The total duration of the ranges on the CPU, ns."""
+        """The total time of the ranges on the CPU, ns."""
         return int((self.ends - self.starts)[self.is_chosen].sum())
 
     def add(self, launch: Times, start: Times, end: Times) -> None:
-        """Add GPU operations by the times of their launches."""
+        """Add GPU operations by launch time."""
         self.total += int((end - start).sum())
         index = np.searchsorted(self.starts, launch, side="right") - 1
         is_inside = (index >= 0) & (launch < self.ends[index])
@@ -240,7 +239,7 @@ class _Candidate:
         np.maximum.at(self.gpu.end, index, end)
 
     def steps(self) -> TaskSteps:
-        """Return the chosen ranges as the steps of their task."""
+        """Return the chosen ranges as steps."""
         chosen, gpu = self.is_chosen, without_holes(self.gpu)
         all_ranges = TaskSteps(self.task, self.name, self.numbers, self.starts, self.ends, gpu)
         on_gpu = np.zeros((2, len(all_ranges)), np.int64)
@@ -259,7 +258,7 @@ class _Candidate:
 
 
 def _stored_steps(tasks: Collection[Task], session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    """Find the steps of each report without a name from the user, to be stored next to its columns."""
+    """Find the steps of each report without a user's name, to be stored with its columns."""
     steps = _steps(tasks, None, session, reports)
     return {
         report.index: to_arrays(
@@ -272,7 +271,7 @@ def _stored_steps(tasks: Collection[Task], session: Session, reports: list[Repor
 def _steps(
     tasks: Collection[Task], wanted: NameFilter | None, session: Session, reports: list[Report]
 ) -> dict[Task, TaskSteps]:
-    """Return the steps of tasks in some reports, whose launches can be joined with their GPU work at once."""
+    """Return the steps of tasks in reports whose launches and GPU work can be joined at once."""
     indices = {report.index for report in reports}
     candidates = _candidates(session, [task for task in tasks if task.report in indices], wanted)
     by_task: dict[Task, list[_Candidate]] = {}
@@ -285,7 +284,7 @@ def _steps(
 
 
 def _candidates(session: Session, tasks: Collection[Task], wanted: NameFilter | None) -> list[_Candidate]:
-    """Return the candidates for the steps of each task: the longest names on each thread, or the user's."""
+    """Return each task's candidates: the longest names on each thread, or the user's."""
     if not tasks or not session.count(tables.nvtx_ranges):
         return []
     kinds: set[tuple[Any, ...]] | None = None
@@ -311,7 +310,7 @@ def _candidates(session: Session, tasks: Collection[Task], wanted: NameFilter | 
 
 
 def _is_closed(tasks: Iterable[Task]) -> tuple[Condition, ...]:
-    """Return conditions for NVTX ranges of the tasks' reports that were closed on the thread that opened them."""
+    """Return conditions for NVTX ranges of the tasks' reports that ended on the thread that began them."""
     columns = tables.nvtx_ranges.c
     return (
         of_reports(columns.report, {task.report for task in tasks}),
@@ -330,7 +329,7 @@ def _range_columns(template: sa.ColumnElement[Any]) -> tuple[sa.ColumnElement[An
 def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
     """Select the longest kinds of numbered ranges (report, process, thread and template) of each task.
 
-    The ranges have a separate query, so that not all of them are in memory.
+    Ranges have a separate query, so that not all are in memory.
     """
     has_number = sa.func.regexp_matches(FOLDED_LABEL, "[0-9]", type_=sa.Boolean)
     ranges = sa.select(*_range_columns(_TEMPLATE)).where(*_is_closed(tasks), has_number).subquery("ranges")
@@ -348,7 +347,7 @@ def _kinds_query(tasks: Iterable[Task]) -> sa.Select[Any]:
 
 def _ranges_query(tasks: Iterable[Task], templates: Sequence[str]) -> sa.Select[Any]:
     """Select the closed ranges with these templates, by start."""
-    # Most ranges have other templates; comparing the beginnings of names is cheaper.
+    # Comparing beginnings excludes most ranges, at less cost than templates.
     beginnings = sorted({template.partition("*")[0] for template in templates})
     may_be = sa.or_(*(sa.func.starts_with(LABEL, beginning) for beginning in beginnings))
     conditions = (*_is_closed(tasks), may_be, _TEMPLATE.in_(templates))
@@ -380,7 +379,7 @@ def _candidate(
     is_between = ~is_chosen & (previous >= 0) & (starts >= ends[chosen][np.maximum(previous, 0)]) & (ends <= following)
     rows = np.union1d(chosen, np.flatnonzero(is_between))
     rows = rows[_follows(starts[rows], ends[rows])]
-    # The number is in the pattern's first group, or anywhere in the name.
+    # The number is in the pattern's first group, if any, or in the name.
     matched = ((names[row], pattern.search(names[row])) for row in chosen.tolist())
     numbers = np.zeros(len(starts), np.int64)
     numbers[chosen] = _numbers([(match[1] or "") if match and pattern.groups else name for name, match in matched])
@@ -389,7 +388,7 @@ def _candidate(
 
 
 def _follows(starts: Times, ends: Times) -> NDArray[np.bool_]:
-    """Return which ranges, by start, begin after all previous ranges have ended."""
+    """Return which ranges, by start, begin after all previous ranges ended."""
     return np.concatenate(([True], starts[1:] >= np.maximum.accumulate(ends)[:-1]))
 
 
@@ -409,7 +408,7 @@ def _numbers(names: Sequence[str]) -> Times:
 
 
 def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Task, _Candidate]]:
-    """Yield the candidate of each task that makes its steps, if any; ``is_free``: the user named no ranges."""
+    """Yield each task's best candidate, if any; ``is_free``: the user named no ranges."""
     by_task: dict[Task, list[_Candidate]] = {}
     for item in candidates:
         # If nothing was launched, only the words decide.
@@ -422,12 +421,12 @@ def _best(candidates: Sequence[_Candidate], is_free: bool) -> Iterator[tuple[Tas
 
 
 def _numbered_alike(steps: Mapping[Task, TaskSteps]) -> Mapping[Task, TaskSteps]:
-    """Return the steps with common numbers for simultaneous steps of all ranks, unless names have numbers."""
+    """Return the steps with equal numbers for simultaneous steps of all ranks, unless names have numbers."""
     if not steps or any(item.anchor == NVTX for item in steps.values()):
         return steps
     first = next(iter(steps.values())).gpu
     middle = first.start + (first.end - first.start) // 2
-    # The first step that ends after the middle of another rank's step is simultaneous with it.
+    # A step is simultaneous with the first step that ends after its middle.
     shifts = {
         task: round(float(np.median(np.searchsorted(item.gpu.end, middle) - np.arange(len(middle)))))
         for task, item in steps.items()
@@ -451,7 +450,7 @@ def _anchor_notes(steps: Mapping[Task, TaskSteps]) -> Iterator[str]:
 
 
 def _compare_anchors(steps: Mapping[Task, TaskSteps], others: _ByAnchor) -> tuple[tuple[str, ...], list[str]]:
-    """Return the other anchors that find the same step time of the same tasks, and notes on all other anchors."""
+    """Return the other anchors that find the same step time for the same tasks, and notes on other anchors."""
     agreeing, notes = [], []
     for kind, other_steps in others.items():
         pairs = [(steps[task], item) for task, item in other_steps.items() if task in steps]
@@ -477,7 +476,7 @@ def _range(counts: Iterable[int]) -> str:
 
 
 def _doubt_reasons(by_anchor: _ByAnchor) -> Iterator[str]:
-    """Yield the reason against repetitions that may be layers."""
+    """Yield a reason against repetitions that may be layers."""
     for kind in ANCHORS:
         doubts = [item for item in by_anchor.get(kind, {}).values() if item.is_doubtful]
         if doubts:
