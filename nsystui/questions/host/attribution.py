@@ -1,8 +1,8 @@
 """Idle time of GPUs by cause: the launching thread's activity, moment by moment (docs/numbers.md#gaps).
 
-A span of idle time belongs to the thread that launched the operation at its end; if unknown, as in a tail, the
-operation at its start; else to its process's thread with the most CUDA calls. The profiler's work in the process
-precedes all other causes. After it, each moment has the first cause that applies:
+A span of idle time belongs to the thread that launched the operation at its end, or, if that is unknown (as in a tail),
+the operation at its start, or else to the thread of its process with the most CUDA calls. The profiler's work in the
+process precedes all other causes. After it, each moment has the first cause that applies:
 
 1. the thread is in an MPI or CUDA call (the outermost);
 2. it waits for Python's GIL, if recorded: the function that the GIL's holder runs;
@@ -14,7 +14,7 @@ precedes all other causes. After it, each moment has the first cause that applie
 8. it is in an OS runtime call that waits, or is off the CPU;
 9. nothing is recorded.
 
-During calls that wait for descriptors (``poll``), worker processes that work precede number 3.
+While the thread waits for descriptors (``poll``, number 3), a worker process that works is the cause.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ _WAITS = re.compile(r"futex|cond_|sem_|mutex|rwlock|barrier|pthread_join|spin_lo
 _POLLS = re.compile(r"p?poll|p?select|epoll_p?wait")
 """OS runtime calls that wait for descriptors, such as pipes from a data loader's worker processes."""
 _CALLS = re.compile(rf"{LIBRARY.pattern}|libcuda(?:rt[-\w]*)?\.so.*")
-"""`LIBRARY` and CUDA's: for time next to a CUDA call, samples in the call show only the caller."""
+"""`LIBRARY` and CUDA's libraries: next to a CUDA call, a sample taken in the call shows only the caller."""
 PROFILERS = ("[NSys", "CUPTI worker thread")
 """Prefixes of the names of the profiler's threads."""
 FEW = 300
@@ -155,7 +155,7 @@ class Attribution:
 def over_ranks(attribution: Attribution) -> Attribution:
     """Merge threads of one name, as ``pt_data_worker (4 ranks)``, if each of several ranks has one.
 
-    A rank may have several worker processes of a name.
+    Worker processes of one name are merged even if a rank has several.
     """
     threads: dict[str, set[tuple[Task, str]]] = {}
     causes, gpus = attribution.causes, attribution.spans.gpus
@@ -202,7 +202,7 @@ def attribute(
         for piece in _pieces(host, part, launcher, ranges, with_calls):
             pieces.append(piece)
             piece_count += len(piece[0])
-            if piece_count > limit:  # idle times of several GPUs share calls
+            if piece_count > limit:  # the idle times of many GPUs contain the same calls
                 pieces = [_summed(pieces, len(host.causes), len(names))]
                 piece_count = len(pieces[0][0])
                 limit = max(_MAX_PIECES, 2 * piece_count)
@@ -270,7 +270,7 @@ def _pieces(
 
 @dataclass(eq=False)
 class _Host:
-    """The records of tasks with idle spans, and the causes met in them."""
+    """The records of tasks with idle spans, and the causes encountered."""
 
     cuda: Calls
     mpi: Calls
@@ -292,15 +292,15 @@ class _Host:
     _functions: dict[Thread, Segments] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, job: OpenJob, spans: IdleSpans, beside: int) -> _Host:
+    def load(cls, job: OpenJob, spans: IdleSpans, margin: int) -> _Host:
         session = job.session
         tasks = frozenset(task for task, _ in spans.gpus)
-        hull = Window(int(spans.starts.min()) - beside, int(spans.ends.max()) + beside)
+        hull = Window(int(spans.starts.min()) - margin, int(spans.ends.max()) + margin)
         workers = workers_by_rank(job, tasks)
         selection = Selection(hull, tasks | workers.keys())
         near, api_calls = None, tables.api_calls
         if len(spans) <= FEW:
-            near = [(span.task, span.start - beside, span.end + beside) for span in spans]
+            near = [(span.task, span.start - margin, span.end + margin) for span in spans]
             near += [(worker, lo, hi) for worker, rank in workers.items() for task, lo, hi in near if task == rank]
         cuda, callers = NO_CALLS, set[Thread]()
         if len(spans) <= session.limits.rows_at_once(_SPAN_BYTES):
@@ -499,7 +499,7 @@ class _Host:
         return Segments(starts[order], ends[order], labels[order]), frames[order]
 
     def _preempted(self, thread: Thread, inside: Intervals) -> Segments:
-        """Return the time in which the thread could run, by the thread on its last CPU."""
+        """Return the time in which the thread could run, by the thread that ran on its last CPU."""
         states = self.scheduling.threads.get(thread, NO_SEGMENTS)
         ready = intersect(states.labelled(RUNNABLE), inside)
         if not len(ready):

@@ -77,9 +77,9 @@ class CallTree:
         waiting = [(node, 0) for node in reversed(self.below(0))]
         while waiting:
             node, level = waiting.pop()
-            shown = is_shown(node, level)
-            yield node, level, shown
-            if shown:
+            is_visible = is_shown(node, level)
+            yield node, level, is_visible
+            if is_visible:
                 waiting += [(child, level + 1) for child in reversed(self.below(node))]
 
     def function(self, node: int) -> Function:
@@ -110,7 +110,7 @@ def call_tree(
 ) -> CallTree:
     """Build the tree of a group's samples, from functions whose full name ``is_root``, else from the ends of stacks.
 
-    If matching functions call each other, the outermost counts.
+    If matching functions call each other, the tree begins at the outermost.
     """
     return call_trees([(samples, group)], bottom_up, is_root)[0]
 

@@ -334,7 +334,7 @@ def _shown(idle: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) -> 
 
 
 def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
-    """Name the longest NVTX ranges of a row of `gaps_table`, or the causes of a row that shows the largest."""
+    """Name the longest NVTX ranges of a row of `gaps_table`, or the causes of a row that shows only the largest."""
     idle = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
     ranks = {item.task: item.rank for item in job.ranks}
     attribution, wanted_cells = idle.attribution, {key: value for key, value in values.items() if key in _CAUSE_KEYS}
@@ -454,7 +454,7 @@ def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
 
 
 LEAST = 10_000
-"""The shortest idle time to examine before an operation, ns; less is only a launch."""
+"""The shortest idle time to examine before an operation, ns; a shorter time contains only the launch."""
 _MAX_CAUSES = 3
 _MIN_SHARE = 0.05
 _CALLS = (SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_MPI, IN_OS)

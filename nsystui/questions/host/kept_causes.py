@@ -22,7 +22,7 @@ _COLUMNS = ("launcher", "span", "cause", "range", "time")
 
 
 def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribution:
-    """Find the causes of each span like `attribute`, only once.
+    """Find the causes like `attribute`, computed once for the same spans.
 
     They are saved with the results of the first report that has idle time.
     """
@@ -30,7 +30,7 @@ def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribu
         return attribute(job, spans, with_ranges)
     session = job.session
     workers = workers_by_rank(job, {task for task, _ in spans.gpus})
-    # Names of NVTX ranges are folded over all reports, even without idle time.
+    # Names of NVTX ranges are folded over all reports, including reports without idle time.
     reports = [session.results(report).reports for report in session.reports]
     digest = hashlib.sha256(repr((with_ranges, spans.gpus, sorted(workers.items()), reports)).encode())
     for values in (narrow(spans.gpu), spans.starts, spans.ends):

@@ -1,8 +1,8 @@
 """Message exchanges between pairs of MPI ranks: duration, and each rank's wait for the other.
 
-If two ranks have equally many blocking point-to-point calls, they are matched by order; if one rank names the other as
-its peer, a match is an exchange. It lasts from the later call to the later return. A rank waits from its call to the
-other rank's call. See docs/triage.md#collectives-and-communication.
+If two ranks have equally many blocking point-to-point calls, the calls are matched by order; if one rank names the
+other as its peer, a match is an exchange. It lasts from the later call to the later return. A rank waits from its call
+to the other rank's call. See docs/triage.md#collectives-and-communication.
 """
 
 from __future__ import annotations

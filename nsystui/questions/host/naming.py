@@ -79,7 +79,7 @@ def worker_processes(job: OpenJob, ranks: Iterable[Task]) -> set[Task]:
 
 
 def workers_by_rank(job: OpenJob, tasks: Iterable[Task]) -> dict[Task, Task]:
-    """Return the rank of each worker process in reports with only one rank: it is not recorded."""
+    """Return the rank of each worker process in reports with one rank: exports do not record a worker's rank."""
     ranks = Counter(rank.task.report for rank in job.ranks)
     single_ranks = {task.report: task for task in tasks if ranks[task.report] == 1}
     return {worker: single_ranks[worker.report] for worker in sorted(worker_processes(job, single_ranks.values()))}
@@ -196,7 +196,7 @@ class ThreadRanges:
         folded = numbered(ranges.names)
         numbers = {OUTSIDE: 0, NO_RANGES: 1}
         labels = [
-            # MPI calls are causes themselves: the range around them adds more.
+            # An MPI call is a cause itself: the range around it adds more information.
             -1 if name.startswith(_MPI_PREFIX) else numbers.setdefault(text if text in folded else name, len(numbers))
             for name, text in ((name, template(name)) for name in ranges.names)
         ]
@@ -214,7 +214,7 @@ class ThreadRanges:
         ranges = self.ranges
         lane = self._lanes.get(thread, -1) if thread is not None else -1
         lane_ranges = ranges.nested_of(lane)
-        # Only ranges that begin in the window or contain its start, not millions.
+        # Few of the millions of ranges begin in the window or contain its start.
         parts = [lane_ranges[slice(*np.searchsorted(ranges.values("start", lane_ranges), [window.start, window.end]))]]
         around = ranges.innermost_at(np.array([lane]), np.array([window.start]))
         while around[0] >= 0:

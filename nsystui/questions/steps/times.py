@@ -160,11 +160,11 @@ class Steps:
 
     @classmethod
     def _of(
-        cls, steps: Mapping[Task, TaskSteps], rest: _ByAnchor, tasks: Mapping[Task, int], reasons: Sequence[str]
+        cls, steps: Mapping[Task, TaskSteps], others: _ByAnchor, tasks: Mapping[Task, int], reasons: Sequence[str]
     ) -> Steps:
         of_task = _numbered_alike(steps)
         why_none = tuple(_missing_notes(of_task, tasks, reasons))
-        agreeing, notes = _compare_anchors(of_task, rest)
+        agreeing, notes = _compare_anchors(of_task, others)
         return cls(of_task, (*_anchor_notes(of_task), *notes, *why_none, *_outside_notes(of_task)), why_none, agreeing)
 
     @property
@@ -269,30 +269,30 @@ def _stored_steps(tasks: Collection[Task], session: Session, reports: list[Repor
 
 
 def _steps(
-    tasks: Collection[Task], wanted: NameFilter | None, session: Session, reports: list[Report]
+    tasks: Collection[Task], name_filter: NameFilter | None, session: Session, reports: list[Report]
 ) -> dict[Task, TaskSteps]:
     """Return the steps of tasks in reports whose launches and GPU work can be joined at once."""
     indices = {report.index for report in reports}
-    candidates = _candidates(session, [task for task in tasks if task.report in indices], wanted)
+    candidates = _candidates(session, [task for task in tasks if task.report in indices], name_filter)
     by_task: dict[Task, list[_Candidate]] = {}
     for candidate in candidates:
         by_task.setdefault(candidate.task, []).append(candidate)
     for task, batch in launched_work(session, {task.report for task in by_task}):
         for candidate in by_task.get(task, ()):
             candidate.add(**batch)
-    return {task: candidate.steps() for task, candidate in _best(candidates, wanted is None)}
+    return {task: candidate.steps() for task, candidate in _best(candidates, name_filter is None)}
 
 
-def _candidates(session: Session, tasks: Collection[Task], wanted: NameFilter | None) -> list[_Candidate]:
+def _candidates(session: Session, tasks: Collection[Task], name_filter: NameFilter | None) -> list[_Candidate]:
     """Return each task's candidates: the longest names on each thread, or the user's."""
     if not tasks or not session.count(tables.nvtx_ranges):
         return []
     kinds: set[tuple[Any, ...]] | None = None
-    if wanted is not None:
-        is_closed, is_named = _is_closed(tasks), matches(FOLDED_LABEL, wanted)
+    if name_filter is not None:
+        is_closed, is_named = _is_closed(tasks), matches(FOLDED_LABEL, name_filter)
         templates = sa.select(_TEMPLATE).where(*is_closed, is_named).distinct()
         # Ranges whose names differ only in numbers also end a step.
-        query = sa.select(*_range_columns(sa.literal(wanted.pattern)), is_named.label("is_chosen"))
+        query = sa.select(*_range_columns(sa.literal(name_filter.pattern)), is_named.label("is_chosen"))
         ranges = session.arrays(query.where(*is_closed, _TEMPLATE.in_(templates)).order_by("start"))
     else:
         kinds = set(session.rows(_kinds_query(tasks)))
@@ -304,8 +304,8 @@ def _candidates(session: Session, tasks: Collection[Task], wanted: NameFilter | 
         task = Task(kind[0], kind[1])
         if task in tasks and (kinds is None or kind in kinds):
             starts, ends, names = (ranges[key][rows] for key in ("start", "end", "name"))
-            is_chosen = ranges["is_chosen"][rows].astype(bool) if wanted is not None else np.ones(len(rows), bool)
-            candidates.append(_candidate(task, kind[3], starts, ends, names.tolist(), is_chosen, wanted))
+            is_chosen = ranges["is_chosen"][rows].astype(bool) if name_filter is not None else np.ones(len(rows), bool)
+            candidates.append(_candidate(task, kind[3], starts, ends, names.tolist(), is_chosen, name_filter))
     return [item for item in candidates if item is not None]
 
 
@@ -361,14 +361,14 @@ def _candidate(
     ends: Times,
     names: Sequence[str],
     is_chosen: NDArray[np.bool_],
-    wanted: NameFilter | None,
+    name_filter: NameFilter | None,
 ) -> _Candidate | None:
     """Return the ranges of one name, by start, as a candidate, or ``None`` if they cannot be steps."""
-    if wanted is None:
+    if name_filter is None:
         candidate = _Candidate(task, name, _numbers(names), starts, ends, names, is_chosen)
         is_plausible = candidate.word < len(_WORDS) or candidate.is_ascending
         return candidate if _follows(starts, ends).all() and is_plausible else None
-    pattern = re.compile(wanted.pattern, re.IGNORECASE if wanted.ignore_case else 0)
+    pattern = re.compile(name_filter.pattern, re.IGNORECASE if name_filter.ignore_case else 0)
     chosen = np.flatnonzero(is_chosen)
     chosen = chosen[_follows(starts[chosen], ends[chosen])]
     if not len(chosen):
