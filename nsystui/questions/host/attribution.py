@@ -490,9 +490,7 @@ class _Host:
         near = running_stretches(samples, self.python.period, None)
         inside = pairs(Intervals(segments.starts, segments.ends), near)
         outside = pairs(near.covered.gaps(-FAR, FAR), segments)
-        starts, ends = (
-            np.concatenate([getattr(part, key) for part in (inside, outside)]) for key in ("starts", "ends")
-        )
+        starts, ends = (np.concatenate([getattr(cut, key) for cut in (inside, outside)]) for key in ("starts", "ends"))
         labels = segments.labels[np.concatenate((inside.span, outside.segment))]
         frames = np.concatenate((near.labels[inside.segment], np.zeros(len(outside.starts), np.int64)))
         order = np.argsort(starts, kind="stable")

@@ -174,15 +174,13 @@ def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
         session, reports, "stacks", _compute, by=tables.stack_frames, doing="call stacks", in_memory=True
     )
     stacks = {}
-    for index, arrays in results.items():
-        rows = json_of(arrays["names"])
+    for index, saved in results.items():
+        rows = json_of(saved["names"])
         functions = tuple(Function(name, module, bool(kernel), bool(folded)) for name, module, kernel, folded in rows)
-        parent, function, levels = (
-            arrays[key].astype(np.int64, copy=False) for key in ("parent", "function", "levels")
-        )
-        chains = {kind: (arrays[f"{kind}.chains"], arrays[f"{kind}.nodes"]) for kind in KINDS}
+        parent, function, levels = (saved[key].astype(np.int64, copy=False) for key in ("parent", "function", "levels"))
+        chains = {kind: (saved[f"{kind}.chains"], saved[f"{kind}.nodes"]) for kind in KINDS}
         tree = StackTree(parent, function, levels, functions)
-        stacks[index] = Stacks(tree, chains, int(arrays["damaged"][0]))
+        stacks[index] = Stacks(tree, chains, int(saved["damaged"][0]))
     return stacks
 
 
