@@ -48,12 +48,12 @@ def stale_note(path: Path) -> str:
 
 
 def is_packed_report(path: Path) -> bool:
-    """Return whether ``path`` is the directory of a report in a packed job, complete or not."""
+    """Return whether ``path`` is a report's directory in a packed job, complete or not."""
     return _RANK.fullmatch(path.name) is not None and os.path.isdir(path)
 
 
 def packed_reports(directory: Path) -> list[Path]:
-    """Return the directories of a packed job's reports; empty if ``directory`` is not a packed job."""
+    """Return the report directories of a packed job; empty if ``directory`` is not a packed job."""
     try:
         names = os.listdir(directory / REPORTS)
     except OSError:
@@ -62,7 +62,7 @@ def packed_reports(directory: Path) -> list[Path]:
 
 
 def job_of(report: Path) -> Path:
-    """Return the packed job that contains the directory of a report."""
+    """Return the packed job of a report's directory."""
     return report.absolute().parents[1]
 
 
@@ -87,10 +87,9 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 def discover(arguments: Iterable[str]) -> list[Path]:
     """Return the files named by ``arguments``, in natural order and without duplicates.
 
-    A packed job becomes its reports, any other directory the exports directly in it. A name that does not exist is
-    taken as a glob if it has glob characters (the shell leaves a quoted glob alone); if nothing matches, it stays in
-    the list, so that opening it reports the error. Raises UsageError if a name is empty, such as a script's unset
-    variable.
+    A packed job becomes its reports, any other directory the exports directly in it. A missing name with glob
+    characters is a glob (the shell leaves a quoted glob alone). Without a match it remains in the list, so that opening
+    it reports the error. Raises UsageError if a name is empty, such as a script's unset variable.
     """
     paths: dict[str, Path] = {}
     for name in expanded(arguments):
@@ -101,7 +100,7 @@ def discover(arguments: Iterable[str]) -> list[Path]:
 
 
 def files_of(words: Iterable[str]) -> Iterator[Path]:
-    """Yield the files that words of a command line name: exports, and every file of a packed job."""
+    """Yield the files named by words of a command line: exports, and every file of a packed job."""
     for word in words:
         with suppress(OSError, ValueError, UsageError):  # the word names no file
             for path in discover([os.path.expanduser(word)]):
@@ -124,10 +123,7 @@ def named_shortly(arguments: Sequence[str]) -> str:
 
 
 def expanded(arguments: Iterable[str]) -> Iterator[str]:
-    """Yield the names in ``arguments``, expanding globs that the shell left alone.
-
-    Raises UsageError if a name is empty, such as a script's unset variable.
-    """
+    """Yield ``arguments``, expanding globs that the shell left alone. Raises UsageError if a name is empty."""
     for argument in arguments:
         if not argument:
             raise UsageError("an empty file name: is a variable of the script unset?")
@@ -144,9 +140,9 @@ def _named(name: str) -> list[Path]:
 
 
 def _exports_in(directory: Path) -> list[Path]:
-    """Return a directory's exports or, if there are no exports, its reports in other forms.
+    """Return a directory's exports or, without exports, its reports in other forms.
 
-    Hidden files are ignored, as in the shell: file servers and editors may leave some next to the exports.
+    Hidden files are ignored, as in the shell: file servers and editors may leave some.
     """
     try:
         names = [name for name in os.listdir(directory) if not name.startswith(".")]

@@ -368,7 +368,7 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
             "event BIGINT, time BIGINT, type_id BIGINT",
             events,
             f"SELECT {schema.integer(events, 'genericEventId')} AS event, "
-            f"{schema.known_time(events, 'timestamp')} AS time, {schema.integer(events, 'typeId')} AS type_id "
+            f"{schema.optional_time(events, 'timestamp')} AS time, {schema.integer(events, 'typeId')} AS type_id "
             f"FROM {events} {mine}",
             "SELECT event, any_value(time), any_value(type_id) FROM incoming GROUP BY event",
         ),

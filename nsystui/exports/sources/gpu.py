@@ -177,7 +177,7 @@ _LINES = ("sourceLine", "SourceLine")
 def cpu_page_faults(schema: Schema) -> Source:
     """Page faults of CUDA's unified memory (docs/exports.md#unified-memory); its migrations are memory copies."""
     table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
-    file, line = (schema.one_of(table, names) for names in (_FILES, _LINES))
+    file, line = (schema.first_existing(table, names) for names in (_FILES, _LINES))
     wanted = {
         "start": "start",
         "process": "globalPid",

@@ -416,7 +416,7 @@ def profiler_overhead(schema: Schema) -> Source:
 def diagnostics(schema: Schema) -> Source:
     table = "DIAGNOSTIC_EVENT"
     columns = {
-        "time": schema.known_time(table, "timestamp"),
+        "time": schema.optional_time(table, "timestamp"),
         **integers(schema, table, {"severity": "severity", "process": "globalPid"}),
         "text": schema.text(table, "text"),
     }

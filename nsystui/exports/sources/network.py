@@ -96,7 +96,7 @@ def _values(schema: Schema) -> Source:
 def _events(schema: Schema) -> Source:
     is_efa = f'"typeId" IN ({_listed(schema)})'
     columns = {
-        "time": schema.known_time(_EVENTS, "timestamp"),
+        "time": schema.optional_time(_EVENTS, "timestamp"),
         **integers(schema, _EVENTS, {"raw_time": "rawTimestamp", "type_id": "typeId"}),
         "data": f"CASE WHEN {is_efa} THEN {schema.text(_EVENTS, 'data')} ELSE x'' END",
         "is_efa": is_efa,
