@@ -25,7 +25,7 @@ from nsystui.base.inputs import opened
 from nsystui.base.resources import shortage
 from nsystui.base.text import shell_word
 from nsystui.exports.forms.form import EXPORT_COMMAND, RECORDING_ENDING, REPORT_ENDINGS, is_export, size_in
-from nsystui.exports.forms.kineto.reading import first_of_json
+from nsystui.exports.forms.kineto.reading import json_head
 
 _FORMS_NOT_READ = {b"\x89HDF": "as HDF5 (-t hdf)", b"ARROW1": "as one Arrow file (-t arrow)"}
 # A read that failed with this message of SQLite may succeed the next time.
@@ -253,7 +253,7 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         if head.startswith(magic):
             advice = f"nsystui opens -t sqlite, parquetdir and arrowdir: {EXPORT_COMMAND} FILE.nsys-rep"
             return ExportError(name, f"an export {form}, which nsystui does not read", advice)
-    if first_of_json(path):
+    if json_head(path):
         cause = "JSON without traceEvents: no trace of the PyTorch profiler; exports of nsys as JSON are not read"
         forms = "what export_chrome_trace of torch.profiler writes, and -t sqlite, parquetdir and arrowdir"
         return ExportError(name, cause, f"nsystui opens {forms}: {EXPORT_COMMAND} FILE.nsys-rep")
