@@ -38,9 +38,7 @@ LATEST = 1 << 54
 EARLIEST = -(10**9)
 """The earliest possible time, ns. Real exports begin up to 0.4 ms before their session (docs/exports.md#time)."""
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
-_WORK_TABLES = tuple(
-    f"{_CUPTI}{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION", "RUNTIME")
-)
+_WORK = tuple(f"{_CUPTI}{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION", "RUNTIME"))
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class Schema:
         """
         if not self.has_column(table, column):
             return NO_INTEGER
-        is_start = column == "start" and table in _WORK_TABLES and self.has_column(table, "end")
+        is_start = column == "start" and table in _WORK and self.has_column(table, "end")
         # NVTX names and begins things long before a capture. In SQLite, text is greater than any number.
         earliest = -LATEST if table == "NVTX_EVENTS" else self.earliest
         is_possible, value = self._moment(column, earliest, self.latest if is_start else LATEST)
@@ -122,7 +120,7 @@ class Schema:
         return f"ifnull(CAST(\"{column}\" AS BLOB), x'')" if self.has_column(table, column) else "x''"
 
     def rows(self, tables: Iterable[str]) -> int:
-        """Return the number of rows in ``tables``: exact if no row was ever deleted, as in nsys exports."""
+        """Return the number of rows in ``tables`` together: exact if no row was deleted, as in nsys exports."""
         return sum(max(self.last_rowid.get(table, 0), 0) for table in tables)
 
 

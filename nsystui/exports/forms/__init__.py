@@ -19,7 +19,7 @@ FORMS = (REPORT, RECORDING, COMPRESSED, KINETO, PARQUET, ARROW)
 def form_of(path: Path) -> Form | None:
     """Return the form of a file or directory; ``None`` if it is a SQLite export, or unknown.
 
-    Never raises: opening reports what is wrong with a file.
+    Never raises: opening a file reports the error.
     """
     if path.name.endswith(EXPORT_ENDINGS):
         return None

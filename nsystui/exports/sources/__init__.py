@@ -1,7 +1,7 @@
 """Sources: for each native table, the columns to read and the SQL that turns them into canonical rows.
 
 A source reads plain integers (and the few inline texts) from SQLite in chunks by rowid; DuckDB then resolves names with
-small lookup tables. SQL contains no words of users, and of files only integers and names that match a pattern.
+small lookup tables. SQL never contains a user's words, and from files only integers and names that match a pattern.
 """
 
 from __future__ import annotations

@@ -225,9 +225,7 @@ def os_calls(schema: Schema) -> Source:
 
 
 def file_accesses(schema: Schema) -> Source:
-    """Return file accesses. Their ``threadId`` is a thread's number or a globalTid, whose lowest 24 bits are that
-    number.
-    """
+    """Return file accesses, whose ``threadId`` may be a globalTid: its lowest 24 bits are the thread's number."""
     table = "OSRT_FILE_ACCESS_EVENTS"
     wanted = native_columns(
         "start:startedAt end:endedAt thread:threadId name_id:apiCallId file:fileAccessId bytes:bytesProcessed"
@@ -455,8 +453,8 @@ def threads(schema: Schema) -> Source:
     return Source(table, integers(schema, table, wanted), {"threads": transform})
 
 
-# OpenMP and OpenACC have a native table for each kind of event. The patterns match whole words only, because the names
-# come from the file and become SQL.
+# OpenMP and OpenACC have a native table for each kind of event. The patterns match whole words only, because the file's
+# names become SQL.
 _OPENMP = re.compile(r"OPENMP_EVENT_KIND_([A-Z0-9_]+)")
 _OPENACC = re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_([A-Z0-9_]+)")
 
