@@ -1,4 +1,4 @@
-"""Arrow batches that can be checked while DuckDB reads them, through Arrow's C interfaces and without a library.
+"""Arrow batches that can be checked while DuckDB reads them, through Arrow's C interfaces, without a library.
 
 See https://arrow.apache.org/docs/format/CStreamInterface.html. Only integer columns can be read.
 """
@@ -68,9 +68,9 @@ class Batch:
 
 @dataclass
 class WatchedStream:
-    """A stream that DuckDB reads once; its reading thread first passes each batch to ``watch``.
+    """A stream that DuckDB reads once; the reading thread passes each batch to ``watch`` first.
 
-    An exception of ``watch`` ends the stream, and the block of `reading` raises it.
+    An exception of ``watch`` ends the stream, and `reading` raises it.
     """
 
     handle: Any

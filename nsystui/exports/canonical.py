@@ -3,19 +3,18 @@
 ``row`` is unique in a table and report and keeps the order of the export. Times are signed, in ns, on the report's own
 clock (0 is the start of the session). ``process`` and ``thread`` are NVIDIA's serialised ids (``globalPid``,
 ``globalTid``); a GPU operation belongs to an API call by (report, process, correlation id), never by the correlation id
-alone. GPU work of an unknown process has ``NO_PROCESS``; an unknown device or stream is -1. NVTX ranges that were never
-closed and MPI and UCX calls that never returned have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of
-the native table's name. A row is one CPU page fault, or ``count`` GPU page faults; ``source_file`` is empty, not
-missing, if the export has the column but no file. A row of GPU memory is an allocation or a free (``is_free``):
-``pool`` is the address of its pool, if any, with the pool's size and use after it. The ``nic`` of a switch's sample is
-the switch's GUID. A row of EFA samples is a ``value`` of a ``field``, or in older exports a whole event as JSON
-(``data``).
+alone. GPU work of an unknown process has ``NO_PROCESS``; an unknown device or stream is -1. NVTX ranges never closed,
+and MPI and UCX calls that never returned, have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of the
+native table's name. A row is one CPU page fault, or ``count`` GPU page faults; ``source_file`` is empty, not missing,
+if the export has the column but no file. A row of GPU memory is an allocation or a free (``is_free``); ``pool`` is the
+address of its pool, if any, with the pool's size and use after it. ``nic`` of a switch is its GUID. A row of EFA
+samples is a ``value`` of a ``field``, or in older exports a whole event as JSON (``data``).
 
-A file access identifies its thread by ``tid`` only, which is unique on its machine.
+A file access has only the thread's ``tid``, which is unique on its machine.
 
 ``call_chains`` maps the ``chain`` of a sample or call to a ``stack``, separately for each kind (``sample``, ``os``,
-``cuda``, and ``python`` for samples of Python, also in ``host_samples``). A chunk of an export has each stack once, and
-a chain in two chunks has two rows. Depth 0 is the function that ran; ``function`` and ``module`` are numbers in
+``cuda``, and ``python`` for samples of Python, also in ``host_samples``). A chunk of an export has each stack once; a
+chain in two chunks has two rows. Depth 0 is the function that ran; ``function`` and ``module`` are numbers in
 ``stack_names``.
 """
 
@@ -50,7 +49,7 @@ class Field:
 class CanonicalTable:
     """A canonical table: its fields in order, its subject, and how to record it.
 
-    ``short`` is ``what`` in few words. ``options`` are options of ``nsys profile``, empty if the table needs no option.
+    ``short`` is ``what`` in few words; ``options`` are options of ``nsys profile``, if it needs any.
     """
 
     name: str

@@ -17,15 +17,12 @@ from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, identity_of, si
 
 
 def export_of(path: Path, form: Form, directory: Path) -> Path:
-    """Return the path of a report's export: in a directory of its own below ``directory``.
-
-    Raises ExportError if the report does not exist.
-    """
+    """Return the path of a report's export, alone in a directory. Raises ExportError if the report does not exist."""
     return directory / identity_of(path, form.version) / f"{form.name_of(path)}.sqlite"
 
 
 def made_before(path: Path, directory: Path) -> Path:
-    """Return the cached export of a report; ``path`` itself if it is an export or was not converted yet.
+    """Return the cached export of a report; ``path`` itself if it is an export or not yet converted.
 
     Raises ExportError if the report does not exist.
     """
@@ -37,10 +34,10 @@ def made_before(path: Path, directory: Path) -> Path:
 def convert(
     path: Path, form: Form, directory: Path, advance: Advance = lambda part: None, cap: int | None = None
 ) -> Path:
-    """Return the export of a report, which is made below ``directory`` unless it exists already.
+    """Return the export of a report, making it below ``directory`` if necessary.
 
-    The export keeps the report's name, which may contain its rank. Raises ExportError if the export cannot be made,
-    opened or written, or exceeds ``cap`` bytes, and any exception of ``advance``.
+    It keeps the report's name, which may contain the rank. Raises ExportError if the export cannot be made, opened or
+    written, or exceeds ``cap`` bytes, and any exception of ``advance``.
     """
     target = export_of(path, form, directory)
     for folder in (directory.parent, directory, target.parent):
@@ -92,7 +89,7 @@ def convert(
 
 
 def _remove_partial(partial: Path) -> None:
-    """Remove the partial export, and its directory unless that contains an export."""
+    """Remove the partial export, and its directory if nothing else is in it."""
     with suppress(OSError):
         for file in partial.parent.glob(f"{partial.name}*"):  # SQLite may have left a journal
             remove(file)

@@ -1,8 +1,8 @@
 """The files that a command line names: names, directories and globs become a list of paths in natural order.
 
 A packed job is a directory of Parquet datasets, one for each canonical table, partitioned by rank:
-``DIR/kernels/rank=3/….parquet`` has the kernels of rank 3. ``DIR/reports/rank=3/report.json`` has the other facts of
-the report and lists its files; it is written last, and the report exists if it does.
+``DIR/kernels/rank=3/….parquet`` has the kernels of rank 3. ``DIR/reports/rank=3/report.json`` has the report's other
+facts and lists its files. It is written last: without it, there is no report.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def is_packed_report(path: Path) -> bool:
 
 
 def packed_reports(directory: Path) -> list[Path]:
-    """Return the report directories of a packed job; empty if ``directory`` is not a packed job."""
+    """Return the report directories of a packed job; empty for any other directory."""
     try:
         names = os.listdir(directory / REPORTS)
     except OSError:
@@ -88,8 +88,8 @@ def discover(arguments: Iterable[str]) -> list[Path]:
     """Return the files named by ``arguments``, in natural order and without duplicates.
 
     A packed job becomes its reports, any other directory the exports directly in it. A missing name with glob
-    characters is a glob (the shell leaves a quoted glob alone). Without a match it remains in the list, so that opening
-    it reports the error. Raises UsageError if a name is empty, such as a script's unset variable.
+    characters is a glob (the shell leaves a quoted glob alone); without a match it remains, so that opening it reports
+    the error. Raises UsageError if a name is empty, such as a script's unset variable.
     """
     paths: dict[str, Path] = {}
     for name in expanded(arguments):
@@ -150,5 +150,5 @@ def _exports_in(directory: Path) -> list[Path]:
         return [directory]
     exports = [directory / name for name in names if name.endswith(EXPORT_ENDINGS)]
     reports = [] if exports else [path for name in names if (path := directory / name) and form_of(path)]
-    # A report next to a form that was exported from it is not meant.
+    # If a report was also exported in another form, that form is opened.
     return exports or [path for path in reports if not path.name.endswith(REPORT_ENDINGS)] or reports or [directory]

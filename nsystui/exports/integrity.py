@@ -30,12 +30,12 @@ def check_last(path: Path, connection: sqlite3.Connection, table: str, last: int
 
 
 def check_pages(path: Path, connection: sqlite3.Connection, table: str, readable: str = "") -> None:
-    """Let SQLite check the pages of a table with the rows ``readable``. Raises ExportError if they are damaged."""
+    """Let SQLite check a table's pages; ``readable`` names the rows that were found. Raises ExportError if damaged."""
     _raise_if_damaged(path, table, _damage(path, connection, table), readable)
 
 
 def _damage(path: Path, connection: sqlite3.Connection, table: str) -> str:
-    """Return the first error that SQLite finds in the pages of a table, or an empty string."""
+    """Return the first error that SQLite finds in a table's pages, or an empty string."""
     quoted = table.replace('"', '""')
     try:
         messages = [
@@ -55,8 +55,8 @@ def _raise_if_damaged(path: Path, table: str, damage: str, readable: str) -> Non
 class PageChecks:
     """SQLite's checks of the pages of an export's tables, each table once.
 
-    ``whole`` contains the tables that passed; tables that are in it initially are not checked again. A check ends with
-    KeyboardInterrupt as soon as ``is_stopped`` returns true.
+    ``whole`` contains the tables that passed, and tables that need no check. A check ends with KeyboardInterrupt as
+    soon as ``is_stopped`` returns true.
     """
 
     def __init__(self, path: Path, is_stopped: Callable[[], bool] = lambda: False, whole: Collection[str] = ()) -> None:
@@ -75,9 +75,9 @@ class PageChecks:
             self._running.update({table: self._pool.submit(self._check_table, table) for table in unchecked})
 
     def end(self, table: str, rows: int, last: int) -> None:
-        """Check the pages of a table in which ``rows`` rows were read, up to the ``last`` rowid.
+        """Check the pages of a table of which ``rows`` rows were read, up to the ``last`` rowid.
 
-        Raises ExportError if they are damaged. Deleted rows are not damage, and keys that nsys assigns may begin at 0.
+        Raises ExportError if they are damaged. Deleted rows are no damage; keys that nsys assigns may begin at 0.
         """
         if table in self.whole or (rows == last and self._is_large):
             return
@@ -115,8 +115,8 @@ _FILE_HEADER = 100
 def is_accounted_for(file: BinaryIO, root: int) -> bool:
     """Return whether each byte of a table's last page belongs to a row or is free; ``root`` is the table's root page.
 
-    If the page's header counts fewer rows than the page contains, SQLite ignores the others, and no gap between rowids
-    shows it. But every byte of a page belongs to a row or counts as free; see "B-tree Pages" in SQLite's file format.
+    If a page counts fewer rows than it contains, SQLite ignores the surplus, and no gap between rowids shows it. But
+    every byte of a page belongs to a row or counts as free; see "B-tree Pages" in SQLite's file format.
 
     ``False`` also if the page cannot be found. Raises OSError.
     """
@@ -159,11 +159,11 @@ def _adds_up(page: bytes, start: int, usable: int) -> bool:
 
 
 def _cell_size(page: bytes, at: int, usable: int) -> int:
-    """Return the number of bytes of a row that are in its page."""
+    """Return the bytes of a row that are in its page."""
     payload, key = _varint(page, at)
     _, body = _varint(page, key)
     max_local, min_local = usable - 35, (usable - 12) * 32 // 255 - 23
-    if payload > max_local:  # 4 bytes name the first of the pages with the rest
+    if payload > max_local:  # 4 bytes hold the number of the first overflow page
         local = min_local + (payload - min_local) % (usable - 4)
         payload = (local if local <= max_local else min_local) + 4
     return max(body - at + payload, 4)

@@ -105,7 +105,7 @@ _VARIABLE = re.compile(
 _NUMBER = re.compile(r"""["']?[-+]?[\d.,]+(?:e[-+]?\d+)?\s?(?:%|[a-zA-Z/]{1,6})?["']?(?:[\s,;|].*)?""")
 _PRIVATE_KEY = "PRIVATE KEY-----"
 _MAX_VALUE_LINES = 20
-"""Up to this many lines between two variables belong to the first, such as a shell function."""
+"""Lines between two variables that still belong to the value of the first, as in a shell function."""
 
 _TOKENS = re.compile(
     r"""
@@ -135,7 +135,7 @@ _LONG_BASE64 = re.compile(
 
 
 def public_lines(content: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that may be shown, with their numbers from 1, without the rest of a variable's value."""
+    """Yield the lines that may be shown, numbered from 1, without variables and their values."""
     waiting: list[tuple[int, str]] | None = None
     is_in_key = False
     for number, line in enumerate(_lines(content), 1):

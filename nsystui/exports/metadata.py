@@ -152,7 +152,7 @@ class BlockingStream:
 class Metadata:
     """The facts of one report. Times are ns; ``None`` or an empty string is a value that the export does not have.
 
-    ``made_of`` is the source of an export that nsys did not record, such as ``PyTorch profiler trace``.
+    ``made_of`` is a source of the export that nsys did not record, such as ``PyTorch profiler trace``.
     """
 
     nsys_version: str = ""
@@ -340,7 +340,7 @@ class _Reader:
 
 _PROCESS = re.compile(r"PROCESS_\d+:")
 _GVISOR = "4.4.0"
-"""The kernel version that gVisor reports."""
+"""gVisor reports this kernel version."""
 
 
 def _sandbox(kernel: str | None) -> str | None:
@@ -354,7 +354,6 @@ _LIMITS = ("maxWarpsPerSm", "maxBlocksPerSm", "maxRegistersPerSm", "maxShmemPerS
 
 
 def _gpu(values: Mapping[str, Any]) -> Gpu:
-    """Return a GPU from its values in `Metadata.to_json`."""
     limits = values.get("multiprocessor")
     return Gpu(**{**values, "multiprocessor": None if limits is None else Multiprocessor(**limits)})
 
@@ -378,7 +377,7 @@ def _cuda_version(raw: str) -> str:
 def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[Any, ...]]:
     """Return the rows of the canonical table of devices, which has no native table.
 
-    Each (process, device) of ``used`` has a row; every other GPU has a row without a process.
+    Each (process, device) of ``used`` has a row, every other GPU a row without a process.
     """
     by_number = {gpu.gpu: gpu for gpu in facts.gpus}
     by_ordinal = {gpu.cuda_device: gpu for gpu in facts.gpus if gpu.cuda_device is not None}

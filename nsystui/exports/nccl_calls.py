@@ -1,10 +1,9 @@
 """NCCL's API calls in NVTX ranges: which calls communicate, and their payload (message size, communicator, peer, …).
 
-A payload has one of three forms. ``NVTX_EVENTS.binaryData`` (``nsys export --include-blobs=true``) is a 32-byte header
+There are three forms of payload. ``NVTX_EVENTS.binaryData`` (``nsys export --include-blobs=true``) is a 32-byte header
 and a C struct that ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES`` describe. ``jsonText``
-(``--include-json=true``) has the labels of that struct as keys. An instrumented NCCL writes the values into the range's
-text. The labels are defined in NCCL's ``src/include/nvtx_payload_schemas.h``; NCCL 2.25.1 changed the structs of 2.16.2
-to 2.24.
+(``--include-json=true``) has the struct's labels as keys. An instrumented NCCL writes the values into the range's text.
+Labels are from NCCL's ``src/include/nvtx_payload_schemas.h``; NCCL 2.25.1 changed the structs of 2.16.2 to 2.24.
 
 Damaged data never raises: values that cannot be read with certainty are ``None``.
 """
@@ -42,7 +41,7 @@ LABELS = frozenset(
 
 _HEADER = struct.Struct("<QQQQ")  # domain id, schema id, payload size, and a field that descriptions disagree on
 
-# The types of entries (nvtx3/nvToolsExtPayload.h) as struct formats, for 64-bit Linux with its 8-byte long.
+# Entry types (nvtx3/nvToolsExtPayload.h) as struct formats on 64-bit Linux, with an 8-byte long.
 _FORMATS = dict(enumerate("bBhHiIqQqQ", start=1))  # CHAR, UCHAR, SHORT … ULONGLONG
 _FORMATS |= dict(enumerate("bBhHiIqQfd", start=11))  # INT8, UINT8 … UINT64, FLOAT, DOUBLE
 _FORMATS |= {22: "Q", 23: "Q", 32: "B"}  # SIZE, ADDRESS, BYTE
@@ -55,7 +54,7 @@ _UNION_SCHEMAS = (3, 4)
 
 
 class _Entry(NamedTuple):
-    """The used columns of a row of ``NVTX_PAYLOAD_SCHEMA_ENTRIES``."""
+    """A row of ``NVTX_PAYLOAD_SCHEMA_ENTRIES``."""
 
     label: str
     kind: int
@@ -64,7 +63,7 @@ class _Entry(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """A value in a payload: its offset, and its struct format, which is empty if it is not read."""
+    """A value in a payload; its struct format is empty if it is not read."""
 
     label: str
     offset: int
@@ -95,8 +94,8 @@ class PayloadSchemas:
     ) -> PayloadSchemas:
         """Return the layouts in rows of ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES``, by column name.
 
-        A missing column counts as NULL. nsys repeats rows for each process. If two processes define an id differently,
-        its payloads cannot be read, because nothing distinguishes them.
+        A missing column counts as NULL. nsys repeats rows for each process. Payloads of an id that two processes define
+        differently cannot be read, because nothing distinguishes them.
         """
         schemas: dict[tuple[int, int], set[tuple[int, int, int]]] = defaultdict(set)
         entries: dict[tuple[int, int], dict[int, set[_Entry]]] = defaultdict(lambda: defaultdict(set))
@@ -128,13 +127,13 @@ def _positive(row: Mapping[str, Any], column: str) -> int:
 def _lay_out(entries: Sequence[_Entry], align: int = 0) -> tuple[_Field, ...]:
     """Return the fields of a struct from its entries in order.
 
-    An entry with offset 0 (NULL in the export) is at C's offset: after the previous entry, aligned to its size or to
-    ``align`` if that is set and smaller. After an entry of unknown size, only entries with an offset are read.
+    Offset 0 (NULL in the export) means C's offset: after the previous entry, aligned to the entry's size or to
+    ``align``, if set and smaller. After an entry of unknown size, only entries with an offset are read.
     """
     fields = []
     end: int | None = 0
     for entry in entries:
-        # NCCL defines one type of its own in structs: ncclRedOp_t, a C enum.
+        # The only type that NCCL defines in a struct is ncclRedOp_t, a C enum.
         text = "i" if entry.kind >= _FIRST_ENUM else _FORMATS.get(entry.kind, "")
         size = struct.calcsize("<" + text) or _UNREAD_SIZES.get(entry.kind, 0)
         if entry.flags & _NOT_ONE_VALUE:
@@ -192,8 +191,8 @@ _FIXED_LAYOUTS = _fixed_layouts()
 def decode_blob(schemas: PayloadSchemas, domain_id: int, blob: bytes) -> Labels | None:
     """Return the values of a ``binaryData`` blob by label, or ``None`` if it cannot be read with certainty.
 
-    ``domain_id`` is the NVTX domain of the row, which must be NCCL's: a payload whose schema is not in ``schemas`` is
-    read as NCCL's if call and size fit one of NCCL's structs.
+    ``domain_id`` is the row's NVTX domain, which must be NCCL's: a payload without a schema in ``schemas`` is read as
+    NCCL's, if call and size fit one of NCCL's structs.
     """
     if not isinstance(blob, bytes | bytearray) or len(blob) < _HEADER.size:
         return None
@@ -240,11 +239,11 @@ def decode_json(text: str) -> Labels:
 class NcclCall:
     """The facts of an NCCL API call; ``None`` if its payload does not have them.
 
-    ``message_size`` (bytes) is count × size of the data type in the API call: per rank for AllGather and ReduceScatter,
+    ``message_size`` (bytes) is count × size of the data type of the API call: per rank for AllGather and ReduceScatter,
     per peer for AlltoAll, Gather and Scatter. ``communicator`` is NCCL's commHash as ``0x1a2b…``, the same on all its
-    ranks. ``rank`` and ``ranks``, in the communicator, are from the calls that make or end it. ``source`` is
-    ``payload``, ``instrumented``, or ``None`` if nothing is known. NCCL's payload has no data type: ``datatype`` is
-    PyTorch's, such as ``bf16``, or an instrumented call's width of an element, such as ``4-byte``.
+    ranks. ``rank`` and ``ranks`` in the communicator are from calls that make or end it. ``source`` is ``payload``,
+    ``instrumented``, or ``None`` if nothing is known. NCCL's payload has no data type: ``datatype`` is PyTorch's
+    (``bf16``), or the width of an element in an instrumented call (``4-byte``).
     """
 
     message_size: int | None
@@ -284,7 +283,7 @@ def parse_instrumented(text: str) -> NcclCall | None:
     """Return the call in the range text of an instrumented NCCL (ATLAHS, ``ENABLE_API_NVTX``), or ``None``.
 
     ``ncclAllReduce(): commHash 0x1a2b, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7``. ``data_size`` is in
-    bytes: the code that writes it multiplies the count by the size of the type.
+    bytes: NCCL has multiplied the count by the size of the type.
     """
     match = _INSTRUMENTED.match(text) if isinstance(text, str) else None
     values = dict(re.findall(r"(\w+) ([^\s,]+)", match["values"])) if match else {}
@@ -399,7 +398,7 @@ def payload_schemas(path: Path, connection: sqlite3.Connection, schema: Schema) 
 def _rows(
     connection: sqlite3.Connection, schema: Schema, table: str, columns: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the distinct rows of a table; columns that it does not have are left out."""
+    """Yield the distinct rows of a table, with the ``columns`` that it has."""
     existing = [column for column in columns if schema.has_column(table, column)]
     if not existing:
         return

@@ -1,7 +1,7 @@
 """Nsight Compute's measurements of single launches, from ``ncu --csv``: the pages ``raw`` and ``details``.
 
-``raw`` has a row for each launch, with a row of units below the names; ``details`` has a row for each metric of a
-launch. Lines of ncu (``==PROF== …``) and of the program may precede the table.
+``raw`` has a row for each launch, below a row of units; ``details`` has a row for each metric of a launch. Lines of ncu
+(``==PROF== …``) and of the program may precede the table.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ Size = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class NcuLaunch:
-    """One profiled launch, without the values that ncu did not measure.
+    """One profiled launch, without values that ncu did not measure.
 
     ``values``: ``duration`` in ns; ``compute``, ``memory`` and ``dram`` throughput in percent of the peak; ``achieved``
-    and ``theoretical`` occupancy in percent; the maximum blocks of a multiprocessor for each of `LIMITS`.
+    and ``theoretical`` occupancy in percent; the maximum blocks of a multiprocessor by each of `LIMITS`.
     """
 
     kernel: str
@@ -125,7 +125,7 @@ def _advice(path: Path) -> str:
 
 
 def _launches(path: Path, text: TextIO) -> Iterator[_LaunchTexts]:
-    """Yield the launches of every table in the file: several may have been appended to it."""
+    """Yield the launches of every table in the file: several may have been appended."""
     header: list[str] = []
     units: list[str | None] = []
     min_cells, is_long = 0, False

@@ -1,8 +1,8 @@
 """Opening an export read-only and immutable, or reporting in one line why it cannot be opened.
 
-With ``immutable=1`` SQLite takes no locks, so that exports open on mounts without ``flock`` and in directories without
-write permission, and nothing is created next to them. The ADBC SQLite driver returns Arrow, so that no rows pass
-through Python.
+With ``immutable=1`` SQLite takes no locks: exports open on mounts without ``flock`` and in directories without write
+permission, and nothing is created next to them. The ADBC SQLite driver returns Arrow, so that no rows pass through
+Python.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _TICK = 10_000_000
 class ExportFile:
     """An export as it was when it was checked; caches identify it by ``state``.
 
-    ``state``: inode, bytes, and the times of the last change of the content and of any kind, ns. ``device`` differs
-    between the nodes of a cluster.
+    ``state``: inode, bytes, and times of the last change of the content and of any kind, ns. ``device`` differs between
+    the nodes of a cluster.
     """
 
     path: Path
@@ -82,7 +82,7 @@ class ExportFile:
 def look(path: Path) -> tuple[bytes, ExportFile]:
     """Return the first bytes of a regular file, and its state. Raises OSError.
 
-    Opens the file, because a network file system may report an outdated state of a closed file.
+    Opens the file, because network file systems may report an outdated state of a closed file.
     """
     with opened(path, buffering=0) as file:
         status = os.fstat(file.fileno())
@@ -95,7 +95,7 @@ def look(path: Path) -> tuple[bytes, ExportFile]:
 
 
 def named(path: Path) -> str:
-    """Return the file that the user gave: the export, or the source of an export in the cache."""
+    """Return the user's file: the export, or the source of an export in the cache."""
     try:
         return os.fsdecode((path.parent / MADE_FROM).read_bytes())
     except OSError:
@@ -103,7 +103,7 @@ def named(path: Path) -> str:
 
 
 def uri(path: Path) -> str:
-    """Return the SQLite URI that opens ``path`` read-only and without locks, with any byte in its name."""
+    """Return the SQLite URI that opens ``path`` read-only and without locks, whatever bytes its name has."""
     # The host of ``file://`` is empty, because the path may begin with two slashes.
     return f"file://{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
 
@@ -264,7 +264,7 @@ _BATCH_ROWS = 16_384
 
 
 class ArrowReader:
-    """An ADBC connection to one export; a context manager."""
+    """An ADBC connection to one export."""
 
     def __init__(self, path: Path) -> None:
         import adbc_driver_sqlite
@@ -291,8 +291,8 @@ class ArrowReader:
     def stream(self, query: str) -> Any:
         """Return the result of ``query`` as an object with ``__arrow_c_stream__``, which DuckDB reads directly.
 
-        Read it before the next ``stream``. Every column of ``query`` must have one type, because the driver takes the
-        types from the first batch. Raises ExportError if SQLite cannot read the file.
+        Read it before the next ``stream``. Every column must have one type, because the driver takes types from the
+        first batch. Raises ExportError if SQLite cannot read the file.
         """
         from adbc_driver_manager import AdbcStatement, Error
 
@@ -321,9 +321,9 @@ _AHEAD = 32 << 20
 def read_ahead(path: Path) -> Iterator[Callable[[float], None]]:
     """Yield a function that asks the system to read the next part of an export in large pieces.
 
-    SQLite reads pages of 4 KB one by one, each a round trip on a network file system. Rows are read band by band
-    through the file, so the next part is known. The function takes the needed part (0 … 1) of the file, and requests
-    slightly more, but nothing twice. Without ``posix_fadvise`` it does nothing.
+    SQLite reads pages of 4 KB one by one, each a round trip on a network file system. Rows are read band by band, so
+    the next part is known. The function takes the needed part (0 … 1) of the file, and requests slightly more, but
+    nothing twice. Without ``posix_fadvise`` it does nothing.
     """
     try:
         file = open(path, "rb", 0)  # noqa: SIM115

@@ -13,7 +13,7 @@ from nsystui.base.inputs import json_in, opened
 from nsystui.exports import integrity, opening
 from nsystui.exports.integrity import is_accounted_for
 
-# Every nsys export has the first; the others distinguish it from other files with such a table.
+# Every nsys export has the first; the others distinguish it from other files with that table.
 _REQUIRED = "StringIds"
 _TYPICAL = frozenset(
     {
@@ -45,11 +45,11 @@ _WORK = tuple(f"{_CUPTI}{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAP
 class Schema:
     """The tables of an export with their columns, and the last rowids of the event tables.
 
-    ``efa_types`` are the types of generic events from AWS's EFA plugin. ``earliest`` is the earliest possible time of
-    an event, ns: ``EARLIEST``, unless nsys shifted the times. ``latest`` is the latest start of GPU work and calls: two
-    seconds after the end of the capture, because clocks differ. ``origin`` is subtracted from all times: the session's
-    start, ns since the epoch, if times are UTC (``--ts-normalize``). ``has_python_samples``: whether NVTX marks may be
-    samples of Python.
+    ``efa_types`` are the types of AWS's EFA plugin's generic events. ``earliest`` is the earliest possible time, ns:
+    ``EARLIEST``, unless nsys shifted the times. ``latest`` is the latest start of GPU work and calls: two seconds after
+    the end of the capture, because clocks differ. ``origin`` is subtracted from all times: the session's start, ns
+    since the epoch, if times are UTC (``--ts-normalize``). ``has_python_samples``: whether NVTX marks may be samples of
+    Python.
     """
 
     columns: Mapping[str, frozenset[str]]
@@ -72,21 +72,21 @@ class Schema:
         return column in self.columns.get(table, frozenset())
 
     def first_existing(self, table: str, columns: Sequence[str]) -> str:
-        """Return the first of ``columns`` that the table has, or the first of all if it has no such column."""
+        """Return the first of ``columns`` that the table has, or else simply the first."""
         return next((column for column in columns if self.has_column(table, column)), columns[0])
 
     def integer(self, table: str, column: str) -> str:
         """Return SQL for an integer column, or NULL if this version does not have it.
 
-        The cast gives the column one type: the reader takes types from the first rows.
+        The cast gives the column one type, because the reader takes types from the first rows.
         """
         return f'CAST("{column}" AS INTEGER)' if self.has_column(table, column) else NO_INTEGER
 
     def time(self, table: str, column: str) -> str:
         """Return `integer` for a time. An impossible time, text or out of bounds, becomes later than ``LATEST``.
 
-        So it differs from a missing time, and a sum of two is still an integer. If CUPTI could not collect the times,
-        it writes 0 for both start and end: the start is missing.
+        So it differs from a missing time, and a sum of two is still an integer. CUPTI writes 0 for start and end if it
+        could not collect the times: the start is missing.
         """
         if not self.has_column(table, column):
             return NO_INTEGER
@@ -108,7 +108,7 @@ class Schema:
         return f"CASE WHEN {is_possible} THEN {value} END"
 
     def _moment(self, column: str, earliest: int, latest: int) -> tuple[str, str]:
-        """Return SQL for whether a time is within bounds, and for the time since the start of the session."""
+        """Return SQL for whether a time is within bounds, and for its value since the session's start."""
         is_possible = f'"{column}" BETWEEN {self.origin + earliest} AND {self.origin + latest}'
         return is_possible, f'CAST("{column}" AS INTEGER)' + (f" - {self.origin}" if self.origin else "")
 
@@ -170,7 +170,7 @@ def probe(path: Path, connection: sqlite3.Connection, without: Collection[str] =
 
 
 def _has_parameter(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]], name: str) -> bool:
-    """Return whether ``nsys export`` was given this parameter: ``--ts-shift``, ``--ts-normalize``."""
+    """Return whether ``nsys export`` had this parameter: ``--ts-shift``, ``--ts-normalize``."""
     if not columns.get("META_DATA_EXPORT", frozenset()) >= {"name", "value"}:
         return False
     query = "SELECT 1 FROM META_DATA_EXPORT WHERE name = ? AND lower(value) NOT IN ('', '0', 'false')"
@@ -186,7 +186,7 @@ def _latest(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]
 
 
 def _session_start(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> int:
-    """Return the start of the session, ns since the epoch, or 0 if the export does not have it."""
+    """Return the session's start, ns since the epoch, or 0 if unknown."""
     if "utcEpochNs" not in columns.get("TARGET_INFO_SESSION_START_TIME", frozenset()):
         return 0
     row = connection.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
@@ -233,8 +233,8 @@ _KNOWN_FIELDS = frozenset(f"rdma_{what}_bytes per second" for what in ("read", "
 def efa_types_of(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> tuple[int, ...]:
     """Return the ``typeId`` of generic events of AWS's EFA plugin (``nsys profile --enable efa_metrics``).
 
-    The type or its source is named after EFA, or the type has fields that only EFA has. ``columns`` has the columns of
-    the export's tables. Raises sqlite3.Error if the export cannot be read.
+    The type or its source is named after EFA, or the type has fields that only EFA has. ``columns`` are the tables'
+    columns. Raises sqlite3.Error if the export cannot be read.
     """
     if not {"typeId", "sourceId"} <= columns.get(_TYPES, frozenset()):
         return ()

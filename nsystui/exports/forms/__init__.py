@@ -1,6 +1,6 @@
 """The forms of a report that are not SQLite. Each is converted into a SQLite export in the cache, once.
 
-A form is a module here with a `Form`, which `FORMS` lists; the other rooms need not know it.
+A form is a module here with a `Form` that `FORMS` lists; other rooms need not know it.
 """
 
 from __future__ import annotations

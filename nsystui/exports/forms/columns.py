@@ -1,6 +1,6 @@
 """Directories of columns: ``nsys export -t parquetdir`` and ``-t arrowdir`` write a file for each native table.
 
-Tables and columns are the same as in the SQLite export; files are named after their tables.
+Tables, named by their files, and columns are the same as in the SQLite export.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def _write_arrow(directory: Path, target: Path, advance: Advance) -> None:
 
 
 def _write(directory: Path, ending: str, target: Path, advance: Advance, read: Callable[[str], Any]) -> None:
-    """Write every table into the export, with the types of its columns; no row passes through Python.
+    """Write every table into the export, with its column types; no row passes through Python.
 
-    ``read`` gets a name that any library can open, whatever bytes the file's own name has.
+    ``read`` gets a name that any library can open, whatever bytes the file's name has.
     """
     import adbc_driver_sqlite
     from adbc_driver_manager import AdbcConnection, AdbcDatabase, AdbcStatement

@@ -34,7 +34,7 @@ class Form:
 
     ``is_of`` recognises a path. ``write`` gets the path and the export's path, and raises ExportError or OSError.
     ``endings`` are removed from the name, which may contain the rank. ``asks``: only with ``--convert``, because
-    NVIDIA's programs are run. ``version`` increases if ``write`` makes another export of the same report.
+    NVIDIA's programs are run. ``version`` increases if ``write`` changes.
     """
 
     what: str
@@ -52,7 +52,7 @@ class Form:
 
 
 def identity_of(path: Path, version: int) -> str:
-    """Return a hash that changes with a report, or with any file of a directory, and with ``version``.
+    """Return a hash that changes with a report, any file of a directory, and ``version``.
 
     Raises ExportError if the report does not exist.
     """
@@ -73,7 +73,7 @@ def identity_of(path: Path, version: int) -> str:
 
 
 def size_in(head: bytes) -> int:
-    """Return the size in bytes that an export's header (its first 100 bytes) states; 0 without a header."""
+    """Return the size in bytes in an export's header, its first 100 bytes; 0 without a header."""
     page_size = int.from_bytes(head[16:18], "big")
     return (65536 if page_size == 1 else page_size) * int.from_bytes(head[28:32], "big") if is_export(head) else 0
 

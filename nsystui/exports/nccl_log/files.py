@@ -1,6 +1,6 @@
-"""The logs that a command line names, how they are opened, and the lines of other programs in them.
+"""The logs that a command line names, how they are opened, and lines of other programs in them.
 
-The first bytes of a file show whether it is a log of NCCL or an export of nsys: its name proves neither.
+A file's first bytes show whether it is a log of NCCL or an export of nsys: its name proves neither.
 
 nccl-tests prints results between NCCL's lines: size, times and rates, out of place and in place. Training frameworks
 report iterations: NeMo, Megatron-LM, PyTorch Lightning, DeepSpeed.
@@ -41,8 +41,8 @@ _READ_ERRORS = (OSError, EOFError, zlib.error)
 def named(arguments: Iterable[str]) -> list[str]:
     """Return the logs named by ``arguments``, each once, because a log read twice counts twice; expands globs.
 
-    They are in natural order, so that the output does not depend on the shell, with standard input (``-``) last. Raises
-    UsageError if a name is empty, such as a script's unset variable.
+    Natural order, so that the output does not depend on the shell; standard input (``-``) is last. Raises UsageError if
+    a name is empty, such as a script's unset variable.
     """
     names: dict[str, str] = {}
     for name in expanded(arguments):
@@ -62,7 +62,7 @@ def size_of(name: str) -> int | None:
 
 
 class OpenLog:
-    """A log being read. ``position`` is the number of bytes read from the file: packed bytes of a ``.gz``."""
+    """A log being read. ``position`` is the number of bytes read from the file, packed if it is a ``.gz``."""
 
     def __init__(self, name: str, file: BufferedReader, stream: BufferedReader | gzip.GzipFile) -> None:
         self.name = name
@@ -151,8 +151,8 @@ class FileKind(Enum):
 def kind_of(name: str) -> FileKind | None:
     """Return the kind of a file, or ``None``; a report of nsys, packed or not, counts as an export.
 
-    Reads a few bytes of an export, and a log up to NCCL's first line, at most `LOOKED_AT` bytes. Unreadable files have
-    no kind, nor have pipes, because bytes read from a pipe are gone.
+    Reads a few bytes of an export, and a log up to NCCL's first line, at most `LOOKED_AT` bytes. Unreadable files and
+    pipes have no kind: bytes read from a pipe are gone.
     """
     if is_packed_report(Path(name)):
         return FileKind.EXPORT
@@ -189,9 +189,9 @@ _TIME = re.compile(rb"[ \t]+([0-9]{1,12}(?:\.[0-9]+)?)" + _RATE + _RATE + rb"[ \
 
 
 class NcclTestsResult(NamedTuple):
-    """One printed measurement: ns for a call, algorithm and bus bandwidth in bytes per second.
+    """One measurement: ns for a call, algorithm and bus bandwidth in bytes per second.
 
-    ``wrong`` is the number of wrong results, ``None`` if they were not checked.
+    ``wrong`` is the number of wrong results, ``None`` if not checked.
     """
 
     time: float
@@ -211,7 +211,7 @@ class Reported(NamedTuple):
 class ResultReader:
     """Collects the results from a log's lines, some at a time.
 
-    NCCL's lines may be between the size and the times of a result, glued to them.
+    NCCL's lines may be glued between the size and the times of a result.
     """
 
     def __init__(self) -> None:
@@ -285,7 +285,7 @@ class TrainingStep:
 def steps_in(line: bytes) -> list[TrainingStep]:
     """Return the iterations that a line reports, several if line ends were lost.
 
-    Rates of progress bars (``2.20it/s``) are means since the start, and so not step times.
+    Rates of progress bars (``2.20it/s``) are means since the start, not step times.
     """
     matches = list(_STEP.finditer(line))
     ends = [*(step.start() for step in matches), len(line)][1:]

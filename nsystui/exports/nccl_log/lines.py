@@ -2,8 +2,8 @@
 
 See docs/nccl.md#debug-log; NCCL 2.4 to 2.30, RCCL. Concurrent writers tear lines apart and glue them together, so
 reading stops where the fixed words do not follow one another as NCCL prints them. A number counts only with the word
-after it, because a cut number looks complete. The text before ``host:pid:tid`` (labels of srun, Ray, MPI; times; output
-of the program) does not matter.
+after it, because a cut number looks complete. Text before ``host:pid:tid`` (labels of srun, Ray, MPI; times; program
+output) does not matter.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ CALL_BEGINNING = re.compile(rb"NCCL INFO \w+: opCount")
 
 GLOBAL_RANK = re.compile(rb" task \d+ globalrank (\d{1,9})(?!\S)")
 FOLDED = re.compile(rb"\[repeated \d+x across cluster\]")
-"""The text that Ray appends to a line that replaces several, which differ only in numbers."""
+"""The text that Ray appends to a line that replaces several lines, which differ only in numbers."""
 
 
 def writer_of(prefix: bytes) -> Writer | None:
@@ -154,8 +154,8 @@ class LogProcess:
 class Writer:
     """A process and the device that its thread had set when it wrote, from ``host:pid:tid [device]``.
 
-    The device is the CUDA ordinal in the process, 0 for every rank under ``CUDA_VISIBLE_DEVICES``. If one thread drives
-    several GPUs, the call's device may be another (measured with ``nccl-tests -g 2``).
+    The device is the CUDA ordinal in the process, 0 for every rank under ``CUDA_VISIBLE_DEVICES``. If a thread drives
+    several GPUs, it may not be the call's device (measured with ``nccl-tests -g 2``).
     """
 
     process: LogProcess
@@ -164,7 +164,8 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A kind of call: all of it except opCount and buffers. A job makes few kinds of calls, very often.
+    """The fields of a call except opCount and buffers. A job makes few kinds of calls, very often: they share
+    signatures.
 
     ``count`` is in elements, ``root`` is the peer of Send and Recv, ``communicator`` is a pointer valid in this process
     only, ``ranks`` its size, ``global_rank`` RCCL's. ``None`` is a value that the line lost or never had.
@@ -184,14 +185,14 @@ class Signature:
 
     @property
     def size(self) -> int | None:
-        """The exact message size in bytes: count × size of the data type, not multiplied by the ranks."""
+        """The exact message size in bytes: count × size of the data type, not times the ranks."""
         element = datatype_size(self.datatype)
         return None if element is None else self.count * element
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A collective or point-to-point call. NCCL counts calls per communicator; calls of one group share a count."""
+    """A collective or point-to-point call. NCCL counts calls per communicator; grouped calls share a count."""
 
     signature: Signature
     op_count: int
@@ -210,9 +211,9 @@ class CommunicatorState(Enum):
 class CommunicatorLine:
     """The beginning or end of a communicator in a process.
 
-    Its calls name ``pointer``; ``device`` is the CUDA ordinal of its GPU. ``unique_id`` is ``commId``, the same on all
-    ranks (since NCCL 2.16; splits of 2.24 and later have ``parent``, ``split_count`` and ``color`` instead). ``thread``
-    is the writer as printed in the line.
+    ``pointer`` identifies it in its calls, ``device`` is the CUDA ordinal of its GPU. ``unique_id`` is ``commId``, the
+    same on all ranks (since NCCL 2.16; splits of 2.24 and later have ``parent``, ``split_count`` and ``color``
+    instead). ``thread`` is the writer as printed in the line.
     """
 
     writer: Writer | None
@@ -233,7 +234,7 @@ class TuningLine:
     """NCCL's choice for an operation: only this line has the algorithm that really runs.
 
     ``size``: bytes as the tuner counts them, of all ranks together for AllGather, ReduceScatter and AlltoAll. ``op`` is
-    ``None`` up to NCCL 2.22. ``algorithm`` is the kernel for symmetric memory, and the copy for copy engines.
+    ``None`` up to NCCL 2.22. ``algorithm`` is the kernel for symmetric memory, the copy for copy engines.
     """
 
     op: str | None
@@ -267,7 +268,7 @@ BLOCK = 256 * 1024
 """Bytes read at once."""
 
 LONGEST_LINE = 1024 * 1024
-"""Bytes. No log has longer lines; they are read in pieces, so that a file without line ends fits in memory."""
+"""Bytes. No log has longer lines; they are read in pieces, so that files without line ends fit in memory."""
 
 _MAX_CACHED = 50_000
 """The caches are cleared after this many new prefixes and kinds of calls."""
@@ -441,10 +442,10 @@ class LogReader:
             self._cached = 1
 
     def _writer(self, writer: Writer | None, communicator: int | None) -> Writer | None:
-        """Return ``writer`` with the host name that its process had before.
+        """Return ``writer`` with the first host name of its process.
 
-        Output without a line end is glued to the name (``-1mew0``), and a torn line may lack its first letters. If
-        process id and communicator pointer are the same, such a name is not another host.
+        Output without a line end is glued to the name (``-1mew0``), and a torn line may lack its first letters. With
+        the same process id and communicator pointer, such a name is not another host.
         """
         if writer is None or communicator is None:
             return writer

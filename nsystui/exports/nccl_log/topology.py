@@ -1,7 +1,7 @@
 """Log lines about how NCCL connects the ranks: rings, trees, transports, network devices, settings, times.
 
-The lines name no communicator: the thread that initialises it writes them until its ``Init COMPLETE``. A line is read
-only if it has NCCL's form up to its end, so that torn lines are ignored.
+They name no communicator: the thread that initialises it writes them until its ``Init COMPLETE``. A line is read only
+if it has NCCL's form up to its end, so that torn lines are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 _INFO = b"NCCL INFO "
 MAX_CHANNELS = 256
-"""Channel numbers from this on are not NCCL's, which has 64 channels."""
+"""NCCL has 64 channels; numbers from this on are not NCCL's."""
 
 
 class LogThread(NamedTuple):
@@ -27,7 +27,7 @@ class LogThread(NamedTuple):
 class Via(NamedTuple):
     """The transport of a connection (``P2P``, ``SHM``, ``NET``) and its variant (``direct pointer/read``, ``IB``).
 
-    A network has a ``device``, may read GPU memory itself (``gdr``), and may use another rank's NIC (``pxn``). Other
+    A network has a ``device``, and may read GPU memory itself (``gdr``) or use another rank's NIC (``pxn``); other
     transports have ``None``.
     """
 
@@ -110,7 +110,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network device of a host, numbered by NCCL, with ``None`` for values that the line does not have.
+    """A network device of a host as NCCL numbers it; ``None`` is a value that the line does not have.
 
     ``speed`` in 10⁶ bit/s. ``gdr``: why GPU Direct RDMA is off, or that it is on.
     """

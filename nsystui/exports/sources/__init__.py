@@ -19,7 +19,7 @@ __all__ = ["NO_INTEGER", "REASONS", "TABLES", "Lookup", "Source", "Transform", "
 _MAKERS = gpu.SOURCES | host.SOURCES | network.SOURCES
 
 TABLES = frozenset(_MAKERS)
-"""Native tables that others can do without."""
+"""Native tables whose damage leaves other tables readable."""
 
 
 def sources(schema: Schema) -> list[Source]:

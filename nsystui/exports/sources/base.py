@@ -1,7 +1,7 @@
 """The parts of every source: SQL that reads a native table, its constant words, and one rule for the times of rows.
 
 An event has a start, and an end that is not before it; only NVTX ranges and MPI and UCX calls may lack an end. Both are
-within the bounds of `schema`. Rows that break the rule are left out and counted: no number is computed from them.
+within the bounds of `schema`. Rows that break the rule are left out and counted; no number uses them.
 
 Names are looked up in small tables: strings, NVTX domains, metrics, network adapters.
 """
@@ -37,7 +37,7 @@ REASONS = ("without a time", "at no time of the session", "ending before the sta
 class Times:
     """SQL about a row of a chunk (as ``c``), for SQLite and DuckDB.
 
-    ``possible`` is true if the row's times are possible; for other rows, ``reason`` is a number.
+    ``possible`` is true if the row's times are; otherwise ``reason`` is a number.
     """
 
     possible: str
@@ -74,9 +74,8 @@ class Transform:
 
     ``joins`` are the lookups by the alias that the fields use. ``where`` is SQL that SQLite also understands. ``times``
     excludes rows with impossible times; ``None`` if rows need no times, or all are valid. ``order`` is the column that
-    sorts the rows of a chunk, if any. ``first_choice`` has shorter SQL for fields, whose full SQL is needed only if it
-    gives NULL. ``rows`` is a query of DuckDB's over ``chunk`` that replaces the chunk's rows, if these are not the
-    table's.
+    sorts a chunk's rows, if any. ``first_choice`` has shorter SQL for fields, whose full SQL is needed only if it gives
+    NULL. ``rows`` is a DuckDB query over ``chunk`` that replaces the chunk's rows, if these are not the table's.
     """
 
     fields: Mapping[str, str]
@@ -112,7 +111,7 @@ class Transform:
         return " ".join(parts)
 
     def of_fields(self, names: Collection[str], first_choice: bool = False) -> Transform:
-        """Return the transform of these fields only, with their first choices if requested."""
+        """Return the transform of these fields only, optionally with their first choices."""
         selected = {name: sql for name, sql in self.fields.items() if name in names}
         if first_choice:
             selected.update({name: sql for name, sql in self.first_choice.items() if name in selected})
@@ -141,9 +140,8 @@ class Source:
     """A native table: the columns to read (SQLite's SQL by our names), and the canonical tables made from them.
 
     ``first_row`` is added to rowids, so that two native tables can share a canonical table. ``decoded`` has DuckDB's
-    SQL for the rows of ``chunk`` that Python decodes, by canonical table. ``strings`` is a query of DuckDB's for the
-    ids of strings that a payload (``blob``) names. ``without`` is SQLite's condition, over ``columns``, for rows that
-    are not read.
+    SQL for the rows of ``chunk`` that Python decodes, by canonical table. ``strings`` is a DuckDB query for the ids of
+    strings that a payload (``blob``) names. ``without`` is SQLite's condition, over ``columns``, for rows not to read.
     """
 
     table: str
@@ -168,7 +166,7 @@ class Source:
 
     @property
     def words(self) -> frozenset[str]:
-        """All words in the SQL that makes rows of a chunk."""
+        """All words in the SQL for a chunk."""
         words = (transform.words for transform in self.makes.values())
         return frozenset().union(*words, *map(words_of, (*self.decoded.values(), self.without)))
 
@@ -226,7 +224,7 @@ _MAY_BE_UNKNOWN = ("device", "stream")
 
 
 THREAD_EVENT = {"start": "start", "end": "end", "thread": "globalTid"}
-"""NVIDIA's columns of an event on a thread, by our names; `thread_event_fields` has its fields."""
+"""NVIDIA's columns of an event on a thread, by our names; see `thread_event_fields`."""
 
 
 def thread_event_fields(first_row: int = 0) -> dict[str, str]:
@@ -267,7 +265,7 @@ _IS_LOST = "(coalesce(text, '') = '' AND text_id IS NOT NULL AND s.id IS NULL)"
 
 @dataclass(frozen=True)
 class Lookup:
-    """A small table that transforms join: the SQLite query that fills it and its DuckDB definition."""
+    """A small table that transforms join: its SQLite query and its DuckDB definition."""
 
     name: str
     definition: str
@@ -279,7 +277,7 @@ class Lookup:
 
 
 def lookups(schema: Schema) -> list[Lookup]:
-    """Return the lookup tables of an export; they are empty if their native table is absent."""
+    """Return the lookup tables of an export, empty if their native table is absent."""
     tables = []
     nvtx = "NVTX_EVENTS"
     tables.append(
@@ -287,7 +285,7 @@ def lookups(schema: Schema) -> list[Lookup]:
             "strings",
             "id BIGINT, value VARCHAR, bare VARCHAR, is_nccl BIGINT, is_lost BOOLEAN",
             "StringIds",
-            # Grouped, because two strings with the same id would double rows; free if the id is the key.
+            # Grouped, because two strings with one id would double rows; free if the id is the key.
             f"SELECT {schema.integer('StringIds', 'id')} AS id, {schema.text('StringIds', 'value')} AS value "
             "FROM StringIds WHERE typeof(id) = 'integer' AND value IS NOT NULL GROUP BY id",
             f"SELECT id, value, {BARE_NAME} AS bare, {IS_NCCL} AS is_nccl, false AS is_lost FROM incoming",
@@ -357,7 +355,7 @@ def lookups(schema: Schema) -> list[Lookup]:
 
 
 def _efa_lookups(schema: Schema) -> list[Lookup]:
-    """Return the lookups of AWS's EFA plugin: generic events with time and type, names of types and fields."""
+    """Return the lookups of AWS's EFA plugin: time and type of generic events, names of types and fields."""
     events, types, fields = "GENERIC_EVENTS", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_TYPE_FIELDS"
     origins, of_efa = "GENERIC_EVENT_SOURCES", f"WHERE typeId IN ({', '.join(map(str, schema.efa_types))})"
     origin = f"FROM {origins} WHERE {origins}.sourceId = {types}.sourceId" if schema.exists(origins) else ""

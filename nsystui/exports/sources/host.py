@@ -140,8 +140,8 @@ NCCL_RANGES = f"""
 def nccl_condition(columns: Mapping[str, str], domains: Collection[int], texts: Collection[int] | None) -> str:
     """Return SQLite's condition that all rows of ``NCCL_RANGES`` fulfil, and few other rows.
 
-    ``columns`` are the source's columns, ``domains`` the ids of domains called NCCL in any process, ``texts`` the ids
-    of strings that begin like an NCCL call, or ``None`` if these are too many to list.
+    ``columns`` are the source's, ``domains`` the ids of domains called NCCL in any process, ``texts`` the ids of
+    strings that begin like an NCCL call, or ``None`` if too many to list.
     """
     conditions = [f"{columns['domain_id']} IN ({_id_list(domains)})"]
     if texts is not None:
@@ -161,7 +161,7 @@ _MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENT
 
 
 def mpi(table: str, call_type: str, position: int) -> SourceMaker:
-    """Return the maker of an MPI table's source; it continues the row numbers of the MPI tables before it."""
+    """Return the maker of an MPI table's source, which continues the row numbers of the MPI tables before it."""
 
     def make(schema: Schema) -> Source:
         first_row = schema.rows(_MPI_TABLES[:position])
@@ -473,7 +473,7 @@ _OPENACC_FIELDS = {"event_kind": "event_kind", "function": "nullif(g.value, '')"
 
 
 def openacc(schema: Schema) -> list[Source]:
-    """Return events of OpenACC, called ``name@file:line``, as in nsys, if their place in the source is known."""
+    """Return OpenACC events, called ``name@file:line``, as in nsys, if their place in the source is known."""
     name = (
         "CASE WHEN coalesce(f.value, '') = '' THEN s.value "
         "ELSE s.value || '@' || f.value || coalesce(':' || CAST(line AS VARCHAR), '') END"

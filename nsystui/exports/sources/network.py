@@ -1,4 +1,4 @@
-"""Samples of the network, including AWS's EFA adapters, and its adapters (docs/exports.md#network-metrics)."""
+"""Samples of the network, including AWS's EFA, and its adapters (docs/exports.md#network-metrics)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def nic_metrics(schema: Schema) -> Source:
 
 
 def switch_metrics(schema: Schema) -> Source:
-    """Return the samples of switches, which continue the row numbers of adapters in their canonical table."""
+    """Return the samples of switches, whose row numbers follow the adapters'."""
     return _metrics(schema, _SWITCHES, is_switch=1, first_row=schema.rows([_ADAPTERS]))
 
 
@@ -52,7 +52,7 @@ _EVENTS, _DATA = "GENERIC_EVENTS", "GENERIC_EVENT_DATA"
 def efa_samples(schema: Schema) -> list[Source]:
     """Return the samples of AWS's EFA plugin: generic events with a row for each value, or as JSON.
 
-    Rows of values take precedence: such an export may have the same values as JSON, too.
+    Rows of values take precedence: an export may have the same values as JSON, too.
     """
     if not schema.efa_types:
         return []

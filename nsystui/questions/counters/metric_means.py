@@ -158,10 +158,9 @@ _BY_KERNELS = ("kernel", "launch", "collective")
 def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnswer:
     """Tabulate the means of every metric over the subject ``group_by``, a key of ``SUBJECTS``, the largest time first.
 
-    ``samples`` were taken in this time; ``alone`` counts the samples before which, since the previous sample, a single
-    kernel ran (missing for ranges and steps). ``described`` is the share of the time that samples describe,
-    ``resolved`` the share in intervals with two samples or more: if it is small, the means include work before and
-    after.
+    ``samples`` were taken in this time; before ``alone`` of them, since the previous sample, a single kernel ran
+    (missing for ranges and steps). ``described`` is the share of the time that samples describe, ``resolved`` the share
+    in intervals with two samples or more: if it is small, the means include work before and after.
     """
     sources = metric_sources(job.session, selection, every=True)
     if not sources:

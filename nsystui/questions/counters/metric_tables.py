@@ -143,8 +143,8 @@ _IN_FLIGHT = Column(
 def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) -> dict[tuple[Value, Value], Floats]:
     """Return the mean number of kernels that ran at once in each span, by rank and device.
 
-    This is the time of all kernels in the span divided by its length. Only the number and summed times of the kernels
-    that began (and ended) in each span are read.
+    This is the time of all kernels in the span divided by its length. Only counts and summed times of the kernels that
+    began (and ended) in each span are read.
     """
     kernels, width = tables.kernels, window.end - window.start
     users: dict[tuple[Task, int], tuple[Value, Value]] = {

@@ -1,7 +1,7 @@
 """The network: traffic of each adapter and switch, and traffic while NCCL's collectives ran.
 
-Every report of a host samples all of its adapters. An adapter that several reports saw counts once: host and GUID
-identify it, GUID alone a switch. If samples overlap, the report that sampled the adapter longest counts.
+Every report of a host samples all of its adapters. An adapter that several reports saw counts once, by host and GUID, a
+switch by GUID alone. If samples overlap, the report that sampled it longest counts.
 """
 
 from __future__ import annotations
@@ -322,9 +322,9 @@ def network_table(job: OpenJob, selection: Selection) -> TableAnswer:
 def network_by_collective(job: OpenJob, selection: Selection) -> TableAnswer:
     """Tabulate the traffic of a host's adapters while its collectives of a kind and size ran, by link.
 
-    Rates add up a host's adapters, over the sampled part of the time in which one of its kernels of the group ran; rows
-    have the mean over hosts, weighted by that time. Waits are the mean over adapters, and ``slow_waits`` the waits
-    while the slowest tenth of the group ran. For a switch, all kernels of the group count.
+    Rates add up a host's adapters over the sampled part of the time in which its kernels of the group ran; rows have
+    the mean over hosts, weighted by that time. Waits are the mean over adapters, ``slow_waits`` the waits while the
+    slowest tenth of the group ran. For a switch, all kernels of the group count.
     """
     sampled_adapters, notes = adapters(job, selection)
     if not sampled_adapters:
@@ -343,7 +343,7 @@ def network_by_collective(job: OpenJob, selection: Selection) -> TableAnswer:
 
 
 def _groups(job: OpenJob, selection: Selection) -> Iterator[tuple[Any, Any]]:
-    """Yield the selected NCCL kernels by collective and bucket of sizes, with their host, and whether they are slow."""
+    """Yield the selected NCCL kernels by collective and size bucket, with their host, and whether they are slow."""
     kernels = selected(job.pairing().kernels, selection)
     kernels = kernels[kernels["end"].notna()]
     hosts = hosts_of(job)

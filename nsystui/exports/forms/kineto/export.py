@@ -17,7 +17,7 @@ MACHINE: Final = 1 << 48
 """The bits of a process id that identify the machine, as in every export seen."""
 
 _SCHEMA_VERSION: Final = "3.28.1"
-# Before 2001 nothing was traced: a smaller time counts from the start of the machine, not from 1970.
+# A time before 2001 counts from the start of the machine, not from 1970.
 _LEAST_UTC, _MOST_UTC = 10**18, 10**19
 _GPU_WORK: Final = "start end globalPid deviceId contextId greenContextId streamId correlationId"
 _TABLES: Final = {
@@ -52,7 +52,7 @@ _ALWAYS: Final = ("StringIds", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_ST
 
 
 class TraceExport:
-    """The export of one trace, which the end of a ``with`` statement completes, or removes after an error.
+    """The export of one trace, completed at the end of a ``with`` statement, or removed after an error.
 
     Set `facts`, the trace's facts, before that. Rows wait in memory until `flush`.
     """

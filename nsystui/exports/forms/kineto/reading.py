@@ -50,7 +50,7 @@ def nanoseconds(value: Any) -> int | None:
 
 
 _EVENTS = "traceEvents"
-# A trace has one of these in its first bytes: the list of process groups, before the events, may be long.
+# A trace has one of these in its first bytes: the list of process groups before the events may be long.
 _TYPICAL = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _JSON = re.compile(rb"\s*(\{|\[\s*[\[{\"])")
 _FIRST_BYTES = 1 << 16
@@ -107,7 +107,7 @@ class KinetoTrace:
         self._size = 1
 
     def events(self) -> Iterator[Event]:
-        """Yield every event in the order of the file; numbers with decimals are ``Decimal``, which rounds nothing.
+        """Yield the events in the order of the file; numbers with decimals are ``Decimal``, which rounds nothing.
 
         Raises ExportError if the file is damaged or cut, and OSError if it cannot be read.
         """

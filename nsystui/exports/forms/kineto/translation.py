@@ -38,12 +38,12 @@ _OLD_CATEGORIES: Final = {
     "python": "python_function",
 }
 _CPU: Final = frozenset({"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver"})
-# A GPU annotation repeats the projection of a range; the other categories are not work of the program.
+# A GPU annotation repeats a range's projection; the other categories are not work of the program.
 _IGNORED: Final = frozenset({"gpu_user_annotation", "trace", "overhead", "ac2g", "fwdbwd", ""})
 
 _SYNC_TYPES: Final = {"event": 1, "stream wait": 2, "stream": 3, "context": 4}
 _NO_STREAM = _NO_EVENT = 0xFFFFFFFF
-"""The stream of a synchronization with several streams, and the event of a synchronization without a known event."""
+"""The stream of a synchronization with several streams, and a synchronization's unknown event."""
 _RUNTIME_CALL, _DRIVER_CALL = 0, 1
 _MARK, _PUSH_POP, _DOMAIN_CREATE = 34, 59, 75
 _WARNING: Final = 2
@@ -144,7 +144,7 @@ class _Span:
 
     @property
     def device(self) -> int | None:
-        """The GPU, which for a copy between two GPUs is the copying GPU. Old traces have only the event's `pid`."""
+        """The GPU; for a copy between two GPUs, the copying GPU. Old traces have only the event's `pid`."""
         names = (self.arguments.get("device"), self.arguments.get("inDevice"), self.event.get("pid"))
         return next((number for name in names if (number := to_integer(name)) is not None), None)
 
@@ -191,7 +191,7 @@ class _Translator:
     _domains: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
-        """Add the rows of an event. Events that cannot be understood are counted for a message of the export."""
+        """Add the rows of an event. Incomprehensible events are counted for a message of the export."""
         phase = event.get("ph")
         if phase == "M":
             self._name(event)
@@ -221,7 +221,7 @@ class _Translator:
     # -- work of the GPU --------------------------------------------------------------------------------------------
 
     def _gpu_work(self, span: _Span, stream: int | None) -> tuple[int | None, ...]:
-        """Return the values of the columns that all work of a GPU has."""
+        """Return the values of the columns of all GPU work."""
         process, device = self._process(self.pid), _required(span.device, "device")
         stream, correlation = _required(stream, "stream"), span.number("correlation")
         return span.start, span.end, process, device, span.context, 0, stream, correlation
@@ -266,7 +266,7 @@ class _Translator:
         work = self._gpu_work(span, _NO_STREAM if stream is None or stream < 0 else stream)
         self.export.add("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", *work, kind, _NO_EVENT if event is None else event)
         record, recorded = (span.number(f"wait_on_{name}") for name in ("cuda_event_record_corr_id", "stream"))
-        # A wait contains where its event was recorded; the records themselves have no rows.
+        # A wait names the stream of its event's record; the records have no rows.
         if event is not None and record is not None and record >= 0 and recorded is not None and recorded >= 0:
             stream_ids = (self._process(self.pid), span.device, span.context, 0, recorded)
             self.export.add("CUPTI_ACTIVITY_KIND_CUDA_EVENT", *stream_ids, record, event)
@@ -300,7 +300,7 @@ class _Translator:
         self.export.add("NVTX_EVENTS", span.start, span.end, *values)
 
     def instant(self, span: _Span) -> None:
-        """Add an allocation of PyTorch's allocator on a GPU, or its end; any other instant is a mark."""
+        """Add an allocation or free of PyTorch's allocator on a GPU; any other instant becomes a mark."""
         if span.name != "[memory]":
             thread = self._thread(span.event)
             self.export.add("NVTX_EVENTS", span.start, None, thread, _MARK, span.name, None, 0, None)
