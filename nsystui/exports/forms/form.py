@@ -34,7 +34,7 @@ class Form:
 
     ``is_of`` recognises a path. ``write`` gets the path and the export's path, and raises ExportError or OSError.
     ``endings`` are removed from the name, which may contain the rank. ``asks``: only with ``--convert``, because
-    NVIDIA's programs are run. ``version`` increases if ``write`` changes.
+    NVIDIA's programs are run. ``version`` increases if ``write`` makes other exports.
     """
 
     what: str

@@ -1,7 +1,7 @@
 """GPU metrics of another capture of the same program, next to the rows of the kernel summary.
 
-Sampling metrics costs time, so one capture has the times and another the metrics, in a table that ``nsystui metrics
---by kernel`` wrote. A row gets the metrics of its kernel's name.
+Sampling metrics costs time, so one capture has the times and another the metrics, in a table of ``nsystui metrics --by
+kernel``. A row gets the metrics of its kernel's name.
 """
 
 from __future__ import annotations

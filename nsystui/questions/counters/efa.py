@@ -47,7 +47,7 @@ class EfaCounter:
 
 @dataclass(frozen=True)
 class Counters:
-    """The counters of bytes of the EFA plugin, a lane each, and notes."""
+    """A lane for each counter of bytes of the EFA plugin, and notes."""
 
     lanes: tuple[EfaCounter, ...] = ()
     notes: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ def counters(job: OpenJob, reports: Collection[int]) -> Counters:
 
 
 def _from_rows(job: OpenJob, fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
-    """Yield the series of exports with a row for each value; add the names of all fields to ``fields``."""
+    """Yield the series of exports with a row for each value; add all field names to ``fields``."""
     keys = (_SAMPLES.c.report, _SAMPLES.c.type_id, _SAMPLES.c.source, _SAMPLES.c.type, _SAMPLES.c.field)
     is_known = [_SAMPLES.c.field.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]
     for report, type_id, source, kind, field in job.session.rows(sa.select(*keys).where(*is_known).distinct()):
@@ -101,7 +101,7 @@ def _from_rows(job: OpenJob, fields: set[str]) -> Iterator[tuple[_Key, tuple[Tim
 
 
 def _from_json(job: OpenJob, reports: Collection[int], fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
-    """Yield the series of exports whose events are JSON; add the names of all fields to ``fields``."""
+    """Yield the series of exports whose events are JSON; add all field names to ``fields``."""
     time = (_SAMPLES.c.time + _SAMPLES.c.clock_offset).label("time")
     columns = (_SAMPLES.c.report, time, _SAMPLES.c.type_id, _SAMPLES.c.source, _SAMPLES.c.type, _SAMPLES.c.data)
     is_known = [_SAMPLES.c.data.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]

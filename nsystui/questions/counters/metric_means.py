@@ -63,7 +63,7 @@ _GPU_UNITS = (
     ("NVLink", (("NVLink TX",), ("NVLink RX",))),
     ("PCIe", (("PCIe TX",), ("PCIe RX",))),
 )
-"""Units of a GPU: the families that add up to its share of its peak; the largest of several sums counts."""
+"""Units of a GPU, with families that add up to a share of the peak; the larger of two sums counts."""
 DERIVED = (
     Column("described", header="Described (%)", label="described", unit=Unit.PERCENT, decimals=1, importance=5),
     Column(
@@ -81,7 +81,7 @@ DERIVED = (
 _BOUND = 60.0
 """The share of its peak, percent, from which a unit bounds the work, as in Nsight Compute's rules."""
 _MIN_ACTIVE = 10.0
-"""The share of SMs active, percent, from which an occupancy is shown: half a percent is 5 % of it."""
+"""The share of active SMs, percent, from which an occupancy is shown: counters are exact to half a percent."""
 _WARPS = "compute warps in flight"
 _COUNT = Column("count", header="Instances", label="count", unit=Unit.COUNT, importance=2)
 _TOTAL = Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION)
@@ -89,7 +89,7 @@ _TOTAL = Column("total", header="Total Time (ns)", label="total", unit=Unit.DURA
 
 @dataclass(frozen=True, eq=False)
 class WorkIntervals:
-    """n intervals of work on a GPU, job time, shapes ``(n,)``. ``rows``: the table's row of each."""
+    """n intervals of work on a GPU, job time; ``rows`` are their rows in the table; shapes ``(n,)``."""
 
     starts: Times
     ends: Times
@@ -156,7 +156,7 @@ _BY_KERNELS = ("kernel", "launch", "collective")
 
 
 def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnswer:
-    """Tabulate the means of every metric over the subject ``group_by``, a key of ``SUBJECTS``, the largest time first.
+    """Tabulate the means of every metric by ``group_by``, a key of ``SUBJECTS``, the largest time first.
 
     ``samples`` were taken in this time; before ``alone`` of them, since the previous sample, a single kernel ran
     (missing for ranges and steps). ``described`` is the share of the time that samples describe, ``resolved`` the share
@@ -205,7 +205,7 @@ def metric_means(job: OpenJob, selection: Selection, group_by: str) -> TableAnsw
 
 
 def _means_notes(job: OpenJob, group_by: str, has_rows: bool) -> Iterator[str]:
-    """Yield why there are no rows, or how to read them."""
+    """Yield why there are no rows, or a caveat."""
     if has_rows:
         yield (
             "most of this time is in spans too short for two samples: their means include what ran just before and "
@@ -397,7 +397,7 @@ def _by_step(job: OpenJob, selection: Selection) -> Subject:
 
 
 def _by_collective(job: OpenJob, selection: Selection) -> Subject:
-    """Return a row for each collective and message size, by the kernels that ran it."""
+    """Return a row for each collective and message size, with the kernels that ran it."""
     kernels = selected(job.pairing().kernels, selection)
     kernels = kernels[kernels["end"].notna()]
     gpus = {(used.task.report, used.task.process, used.device): used.gpu for used in used_devices(job.session)}

@@ -61,7 +61,7 @@ GpuKey = tuple[int, int]
 
 
 def metric_statistics(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate each metric of each GPU: statistics of the samples of the selected time.
+    """Tabulate statistics of each metric of each GPU in the selected time.
 
     ``mean`` weights a sample by the part of its period in the time; other statistics count samples.
     """
@@ -99,7 +99,7 @@ def _statistics(samples: MetricSamples, window: Window | None) -> Row:
 
 
 def metrics_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
-    """Tabulate each metric of each GPU over time: means of the samples of each span, as in the lanes."""
+    """Tabulate each metric of each GPU over time: means of samples, as in the lanes."""
     users, window = users_of_gpus(job, selection), job.extent(selection)
     sources = metric_sources(job.session, selection, every=True)
     starts = edges_of(window, bins)[:-1]
@@ -113,7 +113,7 @@ def metrics_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAns
 
 
 def with_metrics(answer: TableAnswer, job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
-    """Add the kernels in flight and each metric as columns to a table with a row for each rank, device and span."""
+    """Add the kernels in flight and each metric as columns to a table of ranks, devices and spans."""
     users, window = users_of_gpus(job, selection), job.extent(selection)
     sources = metric_sources(job.session, selection, every=True)
     metrics = columns_of(sources)
@@ -143,8 +143,8 @@ _IN_FLIGHT = Column(
 def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) -> dict[tuple[Value, Value], Floats]:
     """Return the mean number of kernels that ran at once in each span, by rank and device.
 
-    This is the time of all kernels in the span divided by its length. Only counts and summed times of the kernels that
-    began (and ended) in each span are read.
+    It is the time of all kernels in the span divided by its length. Only counts and summed times of kernels that began
+    (and ended) in each span are read.
     """
     kernels, width = tables.kernels, window.end - window.start
     users: dict[tuple[Task, int], tuple[Value, Value]] = {

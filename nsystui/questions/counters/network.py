@@ -28,7 +28,7 @@ Samples = tuple[Times, Times, Floats]
 """Starts, ends (job time) and rates: bytes/s, or ticks/ms of send waits. Samples of several ports add up."""
 
 RECEIVED, SENT, WAITS = range(3)
-"""Indices of an adapter's figures, and of the endings of their metrics' names in `_ENDINGS`."""
+"""Indices of an adapter's figures, and of the endings of their metrics' names."""
 _ENDINGS = (("bytes received", "rx bytes", "rx_bytes"), ("bytes sent", "tx bytes", "tx_bytes"), ("send waits",))
 
 SWITCH, EFA = "InfiniBand switch", "EFA"
@@ -91,9 +91,7 @@ class _Key:
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """An adapter or switch; ``figures`` are samples of bytes received and sent, and of send waits. A switch has no
-    host.
-    """
+    """An adapter or a switch (without host), with samples of bytes received and sent, and of send waits."""
 
     host: str
     link: str
@@ -104,7 +102,7 @@ class Adapter:
 
 
 def adapters(job: OpenJob, selection: Selection, with_efa: bool = True) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
-    """Return the adapters and switches that the reports of the selected ranks saw, each once, and notes."""
+    """Return the adapters and switches in the reports of the selected ranks, each once, and notes."""
 
     def make() -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
         hosts = hosts_of(job)
@@ -143,7 +141,7 @@ def _adapter(key: _Key, name: str, parts: dict[tuple[int, int], list[Samples]]) 
 def _sampled(
     job: OpenJob, hosts: dict[int, str], selected_reports: set[int], notes: list[str]
 ) -> Iterator[tuple[int, _Key, str, int, Samples]]:
-    """Yield the samples of ``NET_NIC_METRIC`` and of switches: figure, adapter, its name, report, samples."""
+    """Yield samples of ``NET_NIC_METRIC`` and of switches: figure, adapter, its name, report, samples."""
     figures, identities = dict(_figure_metrics(job)), _names(job)
     if job.session.count(tables.nic_metrics) and not figures:
         notes.append("no sampled metric is bytes received, bytes sent or send waits")
@@ -170,7 +168,7 @@ def _sampled(
 
 
 def _figure_metrics(job: OpenJob) -> Iterator[tuple[str, int]]:
-    """Yield the metrics that figures are made of, with the figure's index."""
+    """Yield the metrics of figures, with the figure's index."""
     column = tables.nic_metrics.c.metric
     if not job.session.count(tables.nic_metrics):
         return
@@ -267,7 +265,7 @@ def moved_within(samples: Samples, times: Intervals) -> tuple[float | None, int]
 def mean_rate(starts: Times, ends: Times, values: Floats, lo: int, hi: int, bins: int) -> Floats:
     """Average a rate over the sampled part of each of ``bins`` equal spans of ``[lo, hi)``; NaN without samples.
 
-    Each sample is a rate from its start to its end, shapes ``(n,)``; samples that overlap, of several ports, add up.
+    A sample is a rate from its start to its end, shapes ``(n,)``; overlapping samples, of several ports, add up.
     """
     edges = lo + np.arange(bins + 1) * ((hi - lo) / bins)
     offsets = edges - lo
@@ -323,8 +321,8 @@ def network_by_collective(job: OpenJob, selection: Selection) -> TableAnswer:
     """Tabulate the traffic of a host's adapters while its collectives of a kind and size ran, by link.
 
     Rates add up a host's adapters over the sampled part of the time in which its kernels of the group ran; rows have
-    the mean over hosts, weighted by that time. Waits are the mean over adapters, ``slow_waits`` the waits while the
-    slowest tenth of the group ran. For a switch, all kernels of the group count.
+    the mean over hosts, weighted by that time. Waits are the mean over adapters, ``slow_waits`` while the slowest tenth
+    of the group ran. For a switch, all kernels of the group count.
     """
     sampled_adapters, notes = adapters(job, selection)
     if not sampled_adapters:
@@ -343,7 +341,7 @@ def network_by_collective(job: OpenJob, selection: Selection) -> TableAnswer:
 
 
 def _groups(job: OpenJob, selection: Selection) -> Iterator[tuple[Any, Any]]:
-    """Yield the selected NCCL kernels by collective and size bucket, with their host, and whether they are slow."""
+    """Yield the selected NCCL kernels by collective and size bucket, with host and slowness."""
     kernels = selected(job.pairing().kernels, selection)
     kernels = kernels[kernels["end"].notna()]
     hosts = hosts_of(job)
@@ -369,7 +367,7 @@ def slow_collectives(job: OpenJob, selection: Selection) -> dict[str, Intervals]
 
 
 def _group_row(group: Any, link_adapters: list[Adapter]) -> tuple[Any, ...] | None:
-    """Return time, rates, waits, slow waits, hosts and the sampled share, or ``None`` if nothing was sampled."""
+    """Return time, rates, waits, slow waits, hosts and the sampled share, or ``None`` without samples."""
     is_slow = group["is_slow"].to_numpy(bool)
     by_host: dict[str, list[Adapter]] = {}
     for adapter in link_adapters:
