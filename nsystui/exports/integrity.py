@@ -1,4 +1,4 @@
-"""The integrity of an export: SQLite's check for damaged pages, and rows that are lost without an error."""
+"""The integrity of an export: SQLite's check for damaged pages, and rows lost without an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_CHECKED = 4 << 30
 
 
 def check_last(path: Path, connection: sqlite3.Connection, table: str, last: int) -> None:
-    """Compare the ``last`` row, as its page has it, with the row before it and the keys that lead to the pages.
+    """Compare the ``last`` row, as its page has it, with the row before and the keys that lead to the pages.
 
     Raises ExportError if they are out of order. Reads three pages.
     """
@@ -77,7 +77,7 @@ class PageChecks:
     def end(self, table: str, rows: int, last: int) -> None:
         """Check the pages of a table of which ``rows`` rows were read, up to the ``last`` rowid.
 
-        Raises ExportError if they are damaged. Deleted rows are no damage; keys that nsys assigns may begin at 0.
+        Raises ExportError if they are damaged; deleted rows are no damage, and nsys's own keys may begin at 0.
         """
         if table in self.whole or (rows == last and self._is_large):
             return
@@ -88,7 +88,7 @@ class PageChecks:
         self.whole.add(table)
 
     def close(self) -> None:
-        """Stop the running check, and wait for its end."""
+        """Stop the running check, and wait for it."""
         self._is_closed = True
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
@@ -116,7 +116,7 @@ def is_accounted_for(file: BinaryIO, root: int) -> bool:
     """Return whether each byte of a table's last page belongs to a row or is free; ``root`` is the table's root page.
 
     If a page counts fewer rows than it contains, SQLite ignores the surplus, and no gap between rowids shows it. But
-    every byte of a page belongs to a row or counts as free; see "B-tree Pages" in SQLite's file format.
+    every byte belongs to a row or counts as free; see "B-tree Pages" in SQLite's file format.
 
     ``False`` also if the page cannot be found. Raises OSError.
     """
@@ -132,7 +132,7 @@ def is_accounted_for(file: BinaryIO, root: int) -> bool:
 
 
 def _last_page(file: BinaryIO, root: int, page_size: int) -> tuple[bytes, int]:
-    """Return the page that the last pointers lead to, and the offset of its header."""
+    """Return the page that the last pointers lead to, and its header's offset."""
     page_number = root
     for _ in range(_MAX_DEPTH):
         file.seek((page_number - 1) * page_size)

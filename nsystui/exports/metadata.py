@@ -31,12 +31,12 @@ Ids = TypeVar("Ids")
 
 
 def pid_of(global_id: Ids) -> Ids:
-    """Return the process number in the id of a process or thread."""
+    """Return the process number in a process's or thread's id."""
     return (global_id >> _BITS) & _MASK  # type: ignore[operator,return-value]
 
 
 def tid_of(thread: Ids) -> Ids:
-    """Return the thread number in the id of a thread."""
+    """Return the thread number in a thread's id."""
     return thread & _MASK  # type: ignore[operator,return-value]
 
 
@@ -85,7 +85,7 @@ ALLOCATION_VARIABLE = "SLURM_NTASKS"
 """The number of tasks of an allocation, started or not."""
 NODE_VARIABLES = ("SLURM_NODEID", "PALS_NODEID", "SLURMD_NODENAME")
 MADE_OF = "NSYSTUI_MADE_OF"
-"""The name in ``META_DATA_EXPORT`` for the source of an export that nsys did not record."""
+"""The name in ``META_DATA_EXPORT`` for an export's source, if nsys did not record it."""
 ENVIRONMENT_WHITELIST = frozenset(
     (*RANK_VARIABLES, *LOCAL_RANK_VARIABLES, *SIZE_VARIABLES, ALLOCATION_VARIABLE, *NODE_VARIABLES)
 ) | {"VLLM_WORKER_MULTIPROC_METHOD"}
@@ -152,7 +152,7 @@ class BlockingStream:
 class Metadata:
     """The facts of one report. Times are ns; ``None`` or an empty string is a value that the export does not have.
 
-    ``made_of`` is a source of the export that nsys did not record, such as ``PyTorch profiler trace``.
+    ``made_of`` is the export's source if nsys did not record it, such as ``PyTorch profiler trace``.
     """
 
     nsys_version: str = ""
@@ -185,7 +185,7 @@ class Metadata:
 
     @cached_property
     def gpu_numbers(self) -> Mapping[tuple[int, int], int]:
-        """The machine's number of each GPU by (pid, device) of ``cuda_devices``."""
+        """The machine's GPU numbers by (pid, device) of ``cuda_devices``."""
         return {(device.pid, device.device): device.gpu for device in self.cuda_devices}
 
     @cached_property
@@ -202,7 +202,7 @@ class Metadata:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Metadata:
-        """Return the metadata from the values of `to_json`."""
+        """Return metadata from the values of `to_json`."""
         plain = dict(values)
         plain["gpus"] = tuple(_gpu(gpu) for gpu in plain["gpus"])
         plain["cuda_devices"] = tuple(CudaDevice(**device) for device in plain["cuda_devices"])
@@ -267,7 +267,7 @@ class _Reader:
         )
 
     def _rows(self, table: str, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        """Return the rows of a small table, with ``None`` for columns that this version does not have."""
+        """Return a small table's rows, with ``None`` for columns that this version lacks."""
         if table not in self._schema.columns:
             return []
         integrity.check_pages(self._path, self._connection, table)
@@ -329,7 +329,7 @@ class _Reader:
         return tuple(BlockingStream(pid, context, stream, flag == 3) for pid, context, stream, flag in sorted(streams))
 
     def _mpi_ranks(self) -> dict[int, int]:
-        """Return ranks by process, except for processes whose threads have different ranks."""
+        """Return ranks by process, unless its threads have different ranks."""
         ranks: dict[int, set[int]] = {}
         for thread, rank in self._rows("MPI_RANKS", ("globalTid", "rank")):
             if not isinstance(thread, int) or not isinstance(rank, int):
@@ -367,7 +367,7 @@ _DRIVER = re.compile(r"\A(\d{3})(\d{2,3})(\d{2})\Z", re.ASCII)
 
 
 def _cuda_version(raw: str) -> str:
-    """Return ``12.2`` for 12020, and an empty string for a number too large for a version."""
+    """Return ``12.2`` for 12020; empty for a number too large for a version."""
     if not raw.isdecimal():
         return raw
     number = whole_number(raw, _LATEST_CUDA)

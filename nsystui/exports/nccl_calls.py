@@ -33,13 +33,13 @@ COMMUNICATOR, MESSAGE_SIZE, OLD_MESSAGE_SIZE = "NCCL communicator ID", "Message 
 REDUCTION, ROOT, PEER = "Reduction operation", "Root", "Peer rank"
 RANK, RANKS, DEVICES, CUDA_DEVICE = "Rank", "No. of ranks", "No. of devices", "CUDA device"
 DATATYPE = "Data type"
-"""Not a label of NCCL: exports of PyTorch's traces have it (docs/exports.md#pytorch)."""
+"""Not NCCL's label: exports of PyTorch's traces have it (docs/exports.md#pytorch)."""
 LABELS = frozenset(
     {COMMUNICATOR, MESSAGE_SIZE, OLD_MESSAGE_SIZE, REDUCTION, ROOT, PEER, RANK, RANKS, DEVICES, CUDA_DEVICE, DATATYPE}
 )
 """The labels that `interpret` understands."""
 
-_HEADER = struct.Struct("<QQQQ")  # domain id, schema id, payload size, and a field that descriptions disagree on
+_HEADER = struct.Struct("<QQQQ")  # domain id, schema id, payload size, and a field with several descriptions
 
 # Entry types (nvtx3/nvToolsExtPayload.h) as struct formats on 64-bit Linux, with an 8-byte long.
 _FORMATS = dict(enumerate("bBhHiIqQqQ", start=1))  # CHAR, UCHAR, SHORT … ULONGLONG
@@ -48,7 +48,7 @@ _FORMATS |= {22: "Q", 23: "Q", 32: "B"}  # SIZE, ADDRESS, BYTE
 _FORMATS |= {42: "e", 43: "f", 44: "d", 68: "I", 69: "I", 70: "Q"}  # FLOAT16 … FLOAT64, CATEGORY, COLOR, SCOPE_ID
 _UNREAD_SIZES = {21: 16, 45: 16, 50: 2, 80: 8}  # LONGDOUBLE, FLOAT128, BF16, REGISTERED_STRING
 _INT, _SIZE = 5, 22
-_FIRST_ENUM = 1 << 24  # from this number on: enumerations and structs that a library defines
+_FIRST_ENUM = 1 << 24  # from this on: enumerations and structs of a library
 _NOT_ONE_VALUE = 0b111110  # the flags of an entry that is a pointer, an offset or an array
 _UNION_SCHEMAS = (3, 4)
 
@@ -94,8 +94,8 @@ class PayloadSchemas:
     ) -> PayloadSchemas:
         """Return the layouts in rows of ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES``, by column name.
 
-        A missing column counts as NULL. nsys repeats rows for each process. Payloads of an id that two processes define
-        differently cannot be read, because nothing distinguishes them.
+        A missing column counts as NULL. nsys repeats rows for each process. If processes define an id differently, its
+        payloads cannot be read, because nothing distinguishes them.
         """
         schemas: dict[tuple[int, int], set[tuple[int, int, int]]] = defaultdict(set)
         entries: dict[tuple[int, int], dict[int, set[_Entry]]] = defaultdict(lambda: defaultdict(set))
@@ -119,7 +119,7 @@ class PayloadSchemas:
 
 
 def _positive(row: Mapping[str, Any], column: str) -> int:
-    """Return the number in a column; NULL and damage are 0, which is not a valid schema, type or size."""
+    """Return the number in a column; NULL and damage become 0, which is never valid."""
     value = row.get(column)
     return value if isinstance(value, int) and value > 0 else 0
 
@@ -149,7 +149,7 @@ def _lay_out(entries: Sequence[_Entry], align: int = 0) -> tuple[_Field, ...]:
 
 
 def _fixed_layouts() -> dict[tuple[int, int], _Layout]:
-    """Return NCCL's structs by (number of the call, size in bytes), for exports without the schema tables."""
+    """Return NCCL's structs by (number of the call, bytes), for exports without the schema tables."""
     comm, size, old_size = _Entry(COMMUNICATOR, _SIZE), _Entry(MESSAGE_SIZE, _SIZE), _Entry(OLD_MESSAGE_SIZE, _SIZE)
     root, peer, reduction = _Entry(ROOT, _INT), _Entry(PEER, _INT), _Entry(REDUCTION, _FIRST_ENUM)
     rank, ranks, devices = _Entry(RANK, _INT), _Entry(RANKS, _INT), _Entry(DEVICES, _INT)
@@ -192,7 +192,7 @@ def decode_blob(schemas: PayloadSchemas, domain_id: int, blob: bytes) -> Labels 
     """Return the values of a ``binaryData`` blob by label, or ``None`` if it cannot be read with certainty.
 
     ``domain_id`` is the row's NVTX domain, which must be NCCL's: a payload without a schema in ``schemas`` is read as
-    NCCL's, if call and size fit one of NCCL's structs.
+    NCCL's if call and size fit one of its structs.
     """
     if not isinstance(blob, bytes | bytearray) or len(blob) < _HEADER.size:
         return None
@@ -241,9 +241,9 @@ class NcclCall:
 
     ``message_size`` (bytes) is count × size of the data type of the API call: per rank for AllGather and ReduceScatter,
     per peer for AlltoAll, Gather and Scatter. ``communicator`` is NCCL's commHash as ``0x1a2b…``, the same on all its
-    ranks. ``rank`` and ``ranks`` in the communicator are from calls that make or end it. ``source`` is ``payload``,
+    ranks. ``rank`` and ``ranks``, in the communicator, are from calls that make or end it. ``source`` is ``payload``,
     ``instrumented``, or ``None`` if nothing is known. NCCL's payload has no data type: ``datatype`` is PyTorch's
-    (``bf16``), or the width of an element in an instrumented call (``4-byte``).
+    (``bf16``), or the width of an element from an instrumented call (``4-byte``).
     """
 
     message_size: int | None
@@ -259,7 +259,7 @@ class NcclCall:
 
 
 def interpret(labels: Mapping[str, Value]) -> NcclCall:
-    """Return the call described by a payload's ``labels``, of either generation; impossible values become ``None``."""
+    """Return the call that a payload's ``labels``, of either generation, describe; impossible values are ``None``."""
     size = labels.get(MESSAGE_SIZE, labels.get(OLD_MESSAGE_SIZE))
     return NcclCall(
         message_size=_count(size, 1 << 63),
@@ -303,7 +303,7 @@ def parse_instrumented(text: str) -> NcclCall | None:
     )
 
 
-_WIDEST = 16  # bytes of an element; a damaged text may have any number
+_WIDEST = 16  # bytes of an element; damaged texts may have any number
 
 
 def _width(type_size: str | None) -> str | None:
@@ -331,7 +331,7 @@ def _count(value: object, limit: int = 1 << 31) -> int | None:
 
 
 def _communicator(value: object) -> str | None:
-    """Return the 64-bit commHash as text; ``None`` for 0, a communicator that is not made yet."""
+    """Return the 64-bit commHash as text; ``None`` for 0, a communicator not yet made."""
     number = None if isinstance(value, float) else _integer(value)  # a float has lost bits of the hash
     if number is None or not -(1 << 63) <= number < 1 << 64 or number == 0:
         return None
@@ -347,7 +347,7 @@ def reduction_name(number: int) -> str:
 
 
 def _reduction(value: object) -> str | None:
-    """Return the name of a reduction from its number or text (NVTX's enumeration has ``Product``)."""
+    """Return a reduction's name from its number or text (NVTX's enumeration has ``Product``)."""
     number = _count(value)
     if number is not None:
         return reduction_name(number)
@@ -380,10 +380,7 @@ _NOTHING = NcclCall(None, None, None, None, None, None, None, None, None)
 
 
 def payload_schemas(path: Path, connection: sqlite3.Connection, schema: Schema) -> PayloadSchemas:
-    """Return the layouts of extended NVTX payloads that an export describes, if any.
-
-    Raises ExportError if their pages are damaged.
-    """
+    """Return an export's layouts of extended NVTX payloads. Raises ExportError if their pages are damaged."""
     schemas, entries = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     if schemas not in schema.columns or entries not in schema.columns:
         return PayloadSchemas.from_rows([], [])
@@ -408,7 +405,7 @@ def _rows(
 
 
 def decode(schemas: PayloadSchemas, domain_id: int | None, name: str, json_text: str, blob: bytes) -> NcclCall:
-    """Return the facts of a call from the first readable form: binary payload, JSON, instrumented name."""
+    """Return a call's facts from the first readable form: binary payload, JSON, instrumented name."""
     if blob:
         labels = decode_blob(schemas, domain_id or 0, blob)
         if labels:

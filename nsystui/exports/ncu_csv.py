@@ -77,7 +77,7 @@ class NcuLaunch:
 
 @dataclass
 class _LaunchTexts:
-    """A launch while its file is read: its numbers remain texts until the file's notation is known."""
+    """A launch being read: numbers remain texts until the file's notation is known."""
 
     kernel: str
     grid: Size | None
@@ -85,7 +85,7 @@ class _LaunchTexts:
     texts: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def take(self, name: str, unit: str | None, text: str) -> None:
-        """Keep a known metric, under the first of its names. ``unit`` is ``None`` if the file does not have it."""
+        """Keep a known metric, under the first of its names; ``unit`` is ``None`` if not given."""
         key = _KEYS.get(name)
         if key is None or key in self.texts:
             return
@@ -166,7 +166,7 @@ def _launches(path: Path, text: TextIO) -> Iterator[_LaunchTexts]:
 
 
 def _table_lines(text: TextIO) -> Iterator[str]:
-    """Yield the lines from the first header on, except ncu's own lines."""
+    """Yield the lines from the first header on, except ncu's."""
     is_table = False
     for line in text:
         is_table = is_table or ("Kernel Name" in line and "," in line)
@@ -187,7 +187,7 @@ def _size(cells: dict[str, str], name: str) -> Size | None:
 
 
 def _with_numbers(path: Path, launches: Sequence[_LaunchTexts]) -> list[NcuLaunch]:
-    """Return the launches with numbers, all in one notation: 1,234.5 or, by the locale, 1.234,5."""
+    """Return launches with numbers, all in one notation: 1,234.5 or, by locale, 1.234,5."""
     texts = [text for launch in launches for text, _ in launch.texts.values()]
     english = next((text for text in texts if not _CONTINENTAL.fullmatch(text)), None)
     continental = next((text for text in texts if not _ENGLISH.fullmatch(text)), None)

@@ -28,7 +28,7 @@ from nsystui.exports.forms.form import EXPORT_COMMAND, RECORDING_ENDING, REPORT_
 from nsystui.exports.forms.kineto.reading import json_head
 
 _FORMS_NOT_READ = {b"\x89HDF": "as HDF5 (-t hdf)", b"ARROW1": "as one Arrow file (-t arrow)"}
-# A read that failed with this message of SQLite may succeed the next time.
+# A read that failed with this message may succeed the next time.
 _DISK_ERROR = "disk I/O error"
 # Steps of a query between two calls of the progress handler: about 10 ms.
 _STEPS = 1_000_000
@@ -131,7 +131,7 @@ def connect(path: Path, is_stopped: Callable[[], bool] = lambda: False) -> sqlit
 def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
     """Return the error for an export that SQLite cannot read, in the native ``table`` if known.
 
-    Raises KeyboardInterrupt if the query was ended on request (see `connect`), which is not damage.
+    Raises KeyboardInterrupt if the query was ended on request (see `connect`): not damage.
     """
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
         raise KeyboardInterrupt from None
@@ -172,8 +172,8 @@ def _with_table(cause: str, table: str) -> str:
 def check(path: Path) -> ExportFile:
     """Check the first bytes and the size of ``path``, and return its state.
 
-    Raises ExportError if it is not an export: missing, a directory or device, unreadable, empty, not SQLite, cut short,
-    or still being written.
+    Raises ExportError if it is missing, a directory or device, unreadable, empty, not SQLite, cut short, or still being
+    written.
     """
     name = named(path)
     try:
@@ -218,7 +218,7 @@ def size(name: str) -> int:
 
 
 def _check_size(name: str, head: bytes, size: int) -> None:
-    """Compare the size with the page count in the header: SQLite would only report "malformed"."""
+    """Compare size and page count in the header: SQLite would only report "malformed"."""
     if len(head) < 100:
         raise ExportError(name, f"cut short: {size} bytes", "copy or export it again")
     expected = size_in(head)

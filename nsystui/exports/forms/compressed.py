@@ -20,7 +20,7 @@ _ZIP = ".zip"
 _ENDINGS = (".gz", ".zst", ".xz", ".bz2")
 _PIECE = 1 << 22
 _HEAD = 100
-# Real exports compress to an eighth at best. Fewer than _SMALL unpacked bytes do no harm.
+# Real exports compress to an eighth at best; up to _SMALL bytes do no harm.
 _MAX_RATIO = 100
 _SMALL = 1 << 26
 _MADE_BY = f"nsystui opens what this writes, compressed: {EXPORT_COMMAND} FILE.nsys-rep"
@@ -33,7 +33,7 @@ def _is_compressed(path: Path) -> bool:
 
 
 def _unpack(path: Path, target: Path, advance: Advance) -> None:
-    # The errors of the libraries have no common class: EOFError, zlib.error, LZMAError, BadZipFile, ArrowInvalid …
+    # The libraries' errors have no common class: EOFError, zlib.error, LZMAError, BadZipFile, ArrowInvalid …
     try:
         with opened(path) as packed, _unpacked(path, packed) as stream, open(target, "wb") as out:
             total = max(os.fstat(packed.fileno()).st_size, 1)
@@ -58,7 +58,6 @@ def _unpack(path: Path, target: Path, advance: Advance) -> None:
 
 @contextmanager
 def _unpacked(path: Path, packed: IO[bytes]) -> Iterator[Any]:
-    """Yield the unpacked bytes as a stream."""
     if path.suffix == _ZIP:
         import zipfile
 
@@ -83,7 +82,7 @@ def _unpacked(path: Path, packed: IO[bytes]) -> Iterator[Any]:
 
 
 def _member(path: Path, archive: zipfile.ZipFile) -> str:
-    """Return the name of the only export in a zip file."""
+    """Return the only export in a zip file."""
     names = [name for name in archive.namelist() if name.endswith(EXPORT_ENDINGS)]
     if len(names) == 1:
         return names[0]

@@ -26,7 +26,7 @@ def nsys() -> str | None:
 
 
 def importer() -> str | None:
-    """Return the path of ``QdstrmImporter``: on the PATH, or in the host directory of the installed ``nsys``."""
+    """Return the path of ``QdstrmImporter``: on the PATH, or in the installation of ``nsys``."""
     if path := shutil.which(_IMPORTER):
         return path
     program = nsys()
@@ -55,7 +55,7 @@ def _write_report(report: Path, target: Path, advance: Advance) -> None:
 
 
 def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
-    """Let ``QdstrmImporter`` make the report that nsys could not make, and export it."""
+    """Let ``QdstrmImporter`` make the report, and export that."""
     program = importer()
     if program is None:
         advice = "load the module that has nsys: it lies in its directory host-linux-x64"
@@ -71,7 +71,7 @@ def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
 def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
     """Run a program that writes ``target``, and return why it failed, or an empty string.
 
-    It does not receive the user's keys. It is killed if ``advance`` raises, and its children when it ends.
+    It does not receive the user's keys. It is killed if ``advance`` raises, its children when it ends.
     """
     from subprocess import DEVNULL, Popen, TimeoutExpired
     from tempfile import TemporaryFile

@@ -31,7 +31,7 @@ _DATATYPES: tuple[tuple[str, int], ...] = (
     ("fp8_e4m3", 1),  # this and the next since NCCL 2.24
     ("fp8_e5m2", 1),
 )
-"""The name, as the scripts of ``nsys-profiling`` spell it, and the bytes of an element, by number."""
+"""Name, as the scripts of ``nsys-profiling`` spell it, and bytes of an element, by number."""
 
 
 def datatype_name(number: int) -> str:
@@ -54,10 +54,10 @@ _ARGUMENTS = (
     rb"(?: (\d{1,10}) root(?: (-?\d{1,10}) comm(?: (0x[0-9a-f]{1,16}|\(nil\))(?= )(?: \[nranks=(\d{1,9})\])?)?)?)?"
 )
 CALL_AND_REST = re.compile(_HEAD + rb"(count \d+ datatype .*)")
-"""A line with one call: op, opCount (hexadecimal), and the text from ``count`` on, which `ARGUMENTS` reads."""
+"""A line with one call: op, opCount (hexadecimal), and text from ``count`` on, for `ARGUMENTS`."""
 
 ARGUMENTS = re.compile(_ARGUMENTS)
-"""Count, datatype and, if they are complete, reduction, root, communicator, number of ranks."""
+"""Count, datatype and, if complete, reduction, root, communicator, number of ranks."""
 
 CALL = re.compile(_HEAD + b"(" + _ARGUMENTS + b")")
 """A call anywhere in a line: op, opCount, all `ARGUMENTS`, and each of them."""
@@ -70,7 +70,7 @@ FOLDED = re.compile(rb"\[repeated \d+x across cluster\]")
 
 
 def writer_of(prefix: bytes) -> Writer | None:
-    """Return the writer of a line from the text before ``NCCL INFO``; ``None`` if a tear left too little."""
+    """Return a line's writer from the text before ``NCCL INFO``; ``None`` if a tear left too little."""
     match = _WRITER.search(prefix)
     if match is None:
         return None
@@ -84,7 +84,7 @@ _PAIR = re.compile(rb"\b(comm|rank|nranks|cudaDev|commId|parent|splitCount|color
 
 
 def communicator_in(line: bytes) -> tuple[bytes, CommunicatorLine] | None:
-    """Return the text before ``NCCL INFO``, and the communicator of a line, without its writer.
+    """Return the text before ``NCCL INFO``, and a line's communicator, without its writer.
 
     Words are read by name, because their order and number differ between versions.
     """
@@ -245,7 +245,7 @@ class TuningLine:
 
 
 class Damage(Enum):
-    """The reason why a call could not be read."""
+    """Why a call could not be read."""
 
     CUT_SHORT = "cut short before the datatype"
     HEADLESS = "without the beginning"
@@ -253,7 +253,7 @@ class Damage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A part of a line with an ``opCount``, but without a complete call: nothing is guessed."""
+    """A part of a line with ``opCount`` but no complete call: nothing is guessed."""
 
     damage: Damage
 
@@ -262,7 +262,7 @@ Line = Call | CommunicatorLine | TuningLine | TopologyLine | TrainingStep | Unre
 
 
 Read = Callable[[int], bytes]
-"""Returns at most the given number of bytes of a log, and no bytes at its end."""
+"""Returns at most the given number of bytes of a log; empty at its end."""
 
 BLOCK = 256 * 1024
 """Bytes read at once."""
@@ -280,7 +280,7 @@ _WORDS = (b"opCount", b"NCCL INFO", b"NCCL version", *STEP_WORDS)
 
 
 def blocks(read: Read) -> Iterator[bytes]:
-    """Yield the bytes of a log in blocks that end with a line, or after `LONGEST_LINE`."""
+    """Yield a log's bytes in blocks that end with a line, or after `LONGEST_LINE`."""
     rest = b""
     while piece := read(BLOCK):
         # A progress bar advances by carriage returns: hours of it may be one line.
@@ -298,7 +298,7 @@ def blocks(read: Read) -> Iterator[bytes]:
 
 
 class _WriterCalls:
-    """The kinds of calls that a writer has made, by op and the text from ``count`` on."""
+    """A writer's kinds of calls, by op and the text from ``count`` on."""
 
     def __init__(self, writer: Writer | None) -> None:
         self.writer = writer
@@ -338,7 +338,7 @@ class LogReader:
         self.lines += last != b"\n"
 
     def _lines_of(self, block: bytes) -> Iterator[Line]:
-        # This loop runs for each line, and a log may have a hundred million lines.
+        # This loop runs for each of up to a hundred million lines.
         find_call, by_prefix = CALL_AND_REST.search, self._by_prefix
         step_words = [word for word in STEP_WORDS if word in block]
         for line in block.splitlines():
@@ -388,7 +388,7 @@ class LogReader:
         yield from [Unread(Damage.HEADLESS)] * (line.count(b"opCount") - beginnings)
 
     def _calls_of(self, prefix: bytes) -> _WriterCalls:
-        """Return the known calls of the writer of a line that begins with ``prefix``."""
+        """Return the known calls of the writer in ``prefix``."""
         self._make_room()
         writer = writer_of(prefix)
         calls = self._by_writer.get(writer)
@@ -399,7 +399,7 @@ class LogReader:
         return calls
 
     def _signature(self, calls: _WriterCalls, op: bytes, rest: bytes) -> Signature | None:
-        """Return a call's fields from ``count`` on; ``None`` if the line is cut before the end of its data type."""
+        """Return a call's fields from ``count`` on; ``None`` if the line is cut before its data type ends."""
         match = ARGUMENTS.match(rest)
         if match is None:
             return None
@@ -431,7 +431,7 @@ class LogReader:
         return tuning
 
     def _make_room(self) -> None:
-        """Clear the caches if they are full: times and glued output make prefixes without end."""
+        """Clear full caches: times and glued output make prefixes without end."""
         self._cached += 1
         if self._cached > _MAX_CACHED:
             for calls in self._by_writer.values():

@@ -40,7 +40,7 @@ class Via(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RingPart:
-    """A rank's neighbours in the ring of a channel: it receives from ``previous`` and sends to ``next``."""
+    """A rank's neighbours in a channel's ring: it receives from ``previous`` and sends to ``next``."""
 
     channel: int
     previous: int
@@ -50,7 +50,7 @@ class RingPart:
 
 @dataclass(frozen=True, slots=True)
 class RingOrder:
-    """The whole ring of a channel, as rank 0 prints it."""
+    """A channel's whole ring, as rank 0 prints it."""
 
     channel: int
     ranks: tuple[int, ...]
@@ -58,7 +58,7 @@ class RingOrder:
 
 @dataclass(frozen=True, slots=True)
 class TreePart:
-    """A rank in the tree of a channel; ``parent`` is ``None`` for the root."""
+    """A rank in a channel's tree; ``parent`` is ``None`` for the root."""
 
     channel: int
     rank: int
@@ -80,7 +80,7 @@ class ChannelConnection:
 class ChannelCounts:
     """The numbers of channels that a rank uses; ``per_peer`` for each peer of Send and Recv.
 
-    Older versions do not print the channels of CollNet and NVLS.
+    Older versions do not print ``collnet`` and ``nvls``.
     """
 
     collective: int
@@ -92,7 +92,7 @@ class ChannelCounts:
 
 @dataclass(frozen=True, slots=True)
 class InitTimes:
-    """A rank's times of initialisation: seconds, printed with two decimals; ``phases`` in NCCL's order."""
+    """A rank's times of initialisation, seconds with two decimals; ``phases`` in NCCL's order."""
 
     rank: int
     ranks: int
@@ -102,7 +102,7 @@ class InitTimes:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting or a fact of a process: an environment variable, a version, the network in use."""
+    """A setting or fact of a process: an environment variable, a version, the network in use."""
 
     name: str
     value: str
@@ -127,7 +127,7 @@ Said = RingPart | RingOrder | TreePart | ChannelConnection | ChannelCounts | Ini
 
 @dataclass(frozen=True, slots=True)
 class TopologyLine:
-    """A line's facts about the topology; ``thread`` is ``None`` if the line has no writer."""
+    """A line's facts about the topology; ``thread`` is ``None`` if it has no writer."""
 
     thread: LogThread | None
     said: tuple[Said, ...]
@@ -143,7 +143,7 @@ def thread_of(prefix: bytes) -> LogThread | None:
 
 
 def topology_in(line: bytes) -> TopologyLine | None:
-    """Return the facts about the topology in a line of NCCL; ``None`` for most lines."""
+    """Return the topology facts in a line of NCCL; ``None`` for most lines."""
     start = line.rfind(_INFO)
     if start < 0:
         start = line.find(b"NCCL version")
@@ -231,7 +231,7 @@ def _connection(text: bytes) -> list[Said]:
     if network is not None:
         via = Via("NET", network.decode("ascii"), int(device), gdr is not None, proxy is not None)
     else:
-        # A path through another GPU ends with the GPU, which does not matter.
+        # A path through another GPU ends with that GPU, which does not matter.
         variant = re.sub(rb"/\d+\[\w*\]$", b"", way) if way is not None else b"direct"
         via = Via("SHM" if transport is None else transport.decode("ascii"), variant.decode("ascii"))
     return [ChannelConnection(int(match[1]), int(match[2]), int(match[3]), via)]
@@ -272,7 +272,7 @@ def _times(text: bytes) -> list[Said]:
 
 
 def _setting(name: str, pattern: bytes) -> Callable[[bytes], list[Said]]:
-    """Return a reader of lines with a setting, whose value is the group of ``pattern``."""
+    """Return a reader of lines with a setting, which is the group of ``pattern``."""
     compiled = re.compile(pattern)
 
     def read(text: bytes) -> list[Said]:

@@ -94,12 +94,12 @@ class Transform:
 
     @property
     def condition(self) -> str:
-        """The condition for a row of the chunk to be in the table, also for SQLite; empty if all are."""
+        """The condition for a chunk's row to be in the table, also for SQLite; empty if all are."""
         possible = "" if self.times is None else self.times.possible
         return f"({self.where}) AND {possible}" if self.where and possible else self.where or possible
 
     def select(self, tie: str = "row_id") -> str:
-        """Return the SELECT over ``chunk``; without ``tie`` in the order of the chunk.
+        """Return the SELECT over ``chunk``; without ``tie`` in its order.
 
         ``tie`` is the column that decides between equal values of ``order``.
         """
@@ -159,7 +159,7 @@ class Source:
 
     @property
     def scan(self) -> str:
-        """The SQLite query for a chunk, with ``%d`` for its first and last rowid."""
+        """The SQLite query for a chunk, with ``%d`` for first and last rowid."""
         columns = ", ".join(f'{sql} AS "{name}"' for name, sql in {"row_id": "rowid", **self.columns}.items())
         query = f'SELECT {columns} FROM "{self.table}" WHERE rowid BETWEEN %d AND %d'
         return f"SELECT * FROM ({query}) c WHERE ({self.without}) IS NOT TRUE" if self.without else query
@@ -173,7 +173,7 @@ class Source:
     def of_fields(
         self, fields: Mapping[str, Collection[str]], first_choice: bool = False, in_order: bool = True
     ) -> Source:
-        """Return the source for these fields by canonical table, with only the columns that they need."""
+        """Return the source for these fields by canonical table, with only their columns."""
         makes = {
             name: transform.of_fields(fields[name], first_choice)
             for name, transform in self.makes.items()
@@ -196,7 +196,7 @@ def process_of(thread: str) -> str:
 
 
 def labelled(column: str, labels: Mapping[int, str]) -> str:
-    """Return SQL that replaces an enum value by NVIDIA's label; an unknown value keeps its number."""
+    """Return SQL that replaces an enum value by NVIDIA's label; unknown values keep their number."""
     cases = " ".join(f"WHEN {value} THEN '{label}'" for value, label in labels.items())
     return f"CASE {column} {cases} ELSE CAST({column} AS VARCHAR) END"
 
@@ -216,7 +216,7 @@ def native_columns(text: str) -> dict[str, str]:
 
 
 def column_fields(*names: str) -> dict[str, str]:
-    """Return fields that equal the chunk's column of the same name; a missing device or stream is UNKNOWN."""
+    """Return fields that equal the chunk's column of that name; a missing device or stream is UNKNOWN."""
     return {name: f'coalesce(c."{name}", {UNKNOWN})' if name in _MAY_BE_UNKNOWN else f'c."{name}"' for name in names}
 
 
@@ -257,7 +257,7 @@ GPU_EVENT_FIELDS = {**column_fields(*GPU_EVENT), "process": f'coalesce(c."proces
 
 
 DOMAIN_TYPE = 75
-"""The NVTX event type of a row that names a domain (docs/exports.md#nvtx)."""
+"""The NVTX event type of rows that name a domain (docs/exports.md#nvtx)."""
 
 _LOST = "'[name ' || {} || ' lost]'"
 _IS_LOST = "(coalesce(text, '') = '' AND text_id IS NOT NULL AND s.id IS NULL)"

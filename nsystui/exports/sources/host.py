@@ -1,4 +1,4 @@
-"""CPU work: API calls, NVTX, MPI, OpenMP, OpenACC, OS runtime calls, and the processes and threads."""
+"""CPU work: API calls, NVTX, MPI, OpenMP, OpenACC, OS runtime calls, processes and threads."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _CHAIN = "nullif(chain, 0)"
 
 
 def _chain(schema: Schema, table: str) -> str:
-    """Return the column with a call's chain; without chains an empty name, which no table has, so nothing is read."""
+    """Return the column with a call's chain; without chains, an empty name that no table has, so nothing is read."""
     return "callchainId" if schema.has(table) else ""
 
 
@@ -138,7 +138,7 @@ NCCL_RANGES = f"""
 
 
 def nccl_condition(columns: Mapping[str, str], domains: Collection[int], texts: Collection[int] | None) -> str:
-    """Return SQLite's condition that all rows of ``NCCL_RANGES`` fulfil, and few other rows.
+    """Return SQLite's condition that all rows of ``NCCL_RANGES`` and few other rows fulfil.
 
     ``columns`` are the source's, ``domains`` the ids of domains called NCCL in any process, ``texts`` the ids of
     strings that begin like an NCCL call, or ``None`` if too many to list.
@@ -372,13 +372,13 @@ def call_chains(table: str, position: int) -> SourceMaker:
 
 
 def _number_at(byte: str) -> str:
-    """Return SQL for the lowest 4 bytes of the number at ``byte`` of a payload, whose hexadecimal digits are ``h``."""
+    """Return SQL for the lowest 4 bytes of the number at ``byte`` of a payload with hexadecimal digits ``h``."""
     digits = " || ".join(f"substr(h, 2 * ({byte}) + {position}, 2)" for position in (7, 5, 3, 1))
     return f"TRY_CAST('0x' || {digits} AS BIGINT)"
 
 
 # A payload: a header of 32 bytes, a number (8 bytes), state and number of frames (4 bytes each), and for each frame,
-# the innermost first, the strings of function and file and the line (8 bytes each).
+# innermost first, the strings of function and file and the line (8 bytes each).
 _PYTHON_SAMPLES = f"""
     (SELECT *, {_number_at("40")} AS state FROM (
         SELECT c.*, c.row_id AS chain, hex(c.blob) AS h FROM chunk c
@@ -490,7 +490,7 @@ def openacc(schema: Schema) -> list[Source]:
 
 
 def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str, int]]:
-    """Return the native tables in the order of their names, with kind and first row number."""
+    """Return the native tables by name, with kind and first row number."""
     tables = [(name, match[1]) for name in sorted(schema.columns) if (match := pattern.fullmatch(name))]
     names = [name for name, _ in tables]
     return [(name, kind, schema.rows(names[:position])) for position, (name, kind) in enumerate(tables)]

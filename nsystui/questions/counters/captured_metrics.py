@@ -113,10 +113,8 @@ def with_captured_metrics(answer: TableAnswer, captured: CapturedMetrics, job_ke
         notes.append(
             f"kernels with {share} of the time are not in {safe_text(captured.file)}: their metrics are unknown"
         )
-    if other_kernels := captured.of_kernel.keys() - set(job_kernels):
-        notes.append(
-            f"{safe_text(captured.file)} has kernels that these exports do not have: {few(sorted(other_kernels))}"
-        )
+    if extra := captured.of_kernel.keys() - set(job_kernels):
+        notes.append(f"{safe_text(captured.file)} has kernels that these exports do not have: {few(sorted(extra))}")
     rows = [(*row, *values) for row, values in zip(answer.rows, metrics, strict=True)]
     columns = (*answer.columns, *captured.columns)
     return TableAnswer(answer.name, columns, rows, answer.total, (*answer.notes, *notes))

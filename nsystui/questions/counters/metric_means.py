@@ -81,7 +81,7 @@ DERIVED = (
 _BOUND = 60.0
 """The share of its peak, percent, from which a unit bounds the work, as in Nsight Compute's rules."""
 _MIN_ACTIVE = 10.0
-"""The share of active SMs, percent, from which an occupancy is shown: counters are exact to half a percent."""
+"""The share of active SMs, percent, from which an occupancy is shown: a rounding of 0.5 % is 5 % of it."""
 _WARPS = "compute warps in flight"
 _COUNT = Column("count", header="Instances", label="count", unit=Unit.COUNT, importance=2)
 _TOTAL = Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION)
@@ -145,7 +145,6 @@ class _Sums:
         self._sums[key][: len(new_sums)] += new_sums
 
     def of(self, key: str, count: int) -> Floats:
-        """Return the sums of ``count`` rows."""
         sums = self._sums.get(key, np.zeros(0))
         return np.concatenate((sums, np.zeros(count - len(sums))))
 
@@ -434,7 +433,6 @@ SUBJECTS: dict[str, Callable[[OpenJob, Selection], Subject]] = {
 
 
 def _gpus_of_tasks(job: OpenJob, selection: Selection) -> dict[Task, list[GpuKey]]:
-    """Return the GPUs of each selected task."""
     gpus: dict[Task, list[GpuKey]] = {}
     for item in selected_devices(job.session, selection, job.ranks):
         if item.gpu is not None:

@@ -106,14 +106,11 @@ def adapters(job: OpenJob, selection: Selection, with_efa: bool = True) -> tuple
 
     def make() -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
         hosts = hosts_of(job)
-        selected_reports = set(hosts) if selection.tasks is None else {task.report for task in selection.tasks}
+        reports = set(hosts) if selection.tasks is None else {task.report for task in selection.tasks}
         notes: list[str] = []
         parts: dict[_Key, dict[tuple[int, int], list[Samples]]] = {}
         names: dict[_Key, str] = {}
-        sampled = [
-            *_sampled(job, hosts, selected_reports, notes),
-            *(_of_efa(job, hosts, selected_reports, notes) if with_efa else ()),
-        ]
+        sampled = [*_sampled(job, hosts, reports, notes), *(_of_efa(job, hosts, reports, notes) if with_efa else ())]
         for figure, key, name, report, samples in sampled:
             parts.setdefault(key, {}).setdefault((figure, report), []).append(samples)
             names.setdefault(key, name)

@@ -107,6 +107,6 @@ def _elements(arguments: Mapping[str, Any], counts: int, ranks: int | None) -> i
 
 @lru_cache(maxsize=4096)
 def _communicator(name: str, ranks: str) -> int:
-    """Return a number that is equal on all ranks of a process group, because traces lack the communicator's."""
+    """Return a number equal on all ranks of a process group, because traces lack the communicator's."""
     digest = hashlib.md5(f"{name} of {ranks}".encode("utf-8", "replace"), usedforsecurity=False).digest()
     return int.from_bytes(digest[:8], "little") | 1 << 63

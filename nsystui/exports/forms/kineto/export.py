@@ -14,7 +14,7 @@ from nsystui.exports.metadata import MADE_OF
 
 TRACE: Final = "PyTorch profiler trace"
 MACHINE: Final = 1 << 48
-"""The bits of a process id that identify the machine, as in every export seen."""
+"""The machine's bits of a process id, as in every export seen."""
 
 _SCHEMA_VERSION: Final = "3.28.1"
 # A time before 2001 counts from the start of the machine, not from 1970.
@@ -46,7 +46,7 @@ _TABLES: Final = {
     "META_DATA_CAPTURE": "name:T value:T",
     "META_DATA_EXPORT": "name:T value:T",
 }
-"""The columns of each table in the order of its rows: integers, except text (``:T``)."""
+"""Each table's columns, in order: integers, except text (``:T``)."""
 _TYPES: Final = ("INTEGER", "TEXT")
 _ALWAYS: Final = ("StringIds", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_START_TIME", "ANALYSIS_DETAILS")
 
@@ -85,7 +85,7 @@ class TraceExport:
         return number
 
     def flush(self) -> None:
-        """Write the waiting rows, each table's in the order of their start."""
+        """Write the waiting rows, each table's by start."""
         for table, rows in self._rows.items():
             columns = _TABLES[table].split()
             typed = [f"{column.removesuffix(':T')} {_TYPES[column.endswith(':T')]}" for column in columns]
@@ -116,7 +116,7 @@ class TraceExport:
                 self._path.unlink(missing_ok=True)
 
     def _describe_session(self) -> None:
-        """Add the session, process group and GPUs of the trace, and the origin of the export."""
+        """Add the session, process group and GPUs of the trace, and the export's origin."""
         started = (to_integer(self.facts.get("baseTimeNanoseconds")) or 0) + self._origin
         if _LEAST_UTC <= started < _MOST_UTC:
             self.add("TARGET_INFO_SESSION_START_TIME", started)
@@ -132,7 +132,7 @@ class TraceExport:
         for device in devices if isinstance(devices, list) else []:
             if isinstance(device, dict):
                 self._describe_gpu(device)
-        # PyTorch reads the rank and the number of ranks from these variables.
+        # PyTorch reads rank and number of ranks from these variables.
         group = self.facts.get("distributedInfo")
         for name, key in (("RANK", "rank"), ("WORLD_SIZE", "world_size")):
             number = to_integer(group.get(key)) if isinstance(group, dict) else None
@@ -146,7 +146,7 @@ class TraceExport:
         self.add("META_DATA_EXPORT", "EXPORT_PARAM_INCLUDE_BLOBS", "false")
 
     def _describe_gpu(self, device: Mapping[str, Any]) -> None:
-        """Add a GPU by the ordinal of the process: traces lack the machine's own number."""
+        """Add a GPU by its ordinal in the process: traces lack the machine's number."""
         number = to_integer(device.get("id"))
         if number is None:
             return

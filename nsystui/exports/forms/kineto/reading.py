@@ -34,7 +34,7 @@ def to_integer(value: Any) -> int | None:
 
 
 def nanoseconds(value: Any) -> int | None:
-    """Return microseconds as ns, exactly, or ``None`` if the value is not a time."""
+    """Return microseconds as exact ns, or ``None`` if the value is not a time."""
     if isinstance(value, str):
         try:
             value = Decimal(value)
@@ -58,7 +58,7 @@ _KEPT = 1 << 22
 _PIECE = 1 << 16
 _GZIP = b"\x1f\x8b"
 _ESCAPES = re.compile(rb"\\.", re.DOTALL)
-# ijson crashes on an integer that is too long for Python.
+# ijson crashes on integers too long for Python.
 _MAX_DIGITS = 2_000
 _AS_DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
 _FACTS = (
@@ -70,7 +70,7 @@ _FACTS = (
 )
 _CUT = "cut short: the JSON ends in the middle"
 _MAX_DEPTH = 200
-"""The deepest nesting of JSON that is read: each level costs memory, and PyTorch writes about ten."""
+"""The deepest nesting that is read: each level costs memory, and PyTorch writes about ten."""
 _STEPS = bytes.maketrans(b"{[}]", b"\1\1\xff\xff")
 _NO_STEPS = bytes(set(range(256)) - set(b"{[}]"))
 _COPY = "copy it again; if the job died while it wrote the trace, the trace is incomplete"
@@ -97,7 +97,7 @@ def is_trace(path: Path) -> bool:
 
 
 class KinetoTrace:
-    """A trace that is read once; `facts` are complete after its last event."""
+    """A trace that is read once; `facts` are complete after the last event."""
 
     def __init__(self, path: Path, advance: Advance) -> None:
         self.path = path
@@ -121,7 +121,7 @@ class KinetoTrace:
                     if isinstance(event, dict):
                         yield event
             except ijson.IncompleteJSONError as error:
-                # yajl reports every error as incomplete JSON, which is true only at the end of the file.
+                # yajl reports all errors as incomplete JSON; only at the end of the file is it true.
                 raise self.damaged(_CUT if reader.is_at_end else _cause_of(error)) from None
             except ijson.JSONError as error:
                 raise self.damaged(_cause_of(error)) from None
@@ -166,14 +166,13 @@ def _cause_of(error: Exception) -> str:
 
 
 def _unpacked(packed: IO[bytes]) -> IO[bytes]:
-    """Return the unpacked bytes, whatever the file's name."""
     is_gzip = packed.read(len(_GZIP)) == _GZIP
     packed.seek(0)
     return gzip.GzipFile(fileobj=packed) if is_gzip else packed  # type: ignore[return-value]
 
 
 class _Pieces:
-    """The file that ijson reads from, which checks each piece."""
+    """The file that ijson reads; it checks each piece."""
 
     def __init__(self, trace: KinetoTrace, packed: IO[bytes], stream: IO[bytes]) -> None:
         self._trace = trace
@@ -198,7 +197,7 @@ class _Pieces:
         return piece
 
     def _deepest(self, piece: bytes) -> int:
-        """Return the deepest nesting of objects and lists in the next bytes."""
+        """Return the deepest nesting in the next bytes."""
         import numpy as np
 
         if self._is_escaped:

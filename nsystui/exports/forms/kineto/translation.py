@@ -20,10 +20,10 @@ from nsystui.exports.metadata import pid_of, process_id
 from nsystui.exports.schema import EARLIEST
 
 _FIRST_EVENTS: Final = 20_000
-"""Events that are read for the process and the first time before any is written."""
+"""Events read for the process and the first time before any is written."""
 _ROWS_AT_ONCE: Final = 50_000
 _MOST_IDS: Final = 1 << 24
-"""A number of a process or thread has 24 bits in an export."""
+"""Numbers of processes and threads have 24 bits in an export."""
 
 OPERATORS, PYTHON, _NCCL = "PyTorch operators", "Python", "NCCL"
 _DOMAINS: Final = {_NCCL: 1, OPERATORS: 2, PYTHON: 3}
@@ -64,12 +64,12 @@ _COPY = re.compile(r"Memcpy (\S+)(?: \((.+) -> (.+)\))?")
 _MEMSET = re.compile(r"Memset \((.+)\)")
 _THREAD_NAME = re.compile(r"thread -?\d+ \((.*)\)")
 _ON_CUDA: Final = 1
-"""The ``Device Type`` of memory on a GPU, as PyTorch numbers it."""
+"""PyTorch's ``Device Type`` of memory on a GPU."""
 _NAMED_AFTER_HOST = re.compile(r"(?P<host>[A-Za-z0-9.-]+)_(?P<pid>\d+)\.")
 
 
 def translate(path: Path, target: Path, advance: Advance) -> None:
-    """Write the export of a trace. Reads the trace again if it has events long before its first events.
+    """Write the export of a trace, reading it again if it has events long before its first events.
 
     Raises ExportError if the file is damaged or not a trace of the PyTorch profiler, and OSError.
     """
@@ -79,7 +79,7 @@ def translate(path: Path, target: Path, advance: Advance) -> None:
 
 
 def _translate(path: Path, target: Path, advance: Advance, origin: int | None) -> int | None:
-    """Write the export; return the time of the earliest event, ns, if it is too early for this ``origin``."""
+    """Write the export; return the earliest event's time, ns, if it is too early for this ``origin``."""
     trace = KinetoTrace(path, advance)
     events = trace.events()
     first = list(islice(events, _FIRST_EVENTS))
@@ -109,7 +109,7 @@ def _start(event: Event) -> int | None:
 
 
 def _process_of(events: Sequence[Event]) -> int | None:
-    """Return the number of the traced process, from its work on the CPU: GPU work has the numbers of GPUs."""
+    """Return the traced process's number, from work on the CPU: GPU work has the numbers of GPUs."""
     pids = (to_integer(event.get("pid")) for event in events if event.get("ph") == "X" and _category(event) in _CPU)
     labelled = (
         to_integer(event.get("pid"))
@@ -191,7 +191,7 @@ class _Translator:
     _domains: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
-        """Add the rows of an event. Incomprehensible events are counted for a message of the export."""
+        """Add the rows of an event, or count it for a message of the export."""
         phase = event.get("ph")
         if phase == "M":
             self._name(event)
@@ -324,11 +324,10 @@ class _Translator:
             self._names[pid, tid] = _plain(match[1] if match else name)
 
     def _process(self, pid: int) -> int:
-        """Return the id of a process, which `finish` adds."""
         return self._processes.setdefault(pid, process_id(pid, MACHINE))
 
     def _thread(self, event: Event) -> int:
-        """Return the id of an event's thread. A number too large for an export is replaced, from the top down."""
+        """Return the id of an event's thread, replacing numbers too large for an export, from the top down."""
         pid = _required(to_integer(event.get("pid")), "process")
         tid = _required(to_integer(event.get("tid")), "thread")
         thread = self._threads.get((pid, tid))
@@ -340,7 +339,7 @@ class _Translator:
         return thread
 
     def finish(self) -> None:
-        """Add the names of processes, threads and domains, and messages about events that were left out."""
+        """Add the names of processes, threads and domains, and messages about omitted events."""
         add = self.export.add
         for pid, process in self._processes.items():
             add("PROCESSES", process, pid, self._process_names.get(pid, ""))
@@ -377,7 +376,7 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _short_name(name: str) -> str:
-    """Return a kernel's name as nsys shortens it: without return type, namespaces, template and arguments.
+    """Return a kernel's name as nsys shortens it: without return type, namespaces, template, arguments.
 
     >>> _short_name("void at::native::reduce_kernel<(int)512>(T3)")
     'reduce_kernel'
