@@ -145,7 +145,7 @@ def _last_page(file: BinaryIO, root: int, page_size: int) -> tuple[bytes, int]:
 
 
 def _adds_up(page: bytes, start: int, usable: int) -> bool:
-    first_free, rows, content_start = (_uint16(page, start + at) for at in (1, 3, 5))
+    first_free, rows, content_start = (_uint16(page, start + offset) for offset in (1, 3, 5))
     content_start = content_start or 65536
     row_bytes = sum(_cell_size(page, _uint16(page, start + 8 + 2 * number), usable) for number in range(rows))
     free_bytes = 0
@@ -158,28 +158,28 @@ def _adds_up(page: bytes, start: int, usable: int) -> bool:
     return usable - content_start == row_bytes + free_bytes + page[start + 7]
 
 
-def _cell_size(page: bytes, at: int, usable: int) -> int:
+def _cell_size(page: bytes, offset: int, usable: int) -> int:
     """Return the bytes of a row that are in its page."""
-    payload, key = _varint(page, at)
+    payload, key = _varint(page, offset)
     _, body = _varint(page, key)
     max_local, min_local = usable - 35, (usable - 12) * 32 // 255 - 23
     if payload > max_local:  # 4 bytes hold the number of the first overflow page
         local = min_local + (payload - min_local) % (usable - 4)
         payload = (local if local <= max_local else min_local) + 4
-    return max(body - at + payload, 4)
+    return max(body - offset + payload, 4)
 
 
-def _varint(page: bytes, at: int) -> tuple[int, int]:
+def _varint(page: bytes, offset: int) -> tuple[int, int]:
     """Return a number and the offset after it."""
     number = 0
-    for position in range(at, at + 8):
+    for position in range(offset, offset + 8):
         number = number << 7 | page[position] & 127
         if page[position] < 128:
             return number, position + 1
-    return number << 8 | page[at + 8], at + 9
+    return number << 8 | page[offset + 8], offset + 9
 
 
-def _uint16(page: bytes, at: int) -> int:
-    if at + 2 > len(page):
-        raise IndexError(at)
-    return int.from_bytes(page[at : at + 2], "big")
+def _uint16(page: bytes, offset: int) -> int:
+    if offset + 2 > len(page):
+        raise IndexError(offset)
+    return int.from_bytes(page[offset : offset + 2], "big")

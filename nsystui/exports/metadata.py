@@ -291,18 +291,18 @@ class _Reader:
         return environment
 
     def _asked(self) -> tuple[str, ...]:
-        asked = set()
+        options = set()
         for name, value in self._rows("META_DATA_CAPTURE", ("name", "value")):
             setting = _PROCESS.sub("", str(name))
             if setting == "CAPTURE_EVENT_TYPE":
-                asked.add(f"-t {_EVENT_TYPES.get(str(value), str(value).lower())}")
+                options.add(f"-t {_EVENT_TYPES.get(str(value), str(value).lower())}")
             elif setting in _SETTINGS and value == "true":
-                asked.add(_SETTINGS[setting])
+                options.add(_SETTINGS[setting])
             elif setting.startswith("GPU_METRICS_OPTIONS:"):
-                asked.add("--gpu-metrics-devices")
+                options.add("--gpu-metrics-devices")
             elif setting == "START_TRIGGER" and value != "Immediate":
-                asked.add("--capture-range")
-        return tuple(sorted(asked))
+                options.add("--capture-range")
+        return tuple(sorted(options))
 
     def _gpus(self) -> tuple[Gpu, ...]:
         texts = ("name", "uuid", "busLocation", "chipName")

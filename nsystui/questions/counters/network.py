@@ -278,8 +278,8 @@ def _integral(times: Times, values: Floats, edges: NDArray[np.floating[Any]]) ->
     sorted_times, sorted_values = times[order].astype(np.float64), values[order].astype(np.float64)
     sums = np.concatenate(([0.0], np.cumsum(sorted_values)))
     moments = np.concatenate(([0.0], np.cumsum(sorted_values * sorted_times)))
-    before = np.searchsorted(sorted_times, edges, side="left")
-    integral: Floats = sums[before] * edges - moments[before]
+    indices = np.searchsorted(sorted_times, edges, side="left")
+    integral: Floats = sums[indices] * edges - moments[indices]
     return integral
 
 
