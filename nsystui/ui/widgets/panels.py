@@ -267,7 +267,7 @@ def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
 
 
 def _fill_paragraph(facts: Sequence[str], width: int, max_lines: int) -> list[str]:
-    """Return facts side by side, unbroken if they fit ``width``; the last of ``max_lines`` lines holds all remaining facts."""
+    """Join facts in lines, unbroken if they fit ``width``; the last of ``max_lines`` holds all that remain."""
     lines: list[str] = []
     for piece in (piece for fact in facts for piece in textwrap.wrap(safe_text(fact), width)):
         if lines and width_of(lines[-1]) + 2 + width_of(piece) <= width:
