@@ -168,8 +168,8 @@ class LaneChart(TimeChart):
         room = max(1, self.size.height - self.axis_lines())
         if room != self._room:
             self._room, self._heights = room, self._distribute(room)
-            self._places = tuple((lane, part) for lane, height in enumerate(self._heights) for part in range(height))
-            self._window.count = len(self._places)
+            self._row_parts = tuple((lane, part) for lane, height in enumerate(self._heights) for part in range(height))
+            self._window.count = len(self._row_parts)
         super().fit_window()
 
     def _distribute(self, room: int) -> tuple[int, ...]:

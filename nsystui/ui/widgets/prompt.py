@@ -95,7 +95,7 @@ class LinePrompt(Widget):
 
     @property
     def value(self) -> str:
-        """The text typed so far."""
+        """The current text."""
         return self._input.value
 
     @value.setter

@@ -4,7 +4,7 @@ Textual queues up to thirty changes for a thread that writes: with a key held do
 kept moving for a dozen seconds after its release.
 
 If the focus changes, Textual 8.2 repaints the whole widget and, because ``Screen.focused`` repaints, the whole screen:
-some 13 KB for opening a prompt at 120x36, where one line changes.
+some 13 KB to open a prompt at 120x36, which changes one line.
 """
 
 from __future__ import annotations
