@@ -1,8 +1,8 @@
 """Repaints of changed cells only: the only module that uses Textual's private compositor.
 
 Textual sends a changed line from the beginning of its widget: a cursor that moves through the colours of a chart would
-take 2 KB per step. No public way sends less. If the compositor differs from Textual 8.2's, Textual's updates stay: the
-same screen, with more bytes.
+take 2 KB per step. No public way sends less. If the compositor differs from Textual 8.2's, Textual's larger updates
+stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING or _IS_KNOWN:
         """Changed spans of lines, without the cells before them."""
 
         def render_segments(self, console: Console) -> str:
-            """Render the spans for the terminal, or let Textual render the update if that fails."""
+            """Render the spans for the terminal; if that fails, let Textual render the update."""
             try:
                 written = []
                 for y, first, last in self.spans:

@@ -1,4 +1,4 @@
-"""The lines of the frame around every screen: title, selection, choices, keys and status, each cut to its width."""
+"""The lines around every screen, each cut to its width: title, selection, choices, keys and status."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Value = TypeVar("Value")
 
 CRUMB = " › "
 GAP = "   "
-"""The least space between the left and right parts of a line."""
+"""Least space between the left and right parts of a line."""
 
 BETWEEN = "  "
-"""The space between the phrases of a status."""
+"""Space between the phrases of a status."""
 
 SHORTEST_CUT = 8
-"""Cells below which a second text is left out because the cut text would be unreadable."""
+"""Cells below which a second text is left out, because it would be unreadable."""
 
 UPDATE_INTERVAL = 0.5
 """Seconds between two updates of a progress text."""
@@ -77,7 +77,7 @@ class TextLine(Widget):
         return self._left, self._right
 
     def render_line(self, y: int) -> Strip:
-        """Draw the left parts, then the right parts, which are cut first if the line is too short."""
+        """Draw the left and right parts; the right parts are cut first."""
         width = self.size.width
         left, right = self.parts_for(width) if y == 0 else ((), ())
         right_width = sum(width_of(text) for text, _ in right)
@@ -132,7 +132,7 @@ def _cut_parts(parts: Sequence[StyledText], room: int) -> list[StyledText]:
 
 
 class StatusText(TextLine):
-    """A line with the status of a running operation, updated at most twice a second."""
+    """A line with the status of an operation, updated at most twice a second."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"status-text--status"}
 
@@ -147,7 +147,7 @@ class StatusText(TextLine):
 
     @property
     def status(self) -> str:
-        """The newest status, which may not be shown yet."""
+        """The newest status, perhaps not shown yet."""
         return self._status
 
     def set_status(self, status: str, at_once: bool = False) -> None:
@@ -168,13 +168,13 @@ class StatusText(TextLine):
         self.show_parts([(self._text, "")] if self._text else [], right)
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """Return the text, and as much of the status as there is room for."""
+        """Return the text, and the phrases of the status that fit."""
         room = width - sum(width_of(text) for text, _ in self._left) - len(GAP)
         return self._left, [(_fit_phrases(text, room), name) for text, name in self._right]
 
 
 class TitleLine(StatusText):
-    """Line 1: the job, a tab for each screen with the current tab marked, and at the right the progress of loading.
+    """Line 1: the job, a tab for each screen with the current tab marked, and the progress of loading at the right.
 
     Args:
         tabs: Key, name and short name of each screen, ``(("1", "Overview", "Ovw"), ("2", "Kernels", "Krn"))``.
@@ -202,7 +202,7 @@ class TitleLine(StatusText):
         self._show()
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """Return the tabs, which always stay, the progress with its bar, and the job's name if there is room."""
+        """Return all tabs, the progress with its bar, and the job's name if there is room."""
         tabs: list[StyledText] = []
         extras_width = len(self.PROGRAM) + len(BETWEEN) + sum(len(GAP) + width_of(text) for text, _ in self._right)
         for name_index, extra_width in ((1, extras_width), (2, 0), (0, 0)):  # long names, short names, keys only
@@ -246,7 +246,7 @@ class TitleLine(StatusText):
 
 
 class SelectionLine(TextLine):
-    """Line 2: the selection, and at the right its number of rows; a click on a crumb removes it."""
+    """Line 2: the selection, and its number of rows at the right; a click on a crumb removes it."""
 
     @dataclass
     class CrumbClicked(Message):
@@ -264,7 +264,7 @@ class SelectionLine(TextLine):
         self._show()
 
     def show_count(self, count: str) -> None:
-        """Show a count such as ``9,600 of 9,600 instances`` at the right."""
+        """Show ``9,600 of 9,600 instances`` at the right."""
         self._count = safe_text(count)
         self._show()
 
@@ -272,7 +272,7 @@ class SelectionLine(TextLine):
         self.show_parts(*([(text, "")] if text else [] for text in (self._selection, self._count)))
 
     def on_click(self, event: events.Click) -> None:
-        """Post `CrumbClicked` for the crumb that was clicked."""
+        """Post `CrumbClicked`."""
         edge = 0
         for index, crumb in enumerate(self._selection.split(CRUMB_GAP)):
             edge += width_of(crumb)
@@ -283,7 +283,7 @@ class SelectionLine(TextLine):
 
 
 class KeyLine(TextLine):
-    """The last line: as many active keys as fit uncut. The keys in ``ALWAYS``, which lead to all others, always fit."""
+    """The last line: as many active keys as fit uncut, always with the keys in ``ALWAYS``, which lead to all others."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"key-line--key", "key-line--label", "key-line--notice"}
 
@@ -309,10 +309,7 @@ class KeyLine(TextLine):
             self.refresh()
 
     def say(self, text: str, seconds: float = 6.0) -> None:
-        """Show a sentence instead of the keys for a while: the reason why a key cannot act, or its effect.
-
-        An empty text shows the keys again.
-        """
+        """Show a sentence instead of the keys for a while, or the keys again if ``text`` is empty."""
         if self._notice_timer is not None:
             self._notice_timer.stop()
         self.show_parts([(safe_text(text), "key-line--notice")] if text else [])
@@ -348,7 +345,7 @@ class KeyLine(TextLine):
 
 
 class Choice(NamedTuple):
-    """One choice on a screen: ``view  [kernels] memory``. Its label begins with the key that changes it.
+    """A choice on a screen: ``view  [kernels] memory``. Its label begins with the key that changes it.
 
     ``choose`` is called with the index of another option.
     """
@@ -366,7 +363,7 @@ class Choice(NamedTuple):
 
 
 class ChoiceLine(TextLine):
-    """Line 3: the path to this screen, its views, and how rows are grouped and shown, with the current options.
+    """Line 3: the path to this screen, its views, and how rows are grouped and shown.
 
     If not all options fit, the last choice leaves out options first, beginning with the option that its key reaches
     last.
@@ -404,11 +401,11 @@ class ChoiceLine(TextLine):
         )
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """Return the path and the choices, with fewer options if the line is too short."""
+        """Return the path and the choices, with fewer options if room is short."""
         return [(text, style) for text, style, _, _ in self._fitted_parts(width)], ()
 
     def _fitted_parts(self, width: int) -> list[tuple[str, str, int, int]]:
-        """Return the text and style of each part, and the indices of its choice and option (-1: none)."""
+        """Return the text, style, choice index and option index (or -1) of each part."""
         shown = [  # from the chosen option on, in the order of the key
             [(choice.chosen + step) % len(choice.options) for step in range(len(choice.options))]
             for choice in self._choices
@@ -454,7 +451,7 @@ def _width(parts: Sequence[tuple[str, str, int, int]]) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return ``text`` in at most ``width`` cells, cut at its end: names begin with their most distinctive part."""
+    """Return ``text`` in at most ``width`` cells, cut at its end because names begin with their distinctive part."""
     if width_of(text) <= width:
         return text
     kept = text[: max(width - 1, 0)]

@@ -1,4 +1,4 @@
-"""Lanes of single events over time, with names if there is room."""
+"""Lanes of events over time, with names if there is room."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from nsystui.ui.widgets.time_chart import CURSOR_ROWS, REVERSE, TimeChart
 _EIGHTHS = 8
 _GAP_ABOVE = "▔"
 _THIN = 2
-"""Shade of ranges that fill only part of one row, and would be invisible in the colour of broad ranges."""
+"""Shade of ranges in part of a row, which would be invisible in the colour of broad ranges."""
 _GROWTH = (*("gpu", "gpu", "stream", "gpu", "stream", "host", "gpu"), *("stream", "gpu", "gpu", "stream", "host"))
 """Kinds of lanes in the order in which they get another row, repeated while there is room."""
 
 _HIGHEST = {"gpu": 12, "stream": 12, "host": 4}
 
 _SHADE, _DIM, _RANGE, _SECOND_RANGE, _THIN_RANGE = 0.62, 0.35, 0.22, 0.34, 0.5
-"""Share of colour: the second shade (over ink), cells outside a search, and three kinds of ranges (over the page)."""
+"""Share of colour: second shade (over ink), cells outside a search, and three kinds of ranges (over the page)."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ _PLAIN = _Cell()
 class LaneChart(TimeChart):
     """Lanes of events below an axis, taller if there is room.
 
-    Cells are filled with colour, as high as they are busy, and have names; without colours, they have letters.
-    `Scrolled` asks the screen for missing lines.
+    Cells are filled with colour, as high as they are busy, and named; without colours, they have letters. `Scrolled`
+    asks the screen for missing lines.
     """
 
     AXIS_ABOVE = True
@@ -83,7 +83,7 @@ class LaneChart(TimeChart):
 
     @dataclass
     class Pointed(Message):
-        """Posted for a press of the mouse on a lane (``None``: the axis), or a drag from column ``first``."""
+        """Posted for a press on a lane (``None``: the axis), or a drag from column ``first``."""
 
         chart: LaneChart
         lane: int | None
@@ -129,7 +129,7 @@ class LaneChart(TimeChart):
         self._put_cursor(self.cursor_lane, self.cursor_column)
 
     def move(self, lane: int, column: int, mark: int | None = None) -> None:
-        """Put the cursor into a lane and column (clamped), and set the mark, which may be out of sight."""
+        """Put the cursor into a lane and column (clamped), and set the mark, perhaps out of sight."""
         top = self._window.top
         self._mark = mark
         self._put_cursor(lane, column)
@@ -157,14 +157,13 @@ class LaneChart(TimeChart):
         self.post_message(self.Pointed(self, None, column, first))
 
     def rows_of(self, lane: int) -> tuple[int, int]:
-        """Return the first and last row of a lane."""
         if not self._heights:
             return 0, 0
         first = sum(self._heights[:lane])
         return first, first + self._heights[lane] - 1
 
     def fit_window(self) -> None:
-        """Distribute the rows among the lanes if the height changed."""
+        """Distribute the rows if the height changed."""
         room = max(1, self.size.height - self.axis_lines())
         if room != self._room:
             self._room, self._heights = room, self._distribute(room)
@@ -175,7 +174,7 @@ class LaneChart(TimeChart):
     def _distribute(self, room: int) -> tuple[int, ...]:
         """Return the rows of each lane: a row each, then more for one kind of lanes after another.
 
-        All GPUs have one height, so that they can be compared. Further rows of letters would add nothing.
+        All GPUs have one height, to be compared. Further rows of letters would add nothing.
         """
         heights = [1] * self.lane_count
         left = room - self.lane_count if self.has_colours else 0
@@ -223,7 +222,7 @@ class LaneChart(TimeChart):
         return text, [self._style(cell) for cell in cells]
 
     def _filled(self, line: LaneLine, row: int, rows: int, width: int) -> tuple[str, list[_Cell]]:
-        """Draw a row of a lane in colours, as high as it is busy; high lanes keep a gap above them."""
+        """Draw a row of a lane in colours, as high as it is busy; high lanes have a gap above."""
         text, cells = [], []
         max_eighths = _EIGHTHS * rows - (1 if rows > 1 else 0)
         for column in range(width):  # after a resize, the line still has its old length
@@ -251,7 +250,7 @@ class LaneChart(TimeChart):
         return "".join(text), cells
 
     def axis_cells(self, number: int) -> str:
-        """The time axis, with the mark and the span from it to the cursor."""
+        """Return the time axis, with the mark and the span from it to the cursor."""
         cells = list(time_axis(self._lo, self._hi, self.chart_width))
         if self._mark is not None and 0 <= self._mark < len(cells):
             first, last = sorted((self._mark, min(self.cursor_column, len(cells) - 1)))

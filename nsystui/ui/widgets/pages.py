@@ -1,4 +1,4 @@
-"""The pages of an answer that a table keeps, and the search for the same row in another answer."""
+"""The pages of an answer that a table keeps, and the same row in another answer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PageCache:
         try:
             for number in numbers:
                 self._keep({number: self._page(number)})
-        except Exception as error:  # anything that a query can raise: the table shows it, and the program continues
+        except Exception as error:  # of any type: the table shows it
             self.failure = error
 
     def read_in_thread(
@@ -64,7 +64,7 @@ class PageCache:
     ) -> None:
         """Read pages in a thread; ``then`` is called in ``widget`` with the pages that arrived.
 
-        Nothing is queued while a request runs: after it, the window asks for the pages that it lacks by then.
+        Nothing is queued meanwhile: afterwards, the window asks for the pages that it lacks by then.
         """
 
         async def ask() -> None:

@@ -1,4 +1,4 @@
-"""Lines of text on a screen: styled parts, notes, plain lines, a panel at the side, details below."""
+"""Lines of text: styled parts, notes, plain lines, a panel at the side, details below."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A block may show one category before another: ``"compute/nccl"``.
 
 _TEXT_STYLES = {"bold", "dim"}
 _SWATCH = re.compile(r"\W+(?=\w)")
-"""Marks before the words of a category. They have its colour even if words keep the terminal's colour."""
+"""Marks before the words of a category, in its colour even if the words are not."""
 
 
 def wrapped(parts: Sequence[Part], width: int, indent: Part = ("", "")) -> list[list[Part]]:
@@ -70,7 +70,7 @@ class PartLines(CategoryWidget):
         return ["".join(text for text, _ in line) for line in self._lines]
 
     def show_lines(self, lines: Sequence[Sequence[Part]]) -> None:
-        """Show these lines, which may contain strings from files. Only changed lines are drawn."""
+        """Show these lines, perhaps from files; draw only changed lines."""
         before = self._lines
         self._lines = tuple(tuple((safe_text(text), style) for text, style in line) for line in lines)
         if len(before) != len(self._lines):
@@ -155,7 +155,7 @@ class NoteLines(Widget):
 
 
 class PlainLines(Widget):
-    """Lines of text, cut at the right edge; only changed lines are drawn. Base of the panels below."""
+    """Lines of text, cut at the right edge. Base of the panels below."""
 
     ALLOW_SELECT = False
 
@@ -165,7 +165,7 @@ class PlainLines(Widget):
         self.lines: tuple[str, ...] = ()
 
     def show_lines(self, lines: Sequence[str]) -> None:
-        """Show these lines, which may contain strings from files."""
+        """Show these lines, perhaps from files; draw only changed lines."""
         before, self.lines = self.lines, tuple(safe_text(line) for line in lines)
         for y in range(max(len(before), len(self.lines))):
             if before[y : y + 1] != self.lines[y : y + 1]:
@@ -193,7 +193,6 @@ class SidePanel(CategoryWidget, PlainLines):
     category: str | None = None
 
     def render_line(self, y: int) -> Strip:
-        """Draw bars and marks in the colour of the category."""
         strip = super().render_line(y)
         if self.category is None:
             return strip
@@ -255,7 +254,7 @@ class DetailPane(PlainLines):
 
 
 def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
-    """Arrange paragraphs in ``room`` lines: a line each, and more for long paragraphs while there is room."""
+    """Arrange paragraphs in ``room`` lines: a line each, and more for long paragraphs if there is room."""
     paragraphs = list(details)
     if len(paragraphs) > room:
         kept = max(room - 1, 1)

@@ -107,7 +107,7 @@ def bar(value: object, full: float, width: int) -> str:
 def stacked_bar(parts: Sequence[tuple[str, float]], full: float, width: int) -> list[tuple[str, str]]:
     """Return the values of categories end to end in ``width`` cells, all filled at ``full``; empty cells are idle.
 
-    The result is runs of cells with their category; ``compute/nccl``: the first ends in a cell that the second fills.
+    Runs of cells with their category; ``compute/nccl``: the first ends in a cell that the second fills.
     """
     edges, total = [0], 0.0
     for _, value in parts:
@@ -204,10 +204,7 @@ def label_width(y_words: Words, ends: Ends) -> int:
 
 
 def plot_lines(plot: Density, width: int, x_words: Words, y_words: Words) -> list[str]:
-    """Return a line of ``width`` cells for each row of ``plot``, and one for the x axis.
-
-    ``x_words`` and ``y_words`` label the ends of the axes.
-    """
+    """Return a line of ``width`` cells for each row of ``plot`` and for the x axis, with labels at the ends of axes."""
     rows = ["".join(_mark(count) for count in counts) for counts in plot.counts]
     return framed(rows, (plot.x, plot.y), width, (x_words, y_words))
 

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser that accepts one of ``words``, or its beginning, and else raises UsageError."""
+    """Return a parser of one of ``words`` or its beginning; it raises UsageError for other texts."""
 
     def parse(text: str) -> str:
         typed = text.strip().lower()
@@ -45,8 +45,8 @@ class _SafeText(Highlighter):
 class LinePrompt(Widget):
     """A line to type in, over the key line; hidden until ``ask``. A screen needs only one.
 
-    It has a layer of its own and always keeps its space there: opening it moves nothing and repaints one line. Enter
-    submits unless ``parse`` rejects the text, and Esc cancels; both close it and restore the focus.
+    It has a layer of its own and always keeps its space: opening it moves nothing and repaints one line. Enter submits
+    unless ``parse`` rejects the text, and Esc cancels; both close it and restore the focus.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel", show=False)]
@@ -142,7 +142,7 @@ class LinePrompt(Widget):
             self._focus_before = None
 
     def fail(self, message: str) -> None:
-        """Show the error on a line above the text until the text changes."""
+        """Show the error above the text until the text changes."""
         self._message.update(safe_text(message))
         self.remove_class("-understood")
         self.add_class("-failed")

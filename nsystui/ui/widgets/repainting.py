@@ -1,7 +1,7 @@
 """Screens and widgets that repaint little: one picture at a time on a slow line, and none for a change of focus.
 
-Textual queues up to thirty changes for a thread that writes: with a key held down over a modem's 56 kbit/s, the screen
-kept moving for a dozen seconds after its release.
+Textual queues up to thirty changes: with a key held down over a modem's 56 kbit/s, the screen kept moving for a dozen
+seconds after its release.
 
 If the focus changes, Textual 8.2 repaints the whole widget and, because ``Screen.focused`` repaints, the whole screen:
 some 13 KB to open a prompt at 120x36, which changes one line.
@@ -30,13 +30,10 @@ P = ParamSpec("P")
 
 
 class ThrottledScreen(Screen[Result]):
-    """The base of every screen: paints the newest picture once the terminal has taken the previous one.
-
-    A change of focus does not repaint it.
-    """
+    """The base of every screen: paints the newest picture once the terminal has taken the previous one."""
 
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
-    """The focused widget or ``None``, as in ``Screen``."""
+    """The focused widget, as in ``Screen``, but without a repaint."""
 
     def __init__(self, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
         super().__init__(name, id, classes)
@@ -113,8 +110,7 @@ def in_own_task(method: Callable[P, object]) -> Callable[P, None]:
 def in_background(group: str, *, exclusive: bool = True) -> Callable[[Callable[P, Awaitable[None]]], Callable[P, None]]:
     """Run a coroutine method of a screen or of the application in a worker; it awaits ``to_thread``.
 
-    Errors of queries, files and disks are shown on the screen, and the program continues. ``exclusive`` work ends other
-    work of its group.
+    Its errors are shown on the screen, and the program continues. ``exclusive`` work ends other work of its group.
     """
 
     def decorate(method: Callable[P, Awaitable[None]]) -> Callable[P, None]:

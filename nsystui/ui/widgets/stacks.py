@@ -100,10 +100,7 @@ def _plain_cell(units: Sequence[tuple[str, int]]) -> Cell:
 
 
 def dominant(stack: Stack, width: int) -> list[str]:
-    """Return the category with the largest share of each column, or a dot if there is no data.
-
-    Columns that are idle for longer are empty.
-    """
+    """Return the category with the largest share of each column: empty if idle for longer, a dot without data."""
     categories = []
     for index in _columns(len(stack[0][1]), width):
         shares = [(bins[index], name) for name, bins in stack]
@@ -116,7 +113,7 @@ def dominant(stack: Stack, width: int) -> list[str]:
 
 
 def shades(bins: Sequence[float], width: int, category: str) -> list[str]:
-    """Return the shade of each column: empty for 0, a dot if there is no data."""
+    """Return the shade of each column: empty for 0, a dot without data."""
     fills = []
     for index in _columns(len(bins), width):
         share = bins[index]
@@ -128,7 +125,7 @@ def shades(bins: Sequence[float], width: int, category: str) -> list[str]:
 
 
 def shade_blocks(bins: Sequence[float], width: int) -> str:
-    """Return the columns as blocks from light to full, for terminals with few colours or without."""
+    """Return the columns as blocks from light to full, for terminals with few colours or none."""
     return "".join(
         NO_DATA if math.isnan(bins[index]) else _BLOCK_SHADES[_level(bins[index], len(_BLOCK_SHADES) - 1)]
         for index in _columns(len(bins), width)

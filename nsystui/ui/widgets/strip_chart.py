@@ -45,9 +45,7 @@ class Lane:
 
 
 class StripChart(TimeChart):
-    """Lanes of blocks, an axis below them, and a cursor with its own keys that can mark a span.
-
-    A lane shows ``chart_width`` bins.
+    """Lanes of ``chart_width`` blocks, an axis below, and a cursor with its own keys that can mark a span.
 
     Args:
         axis: Returns the line below the lanes, given the ends that `set_lanes` got and a width.
@@ -75,7 +73,7 @@ class StripChart(TimeChart):
 
     @dataclass
     class CursorMoved(Message):
-        """Posted when the cursor is in another lane or column of ``chart``."""
+        """Posted when the cursor is in another lane or column."""
 
         chart: StripChart
 
@@ -85,7 +83,7 @@ class StripChart(TimeChart):
 
     @dataclass
     class Resized(Message):
-        """Posted when the chart is shown in another size, or was hidden before."""
+        """Posted when the chart has another size, or is shown again."""
 
         chart: StripChart
 
@@ -127,8 +125,8 @@ class StripChart(TimeChart):
     ) -> None:
         """Show ``lanes`` from ``lo`` to ``hi`` ns, and keep the cursor (clamped).
 
-        A marked span stays if the times do. With ``halves``, two lanes share a row, which needs colours. ``ticks``,
-        times with their labels, are on a line below the axis.
+        A marked span stays if the times do. With ``halves``, two lanes share a row, in colours. ``ticks``, times with
+        their labels, are on a line below the axis.
         """
         if (lo, hi) != (self._lo, self._hi):
             self.span = self._anchor = None
@@ -145,7 +143,6 @@ class StripChart(TimeChart):
         self.repaint_changes()
 
     def rows_of(self, lane: int) -> tuple[int, int]:
-        """Return the first and last row of a lane."""
         if self._halves or not self.lanes:
             return lane // 2, lane // 2
         first = sum(item.height for item in self.lanes[:lane])
@@ -268,13 +265,13 @@ class StripChart(TimeChart):
         return self.lanes[lane].value
 
     def _pair_words(self, lane: int, words_of: Callable[[int], str], width: int) -> str:
-        """Return the words of both lanes of a row if they fit, else of the current lane, or of the first."""
+        """Return the words of both lanes of a row if they fit, else of the current or the first lane."""
         preferred = self.cursor_lane if self.is_current(lane) else lane
         both = " ".join(words_of(index) for index in (lane, lane + 1) if index < len(self.lanes))
         return both if width_of(both) <= width else words_of(preferred)
 
     def label_words(self, lane: int, part: int, plain: Style) -> Words:
-        """Return the label of a row: both labels if two lanes share it; below a label, its notes."""
+        """Return the label of a row (both if two lanes share it); below a label, its notes."""
         shown = self.lanes[lane]
         if self._halves:
             words = self.label_of(self.cursor_lane) if self.is_current(lane) else None
@@ -290,7 +287,6 @@ class StripChart(TimeChart):
         return ((f" {swatch}", self._fill(category)), (fit(f" {safe_text(words)}", self.label_width - 2), style))
 
     def row_value(self, lane: int, part: int) -> str:
-        """Return the value of a row, or both values if two lanes share it."""
         return (
             self._pair_words(lane, self.value_of, self.value_width) if self._halves else super().row_value(lane, part)
         )
@@ -364,11 +360,9 @@ class StripChart(TimeChart):
         return style + Style(color=Color.from_rgb(*mixed))
 
     def axis_label(self, number: int) -> str:
-        """Return the word before the line of ticks."""
         return "step" if number else ""
 
     def axis_lines(self) -> int:
-        """Return 2 if ticks are shown, else 1."""
         return 2 if self._ticks else 1
 
     def axis_cells(self, number: int) -> str:
@@ -384,7 +378,7 @@ class StripChart(TimeChart):
 
 
 def _colour_cells(glyphs: str, category: str) -> list[Cell]:
-    """Give glyphs the colour of a category, except blanks, so that the cursor on them does not look like data."""
+    """Give glyphs, but not blanks, the colour of a category: the cursor on a blank must not look like data."""
     return [(glyph, category if glyph != " " else "", "") for glyph in glyphs]
 
 
@@ -395,7 +389,7 @@ class StillChart(StripChart, can_focus=False):
     DEFAULT_CSS = "StillChart { display: none; }"
 
     def fit_lines(self, lines: int) -> int:
-        """Use at most ``lines`` lines; return the rows for a lane, 0 if there are too few, or before the layout."""
+        """Use at most ``lines`` lines; return the rows for a lane, 0 if too few or before the layout."""
         rows = min(lines - self.axis_lines(), _MAX_ROWS)
         self.display = rows >= _MIN_ROWS
         self.styles.height = rows + self.axis_lines()

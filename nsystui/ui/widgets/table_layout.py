@@ -22,9 +22,8 @@ GAP = 2
 
 NAME_MINIMUM = 24
 NAME_SHARE = 0.4
-"""While other columns can leave, the elastic column keeps this many cells or this share of the line, whichever is more.
-
-If its natural width is less, that is enough. Names are what people look for."""
+"""While other columns can leave, the elastic column keeps this many cells or this share of the line, whichever is more
+(or its natural width if that is less)."""
 
 NAME_MOST = 0.6
 """The share that it keeps if names of kernels would look alike in less."""
@@ -42,7 +41,7 @@ _INDENT = re.compile(r"[ │├└─]*(?:[▶▼▸▾] )?")
 
 
 class PieceKind(Enum):
-    """The kind of a piece: name and bar have the colour of the row's category."""
+    """The kind of a piece; name and bar have the colour of the row's category."""
 
     NAME = "name"
     BAR = "bar"
@@ -73,7 +72,7 @@ class ColumnMeasure:
     is_empty: bool = False
     """Whether no row of the answer has a value."""
     telling: frozenset[int] = frozenset()
-    """The cells that distinguish each two neighbouring names."""
+    """Widths to which neighbouring names can be cut and still differ."""
 
     @property
     def is_text(self) -> bool:
@@ -86,7 +85,7 @@ class ColumnMeasure:
 
     @property
     def natural(self) -> int:
-        """The width that cuts neither the heading with its sort mark nor a value that was seen."""
+        """The width that cuts neither the heading with its sort mark nor a formatted value."""
         return max(width_of(self.label) + 1, self.widest)
 
     def format(self, value: Value) -> str:
@@ -98,7 +97,7 @@ class ColumnMeasure:
         self.widest = max(self.widest, width_of(shown))
 
     def heading(self, width: int, sort_mark: str, bar_width: int = 0) -> str:
-        """Return the heading in ``width`` cells, including ``bar_width`` of a bar, with ``sort_mark`` at its end."""
+        """Return the heading in ``width`` cells (``bar_width`` of them for a bar), with ``sort_mark`` at its end."""
         if bar_width and self.column.unit is not Unit.PERCENT:
             # A full bar is the column's maximum, not 100 %.
             return fit("█=max", bar_width) + self.heading(width - bar_width, sort_mark)
@@ -170,7 +169,7 @@ def place_columns(
 
 
 def telling_cells(names: Collection[str]) -> frozenset[int]:
-    """Return the cells at which neighbouring names, cut with an ellipsis, still differ."""
+    """Return the widths to which neighbouring names can be cut, with an ellipsis, and still differ."""
     pairs = (zip(*pair, strict=False) for pair in pairwise(sorted(names)))
     return frozenset(sum(1 for _ in takewhile(lambda chars: chars[0] == chars[1], pair)) + 2 for pair in pairs)
 
@@ -225,7 +224,7 @@ class TableLayout:
         """The first character of the elastic column that is shown."""
 
     def word(self, rows: Sequence[Row], of_all: bool = True) -> None:
-        """Choose the units of the columns by ``rows``; without ``of_all``, they are the first of many."""
+        """Choose the units of the columns by ``rows``: all rows (``of_all``), or the first of many."""
         new_wordings = wordings([measure.column for measure in self.measures], rows)
         for measure, wording, values in zip(self.measures, new_wordings, zip(*rows, strict=True), strict=False):
             measure.is_empty = of_all and all(value is None for value in values)
@@ -248,7 +247,7 @@ class TableLayout:
         return shown
 
     def hidden_facts(self, row: Row) -> dict[str, str]:
-        """Return each value without a shown column as ``label value``, in the column's unit, by key."""
+        """Return the values without a shown column as ``label value``, in the column's unit, by key."""
         shown = {column.index for column in self.placed}
         hidden = [
             (measure.column, measure.wording.words(value))

@@ -27,11 +27,11 @@ MARKER = "▸ "
 """The mark before the label of the cursor's lane."""
 
 CURSOR_ROWS = 3
-"""The number of lowest rows of a high lane that show the cursor; each costs some bytes per step."""
+"""Lowest rows of a high lane that show the cursor; each costs some bytes per step."""
 REVERSE = Style(reverse=True)
 
 _NEAR = 8
-"""The distance of changed cells, below which the cells between them are painted, too."""
+"""Distance of changed cells below which the cells between them are painted, too."""
 
 
 Words = tuple[tuple[str, Style], ...]
@@ -213,7 +213,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def has_colours(self) -> bool:
-        """Whether cells may have any colour, not only the 16 of a terminal."""
+        """Whether cells may have any colour, not only a terminal's 16, or none."""
         return not self._is_plain and not self.app.current_theme.ansi
 
     @property
@@ -226,7 +226,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         self.reveal_lane()
 
     def reveal_lane(self) -> None:
-        """Scroll to the cursor's lane: to its last row, then to its first."""
+        """Scroll to the last row, then to the first row of the cursor's lane."""
         first, last = self.rows_of(self.cursor_lane)
         if last != first:
             self._window.reveal(last)
@@ -256,10 +256,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
                     self.refresh(Region(first, y, end - first, 1))
 
     def _changed(self, old: _Line, new: _Line) -> list[tuple[int, int]]:
-        """Return the spans of cells in which two lines differ, as first and end cells.
-
-        Label, columns and value are separate spans, to leave out the cells between them.
-        """
+        """Return the spans of cells in which two lines differ; label, columns and value are separate spans."""
         if len(old.cells) != len(new.cells):
             return [(0, self.size.width)]
         pairs = zip(zip(old.cells, old.styles, strict=True), zip(new.cells, new.styles, strict=True), strict=True)

@@ -1,4 +1,4 @@
-"""Arithmetic of the rows of a long list that are in sight, and the base of widgets that draw categories."""
+"""Which rows of a long list are in sight, and the base of widgets that draw categories."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class RowWindow:
     def reveal(self, row: int) -> bool:
         """Scroll so that ``row`` is in sight; return whether the window moved.
 
-        A step over the edge scrolls by a third of the window, not by a line: each scroll sends every line, so that a
-        held key would otherwise send a screenful for each row.
+        A step over the edge scrolls by a third of the window: each scroll sends every line, and a held key would
+        otherwise send a screenful for each row.
         """
         slack = self.height // 3
         if not self.top - self.height <= row < self.top + 2 * self.height:  # after a jump, to the middle

@@ -1,8 +1,8 @@
 """The table of the whole program: a window on an answer of one row or of ten million.
 
-It reads only the pages that it draws, formats only the rows in sight, and repaints only what a key changed: two lines
-for a step of the cursor. It draws plain segments, so that data is never read as markup; ``safe_text`` (in
-``table_layout``) removes escape sequences.
+It reads only the pages that it draws, formats only visible rows, and repaints only changes: two lines for a step of the
+cursor. It draws plain segments, so that data is never read as markup; ``safe_text`` (in ``table_layout``) removes
+escape sequences.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TableMessage(Message, namespace="window_table"):
 
 @dataclass
 class RowHighlighted(TableMessage, namespace="window_table"):
-    """Posted when the cursor is on ``row``, after ``set_answer``, and when the row's page has arrived."""
+    """Posted when the cursor is on ``row``, after ``set_answer``, and when its page has arrived."""
 
     row: int
 
@@ -78,7 +78,7 @@ class PageFailed(TableMessage, namespace="window_table"):
 
 
 MARKER = "▸ "
-"""The mark before the cursor's row in the focused table, visible without colour and to screen readers."""
+"""The mark before the cursor's row in the focused table, for screen readers and terminals without colour."""
 
 PATIENCE = 0.15
 """Seconds that ``background`` waits for rows before it draws ``…`` instead."""
@@ -177,15 +177,15 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._table = TableLayout(())
         self._formatted: dict[int, list[str]] = {}  # the visible rows
         self.names: Mapping[str, str] = {}
-        """Texts that the next answer shows instead of others: the smart names of kernels. Its values stay full."""
-        self._is_worded = False  # whether the units are chosen, from all rows or from the first page
-        self._window_changed = True  # whether visible rows or room differ from the measured
+        """Texts that the next answer shows instead of values: the smart names of kernels."""
+        self._is_worded = False  # whether units are chosen
+        self._window_changed = True  # since the last measurement
         self._window = RowWindow()
         self._cache: PageCache | None = None
         self.is_placed = False
-        """Whether the cursor was moved to a row."""
+        """Whether the cursor was moved; otherwise it is at the top."""
         self._is_selecting = False  # whether Enter waits for its row to be read
-        self._letters: Mapping[str, str] = {}  # column keys by letter, while the user picks an order
+        self._letters: Mapping[str, str] = {}  # column keys by letter, while an order is picked
         self.sorted_by: tuple[str, bool] | None = None
         """The column key last marked as sorted, and whether descending."""
         self._requested_order: tuple[str, bool] | None = None  # perhaps not sorted yet
@@ -195,10 +195,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self.set_answer(answer)
 
     def set_answer(self, answer: Answer, keep_cursor: bool = False) -> None:
-        """Show ``answer``, with the cursor still on the same row if the user moved it there.
+        """Show ``answer``, with the cursor on the same row if the user moved it there.
 
-        If the row is not in memory or not in ``answer``, the cursor is on the first row, or, with ``keep_cursor``, on
-        the same row number.
+        If that row is not in ``answer`` or not in memory, the cursor is on the first row, or on the same row number
+        with ``keep_cursor``.
         """
         is_first = self.answer is None
         same_columns = self.answer is not None and self.answer.columns == answer.columns
@@ -254,11 +254,11 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return {} if self.current_row is None else self._table.hidden_facts(self.current_row)
 
     def move_to(self, row: int) -> None:
-        """Put the cursor on ``row`` (clamped), and scroll as little as needed."""
+        """Put the cursor on ``row`` (clamped), and scroll to it."""
         self.cursor_row = row
 
     def refresh_rows(self) -> None:
-        """Draw everything again, after a change of ``prefix``, ``row_style`` or ``empty_text``."""
+        """Draw all rows again, after a change of ``prefix``, ``row_style`` or ``empty_text``."""
         self._formatted.clear()
         self._redraw()
 
@@ -355,7 +355,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._redraw()
 
     def _post_failure(self, error: Exception) -> None:
-        # Not posted immediately: in a repaint, Textual takes the screen for the sender and does not notify it.
+        # Not immediately: in a repaint, Textual takes the screen for the sender and does not notify it.
         self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
 
     def validate_cursor_row(self, row: int) -> int:
@@ -392,7 +392,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def _redraw(self) -> None:
         """Draw the window after its rows or room changed; in the background, when its rows have arrived.
 
-        Until then, or for ``PATIENCE`` at most, the old picture stays: most pages arrive sooner, and placeholders would
+        Until then, at most for ``PATIENCE``, the old picture stays: most pages are faster, and placeholders would
         double the bytes.
         """
         self._window_changed = True
@@ -472,10 +472,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._scroll(-3)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Fetch and measure the rows in sight, once a repaint.
+        """Read and measure the visible rows, once a repaint.
 
-        If each key did it, a held PgDn would fetch windows that are never painted. Resize events arrive too late:
-        Textual has painted the new size by then.
+        On each key, a held PgDn would read windows that are never painted. A resize event follows the repaint of the
+        new size.
         """
         room = (self.size.width, max(1, self.size.height - 1 - self._above))
         if room != self._room:
@@ -488,7 +488,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return super().render_lines(crop)
 
     def _measure_window(self) -> None:
-        """Read and format the rows in sight, and lay out the columns for them."""
+        """Read and format the visible rows, and lay out the columns for them."""
         cache = self._cache
         if cache is None:
             return
