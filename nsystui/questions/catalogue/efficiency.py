@@ -27,7 +27,7 @@ _MFU, _SCALING = "model FLOPs utilisation", "scalability"
 
 
 class _Options(NamedTuple):
-    """Options of the question; ``baseline`` is the device efficiency of the other job, over its own window."""
+    """Options; ``baseline`` is the device efficiency of the other job, over its own window."""
 
     tables: list[str]
     useful: Useful

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Options(NamedTuple):
-    """Options of the question; ``shared`` holds the common properties of single rows."""
+    """Options; ``shared`` holds the common properties of single rows."""
 
     values: Values
     by: tuple[NcclProperty, ...]
@@ -90,7 +90,7 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
 
 
 def _draw(job: OpenJob, selection: Selection, options: _Options) -> Shapes | None:
-    """Draw the histogram of ``--durations``, else bandwidth over message size."""
+    """Draw the histogram of ``--durations``, else the bandwidth over the message size."""
     from nsystui.base.answer import TableAnswer
     from nsystui.questions.report.drawings import bandwidth_curves, duration_bars
 

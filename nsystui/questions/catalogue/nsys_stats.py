@@ -54,7 +54,7 @@ _CLUSTER_REPORTS = frozenset(
         "osrt_sum",
     )
 )
-"""Reports that workers of a cluster compute: not reports of single rows, or of ranges with their GPU work."""
+"""Reports that the workers of a cluster compute: not reports of single rows, or of ranges' GPU work."""
 
 
 def _options(values: Values) -> ReportOptions:

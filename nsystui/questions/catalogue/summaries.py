@@ -1,4 +1,4 @@
-"""Summaries by name, and single events: kernels, memory operations, API, OS runtime and library calls."""
+"""Summaries by name, and single events: kernels, memory operations, API, OS runtime, MPI and library calls."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
 
 
 def _work(name: str) -> Ask:
-    """Return a function that answers with the summary of a work (see `kernels.activities`), or its single rows."""
+    """Return a function that summarises a work (see `kernels.activities`) or lists its single rows."""
 
     def ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
         from nsystui.questions.kernels import activities

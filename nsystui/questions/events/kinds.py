@@ -47,7 +47,7 @@ class EventKind(Enum):
 GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 
 RUNTIMES = {EventKind.MPI: "MPI", EventKind.UCX: "UCX", EventKind.OPENACC: "OpenACC", EventKind.OPENMP: "OpenMP"}
-"""The kinds of libraries and runtimes for parallel programs on CPU threads, and their names."""
+"""The kinds for libraries and runtimes of parallel programs on CPU threads, and their names."""
 
 DEFAULT_KINDS = (
     EventKind.API,
@@ -60,7 +60,7 @@ DEFAULT_KINDS = (
     EventKind.MARK,
     *RUNTIMES,
 )
-"""OS runtime calls are many and seldom relevant: they are shown on request, or if there is little else."""
+"""OS runtime calls are many and seldom relevant: shown on request, or if there is little else."""
 
 
 def kinds_of(text: str) -> tuple[EventKind, ...]:

@@ -1,15 +1,12 @@
 """The event list: all events in time order, at any size; and both ends of a launch.
 
-Ten million rows cannot be sorted for each screen. Instead, the events are counted once per bin of time: the counts
-identify the bins of a page, and only these bins are read and sorted (Parquet skips all other row groups).
+Ten million rows cannot be sorted for each screen. Instead, events are counted once per bin of time, and a page reads
+and sorts only its bins (Parquet skips all other row groups).
 
-A name filter excludes kinds without a passing name (`kinds_with_name`). Kernels and calls have a few hundred names,
-whatever their number; the names of each report are stored next to its columns. NVTX ranges are always searched, because
-each may have its own name.
+A name filter excludes kinds without a passing name (`kinds_with_name`): the few hundred names of kernels and calls are
+stored next to each report's columns. NVTX ranges are always searched, because each may have its own name.
 
 An API call and its GPU work are linked by (report, process, correlation id): see docs/exports.md#launches.
-
-`waited_for` describes the CUDA event of a wait and the stream that recorded it (docs/exports.md#cuda-events).
 """
 
 from __future__ import annotations
@@ -65,7 +62,7 @@ _SPAN_GROWTH = 16
 
 @dataclass(frozen=True)
 class EventKey:
-    """The identity of an event: its report, kind and row; ``start`` (job time, ns) makes it fast to find."""
+    """The identity of an event: its report, kind and row; ``start`` (job time, ns) makes reading it fast."""
 
     report: int
     kind: EventKind
@@ -170,7 +167,7 @@ class EventList:
         return None
 
     def _spans_from(self, index: int, forward: bool) -> Iterator[tuple[int, int]]:
-        """Yield all bins on one side of an event, from its own on, in growing spans: most matches are near."""
+        """Yield all bins on one side of an event, its own first, in growing spans: most matches are near."""
         bin_number = self.index.bins_of(index, index + 1)[0]
         edge, width, last = (bin_number if forward else bin_number + 1), _FIRST_SPAN, self.index.bins
         while edge < last if forward else edge > 0:
@@ -214,7 +211,7 @@ def _order(rows: sa.Subquery) -> tuple[sa.ColumnElement[Any], ...]:
 
 
 def default_kinds(session: Session) -> tuple[EventKind, ...]:
-    """Return the recorded default kinds, and OS runtime calls if at most API calls are recorded otherwise."""
+    """Return the recorded default kinds, and OS runtime calls unless more than API calls are recorded."""
     present = tuple(kind for kind in DEFAULT_KINDS if session.count(KIND_TABLES[kind].table))
     other_than_api = [kind for kind in present if kind is not EventKind.API]
     if not other_than_api and session.count(KIND_TABLES[EventKind.OS].table):
@@ -293,7 +290,7 @@ class Partners:
 
 @dataclass(frozen=True)
 class Launch:
-    """Times from the start and the end of a call to its work's start, ns; ``queue``: ``None`` if work began before."""
+    """Times from the start and the end of a call to the start of its work, ns (``None`` for a negative ``queue``)."""
 
     delay: int
     queue: int | None
@@ -365,7 +362,10 @@ _WAITS = ("EventSynchronize", "WaitEvent")
 
 
 def waited_for(session: Session, key: EventKey, name: str) -> str:
-    """Return ``waited for event 32, recorded on stream 20 1.2 ms before``, or empty text if it is not a wait."""
+    """Return ``waited for event 32, recorded on stream 20 1.2 ms before`` (docs/exports.md#cuda-events).
+
+    Empty if the event is not a wait, nor its call.
+    """
     syncs, records, calls = tables.syncs, tables.cuda_events, tables.api_calls
     session = session.part([key.report])
     is_call = key.kind is EventKind.API and any(word in name for word in _WAITS)

@@ -1,4 +1,4 @@
-"""Functions that the threads of a report ran on CPUs, as stretches of time from samples and scheduling events."""
+"""Functions that threads ran on CPUs, as stretches of time from samples and scheduling events."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from nsystui.store.session import Session
 ON_CPU = "on CPU"
 """The name of a stretch if no sample identifies its function."""
 MOST = 8_000_000
-"""The most samples and scheduling events of a report that are read for lanes."""
+"""The most samples and scheduling events of a report that lanes read."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stretches:
-    """The stretches of a thread on CPUs by start, job time; ``name``: index of the name; ``node`` of the stack tree."""
+    """A thread's n stretches on CPUs by start, job time; ``name``: index of the name; ``node`` of the stack tree."""
 
     start: Times
     end: Times
@@ -35,7 +35,7 @@ class Stretches:
 
 @dataclass(frozen=True, eq=False)
 class CpuWork:
-    """The stretches of each thread (globalTid), their names and stacks, and the states of each thread over time."""
+    """Stretches by thread (globalTid), their names and stacks, and the states of each thread over time."""
 
     threads: Mapping[int, Stretches] = field(default_factory=dict)
     names: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class CpuWork:
 
     @classmethod
     def load(cls, session: Session, report: Report, tasks: frozenset[Task]) -> CpuWork:
-        """Load the work of some tasks of a report, empty if there are no events or too many."""
+        """Load the work of some tasks of a report; empty if there are no events, or too many."""
         if not 0 < events_of(report) <= MOST:
             return cls()
         part, selection = session.part([report.index]), Selection(tasks=tasks)
@@ -74,5 +74,5 @@ def _join(segments: Segments, name: NDArray[np.int32]) -> Stretches:
 
 
 def events_of(report: Report) -> int:
-    """Return the number of samples and scheduling events of a report."""
+    """Count the samples and scheduling events of a report."""
     return report.count(tables.host_samples) + report.count(tables.sched_events)

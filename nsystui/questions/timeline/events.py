@@ -25,7 +25,7 @@ from nsystui.store.session import Session
 
 _CATEGORY = {"kernel": "compute", "nccl": "nccl", "memory": "memory", "graph": "graph"}
 _MAX_SPANS = 4000
-# The rows, about, of the first search for a neighbour, and the growth of the span in each further search.
+# Rows, about, of the first search for a neighbour, and growth of the span in each further search.
 _FIRST_ROWS = 256
 _GROWTH = 32
 _MAX_RUN = 256
@@ -47,7 +47,7 @@ class EventSpan:
 def _operations(
     timeline: Timeline, lanes: Sequence[LaneIdentity], extra: Any
 ) -> sa.CompoundSelect[Any] | sa.Select[Any]:
-    """Select the GPU operations of some lanes, as rows of the event list; ``extra`` returns more conditions."""
+    """Select GPU operations of some lanes as rows of the event list; ``extra`` returns more conditions."""
     parts, streams = [], timeline.selection.streams
     for event_kind in (EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH):
         table, name = KIND_TABLES[event_kind].table, KIND_TABLES[event_kind].name
@@ -79,7 +79,7 @@ def _operations(
 
 
 def _on_lanes(table: sa.Table, lanes: Sequence[LaneIdentity]) -> Condition:
-    """Return the condition for operations of these lanes, which omits streams if their device has a lane."""
+    """Return the condition for operations of these lanes; streams are omitted if their device has a lane."""
     lanes_by_key = _lanes_by_key(lanes)
     devices = [key for key in lanes_by_key if key[-1] is None]
     streams = [key for key in lanes_by_key if key[-1] is not None and (*key[:-1], None) not in lanes_by_key]
@@ -93,7 +93,7 @@ def _on_lanes(table: sa.Table, lanes: Sequence[LaneIdentity]) -> Condition:
 
 
 def _overlapping(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> Any:
-    """Return the condition that an operation runs in ``window``; constants first, to skip Parquet row groups."""
+    """Return the condition for operations in ``window``; constants first, to skip Parquet row groups."""
     offsets = {timeline.clock_offset(lane) for lane in lanes}
 
     def conditions(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
@@ -132,7 +132,7 @@ def long_events(
     query = sa.select(*columns).order_by(rows.c.duration.desc(), rows.c.start).limit(_MAX_SPANS)
     for report, process, device, stream, start, duration, kind, name in _part(timeline, lanes).rows(query):
         shown = timeline.names.get(name, name or "")
-        if kind == EventKind.NCCL.value:  # in a few cells, the collective is clearer than the beginning of the name
+        if kind == EventKind.NCCL.value:  # clearer in a few cells than the beginning of the name
             shown = collective_of_kernel(shown) or shown
         span = EventSpan(start, start + duration, shown, _CATEGORY[kind])
         for key in {(report, process, device, stream), (report, process, device, None)} & lanes_by_key.keys():
@@ -143,7 +143,7 @@ def long_events(
 def matching_columns(
     timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int, wanted: NameFilter
 ) -> dict[LaneIdentity, set[int]]:
-    """Find the columns of ``window``, of ``count`` in all, with an operation whose name passes, by lane."""
+    """Find the columns (of ``count``) of ``window`` with an operation whose name passes, by lane."""
     columns_by_lane: dict[LaneIdentity, set[int]] = {lane: set() for lane in lanes}
     if not lanes:
         return columns_by_lane
@@ -173,7 +173,7 @@ def _lanes_by_key(lanes: Sequence[LaneIdentity]) -> dict[tuple[int | None, ...],
 
 
 def longest_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> tuple[Row | None, int]:
-    """Find the operation with the most time in ``window``, a row of the event list, and count the operations in it."""
+    """Find the operation with the most time in ``window``, a row of the event list, and count all in it."""
     rows = _operations(timeline, [lane], _overlapping(timeline, [lane], window)).subquery()
     inside = sa.func.least(rows.c.start + rows.c.duration, window.end) - sa.func.greatest(rows.c.start, window.start)
     number = sa.func.count().over().label("number")
@@ -185,7 +185,7 @@ def longest_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> tuple[
 
 @dataclass
 class Neighbours:
-    """The operations next to a moment on a lane; keeps the last rows, which a held key needs again."""
+    """The operations next to a moment on a lane; the last rows are cached for a held key."""
 
     timeline: Timeline
     _lane: LaneIdentity | None = None
@@ -241,7 +241,7 @@ class Neighbours:
 
 
 def thread_spans(timeline: Timeline, lane: LaneIdentity, window: Window, count: int) -> list[EventSpan]:
-    """Return the ranges or calls of a lane with at least the length of a column of ``window``, by start.
+    """Return the ranges or calls of a lane that are at least as long as a column of ``window``, by start.
 
     Push/pop ranges of a thread and level follow one another; start/end ranges may overlap.
     """
@@ -269,7 +269,7 @@ def _inside(level: ThreadEvents, window: Window) -> NDArray[np.int64]:
 
 
 def matching_ranges(timeline: Timeline, lane: LaneIdentity, window: Window, count: int, wanted: NameFilter) -> set[int]:
-    """Find the columns of ``window``, of ``count`` in all, with a range or call of a lane whose name passes."""
+    """Find the columns (of ``count``) of ``window`` with a range or call of a lane whose name passes."""
     level = timeline.events(lane)
     passes = np.array([wanted.matches(name) for name in level.names], bool)
     rows = _inside(level, window)
@@ -287,14 +287,14 @@ def matching_ranges(timeline: Timeline, lane: LaneIdentity, window: Window, coun
 
 
 def range_next_to(timeline: Timeline, lane: LaneIdentity, time: int, forward: bool) -> Row | None:
-    """Find the first range of a lane that starts after ``time``, or the last before it: a row of the event list."""
+    """Find the first range that starts after ``time``, or the last before it: a row of the event list."""
     level = timeline.events(lane)
     index = int(np.searchsorted(level.start, time, side="right" if forward else "left")) - (0 if forward else 1)
     return _row(timeline, lane, level, index) if 0 <= index < len(level.start) else None
 
 
 def longest_range_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> tuple[Row | None, int]:
-    """Find the range with the most time in ``window``, a row of the event list, and count the ranges in it."""
+    """Find the range with the most time in ``window``, a row of the event list, and count all in it."""
     level = timeline.events(lane)
     index = longest_place_in(level, window)
     return (None, 0) if index is None else (_row(timeline, lane, level, index), len(_inside(level, window)))
@@ -340,7 +340,7 @@ def cpu_interval_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> C
 def cpu_interval_next_to(
     timeline: Timeline, lane: LaneIdentity, time: int, forward: bool, wanted: NameFilter | None = None
 ) -> int | None:
-    """Find the start of the next interval of a CPU lane, or of the previous: another function or state.
+    """Find the start of the next (or previous) interval of a CPU lane, with another function or state.
 
     On a path, intervals are pieces. ``wanted`` limits them to names that pass.
     """
@@ -364,8 +364,8 @@ def _row(timeline: Timeline, lane: LaneIdentity, level: ThreadEvents, index: int
 def lane_events(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> Answer:
     """List the events of the ranks, devices and streams of ``lanes`` that overlap ``window``, in order of start.
 
-    A GPU's lane includes all its streams. NVTX ranges and calls, of all levels and threads of the ranks, are listed if
-    one of the lanes has that kind.
+    A GPU's lane includes all its streams. NVTX ranges and calls are listed for all levels and threads of the ranks, if
+    one of the lanes has their kind.
     """
     gpu = [lane for lane in lanes if not lane.is_host]
     streams = {lane.stream for lane in gpu}
@@ -391,9 +391,9 @@ def lane_events(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Windo
 
 _KEYS = tuple(column.key for column in EVENT_COLUMNS)
 _MAX_SEARCHED = 16_000_000
-"""The most ranges and calls that a search reads on all ranks; if there are more, it reads opened ranks only."""
+"""The most ranges and calls that a search reads; if all ranks have more, it reads opened ranks only."""
 _MAX_TIES = 256
-"""The most operations with one start among which the operation on the next lane is searched."""
+"""The most operations with one start that are searched for the next lane."""
 
 
 @dataclass(frozen=True)
@@ -422,7 +422,7 @@ class Matches:
 
     @classmethod
     def of(cls, timeline: Timeline, opened: frozenset[Task], window: Window, wanted: NameFilter) -> Matches:
-        """Return the matches on all selected ranks; very many ranges and calls are searched on opened ranks only.
+        """Return the matches on all selected ranks, or on opened ranks if there are too many ranges and calls.
 
         A GPU is one lane if its rank is not opened. Blocks while the ranks are read.
         """
@@ -452,7 +452,7 @@ class Matches:
         return total
 
     def next_to(self, time: int, lane: LaneIdentity | None, forward: bool) -> Match | None:
-        """Find the match after an event at ``time`` on ``lane`` (``None``: before the first lane), or before it."""
+        """Find the match after (or before) an event at ``time`` on ``lane`` (``None``: before the first lane)."""
         lane_index = self.lanes.index(lane) if lane in self.lanes else -1
         position = (time, lane_index)
         candidates: list[tuple[tuple[int, int], Row | int]] = []
@@ -509,7 +509,7 @@ class Matches:
         return _operations(self.timeline, gpu, conditions)
 
     def _near(self, gpu: list[LaneIdentity], time: int, forward: bool) -> Sequence[Row]:
-        """Return the next operations on one side of a moment, including operations that start at it."""
+        """Return the next operations on one side of a moment, or at it."""
         low, high = (time, self.window.end) if forward else (self.window.start, time + 1)
         rows = self._operations(gpu, low, high).subquery()
         order = (rows.c.start, rows.c.row)

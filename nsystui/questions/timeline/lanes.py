@@ -86,8 +86,7 @@ class LaneColumns:
     """The contents of n equal spans of a window; arrays have shape ``(n,)``.
 
     ``category``: the number in ``CATEGORIES`` of the largest share, ``IDLE`` if nothing ran, ``UNSEEN`` outside the
-    recording. ``busy``: the share with any work, 0 to 1, NaN if unseen. ``shares``: the share of each category of the
-    lane, whose sum may be more.
+    recording. ``busy``: the share with any work, 0 to 1, NaN if unseen. ``shares`` of each category may overlap.
     """
 
     window: Window
@@ -123,7 +122,7 @@ def columns(work: LaneWork, window: Window, count: int) -> LaneColumns:
 
 
 LEVELS = 4
-"""The number of outermost push/pop levels that have lanes; deeper levels are only in the NVTX tree."""
+"""The number of outermost push/pop levels with lanes; deeper levels are only in the NVTX tree."""
 _LANES = LEVELS + 1
 
 Stream = tuple[int, int, int]
@@ -131,13 +130,13 @@ Stream = tuple[int, int, int]
 
 
 CALL_KINDS = {EventKind.API: "api", EventKind.OS: "os", **dict.fromkeys(RUNTIMES, "os")}
-"""The kinds of calls that have lanes, and their categories."""
+"""The kinds of calls with lanes, and their categories."""
 
 MOST_STREAMS = 4_096
-"""The most streams of a report that have lanes: the streams with the most operations."""
+"""The most streams of a report with lanes: the streams with the most operations."""
 
 MOST_CALLS = 8_000_000
-"""The most calls of one kind in a report that are read for lanes; each takes about thirty bytes of memory."""
+"""The most calls of one kind in a report that lanes read; each takes about thirty bytes of memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +157,7 @@ class ThreadEvents:
     row: NDArray[np.int64]
     work: LaneWork
     follow: bool
-    """Whether they do not overlap (start/end ranges and nested calls may)."""
+    """Whether the events do not overlap (start/end ranges and nested calls may)."""
 
     def category_of(self, index: int) -> str:
         """Return the category of an event, of `CATEGORIES`."""
@@ -196,7 +195,7 @@ class ReportLanes:
 
     @classmethod
     def load(cls, session: Session, report: Report, tasks: frozenset[Task]) -> ReportLanes:
-        """Load the lanes of ``report``, in which ``tasks`` ran; results of expensive parts are cached."""
+        """Load the lanes of ``report``, in which ``tasks`` ran; expensive results are cached."""
         cpu = CpuWork.load(session, report, tasks)
         running = {
             thread: _thread_events(None, cpu.names, (item.start, item.end), item.name, item.node, report)
@@ -332,7 +331,7 @@ def _calls_of(session: Session, report: Report, kind: EventKind, table: sa.Table
 
 
 def _thread_names(session: Session, report: Report) -> dict[int, str]:
-    """Return the names of threads, with a number if threads of a process share it, except for the main thread."""
+    """Return the names of threads, numbered if threads of a process share a name, except the main thread."""
     columns = tables.threads.c
     query: sa.Select[Any] = sa.select(columns.thread, columns.name).where(
         columns.report == report.index, columns.name.is_not(None)
@@ -357,8 +356,8 @@ class LaneIdentity:
     With ``is_cpu``, it shows the thread's functions on CPUs, and its times off CPUs; with ``path``, the critical path
     of the rank in that time.
 
-    ``device`` is the CUDA ordinal, ``thread`` NVIDIA's globalTid; ``level`` is the nesting level of push/pop ranges, 0
-    for the outermost, and ``None`` for start/end ranges. ``calls`` is the kind of the calls, ``None`` for NVTX.
+    ``device`` is the CUDA ordinal, ``thread`` NVIDIA's globalTid, ``level`` the nesting level of push/pop ranges (0:
+    the outermost; ``None``: start/end ranges), and ``calls`` the kind of calls (``None``: NVTX).
     """
 
     task: Task
@@ -424,11 +423,10 @@ class Timeline:
         return selected_ranks(self.ranks, self.selection)
 
     def lanes(self, opened: frozenset[Task], wait: bool = True) -> tuple[tuple[LaneIdentity, ...], bool]:
-        """List the lanes by rank, and whether the list is complete.
+        """List the lanes by rank, and return whether the list is complete.
 
-        In an opened rank, the first GPU is followed by the lanes of the main thread, and each GPU by its streams,
-        busiest first; the lanes of other threads are last. Unless ``wait``, it shows only its GPUs until its report is
-        in memory.
+        In an opened rank, the main thread's lanes follow the first GPU, and streams, busiest first, follow their GPU;
+        other threads are last. Unless ``wait``, an opened rank shows only GPUs until its report is in memory.
         """
         lanes: list[LaneIdentity] = []
         is_whole = True
@@ -446,7 +444,7 @@ class Timeline:
         return any(report.count(table) for table in (*work, *calls))
 
     def rows_inside(self, task: Task) -> int:
-        """Count the ranges, calls, samples and scheduling events that are read when a rank is opened."""
+        """Count the ranges, calls, samples and scheduling events that opening a rank reads."""
         report = report_at(self.session, task.report)
         calls = [report.count(KIND_TABLES[kind].table) for kind in CALL_KINDS]
         read = [count for count in (*calls, events_of(report)) if count <= MOST_CALLS]
@@ -493,7 +491,7 @@ class Timeline:
     def _threads(self, item: RankedTask, inside: ReportLanes) -> list[int]:
         """Return the threads of a rank: the main thread, then by time in ranges, in calls, and on CPUs.
 
-        Threads without ranges and calls are included if they ran for a hundredth of the time.
+        Threads without ranges and calls are included if they ran for 1/100 of the time.
         """
         recorded_time = [(thread, cpu.work.length, cpu.work.recorded) for thread, cpu in inside.running.items()]
         ran = [thread for thread, length, window in recorded_time if _RARE * length >= window.end - window.start]
@@ -597,5 +595,5 @@ class Timeline:
             return loaded
 
     def clock_offset(self, lane: LaneIdentity) -> int:
-        """Return the clock offset of the lane's report, ns, which turns its times into job time."""
+        """Return the clock offset of a lane's report, ns, which turns its times into job time."""
         return report_at(self.session, lane.task.report).clock_offset

@@ -36,9 +36,9 @@ class PathEvents(ThreadEvents):
 
 
 def path_lane_at(job: OpenJob, lane: LaneIdentity, time: int, base: Window) -> tuple[LaneIdentity, str]:
-    """Return the lane of the path of a rank's step at a time, or of ``base`` without steps, and a sentence. Blocks.
+    """Return the path lane of a rank's step at a time (of ``base`` without steps), and a sentence. Blocks.
 
-    Raises UsageError if no step contains the time, or if the step has too many operations.
+    Raises UsageError if no step contains the time, or if it has too many operations.
     """
     steps = step_times(job.steps()).get(lane.task)
     window, name = base, ""

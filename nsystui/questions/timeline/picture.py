@@ -20,9 +20,9 @@ from nsystui.questions.timeline.events import EventSpan, long_events, matching_c
 from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, LaneColumns, LaneIdentity, Timeline, columns
 
 NAMED_COLUMNS = 5
-"""The least columns of an event that is drawn with its name."""
+"""The least columns of an event with a name."""
 
-# The most operations in sight, about, for which single operations are read; otherwise columns are enough, and fast.
+# The most visible operations, about, to read single operations; otherwise columns are enough, and fast.
 _MAX_OPERATIONS = 150_000
 
 
@@ -118,7 +118,7 @@ def _matches(
 
 
 LETTERS = {"compute": "K", "nccl": "N", "memory": "M", "graph": "G", "api": "A", "os": "O", "cpu": "C"}
-"""The letters of categories of work: upper case if a column is busy for half its time or more."""
+"""The letters of categories: upper case if a column is busy for half its time or more."""
 
 RANGE, THIN_RANGE = "═", "─"
 """NVTX ranges that cover half of a column or more, and less."""
@@ -148,7 +148,7 @@ class EventName:
 class LaneText:
     """A lane of n columns: its letters, and the category (or ``""``) and busy share of each column.
 
-    ``shades`` (0 or 1) differ for neighbouring events. ``names`` do not overlap.
+    ``shades`` (0 or 1) of neighbouring events differ. ``names`` do not overlap.
     """
 
     text: str
@@ -196,7 +196,7 @@ def column_of(time: int, window: Window, count: int) -> int:
 
 
 def _names_of(picture: LanePicture, categories: list[str]) -> tuple[list[EventName], list[int]]:
-    """Return the names that have room, and the shades of the columns, which differ for neighbouring events."""
+    """Return the names that have room, and the shades of the columns: neighbouring events differ."""
     window, count = picture.columns.window, len(categories)
     firsts = [*(column_of(span.start, window, count) for span in picture.spans), count]
     names, shades = [], [0] * count
@@ -228,7 +228,7 @@ def cut_end(text: str, room: int) -> str:
 
 
 def shown_name(name: str, room: int) -> str:
-    """Cut a name to ``room`` cells, without an ellipsis if there are few, because the beginning is more useful."""
+    """Cut a name to ``room`` cells; in a few cells, without an ellipsis."""
     return cut_end(name, room) if room >= _MIN_CUT else cut_end(name, len(name))[: max(room, 0)]
 
 
@@ -273,7 +273,7 @@ TIMELINE_COLUMNS = (
 
 
 def timeline_table(pictures: Sequence[LanePicture], notes: tuple[str, ...] = ()) -> Answer:
-    """Tabulate the category that dominates each column of each lane, and the share of each category in percent.
+    """Tabulate the dominating category of each column of each lane, and the share of each category in percent.
 
     ``event`` is an event that covers all of the column. Values are missing outside the recording.
     """

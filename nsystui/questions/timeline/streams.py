@@ -57,7 +57,7 @@ QUEUE_LIMIT = 1024
 """The most waiting launches of a stream, according to HTA; then the launching thread waits, too."""
 _MOSTLY = 0.95
 _SAMPLED = 1000
-"""The number of launches of a stream, evenly spaced, whose ranges are examined."""
+"""The number of launches of a stream, evenly spaced, whose ranges are read."""
 _KEYS = ("device", "stream", "context")
 _CONTEXT = Column("context", header="Context", label="ctx", unit=Unit.NUMBER)
 StreamPlace = tuple[Task, int, int, int]
@@ -247,7 +247,7 @@ def queues(job: OpenJob, selection: Selection) -> Mapping[StreamPlace, LaunchQue
 
 
 def queues_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
-    """Tabulate how many launches wait in each of ``bins`` equal spans of the selected time, by stream."""
+    """Tabulate how many launches wait in each of ``bins`` equal spans of the selection, by stream."""
     edges = edges_of(job.extent(selection), bins)
     ranks = {item.task: item.rank for item in job.ranks}
     rows: list[Row] = []
