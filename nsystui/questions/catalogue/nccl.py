@@ -20,7 +20,7 @@ class _Options(NamedTuple):
     """Options; ``shared`` holds the common properties of single rows."""
 
     values: Values
-    by: tuple[NcclProperty, ...]
+    group_by: tuple[NcclProperty, ...]
     shared: dict[NcclProperty, Any]
 
 
@@ -66,13 +66,13 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
     from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_of_size
     from nsystui.questions.nccl.summary import CALL, KERNEL, nccl_summary
 
-    values, by, shared = options
+    values, group_by, shared = options
     if values["nccl_log"]:
         from nsystui.exports.nccl_log.files import named
         from nsystui.questions.nccl.from_log import read_log
 
         job.nccl_log = read_log(named(values["nccl_log"]), job.ranks)
-    pairing = job.pairing_by(by, values["step_range"])
+    pairing = job.pairing_by(group_by, values["step_range"])
     reported = job.nccl_log.reported if job.nccl_log is not None else ()
     if values["sizes"]:
         size = {"bucket": NcclProperty.SIZE, "pow2": NcclProperty.POW2, "exact": NcclProperty.BYTES}[values["sizes"]]
@@ -86,7 +86,7 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
         return nccl_listing(job.session, selection, job.ranks, pairing, shared, CALL)
     if values["kernels"] is not None:
         return nccl_listing(job.session, selection, job.ranks, pairing, shared, KERNEL)
-    return nccl_summary(job.session, selection, job.ranks, pairing, by)
+    return nccl_summary(job.session, selection, job.ranks, pairing, group_by)
 
 
 def _draw(job: OpenJob, selection: Selection, options: _Options) -> Shapes | None:

@@ -122,12 +122,12 @@ def _view(name: str, *tables: str) -> View:
 
 
 def _calls(
-    name: str, what: str, description: str, order: int, row: Row | None = None, label: str = "", **texts: str
+    name: str, subject: str, description: str, order: int, row: Row | None = None, label: str = "", **texts: str
 ) -> Question:
     """Return the question about calls by name; with ``row``, it is also a table of the screen of kernels."""
     question = Question(
         name,
-        what,
+        subject,
         _work(row or name),
         description=description,
         examples=texts.get("examples", _examples(name)),
@@ -135,7 +135,7 @@ def _calls(
         order=order,
         options=(_INSTANCES,),
         of_reports=True,
-        title=texts.get("title", what),
+        title=texts.get("title", subject),
     )
     if row is None:
         return question

@@ -113,19 +113,19 @@ def _part(timeline: Timeline, lanes: Sequence[LaneIdentity]) -> Session:
 
 
 def long_events(
-    timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, least: int
+    timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, min_length: int
 ) -> dict[LaneIdentity, list[EventSpan]]:
-    """Find operations of GPU lanes that overlap ``window`` and take ``least`` ns or more, by lane and start.
+    """Find operations of GPU lanes that overlap ``window`` and take ``min_length`` ns or more, by lane and start.
 
     At most the 4,000 longest are returned.
     """
     spans_by_lane: dict[LaneIdentity, list[EventSpan]] = {lane: [] for lane in lanes}
     if not lanes:
         return spans_by_lane
-    inside, lanes_by_key = _overlapping(timeline, lanes, window), _lanes_by_key(lanes)
+    overlaps, lanes_by_key = _overlapping(timeline, lanes, window), _lanes_by_key(lanes)
 
     def are_long(table: sa.Table, name: sa.ColumnElement[Any]) -> list[Condition]:
-        return [*inside(table, name), table.c.end - table.c.start >= least]
+        return [*overlaps(table, name), table.c.end - table.c.start >= min_length]
 
     rows = _operations(timeline, lanes, are_long).subquery()
     columns = [rows.c[key] for key in ("report", "process", "device", "stream", "start", "duration", "kind", "name")]
@@ -147,8 +147,8 @@ def matching_columns(
     columns_by_lane: dict[LaneIdentity, set[int]] = {lane: set() for lane in lanes}
     if not lanes:
         return columns_by_lane
-    inside, lanes_by_key = _overlapping(timeline, lanes, window), _lanes_by_key(lanes)
-    rows = _operations(timeline, lanes, lambda table, name: [*inside(table, name), matches(name, wanted)]).subquery()
+    overlaps, lanes_by_key = _overlapping(timeline, lanes, window), _lanes_by_key(lanes)
+    rows = _operations(timeline, lanes, lambda table, name: [*overlaps(table, name), matches(name, wanted)]).subquery()
     width = max(window.end - window.start, 1)
 
     def column(time: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
@@ -175,9 +175,9 @@ def _lanes_by_key(lanes: Sequence[LaneIdentity]) -> dict[tuple[int | None, ...],
 def longest_in(timeline: Timeline, lane: LaneIdentity, window: Window) -> tuple[Row | None, int]:
     """Find the operation with the most time in ``window``, a row of the event list, and count all in it."""
     rows = _operations(timeline, [lane], _overlapping(timeline, [lane], window)).subquery()
-    inside = sa.func.least(rows.c.start + rows.c.duration, window.end) - sa.func.greatest(rows.c.start, window.start)
+    overlap = sa.func.least(rows.c.start + rows.c.duration, window.end) - sa.func.greatest(rows.c.start, window.start)
     number = sa.func.count().over().label("number")
-    query = sa.select(*columns_of(rows), number).order_by(inside.desc(), rows.c.start, rows.c.row).limit(1)
+    query = sa.select(*columns_of(rows), number).order_by(overlap.desc(), rows.c.start, rows.c.row).limit(1)
     for *row, count in _part(timeline, [lane]).rows(query):
         return tuple(row), int(count)
     return None, 0
@@ -305,8 +305,8 @@ def longest_place_in(level: ThreadEvents, window: Window) -> int | None:
     rows = _inside(level, window)
     if not len(rows):
         return None
-    inside = np.minimum(level.end[rows], window.end) - np.maximum(level.start[rows], window.start)
-    return int(rows[int(np.argmax(inside))])
+    overlap = np.minimum(level.end[rows], window.end) - np.maximum(level.start[rows], window.start)
+    return int(rows[int(np.argmax(overlap))])
 
 
 @dataclass(frozen=True)

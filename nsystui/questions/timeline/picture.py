@@ -282,9 +282,9 @@ def timeline_table(pictures: Sequence[LanePicture], notes: tuple[str, ...] = ())
 
 
 def _rows(picture: LanePicture) -> Iterator[Row]:
-    lane, columns = picture.lane, picture.columns
-    count = len(columns.category)
-    lo, length = columns.window.start, columns.window.end - columns.window.start
+    lane, cells = picture.lane, picture.columns
+    count = len(cells.category)
+    lo, length = cells.window.start, cells.window.end - cells.window.start
     thread = None if lane.thread is None else tid_of(lane.thread)
     is_range = lane.is_host and lane.calls is None and not lane.has_stretches
     kind = (
@@ -300,19 +300,18 @@ def _rows(picture: LanePicture) -> Iterator[Row]:
     )
     kind = kind if lane.calls is None else _WORDS[lane.calls]
     lane_cells = (lane.rank, kind, lane.device, lane.stream, thread, lane.level if is_range else None)
-    for index, (category, busy) in enumerate(zip(columns.category.tolist(), columns.busy.tolist(), strict=True)):
+    for index, (category, busy) in enumerate(zip(cells.category.tolist(), cells.busy.tolist(), strict=True)):
         first, last = lo + index * length // count, lo + (index + 1) * length // count
-        is_recorded = category != UNSEEN
+        is_seen = category != UNSEEN
         shares = [
-            100.0 * float(columns.shares[name][index]) if is_recorded and name in columns.shares else None
-            for name in _SHARES
+            100.0 * float(cells.shares[name][index]) if is_seen and name in cells.shares else None for name in _SHARES
         ]
         event = next((span.name for span in picture.spans if span.start <= first and span.end >= last), None)
         yield (
             *lane_cells,
             first,
             last - first,
-            CATEGORIES[category] if is_recorded else None,
+            CATEGORIES[category] if is_seen else None,
             None if math.isnan(busy) else 100.0 * busy,
             *shares,
             event,

@@ -396,9 +396,7 @@ class ChoiceLine(TextLine):
         self._path = CRUMB.join(map(safe_text, path))
         self._choices = tuple(choices)
         self.display = bool(self._path or self._choices)
-        self.show_parts(
-            [(self._path, ""), *((f"{item.label} {item.options} {item.chosen}", "") for item in self._choices)]
-        )
+        self.show_parts([(self._path, ""), *((f"{c.label} {c.options} {c.chosen}", "") for c in self._choices)])
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
         """Return the path and the choices, with fewer options if room is short."""

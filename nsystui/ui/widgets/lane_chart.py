@@ -179,11 +179,7 @@ class LaneChart(TimeChart):
         heights = [1] * self.lane_count
         left = room - self.lane_count if self.has_colours else 0
         for kind in _GROWTH * max(_HIGHEST.values()):
-            lanes = [
-                lane
-                for lane, lane_kind in enumerate(self._kinds)
-                if lane_kind == kind and heights[lane] < _HIGHEST[kind]
-            ]
+            lanes = [lane for lane, name in enumerate(self._kinds) if name == kind and heights[lane] < _HIGHEST[kind]]
             if kind == "gpu" and len(lanes) > left:
                 continue
             for lane in lanes[: max(left, 0)]:

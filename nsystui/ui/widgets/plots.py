@@ -119,17 +119,14 @@ def stacked_bar(parts: Sequence[tuple[str, float]], full: float, width: int) -> 
     for cell in range(0, width * 8, 8):
         spans = zip(parts, edges, edges[1:], strict=False)
         shares = [(name, min(end, cell + 8) - max(start, cell)) for (name, _), start, end in spans]
-        present = [(name, eighths) for name, eighths in shares if eighths > 0]
-        filled = sum(eighths for _, eighths in present)
+        used = [(name, eighths) for name, eighths in shares if eighths > 0]
+        filled = sum(eighths for _, eighths in used)
         if not filled:
             glyph, category = "░", "idle"
-        elif filled < 8 or len(present) == 1:
-            glyph, category = _EIGHTHS[filled % 8] if filled < 8 else "█", max(present, key=lambda item: item[1])[0]
+        elif filled < 8 or len(used) == 1:
+            glyph, category = _EIGHTHS[filled % 8] if filled < 8 else "█", max(used, key=lambda item: item[1])[0]
         else:
-            glyph, category = (
-                _EIGHTHS[present[0][1]],
-                f"{present[0][0]}/{max(present[1:], key=lambda item: item[1])[0]}",
-            )
+            glyph, category = _EIGHTHS[used[0][1]], f"{used[0][0]}/{max(used[1:], key=lambda item: item[1])[0]}"
         if runs and runs[-1][1] == category:
             runs[-1] = (runs[-1][0] + glyph, category)
         else:

@@ -114,9 +114,7 @@ def in_background(group: str, *, exclusive: bool = True) -> Callable[[Callable[P
     """
 
     def decorate(method: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-        @work(
-            group=group, exclusive=exclusive, description=group
-        )  # by default, Textual spends seconds describing each argument
+        @work(group=group, exclusive=exclusive, description=group)  # else Textual describes each argument, in seconds
         @wraps(method)
         async def begin(*args: P.args, **kwargs: P.kwargs) -> None:
             try:

@@ -264,7 +264,7 @@ class StripChart(TimeChart):
     def value_of(self, lane: int) -> str:
         return self.lanes[lane].value
 
-    def _pair_words(self, lane: int, words_of: Callable[[int], str], width: int) -> str:
+    def _join(self, lane: int, words_of: Callable[[int], str], width: int) -> str:
         """Return the words of both lanes of a row if they fit, else of the current or the first lane."""
         preferred = self.cursor_lane if self.is_current(lane) else lane
         both = " ".join(words_of(index) for index in (lane, lane + 1) if index < len(self.lanes))
@@ -275,7 +275,7 @@ class StripChart(TimeChart):
         shown = self.lanes[lane]
         if self._halves:
             words = self.label_of(self.cursor_lane) if self.is_current(lane) else None
-            text = words if words is not None else self._pair_words(lane, self.label_of, self.label_width)
+            text = words if words is not None else self._join(lane, self.label_of, self.label_width)
             return ((fit(safe_text(text), self.label_width), plain),)
         if not part:
             return super().label_words(lane, part, plain)
@@ -287,9 +287,7 @@ class StripChart(TimeChart):
         return ((f" {swatch}", self._fill(category)), (fit(f" {safe_text(words)}", self.label_width - 2), style))
 
     def row_value(self, lane: int, part: int) -> str:
-        return (
-            self._pair_words(lane, self.value_of, self.value_width) if self._halves else super().row_value(lane, part)
-        )
+        return self._join(lane, self.value_of, self.value_width) if self._halves else super().row_value(lane, part)
 
     def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
         """Draw a row, or take it from the cache, and draw the cursor over it."""
@@ -326,12 +324,10 @@ class StripChart(TimeChart):
             category = shown.category or "nvtx"
             halves = shades(shown.bins, width, category) if self.has_colours else []
             cells = (
-                half_cells(halves, halves)
-                if self.has_colours
-                else _colour_cells(shade_blocks(shown.bins, width), category)
+                half_cells(halves, halves) if self.has_colours else _colour(shade_blocks(shown.bins, width), category)
             )
         else:
-            cells = _colour_cells(blocks(shown.bins, width), shown.category or "")
+            cells = _colour(blocks(shown.bins, width), shown.category or "")
         return "".join(cell for cell, *_ in cells), [self._fill(*fills) for _, *fills in cells]
 
     def _halves_of(self, lane: int, width: int) -> list[str]:
@@ -377,7 +373,7 @@ class StripChart(TimeChart):
         return axis
 
 
-def _colour_cells(glyphs: str, category: str) -> list[Cell]:
+def _colour(glyphs: str, category: str) -> list[Cell]:
     """Give glyphs, but not blanks, the colour of a category: the cursor on a blank must not look like data."""
     return [(glyph, category if glyph != " " else "", "") for glyph in glyphs]
 

@@ -254,9 +254,7 @@ class TableLayout:
             for index, (measure, value) in enumerate(zip(self.measures, row, strict=True))
             if index not in shown and measure.column.importance < FILES_ONLY
         ]
-        return {
-            column.key: f"{column.label.removesuffix(' %')} {words}" for column, words in hidden if words.strip(MISSING)
-        }
+        return {item.key: f"{item.label.removesuffix(' %')} {words}" for item, words in hidden if words.strip(MISSING)}
 
     def place(self, width: int, sorted_key: str | None) -> None:
         """Choose the columns for lines of ``width`` cells."""
@@ -299,9 +297,7 @@ class TableLayout:
         for placed in self.placed:
             measure = self.measures[placed.index]
             heading = measure.heading(placed.width, "").lower()
-            letter = next(
-                (character for character in heading if character in _LETTERS and character not in letters), None
-            )
+            letter = next((char for char in heading if char in _LETTERS and char not in letters), None)
             if letter is not None:
                 letters[letter] = measure.column.key
         return letters
