@@ -33,7 +33,7 @@ _MAX_RUN = 256
 
 @dataclass(frozen=True)
 class EventSpan:
-    """An event, drawn with its name if there is room: job time in ns, category as in ``lane_work``."""
+    """An event, drawn with its name if there is room: job time in ns, a category of `lanes.CATEGORIES`."""
 
     start: int
     end: int

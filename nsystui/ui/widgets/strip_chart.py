@@ -35,7 +35,7 @@ class Lane:
     bins: Sequence[float]
     value: str = ""
     category: str | None = None
-    """Its colour, see ``categories``."""
+    """Its colour, see `base.drawing.CATEGORIES`."""
     stack: Stack = ()
     """Categories that add up, lowest first, instead of ``bins``."""
     height: int = 1

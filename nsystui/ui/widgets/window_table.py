@@ -92,7 +92,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         empty_text: Sentences for an empty table: why it is empty, and what to record.
         elastic: Key of the text column that gets spare room, by default the last text column.
         prefix: For a tree: the text before a row's first text column (indentation and ``▶``/``▼``).
-        row_style: Returns a row's category (``"nccl"``, see ``categories``) or ``None`` from its values by column. The
+        row_style: Returns a row's category (of `base.drawing.CATEGORIES`) or ``None`` from its values by column. The
             category colours the name and the bar; a severity colours its letter, not the name.
         bar_category: The category of bars in rows without a category.
         background: Read slow pages in a thread, and draw ``…`` until they arrive.
