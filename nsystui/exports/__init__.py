@@ -1,1 +1,1 @@
-"""NVIDIA's files: finding them, knowing which version wrote them, reading them as canonical tables."""
+"""NVIDIA's files: finding them, identifying their version, reading them as canonical tables."""

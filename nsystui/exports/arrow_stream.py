@@ -1,6 +1,6 @@
-"""Arrow batches that can be checked while DuckDB reads them, by Arrow's C interfaces and without a library.
+"""Arrow batches that can be checked while DuckDB reads them, through Arrow's C interfaces, without a library.
 
-See https://arrow.apache.org/docs/format/CStreamInterface.html. Only columns of integers can be read.
+See https://arrow.apache.org/docs/format/CStreamInterface.html. Only integer columns can be read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of a stream, valid until the next batch; ``names`` are its columns."""
+    """Rows of a stream with the columns ``names``, valid until the next batch."""
 
     array: _Array
     names: Sequence[str]
@@ -53,7 +53,7 @@ class Batch:
         return int(self.array.length)
 
     def integers(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the values of a column of 64-bit integers, and whether each is there; ``None`` where all are."""
+        """Return a column's 64-bit integers, shape (rows,), and which of them are present; ``None`` if all are."""
         import numpy as np
 
         column = self.array.children[self.names.index(name)].contents
@@ -68,9 +68,9 @@ class Batch:
 
 @dataclass
 class WatchedStream:
-    """A stream that DuckDB reads once; ``watch`` is called with each batch first, in the thread that reads.
+    """A stream that DuckDB reads once; the reading thread passes each batch to ``watch`` first.
 
-    An exception of ``watch`` ends the stream, and a block of ``reading`` raises it.
+    An exception of ``watch`` ends the stream, and `reading` raises it.
     """
 
     handle: Any
@@ -81,7 +81,7 @@ class WatchedStream:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Raises the exception of ``watch`` that ended the stream, if any."""
+        """Raise the exception of ``watch`` that ended the stream, if any."""
         try:
             yield
         except Exception:
@@ -104,11 +104,11 @@ class WatchedStream:
                 return code
             try:
                 self.watch(Batch(out.contents, self.names))
-            except BaseException as error:  # no exception may leave a callback of C
+            except BaseException as error:  # no exception may leave a C callback
                 self._failure = error
                 return errno.ECANCELED
             return 0
 
-        self._get_next = _NEXT(get_next)  # lives as long as the stream is read
+        self._get_next = _NEXT(get_next)  # kept alive while the stream is read
         stream.get_next = ctypes.cast(self._get_next, ctypes.c_void_p).value
         return capsule

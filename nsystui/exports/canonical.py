@@ -1,23 +1,21 @@
-"""The canonical tables: the vocabulary that every version of NVIDIA's schema is turned into.
+"""The canonical tables: the vocabulary that every version of NVIDIA's schema is translated into.
 
-Every event table has ``row``, a number that is unique in its table and report and keeps the order of the export.
-Times are signed nanoseconds on the report's own clock (0 is the start of the session). ``process`` and ``thread`` are
-NVIDIA's serialised ids (``globalPid``, ``globalTid``); a GPU operation belongs to an API call by
-(report, process, correlation id), never by the correlation id alone. GPU work whose process the export does not tell
-is of ``NO_PROCESS``, and a device or stream that it does not tell is -1. An NVTX range that was never closed and an MPI
-call that never returned have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of the native table's name.
-A row is one CPU page fault, or ``count`` GPU page faults; ``source_file`` is empty, not missing, where the export has
-the column and says nothing in it. A row of GPU memory is an allocation or a free (``is_free``): ``pool`` is the
-address of the pool that it is from, if any, with its size and use after it. The ``nic`` of a switch's sample is the
-switch's GUID. A row of EFA samples is a ``value`` of a ``field``, or in older exports a whole event as JSON
-(``data``).
+``row`` is unique in a table and report and keeps the order of the export. Times are signed, in ns, on the report's own
+clock (0 is the start of the session). ``process`` and ``thread`` are NVIDIA's serialised ids (``globalPid``,
+``globalTid``); a GPU operation belongs to an API call by (report, process, correlation id), never by the correlation id
+alone. GPU work of an unknown process has ``NO_PROCESS``; an unknown device or stream is -1. NVTX ranges never closed,
+and MPI and UCX calls that never returned, have no ``end``. ``kind`` of OpenMP and OpenACC events is the end of the
+native table's name. A row is one CPU page fault, or ``count`` GPU page faults; ``source_file`` is empty, not missing,
+if the export has the column but no file. A row of GPU memory is an allocation or a free (``is_free``); ``pool`` is the
+address of its pool, if any, with the pool's size and use after it. ``nic`` of a switch is its GUID. A row of EFA
+samples is a ``value`` of a ``field``, or in older exports a whole event as JSON (``data``).
 
-Of a file access only the thread's own number is known (``tid``), which is unique on its machine.
+A file access has only the thread's ``tid``, which is unique on its machine.
 
-The ``chain`` of a sample or a call is a number in ``call_chains`` (of its kind: ``sample``, ``os`` or ``cuda``; of a
-sample of Python, which is in ``host_samples`` too, ``python``), which names the ``stack`` that it is. In a chunk of an
-export each stack is there once, and a chain that lies in two chunks has two rows. Depth 0 is the function that ran;
-``function`` and ``module`` are numbers in ``stack_names``.
+``call_chains`` maps the ``chain`` of a sample or call to a ``stack``, separately for each kind (``sample``, ``os``,
+``cuda``, and ``python`` for samples of Python, also in ``host_samples``). A chunk of an export has each stack once; a
+chain in two chunks has two rows. Depth 0 is the function that ran; ``function`` and ``module`` are numbers in
+``stack_names``.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ from enum import Enum
 from functools import cache
 
 NO_PROCESS = 0
-"""The process of GPU work whose process is not known: no program has this globalPid."""
+"""The process of GPU work if it is unknown: no program has this globalPid."""
 
 
 class ColumnKind(Enum):
-    """The type of a column."""
+    """The type of a column, as DuckDB spells it."""
 
     INT = "BIGINT"
     FLOAT = "DOUBLE"
@@ -41,7 +39,7 @@ class ColumnKind(Enum):
 
 @dataclass(frozen=True)
 class Field:
-    """One column of a canonical table; ``None`` in it means that the export does not say."""
+    """A column of a canonical table; ``None`` is a value that the export does not have."""
 
     name: str
     kind: ColumnKind = ColumnKind.INT
@@ -49,9 +47,9 @@ class Field:
 
 @dataclass(frozen=True)
 class CanonicalTable:
-    """One canonical table: its fields in order, what it holds, and what to record so that an export has it.
+    """A canonical table: its fields in order, its subject, and how to record it.
 
-    ``short`` is ``what`` in few words. ``options`` are those of ``nsys profile``; empty where there is none to give.
+    ``short`` is ``what`` in few words; ``options`` are options of ``nsys profile``, if it needs any.
     """
 
     name: str
@@ -67,7 +65,7 @@ class CanonicalTable:
 
 
 def _table(name: str, short: str, options: str, fields: str, detail: str = "", more: str = "") -> CanonicalTable:
-    """Reads ``fields`` as names separated by blanks; ``:t`` marks text and ``:f`` floats, the rest are integers."""
+    """Return a table from ``fields``, names separated by blanks: ``:t`` marks text, ``:f`` floats, no mark integers."""
     record = f"record with `nsys profile {options}`" if options else "nothing to record"
     kinds = {"t": ColumnKind.TEXT, "f": ColumnKind.FLOAT, "": ColumnKind.INT}
     parsed = []
@@ -284,6 +282,6 @@ BY_NAME: dict[str, CanonicalTable] = {table.name: table for table in TABLES}
 
 @cache
 def fingerprint() -> str:
-    """A short text that is another one as soon as a canonical table has other fields, or fields of other kinds."""
+    """Return a short hash that changes with the fields of the canonical tables and their kinds."""
     tables = [(table.name, [(field.name, field.kind.value) for field in table.fields]) for table in TABLES]
     return hashlib.sha256(repr(tables).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Reports in other forms than SQLite, turned into exports in the cache, never beside the report."""
+"""Reports that are not SQLite, converted into exports in the cache, never next to the report."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ from nsystui.exports.forms.form import ELSEWHERE, Advance, Form, identity_of, si
 
 
 def export_of(path: Path, form: Form, directory: Path) -> Path:
-    """Where ``convert`` puts the export of a report: alone in a directory below ``directory``.
-
-    Raises ExportError where there is no such report.
-    """
+    """Return the path of a report's export, alone in a directory. Raises ExportError if the report does not exist."""
     return directory / identity_of(path, form.version) / f"{form.name_of(path)}.sqlite"
 
 
 def made_before(path: Path, directory: Path) -> Path:
-    """The export that was made of a report before; the path itself where there is none, or it is an export.
+    """Return the cached export of a report; ``path`` itself if it is an export or not yet converted.
 
-    Raises ExportError where there is no such report.
+    Raises ExportError if the report does not exist.
     """
     form = None if is_packed_report(path) else form_of(path)
     target = path if form is None else export_of(path, form, directory)
@@ -37,23 +34,23 @@ def made_before(path: Path, directory: Path) -> Path:
 def convert(
     path: Path, form: Form, directory: Path, advance: Advance = lambda part: None, cap: int | None = None
 ) -> Path:
-    """Makes the export of a report below ``directory`` (made if need be) and returns it; one made before is used again.
+    """Return the export of a report, making it below ``directory`` if necessary.
 
-    The export keeps the name of the report, which may tell its rank. Raises ExportError where it cannot be made, is
-    none, has more than ``cap`` bytes, or ``directory`` cannot be written, and what ``advance`` raises.
+    It keeps the report's name, which may contain the rank. Raises ExportError if the export cannot be made, opened or
+    written, or exceeds ``cap`` bytes, and any exception of ``advance``.
     """
     target = export_of(path, form, directory)
     for folder in (directory.parent, directory, target.parent):
         if why := why_not_ours(folder):
             raise ExportError(str(path), f"cannot be exported into {folder}: {why}", ELSEWHERE)
-    with suppress(ExportError):  # none was made before, or it was cut since
+    with suppress(ExportError):  # missing, or truncated since it was made
         opening.check(target)
-        with suppress(OSError):  # the time of its last use, by which the cache is kept under its cap
+        with suppress(OSError):  # the cache evicts by the time of last use
             os.utime(target.parent)
         return target
     partial = target.parent / partial_name(".sqlite")
 
-    def checked(part: float) -> None:
+    def advance_below_cap(part: float) -> None:
         with suppress(OSError), opened(partial) as file:
             size = max(size_in(file.read(100)), os.fstat(file.fileno()).st_size)
             if cap is not None and size > cap:
@@ -64,37 +61,37 @@ def convert(
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         drop_abandoned(target.parent)
-        form.write(path, partial, checked)
+        form.write(path, partial, advance_below_cap)
         if export_of(path, form, directory) != target:
             raise ExportError(str(path), *opening.CHANGED)
-        checked(1)
+        advance_below_cap(1)
         try:
             opening.check(partial)
         except ExportError as error:
             cause = f"the export made of it cannot be opened: {error.cause}"
             raise ExportError(str(path), cause, error.advice) from None
-        with (target.parent / opening.MADE_FROM).open("ab") as source:
-            with suppress(ImportError, OSError):  # Windows and some disks of clusters have no such locks
+        with (target.parent / opening.MADE_FROM).open("ab") as made_from:
+            with suppress(ImportError, OSError):  # Windows and some file systems of clusters have no such locks
                 import fcntl
 
-                fcntl.flock(source, fcntl.LOCK_EX)
+                fcntl.flock(made_from, fcntl.LOCK_EX)
             with suppress(ExportError):  # another program made it meanwhile and may be reading it
                 opening.check(target)
                 return target
-            source.truncate(0)
-            source.write(os.fsencode(path.absolute()))
+            made_from.truncate(0)
+            made_from.write(os.fsencode(path.absolute()))
             os.replace(partial, target)
     except OSError as error:
         raise ExportError(str(path), f"cannot be exported: {error.strerror or error}", ELSEWHERE) from None
     finally:
-        _leave_nothing_half(partial)
+        _remove_partial(partial)
     return target
 
 
-def _leave_nothing_half(partial: Path) -> None:
-    """Removes what was begun, with its directory where nothing else is in it."""
+def _remove_partial(partial: Path) -> None:
+    """Remove the partial export, and its directory if nothing else is in it."""
     with suppress(OSError):
-        for file in partial.parent.glob(f"{partial.name}*"):  # SQLite may keep a journal beside it
+        for file in partial.parent.glob(f"{partial.name}*"):  # SQLite may have left a journal
             remove(file)
     with suppress(OSError):
         if os.listdir(partial.parent) == [opening.MADE_FROM]:

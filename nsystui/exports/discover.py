@@ -1,8 +1,8 @@
-"""The files that the user means: names, directories and globs become a list of paths in natural order.
+"""The files that a command line names: names, directories and globs become a list of paths in natural order.
 
 A packed job is a directory of Parquet datasets, one for each canonical table, partitioned by rank:
-``DIR/kernels/rank=3/….parquet`` are the kernels of rank 3, and ``DIR/reports/rank=3/report.json`` has the other facts
-of its report and lists its files. A report is there if that file is, which is written last.
+``DIR/kernels/rank=3/….parquet`` has the kernels of rank 3. ``DIR/reports/rank=3/report.json`` has the report's other
+facts and lists its files. It is written last: without it, there is no report.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RANK = re.compile(r"rank=([0-9]+)")
 
 
 def rank_directory(rank: int) -> str:
-    """The name of a rank's directory in each of the datasets."""
+    """Return the name of a rank's directory in each dataset."""
     return f"rank={rank}"
 
 
@@ -42,18 +42,18 @@ def stale_note(path: Path) -> str:
         age = report.stat().st_mtime - path.stat().st_mtime if is_export else 0
     except OSError:
         return ""
-    old = format_value(Unit.DURATION, round(age) * 10**9)
-    text = f"{path} is {old} older than {report.name} beside it, and may be of an earlier run: export it again"
-    return text if age > _SAME_EXPORT else ""
+    age_words = format_value(Unit.DURATION, round(age) * 10**9)
+    note = f"{path} is {age_words} older than {report.name} beside it, and may be of an earlier run: export it again"
+    return note if age > _SAME_EXPORT else ""
 
 
 def is_packed_report(path: Path) -> bool:
-    """Whether ``path`` is the directory of a report in a packed job, whole or not."""
+    """Return whether ``path`` is a report's directory in a packed job, complete or not."""
     return _RANK.fullmatch(path.name) is not None and os.path.isdir(path)
 
 
 def packed_reports(directory: Path) -> list[Path]:
-    """The directories of the reports of a packed job; none where ``directory`` is something else."""
+    """Return the report directories of a packed job; empty for any other directory."""
     try:
         names = os.listdir(directory / REPORTS)
     except OSError:
@@ -62,46 +62,45 @@ def packed_reports(directory: Path) -> list[Path]:
 
 
 def job_of(report: Path) -> Path:
-    """The packed job that the directory of a report is in."""
+    """Return the packed job of a report's directory."""
     return report.absolute().parents[1]
 
 
 def name_of(path: Path) -> str:
-    """How the report is called that ``path`` names: an export in any form, or the directory of a packed one."""
+    """Return the name of a report: an export in any form, or its directory in a packed job."""
     if is_packed_report(path):
         try:
             return str(json_in(text_of(path / FACTS))["name"])
-        except (OSError, ValueError, KeyError, TypeError):  # opening it says what is wrong
+        except (OSError, ValueError, KeyError, TypeError):  # opening it reports the error
             return path.name
     form = form_of(path)
     return path.stem if form is None else form.name_of(path)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """A sort key under which ``rank2`` comes before ``rank10``, however many digits there are."""
+    """Return a sort key that puts ``rank2`` before ``rank10``, for numbers of any length."""
     parts = [(part.isdecimal(), part) for part in re.split(r"(\d+)", name) if part]
-    digits = [(is_number, part.lstrip("0") if is_number else part.lower()) for is_number, part in parts]
-    return [(0, len(part), part) if is_number else (1, 0, part) for is_number, part in digits]
+    comparable = [(is_number, part.lstrip("0") if is_number else part.lower()) for is_number, part in parts]
+    return [(0, len(part), part) if is_number else (1, 0, part) for is_number, part in comparable]
 
 
 def discover(arguments: Iterable[str]) -> list[Path]:
-    """The files meant by ``arguments``, in natural order and without doubles.
+    """Return the files named by ``arguments``, in natural order and without duplicates.
 
-    A packed job stands for its reports, any other directory for every export in it (not below it); a name that does not
-    exist but has glob characters is taken as a glob (the shell leaves it alone when quoted). A name that does not exist
-    stays in the list, so that opening it says so. Raises UsageError for an empty name, as an unset variable of a script
-    gives.
+    A packed job becomes its reports, any other directory the exports directly in it. A missing name with glob
+    characters is a glob (the shell leaves a quoted glob alone); without a match it remains, so that opening it reports
+    the error. Raises UsageError if a name is empty, such as a script's unset variable.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for name in expanded(arguments):
         for path in _named(name):
-            found.setdefault(os.path.realpath(path), path)
-    # ``rank2`` and ``rank02`` have the same key: the name itself makes the order definite.
-    return sorted(found.values(), key=lambda path: (natural_key(str(path)), str(path)))
+            paths.setdefault(os.path.realpath(path), path)
+    # ``rank2`` and ``rank02`` have the same key: the path decides.
+    return sorted(paths.values(), key=lambda path: (natural_key(str(path)), str(path)))
 
 
 def files_of(words: Iterable[str]) -> Iterator[Path]:
-    """Yield the files that words of a command line name: exports, and every file of a packed job."""
+    """Yield the files named by words of a command line: exports, and every file of a packed job."""
     for word in words:
         with suppress(OSError, ValueError, UsageError):  # the word names no file
             for path in discover([os.path.expanduser(word)]):
@@ -109,14 +108,14 @@ def files_of(words: Iterable[str]) -> Iterator[Path]:
                 yield from (job_of(path) if is_packed_report(path) else path).rglob("*")
 
 
-_NAMED = 3
-"""The most files that a command writes out: a job has hundreds."""
+_MAX_LISTED = 3
+"""The most files that a suggested command lists: a job has hundreds."""
 
 
 def named_shortly(arguments: Sequence[str]) -> str:
-    """The words of a command line that mean the files of ``arguments``: they themselves, or their directory."""
+    """Return ``arguments`` as shell words, or their directory if they are many and all that it contains."""
     directories = {os.path.dirname(path) or "." for path in arguments}
-    if len(arguments) > _NAMED and len(directories) == 1:
+    if len(arguments) > _MAX_LISTED and len(directories) == 1:
         (directory,) = directories
         if {os.path.realpath(path) for path in arguments} == {os.path.realpath(path) for path in discover([directory])}:
             return shell_word(directory)
@@ -124,10 +123,7 @@ def named_shortly(arguments: Sequence[str]) -> str:
 
 
 def expanded(arguments: Iterable[str]) -> Iterator[str]:
-    """The names meant by ``arguments``, with those that match a glob which the shell left alone.
-
-    Raises UsageError for an empty name, as an unset variable of a script gives.
-    """
+    """Yield ``arguments``, expanding globs that the shell left alone. Raises UsageError if a name is empty."""
     for argument in arguments:
         if not argument:
             raise UsageError("an empty file name: is a variable of the script unset?")
@@ -136,7 +132,7 @@ def expanded(arguments: Iterable[str]) -> Iterator[str]:
 
 
 def _named(name: str) -> list[Path]:
-    """The files that one name stands for. ``os.path`` looks, since a name in a closed directory must not raise here."""
+    """Return the files that a name means. `os.path` does not raise if the directory forbids access."""
     path = Path(name)
     if not os.path.isdir(name) or is_packed_report(path):
         return [path]
@@ -144,15 +140,15 @@ def _named(name: str) -> list[Path]:
 
 
 def _exports_in(directory: Path) -> list[Path]:
-    """The exports of a directory; where it has none, its reports in other forms.
+    """Return a directory's exports or, without exports, its reports in other forms.
 
-    Hidden files are not meant, as in the shell: a file server or an editor may keep its own beside the exports.
+    Hidden files are ignored, as in the shell: file servers and editors may leave some.
     """
     try:
         names = [name for name in os.listdir(directory) if not name.startswith(".")]
     except OSError:
         return [directory]
     exports = [directory / name for name in names if name.endswith(EXPORT_ENDINGS)]
-    others = [] if exports else [path for name in names if (path := directory / name) and form_of(path)]
-    # Whoever exported a report in another form means that.
-    return exports or [path for path in others if not path.name.endswith(REPORT_ENDINGS)] or others or [directory]
+    reports = [] if exports else [path for name in names if (path := directory / name) and form_of(path)]
+    # If a report was also exported in another form, that form is opened.
+    return exports or [path for path in reports if not path.name.endswith(REPORT_ENDINGS)] or reports or [directory]

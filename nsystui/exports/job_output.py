@@ -1,8 +1,7 @@
-"""The output of the application that nsys kept: its lines, with their times where they begin with one.
+"""The application's output in an export: its lines, with their time if they begin with one.
 
-A job prints its environment more often than it knows, with tokens in it. Lines that look like environment variables
-are left out before anybody sees them, and in the others `HIDDEN` stands for what looks like a token
-(docs/privacy.md#output-of-the-application).
+Jobs print their environment, with tokens in it, more often than they know. Lines that look like environment variables
+are left out, and `HIDDEN` replaces texts that look like tokens (docs/privacy.md#output-of-the-application).
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ TABLE = "ProcessStreams"
 class OutputLine:
     """A line that a process printed: ``number`` counts all lines of its stream.
 
-    ``time`` is what the line says itself by the clock of the machine, UTC in ns; ``is_exact`` where it has more than
-    whole seconds.
+    ``time`` is the time printed in the line, UTC in ns; ``is_exact`` if it has fractions of a second.
     """
 
     process: int
@@ -40,14 +38,14 @@ class OutputLine:
 
 @dataclass(frozen=True)
 class JobOutput:
-    """The lines of an export in the order in which each stream has them, and how many were left out."""
+    """The lines of an export, in the order of each stream, and the number of lines left out."""
 
     lines: tuple[OutputLine, ...]
     left_out: int
 
 
 def read_job_output(path: Path) -> JobOutput:
-    """Reads the output of the application out of an export. Raises ExportError."""
+    """Read the application's output from an export. Raises ExportError."""
     file = opening.check(path)
     with file.unchanged(), closing(opening.connect(path)) as connection, opening.sqlite_errors(path):
         native = schema.probe(path, connection)
@@ -55,9 +53,9 @@ def read_job_output(path: Path) -> JobOutput:
         lines: list[OutputLine] = []
         left_out = 0
         for process, stream, content in _streams(connection, native):
-            shown = dict(public_lines(content))
-            left_out += sum(bool(line) for line in _lines(content)) - sum(bool(text) for text in shown.values())
-            for number, text in shown.items():
+            public = dict(public_lines(content))
+            left_out += sum(bool(line) for line in _lines(content)) - sum(bool(text) for text in public.values())
+            for number, text in public.items():
                 if text:
                     time, is_exact = time_of(text, zone)
                     lines.append(OutputLine(process, stream, number, time, is_exact, text))
@@ -65,7 +63,7 @@ def read_job_output(path: Path) -> JobOutput:
 
 
 def _streams(connection: sqlite3.Connection, native: Schema) -> Iterator[tuple[int, str, str]]:
-    """(process, name, content) of every stream; what came in pieces is joined."""
+    """Yield (process, name, content) of each stream, joining its pieces."""
     if not native.columns.get(TABLE, frozenset()) >= {"globalPid", "filenameId", "contentId"}:
         return
     pieces: dict[tuple[int, str], list[str]] = {}
@@ -75,39 +73,39 @@ def _streams(connection: sqlite3.Connection, native: Schema) -> Iterator[tuple[i
     )
     for process, file, content in connection.execute(query):
         name = str(file or "").replace("\\", "/").rpartition("/")[2]
-        stream = next((known for known in ("stdout", "stderr") if known in name), name)
+        stream = next((standard for standard in ("stdout", "stderr") if standard in name), name)
         key = (process if isinstance(process, int) else 0, stream)
         pieces.setdefault(key, []).append(str(content or ""))
     for (process, stream), contents in pieces.items():
         yield process, stream, "".join(contents)
 
 
-_LONGEST = 1_000
-"""The characters of a line that are looked at and shown."""
+_MAX_LENGTH = 1_000
+"""Lines are read and shown up to this many characters."""
 
 
 def _lines(content: str) -> list[str]:
-    """The lines as a terminal would have them in the end: a progress bar is what it was drawn as last."""
+    """Return the lines that a terminal would finally show: a progress bar as it was last drawn."""
     lines = content.replace("\r\n", "\n").split("\n")
     drawn = (next((part for part in reversed(line.split("\r")) if part.strip()), "").rstrip() for line in lines)
-    return [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in drawn]
+    return [line if len(line) <= _MAX_LENGTH else f"{line[:_MAX_LENGTH]}…" for line in drawn]
 
 
-# An identifier at the start of a line, if only behind a rank, a time or a shell's word, and its value.
+# An assignment at the start of a line, or after a rank, a time or a shell's word.
 _ASSIGNMENT = re.compile(
     r"^\s*(?:[\[(]?[\w.\-]+[\])]?[:|>]\s*|[\[(][^\])]*[\])]:?\s*|[+$>]\s*)*"
     r"(?:export\s+|declare\s+-\S+\s+|setenv\s+|set\s+|env\s+)?"
     r"(?P<name>[A-Za-z_][\w()%]*)\s?(?P<sign>=)\s?(?P<value>.*)$"
 )
 _SETENV = re.compile(r"^\s*(?:setenv|set)\s+(?P<name>[A-Za-z_]\w*)\s+\S")
-# The name of a variable somewhere in a line with a value that is no number, as of a shell, a mapping or YAML.
+# A variable anywhere in a line whose value is not a number, as in a shell, a mapping or YAML.
 _VARIABLE = re.compile(
     r"""(?<![\w.])["']?(?P<name>[A-Z][A-Z0-9_]{2,})["']?\s?(?:=|["']\s*:|:\s*["'])\s*(?!-?[\d.]+(?:[\s,;)\]}]|$))\S"""
 )
 _NUMBER = re.compile(r"""["']?[-+]?[\d.,]+(?:e[-+]?\d+)?\s?(?:%|[a-zA-Z/]{1,6})?["']?(?:[\s,;|].*)?""")
 _PRIVATE_KEY = "PRIVATE KEY-----"
-_LONGEST_VALUE = 20
-"""The lines between two variables that still are the value of the first, as of a shell's function."""
+_MAX_VALUE_LINES = 20
+"""Lines between two variables that still belong to the value of the first, as in a shell function."""
 
 _TOKENS = re.compile(
     r"""
@@ -129,7 +127,7 @@ _NAMED_TOKEN = re.compile(
     ([^\s"',;]+)
     """
 )
-# No path and no word is so long and has so many digits, but a key or a hash.
+# Keys and hashes: paths and words are shorter or have fewer digits.
 _LONG_WORD = re.compile(r"(?<![\w+=/.-])(?=(?:[A-Za-z+=-]*\d){4})[A-Za-z0-9+=-]{32,}(?![\w+=/.-])")
 _LONG_BASE64 = re.compile(
     r"(?<![A-Za-z0-9+/])(?=[A-Za-z0-9+/]*[a-z])(?=[A-Za-z0-9+/]*[A-Z])(?=(?:[A-Za-z+/]*\d){4})[A-Za-z0-9+/]{40,}={0,2}"
@@ -137,13 +135,13 @@ _LONG_BASE64 = re.compile(
 
 
 def public_lines(content: str) -> Iterator[tuple[int, str]]:
-    """The lines that may be seen, each with its number from 1 on; those between two variables are of the first."""
+    """Yield the lines that may be shown, numbered from 1, without variables and their values."""
     waiting: list[tuple[int, str]] | None = None
-    is_key = False
+    is_in_key = False
     for number, line in enumerate(_lines(content), 1):
         is_hidden = True
-        if is_key or _PRIVATE_KEY in line:
-            is_key = "-----END" not in line
+        if is_in_key or _PRIVATE_KEY in line:
+            is_in_key = "-----END" not in line
         elif variable := _variable_in(line):
             waiting = [] if variable.isupper() else waiting
         else:
@@ -152,21 +150,21 @@ def public_lines(content: str) -> Iterator[tuple[int, str]]:
             continue
         if waiting is not None:
             waiting.append((number, line))
-            if len(waiting) <= _LONGEST_VALUE:
+            if len(waiting) <= _MAX_VALUE_LINES:
                 continue
-        yield from ((one, _without_tokens(text)) for one, text in waiting or [(number, line)])
+        yield from ((line_number, _without_tokens(text)) for line_number, text in waiting or [(number, line)])
         waiting = None
-    yield from ((one, _without_tokens(text)) for one, text in waiting or ())
+    yield from ((line_number, _without_tokens(text)) for line_number, text in waiting or ())
 
 
 def _variable_in(line: str) -> str:
-    """The variable that a line sets or shows: in capitals, or any whose value is no number; empty for none."""
-    if found := _SETENV.match(line) or _VARIABLE.search(line):
-        return found["name"]
-    found = _ASSIGNMENT.match(line)
-    if found is None or (not found["name"].isupper() and _NUMBER.fullmatch(found["value"].strip())):
+    """Return the variable that a line sets or shows, in capitals or with a value that is not a number, or ``""``."""
+    if match := _SETENV.match(line) or _VARIABLE.search(line):
+        return match["name"]
+    match = _ASSIGNMENT.match(line)
+    if match is None or (not match["name"].isupper() and _NUMBER.fullmatch(match["value"].strip())):
         return ""
-    return found["name"].upper() if found["value"].startswith("() {") else found["name"]
+    return match["name"].upper() if match["value"].startswith("() {") else match["name"]
 
 
 def _without_tokens(line: str) -> str:
@@ -179,40 +177,40 @@ _TIME = re.compile(
     r"(?<![\d.])(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d\b)?"
 )
 _WITHIN = 64
-"""The characters of a line in which its time begins: farther on a time is not the line's own."""
+"""A line's time begins within this many characters; later times are not the line's."""
 
 
 def time_of(line: str, zone: timezone | None) -> tuple[int | None, bool]:
-    """The time that a line begins with, UTC in ns, and whether it has more than whole seconds.
+    """Return the time that a line begins with, UTC in ns, and whether it has fractions of a second.
 
-    ``zone`` is where it was printed, ``None`` if nobody knows.
+    ``zone`` is the machine's time zone, if known.
     """
-    found = _TIME.search(line)
-    if found is None or found.start() > _WITHIN:
+    match = _TIME.search(line)
+    if match is None or match.start() > _WITHIN:
         return None, False
-    *parts, fraction, offset = found.groups()
-    known = UTC if offset == "Z" else zone
+    *parts, fraction, offset = match.groups()
+    line_zone = UTC if offset == "Z" else zone
     if offset not in (None, "Z"):
-        distance = timedelta(hours=int(offset[1:3]) % 24, minutes=int(offset[-2:]) % 60)
-        known = timezone(-distance if offset[0] == "-" else distance)
-    if known is None:
+        shift = timedelta(hours=int(offset[1:3]) % 24, minutes=int(offset[-2:]) % 60)
+        line_zone = timezone(-shift if offset[0] == "-" else shift)
+    if line_zone is None:
         return None, False
     year, month, day, hour, minute, second = map(int, parts)
     try:
-        seconds = int(datetime(year, month, day, hour, minute, second, tzinfo=known).timestamp())
+        seconds = int(datetime(year, month, day, hour, minute, second, tzinfo=line_zone).timestamp())
     except (ValueError, OverflowError):
         return None, False
     return seconds * 10**9 + int((fraction or "0").ljust(9, "0")), bool(fraction)
 
 
 def _zone(connection: sqlite3.Connection, native: Schema) -> timezone | None:
-    """The time zone of the machine, from the session's start in both times."""
+    """Return the machine's time zone, from the session's start in UTC and local time."""
     table = "TARGET_INFO_SESSION_START_TIME"
     if not native.columns.get(table, frozenset()) >= {"utcTime", "localTime"}:
         return None
     for texts in connection.execute(f"SELECT utcTime, localTime FROM {table}"):
         utc, local = (time_of(str(text), UTC)[0] for text in texts)
         if utc is not None and local is not None and abs(local - utc) < 24 * 3600 * 10**9:
-            # Offsets are of whole quarters of an hour.
+            # offsets are multiples of 15 minutes
             return timezone(timedelta(minutes=15 * round((local - utc) / (900 * 10**9))))
     return None

@@ -1,9 +1,8 @@
-"""The metadata of an export: who wrote it, on which machine, when, what it counts; and what is in NVIDIA's global ids.
+"""The metadata of an export: nsys version, machine, time, hardware; and the numbers in NVIDIA's global ids.
 
-``<hardware:8><virtual machine:8><process:24><thread:24>``; a process has zeros for the thread.
+An id is ``<hardware:8><virtual machine:8><process:24><thread:24>``; the id of a process has zeros for the thread.
 
-Of the captured environment only the variables that name a rank, a node or a job are ever read out of the file: the
-rest may hold secrets.
+Only the variables in `ENVIRONMENT_WHITELIST` are read from the captured environment, which may contain secrets.
 """
 
 from __future__ import annotations
@@ -28,36 +27,36 @@ _BITS = 24
 _MASK = (1 << _BITS) - 1
 
 Ids = TypeVar("Ids")
-"""One id, or a numpy array of ids."""
+"""An id, or a numpy array of ids."""
 
 
 def pid_of(global_id: Ids) -> Ids:
-    """The process number in the id of a process or a thread."""
+    """Return the process number in a process's or thread's id."""
     return (global_id >> _BITS) & _MASK  # type: ignore[operator,return-value]
 
 
 def tid_of(thread: Ids) -> Ids:
-    """The thread number in the id of a thread."""
+    """Return the thread number in a thread's id."""
     return thread & _MASK  # type: ignore[operator,return-value]
 
 
 def process_of(thread: Ids) -> Ids:
-    """The id of the process that a thread belongs to."""
+    """Return the id of a thread's process."""
     return thread & ~_MASK  # type: ignore[operator,return-value]
 
 
 def process_id(pid: int, of_machine: int = 0) -> int:
-    """The id of a process by its number; ``of_machine`` are the bits above."""
+    """Return the id of a process from its number and the bits above, ``of_machine``."""
     return of_machine | pid << _BITS
 
 
 def pid_column(global_id: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """`pid_of` in SQL."""
+    """Return `pid_of` in SQL."""
     return tid_column(global_id.op(">>")(_BITS))
 
 
 def tid_column(thread: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """`tid_of` in SQL."""
+    """Return `tid_of` in SQL."""
     return thread.op("&")(_MASK)
 
 
@@ -83,26 +82,26 @@ LOCAL_RANK_VARIABLES = (
 )
 SIZE_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 ALLOCATION_VARIABLE = "SLURM_NTASKS"
-"""The tasks that an allocation is for, whether or not they were started."""
+"""The number of tasks of an allocation, started or not."""
 NODE_VARIABLES = ("SLURM_NODEID", "PALS_NODEID", "SLURMD_NODENAME")
 MADE_OF = "NSYSTUI_MADE_OF"
-"""The name under which ``META_DATA_EXPORT`` has what an export was made of, where nsys did not record it."""
+"""The name in ``META_DATA_EXPORT`` for an export's source, if nsys did not record it."""
 ENVIRONMENT_WHITELIST = frozenset(
     (*RANK_VARIABLES, *LOCAL_RANK_VARIABLES, *SIZE_VARIABLES, ALLOCATION_VARIABLE, *NODE_VARIABLES)
 ) | {"VLLM_WORKER_MULTIPROC_METHOD"}
 _EVENT_TYPES = {"NvtxEvents": "nvtx", "OSRuntime": "osrt"}
-"""Names for ``-t`` that differ from the CAPTURE_EVENT_TYPE in more than upper case."""
+"""Names for ``-t`` that differ from the CAPTURE_EVENT_TYPE not only in case."""
 _SETTINGS = {
     "LINUX_PERF_OPTIONS:COLLECT_CPU_CTXSW_TRACE": "--cpuctxsw",
     "LINUX_PERF_OPTIONS:COLLECT_IP_BACKTRACE_SAMPLES": "--sample",
     "TRACE_AFTER_FORK_BEFORE_EXEC": "--trace-fork-before-exec",
 }
-"""Options by the setting of META_DATA_CAPTURE that is ``true`` with them."""
+"""Options by the setting of META_DATA_CAPTURE that they make ``true``."""
 
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What a multiprocessor of a GPU holds at once; shared memory in bytes."""
+    """The capacity of a GPU's multiprocessor; shared memory in bytes."""
 
     warps: int
     blocks: int
@@ -113,7 +112,7 @@ class Multiprocessor:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of the machine. ``cuda_device`` is NVIDIA's note of its CUDA ordinal, often missing. Memory in bytes."""
+    """A GPU of the machine; memory in bytes. ``cuda_device`` is its CUDA ordinal, which NVIDIA often omits."""
 
     gpu: int
     name: str
@@ -124,15 +123,15 @@ class Gpu:
     total_memory: int | None
     cuda_device: int | None
     numa: int | None = None
-    """The NUMA node that it is next to, where nsys says it (2026 and later)."""
+    """The nearest NUMA node, recorded since nsys 2026."""
     multiprocessor: Multiprocessor | None = None
     memory_bandwidth: int | None = None
-    """Its peak, bytes/s."""
+    """Peak, bytes/s."""
 
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """Which GPU a process (by pid) numbers as ``device``."""
+    """The GPU that a process (by pid) numbers as ``device``."""
 
     pid: int
     device: int
@@ -141,7 +140,7 @@ class CudaDevice:
 
 @dataclass(frozen=True)
 class BlockingStream:
-    """A stream of a process (by pid) that the legacy default stream of its context waits for, or that stream itself."""
+    """A process's stream that the legacy default stream of its context waits for, or the default stream itself."""
 
     pid: int
     context: int
@@ -151,9 +150,9 @@ class BlockingStream:
 
 @dataclass(frozen=True)
 class Metadata:
-    """The facts of one report. Times are ns; ``None`` or an empty string is what the export does not say.
+    """The facts of one report. Times are ns; ``None`` or an empty string is a value that the export does not have.
 
-    ``made_of``: what the export was made of where nsys did not record it, ``PyTorch profiler trace``.
+    ``made_of`` is the export's source if nsys did not record it, such as ``PyTorch profiler trace``.
     """
 
     nsys_version: str = ""
@@ -178,32 +177,32 @@ class Metadata:
     """The CPUs of the node."""
     made_of: str = ""
     asked: tuple[str, ...] = ()
-    """Options of nsys that the export records, without values: ``-t cuda``, ``--cpuctxsw``, ``--capture-range``."""
+    """Recorded options of nsys, without values: ``-t cuda``, ``--cpuctxsw``, ``--capture-range``."""
     sandbox: str | None = None
-    """``WSL`` or ``gVisor``, where the kernel is one of these; empty for other kernels."""
+    """``WSL`` or ``gVisor`` if the kernel is theirs, else empty; ``None`` if unknown."""
     session_id: str = ""
     """The PROFILING_SESSION_UUID."""
 
     @cached_property
     def gpu_numbers(self) -> Mapping[tuple[int, int], int]:
-        """The machine's number of the GPU behind each (pid, device) of ``cuda_devices``."""
-        return {(one.pid, one.device): one.gpu for one in self.cuda_devices}
+        """The machine's GPU numbers by (pid, device) of ``cuda_devices``."""
+        return {(device.pid, device.device): device.gpu for device in self.cuda_devices}
 
     @cached_property
     def blocking_streams_by_pid(self) -> Mapping[int, list[BlockingStream]]:
         """``blocking_streams`` by process."""
-        found: dict[int, list[BlockingStream]] = {}
+        by_pid: dict[int, list[BlockingStream]] = {}
         for stream in self.blocking_streams:
-            found.setdefault(stream.pid, []).append(stream)
-        return found
+            by_pid.setdefault(stream.pid, []).append(stream)
+        return by_pid
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values for ``json.dump``."""
+        """Return plain values for ``json.dump``."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Metadata:
-        """The inverse of ``to_json``."""
+        """Return metadata from the values of `to_json`."""
         plain = dict(values)
         plain["gpus"] = tuple(_gpu(gpu) for gpu in plain["gpus"])
         plain["cuda_devices"] = tuple(CudaDevice(**device) for device in plain["cuda_devices"])
@@ -214,10 +213,7 @@ class Metadata:
 
 
 def read(path: Path, connection: sqlite3.Connection, schema: Schema) -> Metadata:
-    """Reads the metadata of an open export; a few small tables, whatever the size of the file.
-
-    Raises ExportError where SQLite cannot read them.
-    """
+    """Read the metadata of an open export: a few small tables. Raises ExportError if SQLite cannot read them."""
     reader = _Reader(path, connection, schema)
     try:
         return reader.metadata()
@@ -226,7 +222,7 @@ def read(path: Path, connection: sqlite3.Connection, schema: Schema) -> Metadata
 
 
 class _Reader:
-    """The small tables of one export."""
+    """Reads the small tables of an export."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, schema: Schema) -> None:
         self._path = path
@@ -238,7 +234,7 @@ class _Reader:
         starts = self._rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs", "systemClockNs"))
         start, clock = map(_integer, starts[0] if starts else (None, None))
         system = self._names("TARGET_INFO_SYSTEM_ENV")
-        # The command's arguments and directory are left where they are.
+        # The command's arguments and directory are not read.
         capture = self._names("META_DATA_CAPTURE")
         durations = self._rows("ANALYSIS_DETAILS", ("duration",))
         devices = self._rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
@@ -255,7 +251,7 @@ class _Reader:
             sandbox=_sandbox(system.get("SoftwareReleaseVersion")),
             session_id=capture.get("PROFILING_SESSION_UUID", ""),
             cpus=whole_number(system.get("CpuCores", ""), _MOST_CPUS),
-            # Without its points up to nsys 2024: 57013320 is driver 570.133.20, 5154807 is 515.48.07.
+            # Without points up to nsys 2024: 57013320 is driver 570.133.20, 5154807 is 515.48.07.
             driver_version=_DRIVER.sub(r"\1.\2.\3", system.get("NvDriverVersion", "")),
             cuda_version=_cuda_version(system.get("CudaDriverVersion", "")),
             command=capture.get("PROCESS_0:COMMAND", ""),
@@ -271,42 +267,42 @@ class _Reader:
         )
 
     def _rows(self, table: str, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        """The rows of a small table with ``None`` for columns that this version does not have."""
+        """Return a small table's rows, with ``None`` for columns that this version lacks."""
         if table not in self._schema.columns:
             return []
         integrity.check_pages(self._path, self._connection, table)
-        chosen = [f'"{name}"' if self._schema.has_column(table, name) else "NULL" for name in columns]
-        return self._connection.execute(f'SELECT {", ".join(chosen)} FROM "{table}"').fetchall()
+        selected = [f'"{name}"' if self._schema.has_column(table, name) else "NULL" for name in columns]
+        return self._connection.execute(f'SELECT {", ".join(selected)} FROM "{table}"').fetchall()
 
     def _names(self, table: str) -> dict[str, str]:
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for name, value in self._rows(table, ("name", "value")):
-            found.setdefault(str(name), str(value or ""))
-        return found
+            values.setdefault(str(name), str(value or ""))
+        return values
 
     def _environment(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        environment: dict[str, str] = {}
         for name, value in self._rows("META_DATA_CAPTURE", ("name", "value")):
             if not str(name).endswith(":ENVIRONMENT_VARIABLE"):
                 continue
             variable, _, content = str(value).partition("=")
             if variable in ENVIRONMENT_WHITELIST:
-                found.setdefault(variable, content.strip().strip('"'))
-        return found
+                environment.setdefault(variable, content.strip().strip('"'))
+        return environment
 
     def _asked(self) -> tuple[str, ...]:
-        asked = set()
+        options = set()
         for name, value in self._rows("META_DATA_CAPTURE", ("name", "value")):
             setting = _PROCESS.sub("", str(name))
             if setting == "CAPTURE_EVENT_TYPE":
-                asked.add(f"-t {_EVENT_TYPES.get(str(value), str(value).lower())}")
+                options.add(f"-t {_EVENT_TYPES.get(str(value), str(value).lower())}")
             elif setting in _SETTINGS and value == "true":
-                asked.add(_SETTINGS[setting])
+                options.add(_SETTINGS[setting])
             elif setting.startswith("GPU_METRICS_OPTIONS:"):
-                asked.add("--gpu-metrics-devices")
+                options.add("--gpu-metrics-devices")
             elif setting == "START_TRIGGER" and value != "Immediate":
-                asked.add("--capture-range")
-        return tuple(sorted(asked))
+                options.add("--capture-range")
+        return tuple(sorted(options))
 
     def _gpus(self) -> tuple[Gpu, ...]:
         texts = ("name", "uuid", "busLocation", "chipName")
@@ -316,35 +312,35 @@ class _Reader:
             if isinstance(number, int):
                 name, uuid, bus, chip = (str(text or "") for text in values[:4])
                 limits = [_integer(value) for value in values[9:]]
-                known = [limit for limit in limits if limit is not None and limit > 0]
-                holds = Multiprocessor(*known) if len(known) == len(limits) else None
+                positive = [limit for limit in limits if limit is not None and limit > 0]
+                multiprocessor = Multiprocessor(*positive) if len(positive) == len(limits) else None
                 sms, memory, ordinal, numa, bandwidth = map(_integer, values[4:9])
-                gpus.append(Gpu(number, name, uuid, bus, chip, sms, memory, ordinal, numa, holds, bandwidth))
+                gpus.append(Gpu(number, name, uuid, bus, chip, sms, memory, ordinal, numa, multiprocessor, bandwidth))
         return tuple(sorted(gpus, key=lambda gpu: gpu.gpu))
 
     def _blocking_streams(self) -> tuple[BlockingStream, ...]:
         names = ("processId", "contextId", "streamId")
-        told = self._rows("TARGET_INFO_CUDA_NULL_STREAM", names)
-        told += self._rows("TARGET_INFO_CUDA_CONTEXT_INFO", (*names[:2], "nullStreamId"))  # since 3.7
-        rows = [(*row, 3) for row in told]
+        default_streams = self._rows("TARGET_INFO_CUDA_NULL_STREAM", names)
+        default_streams += self._rows("TARGET_INFO_CUDA_CONTEXT_INFO", (*names[:2], "nullStreamId"))  # since 3.7
+        rows = [(*row, 3) for row in default_streams]
         rows += self._rows("TARGET_INFO_CUDA_STREAM", (*names, "flag"))
-        # cudaStreamDefault, and the default stream itself (CUpti_ActivityStreamFlag); all others are non-blocking.
-        found = {tuple(row) for row in rows if row[3] in (1, 3) and all(isinstance(value, int) for value in row)}
-        return tuple(BlockingStream(pid, context, stream, flag == 3) for pid, context, stream, flag in sorted(found))
+        # cudaStreamDefault, and the default stream itself (CUpti_ActivityStreamFlag); other streams do not block.
+        streams = {tuple(row) for row in rows if row[3] in (1, 3) and all(isinstance(value, int) for value in row)}
+        return tuple(BlockingStream(pid, context, stream, flag == 3) for pid, context, stream, flag in sorted(streams))
 
     def _mpi_ranks(self) -> dict[int, int]:
-        """Rank by process: a process whose threads say different ranks is left out."""
+        """Return ranks by process, unless its threads have different ranks."""
         ranks: dict[int, set[int]] = {}
         for thread, rank in self._rows("MPI_RANKS", ("globalTid", "rank")):
             if not isinstance(thread, int) or not isinstance(rank, int):
                 continue
             ranks.setdefault(process_of(thread), set()).add(rank)
-        return {process: next(iter(found)) for process, found in ranks.items() if len(found) == 1}
+        return {process: next(iter(thread_ranks)) for process, thread_ranks in ranks.items() if len(thread_ranks) == 1}
 
 
 _PROCESS = re.compile(r"PROCESS_\d+:")
 _GVISOR = "4.4.0"
-"""The kernel that gVisor claims to be."""
+"""gVisor reports this kernel version."""
 
 
 def _sandbox(kernel: str | None) -> str | None:
@@ -358,9 +354,8 @@ _LIMITS = ("maxWarpsPerSm", "maxBlocksPerSm", "maxRegistersPerSm", "maxShmemPerS
 
 
 def _gpu(values: Mapping[str, Any]) -> Gpu:
-    """A GPU of `Metadata.to_json`."""
-    held = values.get("multiprocessor")
-    return Gpu(**{**values, "multiprocessor": None if held is None else Multiprocessor(**held)})
+    limits = values.get("multiprocessor")
+    return Gpu(**{**values, "multiprocessor": None if limits is None else Multiprocessor(**limits)})
 
 
 def _integer(value: Any) -> int | None:
@@ -372,7 +367,7 @@ _DRIVER = re.compile(r"\A(\d{3})(\d{2,3})(\d{2})\Z", re.ASCII)
 
 
 def _cuda_version(raw: str) -> str:
-    """12020 is CUDA 12.2; a number that no version will have is missing."""
+    """Return ``12.2`` for 12020; empty for a number too large for a version."""
     if not raw.isdecimal():
         return raw
     number = whole_number(raw, _LATEST_CUDA)
@@ -380,21 +375,21 @@ def _cuda_version(raw: str) -> str:
 
 
 def device_rows(facts: Metadata, used: Iterable[tuple[int, int]]) -> list[tuple[Any, ...]]:
-    """Return the rows of the canonical table of devices, for which there is no native table.
+    """Return the rows of the canonical table of devices, which has no native table.
 
-    There is a row for each (process, device) of ``used``, and one without a process for each other GPU.
+    Each (process, device) of ``used`` has a row, every other GPU a row without a process.
     """
     by_number = {gpu.gpu: gpu for gpu in facts.gpus}
     by_ordinal = {gpu.cuda_device: gpu for gpu in facts.gpus if gpu.cuda_device is not None}
     rows: list[tuple[Any, ...]] = []
-    placed = set()
+    used_gpus = set()
     for process, device in used:
         number = facts.gpu_numbers.get((pid_of(process), device))
         gpu = by_number.get(number) if number is not None else by_ordinal.get(device) or by_number.get(device)
         number = gpu.gpu if gpu else number
-        placed.add(number)
+        used_gpus.add(number)
         rows.append((process, device, number, *_gpu_facts(gpu)))
-    rows += [(None, None, gpu.gpu, *_gpu_facts(gpu)) for gpu in facts.gpus if gpu.gpu not in placed]
+    rows += [(None, None, gpu.gpu, *_gpu_facts(gpu)) for gpu in facts.gpus if gpu.gpu not in used_gpus]
     return rows
 
 

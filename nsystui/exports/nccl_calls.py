@@ -1,12 +1,11 @@
-"""NCCL's API calls in NVTX ranges: which are communication, and their payload (message size, communicator, peer, …).
+"""NCCL's API calls in NVTX ranges: which calls communicate, and their payload (message size, communicator, peer, …).
 
-Three forms of payload occur. ``NVTX_EVENTS.binaryData`` (``nsys export --include-blobs=true``) is a 32-byte header and
-a C struct that ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES`` describe. ``jsonText``
-(``--include-json=true``) has the labels of that struct as keys. An instrumented NCCL writes the values into the text of
-the range. The labels are those of NCCL's ``src/include/nvtx_payload_schemas.h``; NCCL 2.16.2 to 2.24 has other structs
-than 2.25.1 and later.
+There are three forms of payload. ``NVTX_EVENTS.binaryData`` (``nsys export --include-blobs=true``) is a 32-byte header
+and a C struct that ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES`` describe. ``jsonText``
+(``--include-json=true``) has the struct's labels as keys. An instrumented NCCL writes the values into the range's text.
+Labels are from NCCL's ``src/include/nvtx_payload_schemas.h``; NCCL 2.25.1 changed the structs of 2.16.2 to 2.24.
 
-Nothing here raises on damaged data: what cannot be read with certainty is ``None``.
+Damaged data never raises: values that cannot be read with certainty are ``None``.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ COMMUNICATOR, MESSAGE_SIZE, OLD_MESSAGE_SIZE = "NCCL communicator ID", "Message 
 REDUCTION, ROOT, PEER = "Reduction operation", "Root", "Peer rank"
 RANK, RANKS, DEVICES, CUDA_DEVICE = "Rank", "No. of ranks", "No. of devices", "CUDA device"
 DATATYPE = "Data type"
-"""None of NCCL's own labels: what is made of PyTorch's traces has it (docs/exports.md#pytorch)."""
+"""Not NCCL's label: exports of PyTorch's traces have it (docs/exports.md#pytorch)."""
 LABELS = frozenset(
     {COMMUNICATOR, MESSAGE_SIZE, OLD_MESSAGE_SIZE, REDUCTION, ROOT, PEER, RANK, RANKS, DEVICES, CUDA_DEVICE, DATATYPE}
 )
-"""The labels that :func:`interpret` understands."""
+"""The labels that `interpret` understands."""
 
-_HEADER = struct.Struct("<QQQQ")  # domain id, schema id, payload size, and one that differs between descriptions
+_HEADER = struct.Struct("<QQQQ")  # domain id, schema id, payload size, and a field with several descriptions
 
-# The types of entries (nvtx3/nvToolsExtPayload.h) as struct formats, on 64-bit Linux, where a long has 8 bytes.
+# Entry types (nvtx3/nvToolsExtPayload.h) as struct formats on 64-bit Linux, with an 8-byte long.
 _FORMATS = dict(enumerate("bBhHiIqQqQ", start=1))  # CHAR, UCHAR, SHORT … ULONGLONG
 _FORMATS |= dict(enumerate("bBhHiIqQfd", start=11))  # INT8, UINT8 … UINT64, FLOAT, DOUBLE
 _FORMATS |= {22: "Q", 23: "Q", 32: "B"}  # SIZE, ADDRESS, BYTE
 _FORMATS |= {42: "e", 43: "f", 44: "d", 68: "I", 69: "I", 70: "Q"}  # FLOAT16 … FLOAT64, CATEGORY, COLOR, SCOPE_ID
 _UNREAD_SIZES = {21: 16, 45: 16, 50: 2, 80: 8}  # LONGDOUBLE, FLOAT128, BF16, REGISTERED_STRING
 _INT, _SIZE = 5, 22
-_FIRST_ENUM = 1 << 24  # from here on: enumerations and structs that a library defines itself
+_FIRST_ENUM = 1 << 24  # from this on: enumerations and structs of a library
 _NOT_ONE_VALUE = 0b111110  # the flags of an entry that is a pointer, an offset or an array
 _UNION_SCHEMAS = (3, 4)
 
 
 class _Entry(NamedTuple):
-    """A row of ``NVTX_PAYLOAD_SCHEMA_ENTRIES``, as far as it matters."""
+    """A row of ``NVTX_PAYLOAD_SCHEMA_ENTRIES``."""
 
     label: str
     kind: int
@@ -64,7 +63,7 @@ class _Entry(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """A value in a payload: where it is, and its struct format ("" where it is not read)."""
+    """A value in a payload; its struct format is empty if it is not read."""
 
     label: str
     offset: int
@@ -77,7 +76,7 @@ class _Field(NamedTuple):
 
 @dataclass(frozen=True)
 class _Layout:
-    """The fields of a payload, and how many bytes it has at least."""
+    """The fields of a payload, and its minimum size in bytes."""
 
     fields: tuple[_Field, ...]
     size: int
@@ -85,7 +84,7 @@ class _Layout:
 
 @dataclass(frozen=True)
 class PayloadSchemas:
-    """The payload layouts of an export by (domain id, schema id); ``None`` where a payload cannot be read."""
+    """The payload layouts of an export by (domain id, schema id); ``None`` for unreadable payloads."""
 
     layouts: Mapping[tuple[int, int], _Layout | None]
 
@@ -93,10 +92,10 @@ class PayloadSchemas:
     def from_rows(
         cls, schema_rows: Iterable[Mapping[str, Any]], entry_rows: Iterable[Mapping[str, Any]]
     ) -> PayloadSchemas:
-        """Reads rows of ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES`` by column name.
+        """Return the layouts in rows of ``NVTX_PAYLOAD_SCHEMAS`` and ``NVTX_PAYLOAD_SCHEMA_ENTRIES``, by column name.
 
-        A missing column counts as NULL. Repeated rows are fine: nsys repeats them for each process. Where two
-        processes define one id differently, no payload with it can be read, as nothing tells them apart.
+        A missing column counts as NULL. nsys repeats rows for each process. If processes define an id differently, its
+        payloads cannot be read, because nothing distinguishes them.
         """
         schemas: dict[tuple[int, int], set[tuple[int, int, int]]] = defaultdict(set)
         entries: dict[tuple[int, int], dict[int, set[_Entry]]] = defaultdict(lambda: defaultdict(set))
@@ -113,28 +112,28 @@ class PayloadSchemas:
             by_index = entries[key]
             variants = schemas.get(key, {(0, 0, 0)})
             kind, size, align = min(variants)
-            is_clear = len(variants) == 1 and all(len(versions) == 1 for versions in by_index.values())
+            is_unique = len(variants) == 1 and all(len(versions) == 1 for versions in by_index.values())
             fields = _lay_out([min(by_index[index]) for index in sorted(by_index)], align)
-            layouts[key] = _Layout(fields, size) if is_clear and kind not in _UNION_SCHEMAS else None
+            layouts[key] = _Layout(fields, size) if is_unique and kind not in _UNION_SCHEMAS else None
         return cls(layouts)
 
 
 def _positive(row: Mapping[str, Any], column: str) -> int:
-    """The number in a column; NULL and damage are 0, which is no valid schema, type or size."""
+    """Return the number in a column; NULL and damage become 0, which is never valid."""
     value = row.get(column)
     return value if isinstance(value, int) and value > 0 else 0
 
 
 def _lay_out(entries: Sequence[_Entry], align: int = 0) -> tuple[_Field, ...]:
-    """The fields of a struct from its entries in order.
+    """Return the fields of a struct from its entries in order.
 
-    An offset of 0 (NULL in the export) means "where C puts it": behind the entry before, aligned to its own size or to
-    ``align`` if that is set and less. Behind an entry of unknown size, only entries that say their offset are read.
+    Offset 0 (NULL in the export) means C's offset: after the previous entry, aligned to the entry's size or to
+    ``align``, if set and smaller. After an entry of unknown size, only entries with an offset are read.
     """
     fields = []
     end: int | None = 0
     for entry in entries:
-        # NCCL's only own type inside a struct is ncclRedOp_t, a C enum.
+        # The only type that NCCL defines in a struct is ncclRedOp_t, a C enum.
         text = "i" if entry.kind >= _FIRST_ENUM else _FORMATS.get(entry.kind, "")
         size = struct.calcsize("<" + text) or _UNREAD_SIZES.get(entry.kind, 0)
         if entry.flags & _NOT_ONE_VALUE:
@@ -150,7 +149,7 @@ def _lay_out(entries: Sequence[_Entry], align: int = 0) -> tuple[_Field, ...]:
 
 
 def _fixed_layouts() -> dict[tuple[int, int], _Layout]:
-    """NCCL's structs by (number of the call, size in bytes), for exports that lack the schema tables."""
+    """Return NCCL's structs by (number of the call, bytes), for exports without the schema tables."""
     comm, size, old_size = _Entry(COMMUNICATOR, _SIZE), _Entry(MESSAGE_SIZE, _SIZE), _Entry(OLD_MESSAGE_SIZE, _SIZE)
     root, peer, reduction = _Entry(ROOT, _INT), _Entry(PEER, _INT), _Entry(REDUCTION, _FIRST_ENUM)
     rank, ranks, devices = _Entry(RANK, _INT), _Entry(RANKS, _INT), _Entry(DEVICES, _INT)
@@ -190,10 +189,10 @@ _FIXED_LAYOUTS = _fixed_layouts()
 
 
 def decode_blob(schemas: PayloadSchemas, domain_id: int, blob: bytes) -> Labels | None:
-    """The values of a ``binaryData`` blob by label; ``None`` where it cannot be read with certainty.
+    """Return the values of a ``binaryData`` blob by label, or ``None`` if it cannot be read with certainty.
 
-    ``domain_id`` is the NVTX domain of the row. Where ``schemas`` does not know the payload's schema, the blob is taken
-    for one of NCCL's own, and read only if call and size fit one of NCCL's structs: pass rows of the NCCL domain only.
+    ``domain_id`` is the row's NVTX domain, which must be NCCL's: a payload without a schema in ``schemas`` is read as
+    NCCL's if call and size fit one of its structs.
     """
     if not isinstance(blob, bytes | bytearray) or len(blob) < _HEADER.size:
         return None
@@ -214,9 +213,9 @@ def decode_blob(schemas: PayloadSchemas, domain_id: int, blob: bytes) -> Labels 
 
 
 def decode_json(text: str) -> Labels:
-    """NCCL's labels in a ``jsonText``, wherever in it they are; empty where there are none or it is no JSON.
+    """Return NCCL's labels at any depth of a ``jsonText``; empty if it has no labels or is not JSON.
 
-    The nesting is not documented. A label nearer to the outside wins over one further in.
+    The nesting is not documented. An outer label takes precedence over an inner label.
     """
     try:
         root = json_in(text)
@@ -238,14 +237,13 @@ def decode_json(text: str) -> Labels:
 
 @dataclass(frozen=True)
 class NcclCall:
-    """The facts of one NCCL API call; ``None`` where its payload does not say.
+    """The facts of an NCCL API call; ``None`` if its payload does not have them.
 
-    ``message_size`` in bytes is count × size of the data type of the API call, so per rank for AllGather and
-    ReduceScatter, per peer for AlltoAll, Gather and Scatter. ``communicator`` is NCCL's commHash as ``0x1a2b…``, the
-    same on all its ranks. ``rank`` and ``ranks`` are those in the communicator, from the calls that make or end it.
-    ``source`` is ``payload`` or ``instrumented``, ``None`` where nothing is known. NCCL's payload has no
-    data type: ``datatype`` is ``bf16`` where PyTorch told it, the width of an element, ``4-byte``, where an
-    instrumented call did.
+    ``message_size`` (bytes) is count × size of the data type of the API call: per rank for AllGather and ReduceScatter,
+    per peer for AlltoAll, Gather and Scatter. ``communicator`` is NCCL's commHash as ``0x1a2b…``, the same on all its
+    ranks. ``rank`` and ``ranks``, in the communicator, are from calls that make or end it. ``source`` is ``payload``,
+    ``instrumented``, or ``None`` if nothing is known. NCCL's payload has no data type: ``datatype`` is PyTorch's
+    (``bf16``), or the width of an element from an instrumented call (``4-byte``).
     """
 
     message_size: int | None
@@ -261,7 +259,7 @@ class NcclCall:
 
 
 def interpret(labels: Mapping[str, Value]) -> NcclCall:
-    """The call that the ``labels`` of a payload describe, of either generation; values without sense are ``None``."""
+    """Return the call that a payload's ``labels``, of either generation, describe; impossible values are ``None``."""
     size = labels.get(MESSAGE_SIZE, labels.get(OLD_MESSAGE_SIZE))
     return NcclCall(
         message_size=_count(size, 1 << 63),
@@ -270,7 +268,7 @@ def interpret(labels: Mapping[str, Value]) -> NcclCall:
         root=_count(labels.get(ROOT)),
         reduction=_reduction(labels.get(REDUCTION)),
         rank=_count(labels.get(RANK)),
-        # ncclCommInitAll makes a communicator with one rank for each device.
+        # ncclCommInitAll makes a communicator with a rank for each device.
         ranks=_count(labels.get(RANKS, labels.get(DEVICES))),
         cuda_device=_count(labels.get(CUDA_DEVICE)),
         source="payload" if LABELS & labels.keys() else None,
@@ -282,10 +280,10 @@ _INSTRUMENTED = re.compile(r"nccl[A-Z]\w*\(\): (?P<values>.*)", re.DOTALL)
 
 
 def parse_instrumented(text: str) -> NcclCall | None:
-    """The call in the range text of an instrumented NCCL (ATLAHS, ``ENABLE_API_NVTX``); ``None`` for other texts.
+    """Return the call in the range text of an instrumented NCCL (ATLAHS, ``ENABLE_API_NVTX``), or ``None``.
 
-    ``ncclAllReduce(): commHash 0x1a2b, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7``. ``data_size`` is
-    in bytes already: the code that writes it multiplies the count by the size of the type.
+    ``ncclAllReduce(): commHash 0x1a2b, stream 0x5, data_size 4096, type_size 4, red_op 0, pid 7``. ``data_size`` is in
+    bytes: NCCL has multiplied the count by the size of the type.
     """
     match = _INSTRUMENTED.match(text) if isinstance(text, str) else None
     values = dict(re.findall(r"(\w+) ([^\s,]+)", match["values"])) if match else {}
@@ -305,7 +303,7 @@ def parse_instrumented(text: str) -> NcclCall | None:
     )
 
 
-_WIDEST = 16  # bytes of an element; a damaged text may say anything
+_WIDEST = 16  # bytes of an element; damaged texts may have any number
 
 
 def _width(type_size: str | None) -> str | None:
@@ -314,7 +312,7 @@ def _width(type_size: str | None) -> str | None:
 
 
 def _integer(value: object) -> int | None:
-    """An integer, also from text: decimal, with thousands separators, or hexadecimal with ``0x``."""
+    """Return an integer, also from text: decimal, with thousands separators, or hexadecimal with ``0x``."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, str) and len(value) <= 40:
@@ -327,29 +325,29 @@ def _integer(value: object) -> int | None:
 
 
 def _count(value: object, limit: int = 1 << 31) -> int | None:
-    """A number from 0 to below ``limit``; NCCL's -1 for "none" and damage are ``None``."""
+    """Return a number from 0 to below ``limit``; NCCL's -1 for "none" and damage become ``None``."""
     number = _integer(value)
     return number if number is not None and 0 <= number < limit else None
 
 
 def _communicator(value: object) -> str | None:
-    """The 64-bit commHash as text; 0 is a communicator that was not made yet."""
+    """Return the 64-bit commHash as text; ``None`` for 0, a communicator not yet made."""
     number = None if isinstance(value, float) else _integer(value)  # a float has lost bits of the hash
     if number is None or not -(1 << 63) <= number < 1 << 64 or number == 0:
         return None
     return f"0x{number & 0xFFFF_FFFF_FFFF_FFFF:x}"  # SQLite and JSON may hold it as a negative number
 
 
-_REDUCTIONS = ("Sum", "Prod", "Max", "Min", "Avg")  # ncclRedOp_t; what a program registers itself comes after
+_REDUCTIONS = ("Sum", "Prod", "Max", "Min", "Avg")  # ncclRedOp_t; higher numbers are registered by the program
 
 
 def reduction_name(number: int) -> str:
-    """The name of an ``ncclRedOp_t``."""
+    """Return the name of an ``ncclRedOp_t``."""
     return _REDUCTIONS[number] if number < len(_REDUCTIONS) else "User"
 
 
 def _reduction(value: object) -> str | None:
-    """The name of a reduction from its number or its text (NVTX's enumeration says ``Product``)."""
+    """Return a reduction's name from its number or text (NVTX's enumeration has ``Product``)."""
     number = _count(value)
     if number is not None:
         return reduction_name(number)
@@ -376,26 +374,20 @@ COMMUNICATION = {
     "ncclSignal": "Signal",
     "ncclWaitSignal": "WaitSignal",
 }
-"""The calls that move or await data; every other NCCL call manages communicators, groups or memory.
-
-See docs/nccl.md#calls.
-"""
+"""The calls that move or await data (docs/nccl.md#calls); others manage communicators, groups or memory."""
 
 _NOTHING = NcclCall(None, None, None, None, None, None, None, None, None)
 
 
 def payload_schemas(path: Path, connection: sqlite3.Connection, schema: Schema) -> PayloadSchemas:
-    """The layouts of extended NVTX payloads that an export describes; empty where it has none.
-
-    Raises ExportError where their pages are damaged.
-    """
-    kinds, entries = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
-    if kinds not in schema.columns or entries not in schema.columns:
+    """Return an export's layouts of extended NVTX payloads. Raises ExportError if their pages are damaged."""
+    schemas, entries = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+    if schemas not in schema.columns or entries not in schema.columns:
         return PayloadSchemas.from_rows([], [])
-    for table in (kinds, entries):
+    for table in (schemas, entries):
         check_pages(path, connection, table)
     return PayloadSchemas.from_rows(
-        _rows(connection, schema, kinds, ("domainId", "schemaId", "type", "payloadSize", "alignTo")),
+        _rows(connection, schema, schemas, ("domainId", "schemaId", "type", "payloadSize", "alignTo")),
         _rows(connection, schema, entries, ("domainId", "schemaId", "idx", "flags", "type", "name", "offset")),
     )
 
@@ -403,17 +395,17 @@ def payload_schemas(path: Path, connection: sqlite3.Connection, schema: Schema) 
 def _rows(
     connection: sqlite3.Connection, schema: Schema, table: str, columns: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a table without their repetitions, as far as it has these columns."""
-    known = [column for column in columns if schema.has_column(table, column)]
-    if not known:
+    """Yield the distinct rows of a table, with the ``columns`` that it has."""
+    existing = [column for column in columns if schema.has_column(table, column)]
+    if not existing:
         return
-    names = ", ".join(f'"{column}"' for column in known)
+    names = ", ".join(f'"{column}"' for column in existing)
     for row in connection.execute(f'SELECT DISTINCT {names} FROM "{table}"'):
-        yield dict(zip(known, row, strict=True))
+        yield dict(zip(existing, row, strict=True))
 
 
 def decode(schemas: PayloadSchemas, domain_id: int | None, name: str, json_text: str, blob: bytes) -> NcclCall:
-    """The facts of one call, from the first form that can be read: binary payload, JSON, instrumented name."""
+    """Return a call's facts from the first readable form: binary payload, JSON, instrumented name."""
     if blob:
         labels = decode_blob(schemas, domain_id or 0, blob)
         if labels:

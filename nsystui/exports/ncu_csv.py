@@ -1,7 +1,7 @@
-"""What Nsight Compute measured of single launches, from ``ncu --csv``: the pages ``raw`` and ``details``.
+"""Nsight Compute's measurements of single launches, from ``ncu --csv``: the pages ``raw`` and ``details``.
 
-``raw`` has a row for each launch, with a row of units below the names; ``details`` has a row for each metric of a
-launch. Lines of ncu (``==PROF== …``) and of the program may stand before the table.
+``raw`` has a row for each launch, below a row of units; ``details`` has a row for each metric of a launch. Lines of ncu
+(``==PROF== …``) and of the program may precede the table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nsystui.base.inputs import opened
 from nsystui.base.text import shell_word
 
 LIMITS = ("registers", "shared memory", "warps", "blocks")
-"""What limits how many blocks of a kernel a multiprocessor holds, as keys of `NcuLaunch.values`."""
+"""Limits on the blocks of a kernel in a multiprocessor, as keys of `NcuLaunch.values`."""
 
 _KEYS = {
     "gpu__time_duration.sum": "duration",
@@ -34,7 +34,7 @@ _KEYS = {
     "launch__occupancy_limit_shared_mem": "shared memory",
     "launch__occupancy_limit_warps": "warps",
     "launch__occupancy_limit_blocks": "blocks",
-    # As the page `details` calls them:
+    # Names of the page `details`:
     "Duration": "duration",
     "Compute (SM) Throughput": "compute",
     "Memory Throughput": "memory",
@@ -55,7 +55,7 @@ _NANOSECONDS = {
 }
 _ENGLISH = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _CONTINENTAL = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?(?:[eE][+-]?\d+)?")
-_MOST_DIGITS = 100
+_MAX_DIGITS = 100
 _REPORT_ENDING = ".ncu-rep"
 
 Size = tuple[int, int, int]
@@ -63,10 +63,10 @@ Size = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class NcuLaunch:
-    """One profiled launch; what ncu did not measure is missing.
+    """One profiled launch, without values that ncu did not measure.
 
-    ``values``: ``duration`` in ns; ``compute``, ``memory`` and ``dram`` throughput in percent of the peak;
-    ``achieved`` and ``theoretical`` occupancy in percent; the most blocks of a multiprocessor by each of `LIMITS`.
+    ``values``: ``duration`` in ns; ``compute``, ``memory`` and ``dram`` throughput in percent of the peak; ``achieved``
+    and ``theoretical`` occupancy in percent; the maximum blocks of a multiprocessor by each of `LIMITS`.
     """
 
     kernel: str
@@ -76,8 +76,8 @@ class NcuLaunch:
 
 
 @dataclass
-class _Read:
-    """A launch while its file is read: numbers are texts until it is known how they are written."""
+class _LaunchTexts:
+    """A launch being read: numbers remain texts until the file's notation is known."""
 
     kernel: str
     grid: Size | None
@@ -85,7 +85,7 @@ class _Read:
     texts: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def take(self, name: str, unit: str | None, text: str) -> None:
-        """Keeps a metric that is known; of its several names the first counts. ``unit`` is ``None`` where untold."""
+        """Keep a known metric, under the first of its names; ``unit`` is ``None`` if not given."""
         key = _KEYS.get(name)
         if key is None or key in self.texts:
             return
@@ -95,26 +95,26 @@ class _Read:
                 return
             scale = _NANOSECONDS[unit]
         elif key in _PERCENT and unit not in ("%", None):
-            return  # the memory throughput in byte/s has the name of that in percent
+            return  # the memory throughput in byte/s has the same name
         text = text.strip().rstrip("%").strip()
-        if _ENGLISH.fullmatch(text) or _CONTINENTAL.fullmatch(text):  # ncu writes n/a for what it has not
+        if _ENGLISH.fullmatch(text) or _CONTINENTAL.fullmatch(text):  # ncu writes n/a for missing values
             self.texts[key] = (text, scale)
 
 
 def read_ncu_csv(path: Path) -> list[NcuLaunch]:
-    """The profiled launches, in their order. Raises ExportError for a file that is no such table, or a damaged one."""
+    """Return the profiled launches in order. Raises ExportError if the file is damaged or not a table of ncu."""
     try:
         with opened(path) as file:
             if b"\0" in file.peek(4096) or path.name.endswith(_REPORT_ENDING):
                 cause = "is a report of Nsight Compute" if path.name.endswith(_REPORT_ENDING) else "is no text"
                 raise ExportError(str(path), f"{cause}; nsystui reads the CSV that ncu makes of it", _advice(path))
             with TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text:
-                found = list(_launches(path, text))
+                launches = list(_launches(path, text))
     except OSError as error:
         raise ExportError(str(path), f"cannot be read: {error.strerror or error}") from None
-    if not found:
+    if not launches:
         raise ExportError(str(path), "has no launches that ncu profiled", _advice(path))
-    return _with_numbers(path, found)
+    return _with_numbers(path, launches)
 
 
 def _advice(path: Path) -> str:
@@ -124,49 +124,49 @@ def _advice(path: Path) -> str:
     return f"ncu --import {report} --csv --page raw > {target}"
 
 
-def _launches(path: Path, text: TextIO) -> Iterator[_Read]:
-    """The launches of every table of the file: several may have been appended to it."""
+def _launches(path: Path, text: TextIO) -> Iterator[_LaunchTexts]:
+    """Yield the launches of every table in the file: several may have been appended."""
     header: list[str] = []
     units: list[str | None] = []
-    needed, is_long = 0, False
-    last: tuple[str, _Read] | None = None
+    min_cells, is_long = 0, False
+    current: tuple[str, _LaunchTexts] | None = None
     try:
         for row in csv.reader(_table_lines(text), strict=True):
             if "Kernel Name" in row:
-                if last is not None:
-                    yield last[1]
-                    last = None
+                if current is not None:
+                    yield current[1]
+                    current = None
                 header, units = row, [None] * len(row)
                 is_long = "Metric Name" in header and "Metric Value" in header
-                read = ("Kernel Name", "Metric Name", "Metric Value")
-                needed = max(map(header.index, read)) + 1 if is_long else len(header)
+                needed_columns = ("Kernel Name", "Metric Name", "Metric Value")
+                min_cells = max(map(header.index, needed_columns)) + 1 if is_long else len(header)
                 continue
-            if len(row) < needed or (len(row) > len(header) and not is_long):
-                raise _damaged(path, f"a row of {len(row)} values, not {needed}")
+            if len(row) < min_cells or (len(row) > len(header) and not is_long):
+                raise _damaged(path, f"a row of {len(row)} values, not {min_cells}")
             cells = dict(zip(header, row, strict=False))
             if not cells["Kernel Name"]:
                 units = list(row)
                 continue
             number = cells.get("ID", "")
-            if last is not None and (not is_long or last[0] != number):
-                yield last[1]
-                last = None
-            if last is None:
-                launch = _Read(cells["Kernel Name"], _size(cells, "Grid Size"), _size(cells, "Block Size"))
-                last = (number, launch)
+            if current is not None and (not is_long or current[0] != number):
+                yield current[1]
+                current = None
+            if current is None:
+                launch = _LaunchTexts(cells["Kernel Name"], _size(cells, "Grid Size"), _size(cells, "Block Size"))
+                current = (number, launch)
             if is_long:
-                last[1].take(cells["Metric Name"], cells.get("Metric Unit", ""), cells["Metric Value"])
+                current[1].take(cells["Metric Name"], cells.get("Metric Unit", ""), cells["Metric Value"])
             else:
                 for name, unit, value in zip(header, units, row, strict=True):
-                    last[1].take(name, unit, value)
+                    current[1].take(name, unit, value)
     except csv.Error as error:
         raise _damaged(path, str(error)) from None
-    if last is not None:
-        yield last[1]
+    if current is not None:
+        yield current[1]
 
 
 def _table_lines(text: TextIO) -> Iterator[str]:
-    """The lines from the first header on, without those that ncu itself writes."""
+    """Yield the lines from the first header on, except ncu's."""
     is_table = False
     for line in text:
         is_table = is_table or ("Kernel Name" in line and "," in line)
@@ -179,24 +179,24 @@ def _damaged(path: Path, cause: str) -> ExportError:
 
 
 def _size(cells: dict[str, str], name: str) -> Size | None:
-    """``(16, 288, 1)`` as numbers; ``None`` where it is something else, or larger than CUDA's limit of 2^31 - 1."""
+    """Return ``(16, 288, 1)`` as numbers, or ``None``, also for more than 10 digits (CUDA's limit is 2^31 - 1)."""
     numbers = re.findall(r"\d+", cells.get(name, ""))
     if len(numbers) != 3 or any(len(number) > 10 for number in numbers):
         return None
     return int(numbers[0]), int(numbers[1]), int(numbers[2])
 
 
-def _with_numbers(path: Path, launches: Sequence[_Read]) -> list[NcuLaunch]:
-    """The launches with numbers, which a file writes all in one way: 1,234.5 or, by the locale, 1.234,5."""
+def _with_numbers(path: Path, launches: Sequence[_LaunchTexts]) -> list[NcuLaunch]:
+    """Return launches with numbers, all in one notation: 1,234.5 or, by locale, 1.234,5."""
     texts = [text for launch in launches for text, _ in launch.texts.values()]
     english = next((text for text in texts if not _CONTINENTAL.fullmatch(text)), None)
     continental = next((text for text in texts if not _ENGLISH.fullmatch(text)), None)
     if english is not None and continental is not None:
         raise _damaged(path, f"{english} and {continental} cannot both be numbers")
     group, point = (",", ".") if continental is None else (".", ",")
-    endless = next((text for text in texts if len(text) > _MOST_DIGITS), None)
-    if endless is not None:
-        raise _damaged(path, f"a number of {len(endless):,} digits")
+    too_long = next((text for text in texts if len(text) > _MAX_DIGITS), None)
+    if too_long is not None:
+        raise _damaged(path, f"a number of {len(too_long):,} digits")
     return [
         NcuLaunch(
             launch.kernel,

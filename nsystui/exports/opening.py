@@ -1,8 +1,8 @@
-"""Opening an export read-only and immutable, or saying in one line why it cannot be.
+"""Opening an export read-only and immutable, or reporting in one line why it cannot be opened.
 
-``immutable=1`` makes SQLite take no locks, so that exports open on mounts without ``flock`` and in directories without
-write permission, and nothing is ever created beside them. Rows come as Arrow by the ADBC SQLite driver, none of them
-through Python.
+With ``immutable=1`` SQLite takes no locks: exports open on mounts without ``flock`` and in directories without write
+permission, and nothing is created next to them. The ADBC SQLite driver returns Arrow, so that no rows pass through
+Python.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from nsystui.base.inputs import opened
 from nsystui.base.resources import shortage
 from nsystui.base.text import shell_word
 from nsystui.exports.forms.form import EXPORT_COMMAND, RECORDING_ENDING, REPORT_ENDINGS, is_export, size_in
-from nsystui.exports.forms.kineto.reading import first_of_json
+from nsystui.exports.forms.kineto.reading import json_head
 
 _FORMS_NOT_READ = {b"\x89HDF": "as HDF5 (-t hdf)", b"ARROW1": "as one Arrow file (-t arrow)"}
-# What SQLite says where reading fails: the next time it may not.
-_OF_THE_DISK = "disk I/O error"
-# SQLite asks after this many steps of a query whether to go on: about every 10 ms.
+# A read that failed with this message may succeed the next time.
+_DISK_ERROR = "disk I/O error"
+# Steps of a query between two calls of the progress handler: about 10 ms.
 _STEPS = 1_000_000
 # Damaged text in the schema reaches Python inside an error message that it cannot decode.
 READ_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
 CHANGED = ("changed while it was read", "run it again once nothing writes to the file")
-"""Cause and advice of an input that is another one after it was read."""
+"""Cause and advice for an input that changed after it was read."""
 MADE_FROM = ".made-from"
-"""The file beside an export in the cache that says what it was made from."""
-# Two changes within one tick of the kernel's clock bear the same time, ns.
+"""The file next to an export in the cache that contains the path of its source."""
+# Two changes within a tick of the kernel's clock have the same time, ns.
 _TICK = 10_000_000
 
 
 @dataclass(frozen=True)
 class ExportFile:
-    """An export as it was when it was checked; whatever is kept of it is kept under this ``state``.
+    """An export as it was when it was checked; caches identify it by ``state``.
 
-    ``state``: inode, bytes, and the times of the last change of the content and of any kind, ns; ``device`` is another
-    one on every node of a cluster.
+    ``state``: inode, bytes, and times of the last change of the content and of any kind, ns. ``device`` differs between
+    the nodes of a cluster.
     """
 
     path: Path
@@ -58,7 +58,7 @@ class ExportFile:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the path still leads to the same file, as it was."""
+        """Whether the path still leads to the same file in the same state."""
         try:
             return look(self.path)[1] == self
         except OSError:
@@ -66,23 +66,23 @@ class ExportFile:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Reads the export in the block. Raises ExportError where it was replaced or changed meanwhile."""
+        """Raise ExportError if the export was replaced or changed during the block."""
         try:
             yield
         except Exception:
-            self._refuse_another()
+            self._raise_if_changed()
             raise
-        self._refuse_another()
+        self._raise_if_changed()
 
-    def _refuse_another(self) -> None:
+    def _raise_if_changed(self) -> None:
         if not self.is_unchanged:
             raise ExportError(named(self.path), *CHANGED) from None
 
 
 def look(path: Path) -> tuple[bytes, ExportFile]:
-    """The first bytes of a regular file, and its state. Raises OSError.
+    """Return the first bytes of a regular file, and its state. Raises OSError.
 
-    Opens the file for that: a network file system may report an outdated state of a file that is not open.
+    Opens the file, because network file systems may report an outdated state of a closed file.
     """
     with opened(path, buffering=0) as file:
         status = os.fstat(file.fileno())
@@ -95,7 +95,7 @@ def look(path: Path) -> tuple[bytes, ExportFile]:
 
 
 def named(path: Path) -> str:
-    """The file that the user gave: the export itself, or what an export in the cache was made from."""
+    """Return the user's file: the export, or the source of an export in the cache."""
     try:
         return os.fsdecode((path.parent / MADE_FROM).read_bytes())
     except OSError:
@@ -103,16 +103,16 @@ def named(path: Path) -> str:
 
 
 def uri(path: Path) -> str:
-    """The SQLite URI that opens ``path`` read-only and without locks; any byte in a file name is safe in it."""
-    # With the empty host of ``file://``, for a path may begin with two slashes itself.
+    """Return the SQLite URI that opens ``path`` read-only and without locks, whatever bytes its name has."""
+    # The host of ``file://`` is empty, because the path may begin with two slashes.
     return f"file://{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
 
 
 def connect(path: Path, is_stopped: Callable[[], bool] = lambda: False) -> sqlite3.Connection:
-    """A connection of the standard library to a checked export.
+    """Return a connection of the standard library to a checked export.
 
-    A query ends as soon as ``is_stopped`` is true, and at a signal, which SQLite alone would not let through.
-    Raises ExportError where SQLite refuses the file.
+    Queries end as soon as ``is_stopped`` returns true, and at a signal, which SQLite alone would hold back. Raises
+    ExportError if SQLite refuses the file.
     """
     try:
         connection = sqlite3.connect(uri(path), uri=True, check_same_thread=False)
@@ -129,9 +129,9 @@ def connect(path: Path, is_stopped: Callable[[], bool] = lambda: False) -> sqlit
 
 
 def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
-    """The error for an export that SQLite cannot read, in the native ``table`` if that is known.
+    """Return the error for an export that SQLite cannot read, in the native ``table`` if known.
 
-    Raises KeyboardInterrupt where the query was ended on request (see `connect`), which is no damage.
+    Raises KeyboardInterrupt if the query was ended on request (see `connect`): not damage.
     """
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
         raise KeyboardInterrupt from None
@@ -140,14 +140,14 @@ def corrupt(path: Path, error: Exception, table: str = "") -> ExportError:
     reason = reason_of(error).rpartition(" failed: ")[2]
     text = "malformed database schema" if isinstance(error, UnicodeDecodeError) else reason
     cause, advice = f"SQLite cannot read it: {text}", f"export it again: {EXPORT_COMMAND} FILE.nsys-rep"
-    if _OF_THE_DISK in text:
+    if _DISK_ERROR in text:
         return ExportError(named(path), cause, advice)
-    return DamagedError(named(path), _of_table(cause, table), advice, table)
+    return DamagedError(named(path), _with_table(cause, table), advice, table)
 
 
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
-    """Turns SQLite's errors in the block into ExportError."""
+    """Turn SQLite's errors in the block into ExportError."""
     try:
         yield
     except READ_ERRORS as error:
@@ -156,24 +156,24 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(table: str) -> Iterator[None]:
-    """Damage that is met in the block is in this native table, unless the error names another."""
+    """Attribute damage in the block to this native table, unless the error names another."""
     try:
         yield
     except DamagedError as error:
         if error.table:
             raise
-        raise DamagedError(error.path, _of_table(error.cause, table), error.advice, table) from None
+        raise DamagedError(error.path, _with_table(error.cause, table), error.advice, table) from None
 
 
-def _of_table(cause: str, table: str) -> str:
+def _with_table(cause: str, table: str) -> str:
     return cause if table in cause else f"{cause} ({table})"
 
 
 def check(path: Path) -> ExportFile:
-    """Looks at the first bytes and the size of ``path``; which file it is now.
+    """Check the first bytes and the size of ``path``, and return its state.
 
-    Raises ExportError for what cannot be an export: missing, a directory or device, unreadable, empty, not SQLite,
-    cut short, or still being written.
+    Raises ExportError if it is missing, a directory or device, unreadable, empty, not SQLite, cut short, or still being
+    written.
     """
     name = named(path)
     try:
@@ -210,7 +210,7 @@ def check(path: Path) -> ExportFile:
 
 
 def size(name: str) -> int:
-    """The size of a file in bytes, 0 where there is none (or none can be: its name is too long)."""
+    """Return the size of a file in bytes, 0 if it does not exist or its name is too long."""
     try:
         return os.stat(name).st_size
     except OSError:
@@ -218,7 +218,7 @@ def size(name: str) -> int:
 
 
 def _check_size(name: str, head: bytes, size: int) -> None:
-    """Compares the page count in the header with the size: SQLite itself would only say "malformed"."""
+    """Compare size and page count in the header: SQLite would only report "malformed"."""
     if len(head) < 100:
         raise ExportError(name, f"cut short: {size} bytes", "copy or export it again")
     expected = size_in(head)
@@ -249,11 +249,11 @@ def _not_sqlite(path: Path, head: bytes) -> ExportError:
         return ExportError(
             name, "a report, not an export", f"export it: {command}, or let nsystui do it with --convert"
         )
-    for start, form in _FORMS_NOT_READ.items():
-        if head.startswith(start):
+    for magic, form in _FORMS_NOT_READ.items():
+        if head.startswith(magic):
             advice = f"nsystui opens -t sqlite, parquetdir and arrowdir: {EXPORT_COMMAND} FILE.nsys-rep"
             return ExportError(name, f"an export {form}, which nsystui does not read", advice)
-    if first_of_json(path):
+    if json_head(path):
         cause = "JSON without traceEvents: no trace of the PyTorch profiler; exports of nsys as JSON are not read"
         forms = "what export_chrome_trace of torch.profiler writes, and -t sqlite, parquetdir and arrowdir"
         return ExportError(name, cause, f"nsystui opens {forms}: {EXPORT_COMMAND} FILE.nsys-rep")
@@ -264,7 +264,7 @@ _BATCH_ROWS = 16_384
 
 
 class ArrowReader:
-    """An ADBC connection to one export; a context manager."""
+    """An ADBC connection to one export."""
 
     def __init__(self, path: Path) -> None:
         import adbc_driver_sqlite
@@ -289,10 +289,10 @@ class ArrowReader:
         self._database.close()
 
     def stream(self, query: str) -> Any:
-        """The result of ``query`` as an object with ``__arrow_c_stream__`` (DuckDB takes it as it is).
+        """Return the result of ``query`` as an object with ``__arrow_c_stream__``, which DuckDB reads directly.
 
-        It must be read before the next ``stream``. Every column of ``query`` must have one type: the driver settles
-        types on the first batch. Raises ExportError where SQLite cannot read the file.
+        Read it before the next ``stream``. Every column must have one type, because the driver takes types from the
+        first batch. Raises ExportError if SQLite cannot read the file.
         """
         from adbc_driver_manager import AdbcStatement, Error
 
@@ -307,38 +307,38 @@ class ArrowReader:
         return handle
 
     def _close_statement(self) -> None:
-        """Ends the last statement: its stream reads from it, batch by batch, so it cannot be closed any earlier."""
+        """Close the last statement; not earlier, because its stream reads from it batch by batch."""
         if self._statement is not None:
             self._statement.close()
             self._statement = None
 
 
 _AHEAD = 32 << 20
-"""The bytes that are read before they are needed."""
+"""Bytes read before they are needed."""
 
 
 @contextmanager
 def read_ahead(path: Path) -> Iterator[Callable[[float], None]]:
-    """Yields a function that asks the system to read the next part of an export in large pieces.
+    """Yield a function that asks the system to read the next part of an export in large pieces.
 
-    SQLite asks for pages of 4 KB, one after the other; on a network file system each would be a round trip of its own.
-    The rows are read band by band through the file, so the next part is known. The function gets the part (0 … 1) of
-    the file that is needed, and asks for a little more, but never twice. Without ``posix_fadvise`` it does nothing.
+    SQLite reads pages of 4 KB one by one, each a round trip on a network file system. Rows are read band by band, so
+    the next part is known. The function takes the needed part (0 … 1) of the file, and requests slightly more, but
+    nothing twice. Without ``posix_fadvise`` it does nothing.
     """
     try:
         file = open(path, "rb", 0)  # noqa: SIM115
     except OSError:
         yield lambda part: None
         return
-    lock, done = threading.Lock(), 0
+    lock, requested_end = threading.Lock(), 0
 
     def reach(part: float) -> None:
-        nonlocal done
+        nonlocal requested_end
         with lock, suppress(OSError, AttributeError):
             end = min(int(part * total) + _AHEAD, total)
-            if end > done:
-                os.posix_fadvise(file.fileno(), done, end - done, os.POSIX_FADV_WILLNEED)
-                done = end
+            if end > requested_end:
+                os.posix_fadvise(file.fileno(), requested_end, end - requested_end, os.POSIX_FADV_WILLNEED)
+                requested_end = end
 
     with file:
         total = os.fstat(file.fileno()).st_size

@@ -272,7 +272,7 @@ class TestStreaming:
         assert max(map(len, blocks(stream.read))) <= LONGEST_LINE + BLOCK
 
     def test_what_is_remembered_is_forgotten_in_time(self, monkeypatch):
-        monkeypatch.setattr("nsystui.exports.nccl_log.lines._MOST_KEPT", 10)
+        monkeypatch.setattr("nsystui.exports.nccl_log.lines._MAX_CACHED", 10)
         reader = LogReader()
         texts = (LINE.replace("n1", f"n{n}").replace("count 1000", f"count {n}") + "\n" for n in range(100))
         found = calls(reader.read(io.BytesIO("".join(texts).encode()).read))

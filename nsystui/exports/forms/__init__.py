@@ -1,6 +1,6 @@
-"""The forms in which a report comes other than as SQLite. Each becomes an export of SQLite in the cache, once.
+"""The forms of a report that are not SQLite. Each is converted into a SQLite export in the cache, once.
 
-A form is a module here with a `Form`, and its place in `FORMS`; nothing else in the program knows of it.
+A form is a module here with a `Form` that `FORMS` lists; other rooms need not know it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ FORMS = (REPORT, RECORDING, COMPRESSED, KINETO, PARQUET, ARROW)
 
 
 def form_of(path: Path) -> Form | None:
-    """The form of a file or directory; ``None`` for an export of SQLite, and for anything unknown.
+    """Return the form of a file or directory; ``None`` if it is a SQLite export, or unknown.
 
-    Never raises: opening says what is wrong with a file.
+    Never raises: opening a file reports the error.
     """
     if path.name.endswith(EXPORT_ENDINGS):
         return None

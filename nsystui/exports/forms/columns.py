@@ -1,6 +1,6 @@
 """Directories of columns: ``nsys export -t parquetdir`` and ``-t arrowdir`` write a file for each native table.
 
-The tables and columns are those of the SQLite export, and the files are named after the tables.
+Tables, named by their files, and columns are the same as in the SQLite export.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from nsystui.base.errors import ExportError, reason_of
 from nsystui.base.inputs import opened
 from nsystui.exports.forms.form import Advance, Form
 
-# Every export has one of these, and nothing else is called so.
-_SURE = ("StringIds", "META_DATA_EXPORT", "META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV")
+# Every export has one of these tables, and nothing else has such names.
+_TYPICAL_TABLES = ("StringIds", "META_DATA_EXPORT", "META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV")
 
 
 def _is_directory_of(ending: str) -> Callable[[Path], bool]:
-    return lambda path: any(os.path.isfile(path / f"{table}{ending}") for table in _SURE)
+    return lambda path: any(os.path.isfile(path / f"{table}{ending}") for table in _TYPICAL_TABLES)
 
 
 def _write_parquet(directory: Path, target: Path, advance: Advance) -> None:
@@ -48,9 +48,9 @@ def _write_arrow(directory: Path, target: Path, advance: Advance) -> None:
 
 
 def _write(directory: Path, ending: str, target: Path, advance: Advance, read: Callable[[str], Any]) -> None:
-    """Writes every table into the export, with the types of its columns; no row passes through Python.
+    """Write every table into the export, with its column types; no row passes through Python.
 
-    ``read`` gets a name by which any library opens the file, whatever bytes its own name has.
+    ``read`` gets a name that any library can open, whatever bytes the file's name has.
     """
     import adbc_driver_sqlite
     from adbc_driver_manager import AdbcConnection, AdbcDatabase, AdbcStatement
@@ -66,7 +66,7 @@ def _write(directory: Path, ending: str, target: Path, advance: Advance, read: C
                     statement.set_options(**{"adbc.ingest.target_table": path.stem})
                     statement.bind_stream(read(f"/dev/fd/{file.fileno()}"))
                     statement.execute_update()
-            except Exception as error:  # DuckDB's, pyarrow's and the driver's have no class in common
+            except Exception as error:  # errors of DuckDB, pyarrow and the driver have no common class
                 if isinstance(error, OSError) and error.errno is not None and error.filename != os.fspath(path):
                     raise
                 cause = f"{path.name} cannot be read: {reason_of(error)}"

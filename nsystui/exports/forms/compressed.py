@@ -1,4 +1,4 @@
-"""Exports that somebody compressed: ``.sqlite.gz``, ``.zst``, ``.xz``, ``.bz2``, and a ``.zip`` with one in it."""
+"""Compressed exports: ``.sqlite.gz``, ``.zst``, ``.xz``, ``.bz2``, and a ``.zip`` with one export in it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ZIP = ".zip"
 _ENDINGS = (".gz", ".zst", ".xz", ".bz2")
 _PIECE = 1 << 22
 _HEAD = 100
-# Real exports compress to an eighth at best. What unpacks to less than _SMALL bytes does no harm.
-_MOST_TIMES = 100
+# Real exports compress to an eighth at best; up to _SMALL bytes do no harm.
+_MAX_RATIO = 100
 _SMALL = 1 << 26
 _MADE_BY = f"nsystui opens what this writes, compressed: {EXPORT_COMMAND} FILE.nsys-rep"
 
@@ -33,17 +33,17 @@ def _is_compressed(path: Path) -> bool:
 
 
 def _unpack(path: Path, target: Path, advance: Advance) -> None:
-    # The errors of the libraries have no common class: EOFError, zlib.error, LZMAError, BadZipFile, ArrowInvalid …
+    # The libraries' errors have no common class: EOFError, zlib.error, LZMAError, BadZipFile, ArrowInvalid …
     try:
         with opened(path) as packed, _unpacked(path, packed) as stream, open(target, "wb") as out:
             total = max(os.fstat(packed.fileno()).st_size, 1)
-            most = max(total * _MOST_TIMES, _SMALL)
+            max_size = max(total * _MAX_RATIO, _SMALL)
             head = piece = stream.read(_HEAD)
             if not is_export(head):
                 raise ExportError(str(path), "no export in it: the unpacked content is not SQLite", _MADE_BY)
             while piece:
-                if max(size_in(head), out.tell() + len(piece)) > most:
-                    cause = f"it unpacks to more than {_MOST_TIMES} times its size, which no export does"
+                if max(size_in(head), out.tell() + len(piece)) > max_size:
+                    cause = f"it unpacks to more than {_MAX_RATIO} times its size, which no export does"
                     raise ExportError(str(path), cause, "compress the export again")
                 out.write(piece)
                 advance(min(packed.tell() / total, 1.0))
@@ -58,7 +58,6 @@ def _unpack(path: Path, target: Path, advance: Advance) -> None:
 
 @contextmanager
 def _unpacked(path: Path, packed: IO[bytes]) -> Iterator[Any]:
-    """The unpacked bytes as a stream."""
     if path.suffix == _ZIP:
         import zipfile
 
@@ -83,7 +82,7 @@ def _unpacked(path: Path, packed: IO[bytes]) -> Iterator[Any]:
 
 
 def _member(path: Path, archive: zipfile.ZipFile) -> str:
-    """The one export in a zip file."""
+    """Return the only export in a zip file."""
     names = [name for name in archive.namelist() if name.endswith(EXPORT_ENDINGS)]
     if len(names) == 1:
         return names[0]

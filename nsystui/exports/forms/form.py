@@ -1,4 +1,4 @@
-"""A form of a report: how it is known, and how its export is written."""
+"""A form of a report: how it is recognised, and how its export is written."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from nsystui.base.text import shell_word
 
 EXPORT_ENDINGS = (".sqlite", ".sqlite3", ".db")
 RECORDING_ENDING = ".qdstrm"
-"""The ending of a recording that nsys could not make a report of: `nsys export` does not take it."""
+"""The ending of a recording without a report, which `nsys export` does not accept."""
 REPORT_ENDINGS = (".nsys-rep", ".qdrep", RECORDING_ENDING)
 EXPORT_COMMAND = "nsys export -t sqlite --include-json=true --include-blobs=true"
 _MAGIC = b"SQLite format 3\x00"
 
 Advance = Callable[[float], None]
-"""Is told from time to time which part (0 … 1) is done; raises where the user stops it."""
+"""Receives the finished part (0 … 1) from time to time; raises if the user stops the work."""
 
 ELSEWHERE = "NSYSTUI_CACHE_DIR names another place for exports"
-# A disk with less room than this is full, bytes.
+# A disk with less free space counts as full, bytes.
 _LITTLE = 1 << 20
 
 
@@ -32,9 +32,9 @@ _LITTLE = 1 << 20
 class Form:
     """A form of a report.
 
-    ``is_of`` tells by a path. ``write`` gets the path and that of the export to write, and raises ExportError or
-    OSError. ``endings`` are cut off the name, so that it can tell the rank. ``asks``: only with ``--convert``, since
-    NVIDIA's programs are run for it. ``version`` grows when ``write`` makes another export of the same report.
+    ``is_of`` recognises a path. ``write`` gets the path and the export's path, and raises ExportError or OSError.
+    ``endings`` are removed from the name, which may contain the rank. ``asks``: only with ``--convert``, because
+    NVIDIA's programs are run. ``version`` increases if ``write`` makes other exports.
     """
 
     what: str
@@ -45,16 +45,16 @@ class Form:
     version: int = 1
 
     def name_of(self, path: Path) -> str:
-        """The name of the report: that of the file without the form's ending and that of an export."""
+        """Return the report's name: the file's name without the endings of the form and of an export."""
         ending = next((ending for ending in self.endings if path.name.endswith(ending)), "")
         name = path.name.removesuffix(ending)
         return os.path.splitext(name)[0] if name.endswith(EXPORT_ENDINGS) else name or path.stem
 
 
 def identity_of(path: Path, version: int) -> str:
-    """A text that changes when a report or the ``version`` does: of a directory when any file in it does.
+    """Return a hash that changes with a report, any file of a directory, and ``version``.
 
-    Raises ExportError where there is no such report.
+    Raises ExportError if the report does not exist.
     """
     try:
         is_directory = os.path.isdir(path)
@@ -66,26 +66,26 @@ def identity_of(path: Path, version: int) -> str:
             status = file.stat()
             states.append(f"{file.name}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}")
     except OSError as error:
-        look = f"see what is there: ls -l {shell_word(str(path.parent))}"
-        raise ExportError(str(path), error.strerror or str(error), look) from None
+        advice = f"see what is there: ls -l {shell_word(str(path.parent))}"
+        raise ExportError(str(path), error.strerror or str(error), advice) from None
     text = "|".join([str(version), os.path.realpath(path), *states])
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
 
 
 def size_in(head: bytes) -> int:
-    """The size of an export in bytes that its header, the first 100 bytes, states; 0 without one."""
+    """Return the size in bytes in an export's header, its first 100 bytes; 0 without a header."""
     page_size = int.from_bytes(head[16:18], "big")
     return (65536 if page_size == 1 else page_size) * int.from_bytes(head[28:32], "big") if is_export(head) else 0
 
 
 def is_export(head: bytes) -> bool:
-    """Whether ``head`` is the beginning of a SQLite file."""
+    """Return whether ``head`` is the beginning of a SQLite file."""
     return head.startswith(_MAGIC)
 
 
-def is_full(place: Path) -> bool:
-    """Whether the disk of a file has no room left."""
+def is_full(path: Path) -> bool:
+    """Return whether the disk of a file has no space left."""
     try:
-        return shutil.disk_usage(place.parent).free < _LITTLE
+        return shutil.disk_usage(path.parent).free < _LITTLE
     except OSError:
         return False

@@ -13,7 +13,7 @@ from nsystui.base.errors import ExportError
 from nsystui.base.partial_files import remove
 from nsystui.exports.forms.form import ELSEWHERE, RECORDING_ENDING, REPORT_ENDINGS, Advance, Form, is_full
 
-# What makes message sizes readable; older versions do not know these options.
+# These make message sizes readable; older versions do not know them.
 _WITH_PAYLOADS = ("--include-json=true", "--include-blobs=true")
 _IMPORTER = "QdstrmImporter"
 _SECONDS_BETWEEN = 0.1
@@ -21,23 +21,23 @@ _MOST_PRINTED, _MOST_SAID = 1 << 26, 1 << 16
 
 
 def nsys() -> str | None:
-    """Where ``nsys`` is, if it is on the PATH."""
+    """Return the path of ``nsys``, if it is on the PATH."""
     return shutil.which("nsys")
 
 
 def importer() -> str | None:
-    """Where ``QdstrmImporter`` is: on the PATH, or in the host's part of the installation that ``nsys`` is of."""
-    if found := shutil.which(_IMPORTER):
-        return found
+    """Return the path of ``QdstrmImporter``: on the PATH, or in the installation of ``nsys``."""
+    if path := shutil.which(_IMPORTER):
+        return path
     program = nsys()
     if program is None:
         return None
-    places = Path(os.path.realpath(program)).parents[1].glob(f"host-*/{_IMPORTER}")
-    return next((str(place) for place in sorted(places) if os.access(place, os.X_OK)), None)
+    candidates = Path(os.path.realpath(program)).parents[1].glob(f"host-*/{_IMPORTER}")
+    return next((str(candidate) for candidate in sorted(candidates) if os.access(candidate, os.X_OK)), None)
 
 
 def _write_report(report: Path, target: Path, advance: Advance) -> None:
-    """Has ``nsys export`` write the export, without the newer options where it does not know them."""
+    """Let ``nsys export`` write the export, without the newer options if it does not know them."""
     program = nsys()
     if program is None:
         advice = "load the module that has nsys, or run `nsys export -t sqlite` where it is"
@@ -46,7 +46,7 @@ def _write_report(report: Path, target: Path, advance: Advance) -> None:
     for options in (_WITH_PAYLOADS, ()):
         remove(target)
         command = [program, "export", "-t", "sqlite", "--force-overwrite=true", "-o", str(target), *options]
-        # With the whole path, since a name may begin with a dash.
+        # The absolute path, because a name may begin with a dash.
         problem = _run([*command, str(report.absolute())], target, advance)
         if not problem:
             return
@@ -55,7 +55,7 @@ def _write_report(report: Path, target: Path, advance: Advance) -> None:
 
 
 def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
-    """Has ``QdstrmImporter`` make the report that nsys could not make, beside the export to be, and exports that."""
+    """Let ``QdstrmImporter`` make the report, and export that."""
     program = importer()
     if program is None:
         advice = "load the module that has nsys: it lies in its directory host-linux-x64"
@@ -69,9 +69,9 @@ def _write_recording(recording: Path, target: Path, advance: Advance) -> None:
 
 
 def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
-    """Run a program that writes ``target``, and return why it failed, empty if it did not.
+    """Run a program that writes ``target``, and return why it failed, or an empty string.
 
-    The keys of the user are not for it. It is killed if ``advance`` raises, and its children when it ends.
+    It does not receive the user's keys. It is killed if ``advance`` raises, its children when it ends.
     """
     from subprocess import DEVNULL, Popen, TimeoutExpired
     from tempfile import TemporaryFile
@@ -87,14 +87,14 @@ def _run(command: Sequence[str], target: Path, advance: Advance) -> str:
                         program.wait(_SECONDS_BETWEEN)
                     advance(0.0)
             finally:
-                with suppress(OSError):  # all of it has ended
+                with suppress(OSError):  # all processes have ended
                     os.killpg(program.pid, signal.SIGKILL)
         file = err if printed()[0] else out
         file.seek(max(os.fstat(file.fileno()).st_size - _MOST_SAID, 0))
-        said = (file.read().decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
+        message = (file.read().decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
     if program.returncode == 0 and target.is_file() and not _is_odd(target):
         return ""
-    return f"{said}; it made no regular file" if _is_odd(target) or not program.returncode else said
+    return f"{message}; it made no regular file" if _is_odd(target) or not program.returncode else message
 
 
 def _is_odd(path: Path) -> bool:

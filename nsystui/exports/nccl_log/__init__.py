@@ -1,1 +1,1 @@
-"""NCCL's debug log (``NCCL_DEBUG=INFO``), and what a training framework writes between its lines."""
+"""NCCL's debug log (``NCCL_DEBUG=INFO``), and the lines of training frameworks in it."""

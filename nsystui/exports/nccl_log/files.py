@@ -1,10 +1,9 @@
-"""The logs that the user means, how they are opened, and the lines of nccl-tests and training frameworks in them.
+"""The logs that a command line names, how they are opened, and lines of other programs in them.
 
-Whether a file is a log of NCCL or an export of nsys, its first bytes tell: its name proves neither.
+A file's first bytes show whether it is a log of NCCL or an export of nsys: its name proves neither.
 
-The results that nccl-tests prints between NCCL's own lines: size, times and rates, out of place and in place.
-
-The lines in which training frameworks report an iteration: NeMo, Megatron-LM, PyTorch Lightning, DeepSpeed.
+nccl-tests prints results between NCCL's lines: size, times and rates, out of place and in place. Training frameworks
+report iterations: NeMo, Megatron-LM, PyTorch Lightning, DeepSpeed.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ _SQLITE = b"SQLite format 3"
 _RECORD = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING writes one"
 
 _READ_ERRORS = (OSError, EOFError, zlib.error)
-"""The errors of reading: the file system, and a ``.gz`` that ends early or is damaged."""
+"""Errors of the file system, and of a ``.gz`` that is damaged or ends early."""
 
 
 def named(arguments: Iterable[str]) -> list[str]:
-    """The logs meant by ``arguments``: each once, since a log read twice counts twice; globs that the shell left alone.
+    """Return the logs named by ``arguments``, each once, because a log read twice counts twice; expands globs.
 
-    They come in natural order, so that the output does not depend on the shell; standard input (``-``) comes last.
-    Raises UsageError for an empty name, as an unset variable of a script gives.
+    Natural order, so that the output does not depend on the shell; standard input (``-``) is last. Raises UsageError if
+    a name is empty, such as a script's unset variable.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in expanded(arguments):
-        found.setdefault(STDIN if name == STDIN else os.path.realpath(name), name)
-    return sorted(found.values(), key=lambda name: (name == STDIN, natural_key(name), name))
+        names.setdefault(STDIN if name == STDIN else os.path.realpath(name), name)
+    return sorted(names.values(), key=lambda name: (name == STDIN, natural_key(name), name))
 
 
 def size_of(name: str) -> int | None:
-    """The bytes of a log as it lies there, 0 where it cannot be looked at; ``None`` for a pipe."""
+    """Return the bytes of a log's file, 0 if it is inaccessible, or ``None`` for a pipe."""
     if name == STDIN:
         return None
     try:
@@ -63,7 +62,7 @@ def size_of(name: str) -> int | None:
 
 
 class OpenLog:
-    """A log being read. ``position`` is how many bytes of the file are read: packed ones of a ``.gz``."""
+    """A log being read. ``position`` is the number of bytes read from the file, packed if it is a ``.gz``."""
 
     def __init__(self, name: str, file: BufferedReader, stream: BufferedReader | gzip.GzipFile) -> None:
         self.name = name
@@ -73,27 +72,27 @@ class OpenLog:
         self._can_tell = file.seekable()
 
     def read(self, size: int) -> bytes:
-        """At most ``size`` bytes of the log, as many as are at hand; empty at its end.
+        """Return at most ``size`` bytes, as many as are available; empty at the end of the log.
 
-        Raises ExportError where it cannot be read any further; what came before was given.
+        Raises ExportError if it cannot be read any further.
         """
         try:
-            found = self._stream.read1(size)
+            piece = self._stream.read1(size)
         except _READ_ERRORS as error:
             cause = "the .gz ends early" if isinstance(error, EOFError) else f"cannot be read any further: {error}"
             advice = "what comes before is counted; is it still being written, or was it cut short when copied?"
             raise ExportError(self.name, cause, advice) from None
-        self.position = self._file.tell() if self._can_tell else self.position + len(found)
-        return found
+        self.position = self._file.tell() if self._can_tell else self.position + len(piece)
+        return piece
 
 
 @contextmanager
 def open_log(name: str) -> Iterator[OpenLog]:
-    """Opens a log, ``-`` for standard input. Raises ExportError for what is no log or cannot be read."""
+    """Open a log, ``-`` for standard input. Raises ExportError if it is not a log or cannot be read."""
     if name == STDIN:
         if sys.stdin is None or sys.stdin.isatty():
             raise ExportError("standard input", "nothing to read", "pipe a log into it, or name a file")
-        # Typed as any binary stream, it is the buffered one that a process begins with.
+        # typed as any binary stream, although buffered when a process starts
         yield _opened("standard input", cast(BufferedReader, sys.stdin.buffer))
         return
     try:
@@ -111,7 +110,7 @@ def open_log(name: str) -> Iterator[OpenLog]:
 
 
 def _opened(name: str, file: BufferedReader) -> OpenLog:
-    """The log in ``file``, unpacked if its first bytes say that it is packed, whatever its name."""
+    """Return the log in ``file``, unpacked if its first bytes are packed, whatever its name."""
     try:
         head = file.peek(len(_SQLITE))
     except OSError as error:
@@ -124,16 +123,16 @@ def _opened(name: str, file: BufferedReader) -> OpenLog:
         if head.startswith(magic):
             advice = f"unpack it on the way: {program} -dc {shell_word(name)} | nsystui nccl-log -"
             raise ExportError(name, f"packed with {program}", advice)
-    # Closing a GzipFile does not close the file that it reads, so nothing is left open here.
+    # A GzipFile need not be closed: the caller closes its file.
     stream = gzip.GzipFile(fileobj=file, mode="rb") if head.startswith(_GZIP) else file
     return OpenLog(name, file, stream)
 
 
 LOOKED_AT = 4 * 1024 * 1024
-"""Bytes of a file that may come before the first line of NCCL: containers and frameworks say a lot when they begin."""
+"""Bytes searched for the first line of NCCL: containers and frameworks print a lot before it."""
 
 _HEADS_OF_NSYS = (b"SQLite format 3", b"QUADD")
-# NCCL and RCCL (which mostly calls itself NCCL), and the iterations of NeMo and Megatron-LM, which have a table too.
+# NCCL and RCCL (which mostly calls itself NCCL), and iterations of NeMo and Megatron-LM, which also have a table.
 _LINE = re.compile(
     rb"\b[NR]CCL (?:INFO|TRACE|WARN|CALL|version) "
     rb"|Training epoch \d+, iteration \d+/|elapsed time per iteration \(ms\): "
@@ -143,24 +142,24 @@ _PIECE = 256 * 1024
 
 
 class FileKind(Enum):
-    """The kinds of file that the screens can open."""
+    """The kinds of files that the screens open."""
 
     EXPORT = "an export of nsys"
     LOG = "a log of NCCL"
 
 
 def kind_of(name: str) -> FileKind | None:
-    """The kind of a file: a report of nsys, packed or not, counts as an export; ``None`` for anything else.
+    """Return the kind of a file, or ``None``; a report of nsys, packed or not, counts as an export.
 
-    Reads a few bytes of an export, and of a log as far as the first line of NCCL, at most `LOOKED_AT` bytes. What
-    cannot be read is nothing, nor is a pipe looked into: what is read of it is gone.
+    Reads a few bytes of an export, and a log up to NCCL's first line, at most `LOOKED_AT` bytes. Unreadable files and
+    pipes have no kind: bytes read from a pipe are gone.
     """
     if is_packed_report(Path(name)):
         return FileKind.EXPORT
     try:
         with opened(name) as file:
             head = file.read(max(map(len, _HEADS_OF_NSYS)))
-    except (OSError, ValueError):  # a name with a NUL in it is a ValueError
+    except (OSError, ValueError):  # ValueError: the name contains a NUL
         return None
     if head.startswith(_HEADS_OF_NSYS):
         return FileKind.EXPORT
@@ -168,15 +167,15 @@ def kind_of(name: str) -> FileKind | None:
 
 
 def _has_lines(name: str) -> bool:
-    """Whether a line of a log stands in the first `LOOKED_AT` bytes, unpacked."""
+    """Return whether the first `LOOKED_AT` bytes, unpacked, contain a line of a log."""
     try:
         with open_log(name) as log:
-            seen, rest = 0, b""
-            while seen < LOOKED_AT and (piece := log.read(_PIECE)):
-                if _LINE.search(rest + piece):
+            bytes_read, tail = 0, b""
+            while bytes_read < LOOKED_AT and (piece := log.read(_PIECE)):
+                if _LINE.search(tail + piece):
                     return True
-                seen += len(piece)
-                rest = piece[-_LONGEST_WORDS:]  # the words may lie across two pieces
+                bytes_read += len(piece)
+                tail = piece[-_LONGEST_WORDS:]  # the words may be split between two pieces
     except ExportError:
         return False
     return False
@@ -190,9 +189,9 @@ _TIME = re.compile(rb"[ \t]+([0-9]{1,12}(?:\.[0-9]+)?)" + _RATE + _RATE + rb"[ \
 
 
 class NcclTestsResult(NamedTuple):
-    """One measurement: ns for one call, algorithm and bus bandwidth in bytes per second, as they are printed.
+    """One measurement: ns for a call, algorithm and bus bandwidth in bytes per second.
 
-    ``wrong``: how many results were, ``None`` where they were not checked.
+    ``wrong`` is the number of wrong results, ``None`` if not checked.
     """
 
     time: float
@@ -202,7 +201,7 @@ class NcclTestsResult(NamedTuple):
 
 
 class Reported(NamedTuple):
-    """What nccl-tests measured of one size: bytes as it counts them."""
+    """The results of nccl-tests for one size: bytes as it counts them."""
 
     size: int
     out_of_place: NcclTestsResult
@@ -212,34 +211,34 @@ class Reported(NamedTuple):
 class ResultReader:
     """Collects the results from a log's lines, some at a time.
 
-    NCCL's own lines may stand between the size and the times of a result, glued to them.
+    NCCL's lines may be glued between the size and the times of a result.
     """
 
     def __init__(self) -> None:
-        self.found: list[Reported] = []
+        self.results: list[Reported] = []
         self._has_header = False
         self._size: int | None = None
         self._times: list[NcclTestsResult] = []
 
     def take(self, block: bytes) -> None:
-        """Reads whole lines."""
+        """Read the results in whole lines."""
         self._has_header = self._has_header or _HEADER in block
         if self._has_header:
             for line in _RESULT_LINE.findall(block):
                 self._take_line(line)
 
     def _take_line(self, line: bytes) -> None:
-        head, place = _SIZE.match(line), 0
-        if head is not None:
-            self._size, self._times, place = int(head[1]), [], head.end()
-        while self._size is not None and (found := _TIME.match(line, place)):
-            place = found.end()
-            wrong = None if found[4] == b"N/A" else int(found[4])
+        size_match, position = _SIZE.match(line), 0
+        if size_match is not None:
+            self._size, self._times, position = int(size_match[1]), [], size_match.end()
+        while self._size is not None and (match := _TIME.match(line, position)):
+            position = match.end()
+            wrong = None if match[4] == b"N/A" else int(match[4])
             self._times.append(
-                NcclTestsResult(1e3 * float(found[1]), 1e9 * float(found[2]), 1e9 * float(found[3]), wrong)
+                NcclTestsResult(1e3 * float(match[1]), 1e9 * float(match[2]), 1e9 * float(match[3]), wrong)
             )
             if len(self._times) == 2:
-                self.found.append(Reported(self._size, *self._times))
+                self.results.append(Reported(self._size, *self._times))
                 self._size = None
 
 
@@ -251,7 +250,7 @@ STEP_WORDS = (
     b"global_step=",
     b", skipped=",
 )
-"""A line that reports an iteration has one of these."""
+"""A line that reports an iteration contains one of these."""
 
 # Epoch and iteration, as NeMo, Lightning's progress bar, Megatron-LM and DeepSpeed (three lines) print them.
 _STEP = re.compile(
@@ -271,9 +270,9 @@ _LOSS = re.compile(rb"(?<![\w])(?:lm loss|reduced_train_loss|train_loss(?:_step)
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """One iteration as its line reports it.
+    """One iteration as its line reports it, with ``None`` for missing values.
 
-    ``step_time`` in seconds, ``tflops`` in 10¹² FLOP/s for one GPU. ``None`` is what the line does not print.
+    ``step_time`` in seconds, ``tflops`` in 10¹² FLOP/s for one GPU.
     """
 
     epoch: int | None
@@ -284,13 +283,13 @@ class TrainingStep:
 
 
 def steps_in(line: bytes) -> list[TrainingStep]:
-    """The iterations that a line reports: one, or several where their line ends were lost.
+    """Return the iterations that a line reports, several if line ends were lost.
 
-    The rates of progress bars (``2.20it/s``) are means since the start, and so no step times.
+    Rates of progress bars (``2.20it/s``) are means since the start, not step times.
     """
-    found = list(_STEP.finditer(line))
-    ends = [*(step.start() for step in found), len(line)][1:]
-    return [_step(line, step, end) for step, end in zip(found, ends, strict=True)]
+    matches = list(_STEP.finditer(line))
+    ends = [*(step.start() for step in matches), len(line)][1:]
+    return [_step(line, step, end) for step, end in zip(matches, ends, strict=True)]
 
 
 def _step(line: bytes, step: re.Match[bytes], end: int) -> TrainingStep:
@@ -305,11 +304,11 @@ def _step(line: bytes, step: re.Match[bytes], end: int) -> TrainingStep:
     return TrainingStep(int(epoch) if epoch else None, int(iteration), seconds, value(_TFLOPS), value(_LOSS))
 
 
-def _number(found: re.Match[bytes] | None) -> float | None:
-    if found is None:
+def _number(match: re.Match[bytes] | None) -> float | None:
+    if match is None:
         return None
     try:
-        number = float(found[1])
-    except ValueError:  # dots and digits, but no number
+        number = float(match[1])
+    except ValueError:  # dots and digits, but not a number
         return None
     return number if isfinite(number) else None

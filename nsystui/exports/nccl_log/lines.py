@@ -1,9 +1,9 @@
-"""The lines of NCCL's debug log, and the log as a stream of frozen values: one for each line that says something.
+"""NCCL's debug log as a stream of frozen values: one for each line with a fact.
 
 See docs/nccl.md#debug-log; NCCL 2.4 to 2.30, RCCL. Concurrent writers tear lines apart and glue them together, so
-nothing is read past a place where the fixed words do not follow one another as NCCL prints them, and a number counts
-only with the word after it: a cut number looks like a whole one. Whatever stands before ``host:pid:tid`` (labels of
-srun, Ray, MPI; times; output of the program) does not matter.
+reading stops where the fixed words do not follow one another as NCCL prints them. A number counts only with the word
+after it, because a cut number looks complete. Text before ``host:pid:tid`` (labels of srun, Ray, MPI; times; program
+output) does not matter.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _DATATYPES: tuple[tuple[str, int], ...] = (
     ("fp8_e4m3", 1),  # this and the next since NCCL 2.24
     ("fp8_e5m2", 1),
 )
-"""Name, as the scripts of ``nsys-profiling`` spell it, and bytes of one element, by number."""
+"""Name, as the scripts of ``nsys-profiling`` spell it, and bytes of an element, by number."""
 
 
 def datatype_name(number: int) -> str:
-    """``7`` → ``fp32``; a number that NCCL 2.30 does not have yet → ``datatype 12``."""
+    """Return ``fp32`` for 7, and ``datatype 12`` for a number that NCCL 2.30 does not have."""
     return _DATATYPES[number][0] if number < len(_DATATYPES) else f"datatype {number}"
 
 
 def datatype_size(number: int) -> int | None:
-    """The bytes of one element; ``None`` for a data type that is not known."""
+    """Return the bytes of an element; ``None`` for an unknown data type."""
     return _DATATYPES[number][1] if number < len(_DATATYPES) else None
 
 
@@ -54,27 +54,27 @@ _ARGUMENTS = (
     rb"(?: (\d{1,10}) root(?: (-?\d{1,10}) comm(?: (0x[0-9a-f]{1,16}|\(nil\))(?= )(?: \[nranks=(\d{1,9})\])?)?)?)?"
 )
 CALL_AND_REST = re.compile(_HEAD + rb"(count \d+ datatype .*)")
-"""A line with one call: op, opCount (hexadecimal) and everything from ``count`` on, which `ARGUMENTS` reads."""
+"""A line with one call: op, opCount (hexadecimal), and text from ``count`` on, for `ARGUMENTS`."""
 
 ARGUMENTS = re.compile(_ARGUMENTS)
-"""Count, datatype, and where they are whole: reduction, root, communicator, number of ranks."""
+"""Count, datatype and, if complete, reduction, root, communicator, number of ranks."""
 
 CALL = re.compile(_HEAD + b"(" + _ARGUMENTS + b")")
-"""A call wherever it stands: op, opCount, then `ARGUMENTS` as a whole and one by one."""
+"""A call anywhere in a line: op, opCount, all `ARGUMENTS`, and each of them."""
 
 CALL_BEGINNING = re.compile(rb"NCCL INFO \w+: opCount")
 
 GLOBAL_RANK = re.compile(rb" task \d+ globalrank (\d{1,9})(?!\S)")
 FOLDED = re.compile(rb"\[repeated \d+x across cluster\]")
-"""The text that Ray puts behind a line that stands for several which differ in numbers only."""
+"""The text that Ray appends to a line that replaces several lines, which differ only in numbers."""
 
 
 def writer_of(prefix: bytes) -> Writer | None:
-    """Who wrote a line, from what stands before ``NCCL INFO``; ``None`` where a tear has left too little of it."""
-    found = _WRITER.search(prefix)
-    if found is None:
+    """Return a line's writer from the text before ``NCCL INFO``; ``None`` if a tear left too little."""
+    match = _WRITER.search(prefix)
+    if match is None:
         return None
-    return Writer(LogProcess(found[1].decode("ascii"), int(found[2])), int(found[3]))
+    return Writer(LogProcess(match[1].decode("ascii"), int(match[2])), int(match[3]))
 
 
 _COMMUNICATOR = re.compile(
@@ -84,19 +84,19 @@ _PAIR = re.compile(rb"\b(comm|rank|nranks|cudaDev|commId|parent|splitCount|color
 
 
 def communicator_in(line: bytes) -> tuple[bytes, CommunicatorLine] | None:
-    """The communicator that a line is about, without its writer, and what stands before ``NCCL INFO``.
+    """Return the text before ``NCCL INFO``, and a line's communicator, without its writer.
 
-    The words are read by name, as their order and number differ between versions.
+    Words are read by name, because their order and number differ between versions.
     """
-    found = _COMMUNICATOR.search(line)
-    if found is None:
+    match = _COMMUNICATOR.search(line)
+    if match is None:
         return None
-    pairs = dict(_PAIR.findall(found[1]))
+    pairs = dict(_PAIR.findall(match[1]))
     try:
         values = {name: int(value, 16 if value.startswith(b"0x") else 10) for name, value in pairs.items()}
         communicator = CommunicatorLine(
             writer=None,
-            state=CommunicatorState(found[2].decode("ascii")),
+            state=CommunicatorState(match[2].decode("ascii")),
             pointer=values[b"comm"],
             rank=values[b"rank"],
             ranks=values[b"nranks"],
@@ -106,9 +106,9 @@ def communicator_in(line: bytes) -> tuple[bytes, CommunicatorLine] | None:
             split_count=values.get(b"splitCount"),
             color=values.get(b"color"),
         )
-    except (KeyError, ValueError):  # words are missing, or glued text stands where a number should
+    except (KeyError, ValueError):  # words are missing, or glued text replaces a number
         return None
-    return line[: found.start()], communicator
+    return line[: match.start()], communicator
 
 
 _ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
@@ -122,21 +122,21 @@ _TUNING = re.compile(
 
 
 def tuning_in(line: bytes) -> TuningLine | None:
-    """NCCL's choice of algorithm and protocol, in the form of any version (docs/nccl.md#debug-log)."""
-    found = _TUNING.search(line)
-    if found is None:
+    """Return NCCL's choice of algorithm and protocol, as any version prints it (docs/nccl.md#debug-log)."""
+    match = _TUNING.search(line)
+    if match is None:
         return None
-    op, size, algorithm, protocol, low, high, kernel, channels, copy = found.groups()
+    op, size, algorithm, protocol, low, high, kernel, channels, copy = match.groups()
     name = None if op is None else op.decode("ascii")
     if algorithm is None:
-        used = int(channels) if channels is not None else None
-        return TuningLine(name, int(size), (kernel or copy).decode("ascii"), None, used)
-    used = int(high) - int(low) + 1 if low is not None else None
-    return TuningLine(name, int(size), _named(algorithm, _ALGORITHMS), _named(protocol, _PROTOCOLS), used)
+        channel_count = int(channels) if channels is not None else None
+        return TuningLine(name, int(size), (kernel or copy).decode("ascii"), None, channel_count)
+    channel_count = int(high) - int(low) + 1 if low is not None else None
+    return TuningLine(name, int(size), _name_of(algorithm, _ALGORITHMS), _name_of(protocol, _PROTOCOLS), channel_count)
 
 
-def _named(word: bytes, names: tuple[str, ...]) -> str:
-    """NCCL 2.23 and before print numbers, later ones the names."""
+def _name_of(word: bytes, names: tuple[str, ...]) -> str:
+    """Return the name in ``word``, which is its number up to NCCL 2.23."""
     text = word.decode("ascii")
     number = whole_number(text, len(names) - 1)
     return text if number is None else names[number]
@@ -144,7 +144,7 @@ def _named(word: bytes, names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogProcess:
-    """Who wrote a line, from its ``host:pid:tid``."""
+    """The process that wrote a line, from ``host:pid:tid``."""
 
     host: str
     pid: int
@@ -154,8 +154,8 @@ class LogProcess:
 class Writer:
     """A process and the device that its thread had set when it wrote, from ``host:pid:tid [device]``.
 
-    The device is the CUDA ordinal inside of the process, 0 for every rank under ``CUDA_VISIBLE_DEVICES``. Where one
-    thread drives several GPUs it may be another one than that of the call (measured with ``nccl-tests -g 2``).
+    The device is the CUDA ordinal in the process, 0 for every rank under ``CUDA_VISIBLE_DEVICES``. If a thread drives
+    several GPUs, it may not be the call's device (measured with ``nccl-tests -g 2``).
     """
 
     process: LogProcess
@@ -164,11 +164,12 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The part of a call that is common to all that differ in opCount and buffers alone.
+    """The fields of a call except opCount and buffers. A job makes few kinds of calls, very often: they share
+    signatures.
 
-    A job makes few kinds of calls very often: they share one value. ``count`` is in elements, ``root`` is the peer of
-    Send and Recv, ``communicator`` the pointer that means something in this process only, ``ranks`` its size,
-    ``global_rank`` RCCL's. ``None`` is what the line does not say or lost. ``is_folded``: Ray left out lines like it.
+    ``count`` is in elements, ``root`` is the peer of Send and Recv, ``communicator`` is a pointer valid in this process
+    only, ``ranks`` its size, ``global_rank`` RCCL's. ``None`` is a value that the line lost or never had.
+    ``is_folded``: Ray left out similar lines.
     """
 
     writer: Writer | None
@@ -184,14 +185,14 @@ class Signature:
 
     @property
     def size(self) -> int | None:
-        """The message size in bytes, exact: count × size of the data type, not multiplied by the ranks."""
+        """The exact message size in bytes: count × size of the data type, not times the ranks."""
         element = datatype_size(self.datatype)
         return None if element is None else self.count * element
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A collective or point-to-point call. NCCL counts them per communicator; calls of one group share a count."""
+    """A collective or point-to-point call. NCCL counts calls per communicator; grouped calls share a count."""
 
     signature: Signature
     op_count: int
@@ -208,11 +209,11 @@ class CommunicatorState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorLine:
-    """A communicator begins or ends in a process.
+    """The beginning or end of a communicator in a process.
 
-    ``pointer`` is what its calls name, ``device`` the CUDA ordinal of its GPU. ``unique_id`` is ``commId``, the same on
-    all ranks (since NCCL 2.16; splits of 2.24 and later have none, but ``parent``, ``split_count`` and ``color``).
-    ``thread``: who wrote the line, as it is written there.
+    ``pointer`` identifies it in its calls, ``device`` is the CUDA ordinal of its GPU. ``unique_id`` is ``commId``, the
+    same on all ranks (since NCCL 2.16; splits of 2.24 and later have ``parent``, ``split_count`` and ``color``
+    instead). ``thread`` is the writer as printed in the line.
     """
 
     writer: Writer | None
@@ -230,10 +231,10 @@ class CommunicatorLine:
 
 @dataclass(frozen=True, slots=True)
 class TuningLine:
-    """NCCL's choice for an operation: the only place that tells the algorithm that really runs.
+    """NCCL's choice for an operation: only this line has the algorithm that really runs.
 
-    ``size``: bytes as the tuner counts them, of all ranks together for AllGather, ReduceScatter and AlltoAll.
-    ``op`` is ``None`` up to NCCL 2.22. ``algorithm`` is the kernel for symmetric memory and the copy for copy engines.
+    ``size``: bytes as the tuner counts them, of all ranks together for AllGather, ReduceScatter and AlltoAll. ``op`` is
+    ``None`` up to NCCL 2.22. ``algorithm`` is the kernel for symmetric memory, the copy for copy engines.
     """
 
     op: str | None
@@ -252,7 +253,7 @@ class Damage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A piece of a line that counts an operation (``opCount``) and is no whole call: nothing is guessed of it."""
+    """A part of a line with ``opCount`` but no complete call: nothing is guessed."""
 
     damage: Damage
 
@@ -261,28 +262,28 @@ Line = Call | CommunicatorLine | TuningLine | TopologyLine | TrainingStep | Unre
 
 
 Read = Callable[[int], bytes]
-"""Gives at most so many bytes of a log, and none at its end."""
+"""Returns at most the given number of bytes of a log; empty at its end."""
 
 BLOCK = 256 * 1024
 """Bytes read at once."""
 
 LONGEST_LINE = 1024 * 1024
-"""Bytes. A longer line is no log's; it is read in pieces, so that a file without line ends needs no more memory."""
+"""Bytes. No log has longer lines; they are read in pieces, so that files without line ends fit in memory."""
 
-_MOST_KEPT = 50_000
-"""How many different prefixes, and how many kinds of calls, are recognised without being read again."""
+_MAX_CACHED = 50_000
+"""The caches are cleared after this many new prefixes and kinds of calls."""
 
-_LONGEST_KEPT = 512
-"""Bytes of a prefix or of the rest of a line that are worth recognising."""
+_MAX_KEY = 512
+"""Longer prefixes and calls (bytes) are not cached."""
 
 _WORDS = (b"opCount", b"NCCL INFO", b"NCCL version", *STEP_WORDS)
 
 
 def blocks(read: Read) -> Iterator[bytes]:
-    """The bytes of a log in pieces that end with a line, as far as lines are not longer than `LONGEST_LINE`."""
+    """Yield a log's bytes in blocks that end with a line, or after `LONGEST_LINE`."""
     rest = b""
     while piece := read(BLOCK):
-        # A progress bar moves on by carriage returns: hours of it may be one line.
+        # A progress bar advances by carriage returns: hours of it may be one line.
         end = piece.rfind(b"\n") + 1 or piece.rfind(b"\r") + 1
         if end:
             yield rest + piece[:end]
@@ -296,8 +297,8 @@ def blocks(read: Read) -> Iterator[bytes]:
         yield rest
 
 
-class _Known:
-    """The kinds of calls that one writer made so far, by what their lines say: op, and all from ``count`` on."""
+class _WriterCalls:
+    """A writer's kinds of calls, by op and the text from ``count`` on."""
 
     def __init__(self, writer: Writer | None) -> None:
         self.writer = writer
@@ -305,53 +306,53 @@ class _Known:
 
 
 class LogReader:
-    """Reads any number of logs, one after the other.
+    """Reads any number of logs, one after another.
 
-    ``lines`` is how many lines were read so far, as ``wc -l`` counts them, and a last one that has no end.
+    ``lines`` counts the lines read, as ``wc -l`` does, and a last line without an end.
     """
 
     def __init__(self) -> None:
         self.lines = 0
-        # The same bytes mean the same thing again, so most lines are looked up and not read.
-        self._by_prefix: dict[bytes, _Known] = {}
-        self._by_writer: dict[Writer | None, _Known] = {}
+        # Most lines repeat earlier bytes: they are looked up, not parsed.
+        self._by_prefix: dict[bytes, _WriterCalls] = {}
+        self._by_writer: dict[Writer | None, _WriterCalls] = {}
         self._tuning: dict[bytes, TuningLine] = {}
-        self._recognised = 0
+        self._cached = 0
         self._hosts: dict[tuple[int, int], str] = {}
-        self._results = ResultReader()
+        self._result_reader = ResultReader()
 
     @property
     def reported(self) -> list[Reported]:
-        """The results of nccl-tests among the lines read so far."""
-        return self._results.found
+        """The results of nccl-tests in the lines read."""
+        return self._result_reader.results
 
     def read(self, read: Read) -> Iterator[Line]:
-        """The values of the lines of a log, in their order. Raises as ``read`` does."""
+        """Yield the values of a log's lines in order. Raises as ``read`` does."""
         last = b"\n"
         for block in blocks(read):
             self.lines += block.count(b"\n")
             last = block[-1:]
-            self._results.take(block)
+            self._result_reader.take(block)
             if any(word in block for word in _WORDS):
                 yield from self._lines_of(block)
         self.lines += last != b"\n"
 
     def _lines_of(self, block: bytes) -> Iterator[Line]:
-        # This loop runs once for each line of a log that may have a hundred million of them.
+        # This loop runs for each of up to a hundred million lines.
         find_call, by_prefix = CALL_AND_REST.search, self._by_prefix
         step_words = [word for word in STEP_WORDS if word in block]
         for line in block.splitlines():
             if step_words and any(word in line for word in step_words):
                 yield from steps_in(line)
             if b"opCount" in line:
-                found = find_call(line)
-                if found is None or line.count(b"opCount") > 1:
+                match = find_call(line)
+                if match is None or line.count(b"opCount") > 1:
                     yield from self._torn(line)
                     continue
-                op, count, rest = found.groups()
-                prefix = line[: found.start()]
-                known = by_prefix.get(prefix) or self._known(prefix)
-                signature = known.signatures.get((op, rest)) or self._signature(known, op, rest)
+                op, count, rest = match.groups()
+                prefix = line[: match.start()]
+                calls = by_prefix.get(prefix) or self._calls_of(prefix)
+                signature = calls.signatures.get((op, rest)) or self._signature(calls, op, rest)
                 if signature is None:
                     yield Unread(Damage.CUT_SHORT)
                 else:
@@ -364,49 +365,49 @@ class LogReader:
             elif b"COMPLETE" in line or b"Init START" in line:
                 communicator = communicator_in(line)
                 if communicator is not None:
-                    prefix, told = communicator
-                    writer = self._writer(writer_of(prefix), told.pointer)
-                    yield replace(told, writer=writer, thread=thread_of(prefix))
+                    prefix, parsed = communicator
+                    writer = self._writer(writer_of(prefix), parsed.pointer)
+                    yield replace(parsed, writer=writer, thread=thread_of(prefix))
             elif b"NCCL INFO" in line or b"NCCL version" in line:
                 topology = topology_in(line)
                 if topology is not None:
                     yield topology
 
     def _torn(self, line: bytes) -> Iterator[Line]:
-        """The whole calls in a line that has pieces of several, or of none; each other piece is told as unread."""
+        """Yield the complete calls in a torn line, and an `Unread` for each other part of a call."""
         calls = 0
-        for found in CALL.finditer(line):
-            # One byte more: the pointer of a communicator is whole if a blank follows.
-            rest = line[found.start(3) : found.end() + 1]
-            signature = self._signature(self._known(line[: found.start()]), found[1], rest)
+        for match in CALL.finditer(line):
+            # One byte more, because a communicator's pointer is complete only before a blank.
+            rest = line[match.start(3) : match.end() + 1]
+            signature = self._signature(self._calls_of(line[: match.start()]), match[1], rest)
             if signature is not None:
                 calls += 1
-                yield Call(signature, int(found[2], 16))
-        begun = max(calls, len(CALL_BEGINNING.findall(line)))
-        yield from [Unread(Damage.CUT_SHORT)] * (begun - calls)
-        yield from [Unread(Damage.HEADLESS)] * (line.count(b"opCount") - begun)
+                yield Call(signature, int(match[2], 16))
+        beginnings = max(calls, len(CALL_BEGINNING.findall(line)))
+        yield from [Unread(Damage.CUT_SHORT)] * (beginnings - calls)
+        yield from [Unread(Damage.HEADLESS)] * (line.count(b"opCount") - beginnings)
 
-    def _known(self, prefix: bytes) -> _Known:
-        """The writer of a line that begins with ``prefix``, as far as it is known."""
+    def _calls_of(self, prefix: bytes) -> _WriterCalls:
+        """Return the known calls of the writer in ``prefix``."""
         self._make_room()
         writer = writer_of(prefix)
-        known = self._by_writer.get(writer)
-        if known is None:
-            known = self._by_writer[writer] = _Known(writer)
-        if len(prefix) <= _LONGEST_KEPT:
-            self._by_prefix[prefix] = known
-        return known
+        calls = self._by_writer.get(writer)
+        if calls is None:
+            calls = self._by_writer[writer] = _WriterCalls(writer)
+        if len(prefix) <= _MAX_KEY:
+            self._by_prefix[prefix] = calls
+        return calls
 
-    def _signature(self, known: _Known, op: bytes, rest: bytes) -> Signature | None:
-        """The fields of a call from ``count`` on; ``None`` where the line was cut before its data type was whole."""
-        found = ARGUMENTS.match(rest)
-        if found is None:
+    def _signature(self, calls: _WriterCalls, op: bytes, rest: bytes) -> Signature | None:
+        """Return a call's fields from ``count`` on; ``None`` if the line is cut before its data type ends."""
+        match = ARGUMENTS.match(rest)
+        if match is None:
             return None
-        count, datatype, reduction, root, pointer, ranks = found.groups()
-        global_rank = GLOBAL_RANK.search(rest, found.end())
+        count, datatype, reduction, root, pointer, ranks = match.groups()
+        global_rank = GLOBAL_RANK.search(rest, match.end())
         communicator = int(pointer, 16) if pointer is not None and pointer != b"(nil)" else None
         signature = Signature(
-            writer=self._writer(known.writer, communicator),
+            writer=self._writer(calls.writer, communicator),
             op=op.decode("ascii"),
             count=int(count),
             datatype=int(datatype),
@@ -415,43 +416,43 @@ class LogReader:
             communicator=communicator,
             ranks=_integer(ranks),
             global_rank=_integer(global_rank[1]) if global_rank else None,
-            is_folded=FOLDED.search(rest, found.end()) is not None,
+            is_folded=FOLDED.search(rest, match.end()) is not None,
         )
-        if len(rest) <= _LONGEST_KEPT:
+        if len(rest) <= _MAX_KEY:
             self._make_room()
-            known.signatures[op, rest] = signature
+            calls.signatures[op, rest] = signature
         return signature
 
     def _new_tuning(self, text: bytes) -> TuningLine | None:
         tuning = tuning_in(text)
-        if tuning is not None and len(text) <= _LONGEST_KEPT:
+        if tuning is not None and len(text) <= _MAX_KEY:
             self._make_room()
             self._tuning[text] = tuning
         return tuning
 
     def _make_room(self) -> None:
-        """Forgets what was recognised before it is too much: times and glued output make prefixes without end."""
-        self._recognised += 1
-        if self._recognised > _MOST_KEPT:
-            for known in self._by_writer.values():
-                known.signatures.clear()
+        """Clear full caches: times and glued output make prefixes without end."""
+        self._cached += 1
+        if self._cached > _MAX_CACHED:
+            for calls in self._by_writer.values():
+                calls.signatures.clear()
             self._by_writer.clear()
             self._by_prefix.clear()
             self._tuning.clear()
-            self._recognised = 1
+            self._cached = 1
 
     def _writer(self, writer: Writer | None, communicator: int | None) -> Writer | None:
-        """``writer`` with the host name that its process had before.
+        """Return ``writer`` with the first host name of its process.
 
-        Output without a line end is glued to the name (``-1mew0``), and a torn line may have lost its first letters:
-        where process id and pointer of the communicator are the same, such a name is no other host.
+        Output without a line end is glued to the name (``-1mew0``), and a torn line may lack its first letters. With
+        the same process id and communicator pointer, such a name is not another host.
         """
         if writer is None or communicator is None:
             return writer
         host, pid = writer.process.host, writer.process.pid
-        known = self._hosts.setdefault((pid, communicator), host)
-        is_damaged = known != host and (known.endswith(host) or host.endswith(known))
-        return Writer(LogProcess(known, pid), writer.device) if is_damaged else writer
+        first_host = self._hosts.setdefault((pid, communicator), host)
+        is_damaged = first_host != host and (first_host.endswith(host) or host.endswith(first_host))
+        return Writer(LogProcess(first_host, pid), writer.device) if is_damaged else writer
 
 
 def _integer(digits: bytes | None) -> int | None:

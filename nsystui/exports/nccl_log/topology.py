@@ -1,7 +1,7 @@
-"""The lines in which NCCL tells how it connects the ranks: rings, trees, transports, network devices, settings, times.
+"""Log lines about how NCCL connects the ranks: rings, trees, transports, network devices, settings, times.
 
-These lines name no communicator: the thread that initialises one writes them until its ``Init COMPLETE``. Each is read
-only if it has the form that NCCL prints up to its end, so that a torn line is none.
+They name no communicator: the thread that initialises it writes them until its ``Init COMPLETE``. A line is read only
+if it has NCCL's form up to its end, so that torn lines are ignored.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _INFO = b"NCCL INFO "
-MOST_CHANNELS = 256
-"""Channel numbers from here on are none of NCCL's, which has 64."""
+MAX_CHANNELS = 256
+"""NCCL has 64 channels; numbers from this on are not NCCL's."""
 
 
 class LogThread(NamedTuple):
-    """Who wrote a line, from ``host:pid:tid``."""
+    """The writer of a line, from ``host:pid:tid``."""
 
     host: str
     pid: int
@@ -25,10 +25,10 @@ class LogThread(NamedTuple):
 
 
 class Via(NamedTuple):
-    """The transport of a connection (``P2P``, ``SHM``, ``NET``) and which way of it (``direct pointer/read``, ``IB``).
+    """The transport of a connection (``P2P``, ``SHM``, ``NET``) and its variant (``direct pointer/read``, ``IB``).
 
-    Of a network: its ``device``, whether it reads GPU memory itself (``gdr``) and whether another rank's NIC is used
-    (``pxn``); of others ``None``.
+    A network has a ``device``, and may read GPU memory itself (``gdr``) or use another rank's NIC (``pxn``); other
+    transports have ``None``.
     """
 
     transport: str
@@ -40,7 +40,7 @@ class Via(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RingPart:
-    """The neighbours of a rank in the ring of a channel: it receives of ``previous`` and sends to ``next``."""
+    """A rank's neighbours in a channel's ring: it receives from ``previous`` and sends to ``next``."""
 
     channel: int
     previous: int
@@ -50,7 +50,7 @@ class RingPart:
 
 @dataclass(frozen=True, slots=True)
 class RingOrder:
-    """The whole ring of a channel, as rank 0 tells it."""
+    """A channel's whole ring, as rank 0 prints it."""
 
     channel: int
     ranks: tuple[int, ...]
@@ -58,7 +58,7 @@ class RingOrder:
 
 @dataclass(frozen=True, slots=True)
 class TreePart:
-    """A rank in the tree of a channel; ``parent`` is ``None`` for the root."""
+    """A rank in a channel's tree; ``parent`` is ``None`` for the root."""
 
     channel: int
     rank: int
@@ -68,7 +68,7 @@ class TreePart:
 
 @dataclass(frozen=True, slots=True)
 class ChannelConnection:
-    """A channel's connection of two ranks."""
+    """A channel's connection between two ranks."""
 
     channel: int
     source: int
@@ -78,9 +78,9 @@ class ChannelConnection:
 
 @dataclass(frozen=True, slots=True)
 class ChannelCounts:
-    """The numbers of channels that a rank uses; ``per_peer`` those of one peer of Send and Recv.
+    """The numbers of channels that a rank uses; ``per_peer`` for each peer of Send and Recv.
 
-    Older versions do not tell those of CollNet and NVLS.
+    Older versions do not print ``collnet`` and ``nvls``.
     """
 
     collective: int
@@ -92,7 +92,7 @@ class ChannelCounts:
 
 @dataclass(frozen=True, slots=True)
 class InitTimes:
-    """The times that a rank took to initialise: seconds, printed with two decimals; ``phases`` in NCCL's order."""
+    """A rank's times of initialisation, seconds with two decimals; ``phases`` in NCCL's order."""
 
     rank: int
     ranks: int
@@ -102,7 +102,7 @@ class InitTimes:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting or a fact of a process: an environment variable, a version, the network in use."""
+    """A setting or fact of a process: an environment variable, a version, the network in use."""
 
     name: str
     value: str
@@ -110,7 +110,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network device of a host as NCCL numbers it; ``None`` is what this line does not say.
+    """A network device of a host as NCCL numbers it; ``None`` is a value that the line does not have.
 
     ``speed`` in 10⁶ bit/s. ``gdr``: why GPU Direct RDMA is off, or that it is on.
     """
@@ -127,7 +127,7 @@ Said = RingPart | RingOrder | TreePart | ChannelConnection | ChannelCounts | Ini
 
 @dataclass(frozen=True, slots=True)
 class TopologyLine:
-    """What a line says about the topology; ``thread`` is ``None`` where the line has no writer."""
+    """A line's facts about the topology; ``thread`` is ``None`` if it has no writer."""
 
     thread: LogThread | None
     said: tuple[Said, ...]
@@ -137,33 +137,33 @@ _WRITER = re.compile(rb"([A-Za-z0-9._-]+):(\d{1,10}):(\d{1,10}) \[-?\d{1,4}\] (?
 
 
 def thread_of(prefix: bytes) -> LogThread | None:
-    """Who wrote a line, from what stands before ``NCCL INFO``."""
-    found = _WRITER.search(prefix)
-    return None if found is None else LogThread(found[1].decode("ascii"), int(found[2]), int(found[3]))
+    """Return the writer of a line from the text before ``NCCL INFO``."""
+    match = _WRITER.search(prefix)
+    return None if match is None else LogThread(match[1].decode("ascii"), int(match[2]), int(match[3]))
 
 
 def topology_in(line: bytes) -> TopologyLine | None:
-    """What a line of NCCL says about the topology; ``None`` of most."""
+    """Return the topology facts in a line of NCCL; ``None`` for most lines."""
     start = line.rfind(_INFO)
     if start < 0:
         start = line.find(b"NCCL version")
         prefix, text = b"", line[start:]
     else:
         prefix, text = line[:start], line[start + len(_INFO) :]
-    said = _said(text.strip())
+    facts = _facts_in(text.strip())
     thread = thread_of(prefix)
-    # The version is printed without a writer too, by NCCL_DEBUG=VERSION.
-    is_known = thread is not None or all(isinstance(one, Setting) for one in said)
-    return TopologyLine(thread, tuple(said)) if said and is_known else None
+    # NCCL_DEBUG=VERSION prints the version without a writer.
+    is_complete = thread is not None or all(isinstance(fact, Setting) for fact in facts)
+    return TopologyLine(thread, tuple(facts)) if facts and is_complete else None
 
 
-def _said(text: bytes) -> list[Said]:
+def _facts_in(text: bytes) -> list[Said]:
     word = text.partition(b" ")[0]
     read = _READERS.get(word)
     if read is not None:
-        found = read(text)
-        if found:
-            return found
+        facts = read(text)
+        if facts:
+            return facts
     if word.startswith(b"NCCL_"):
         variable = _ENVIRONMENT.match(text)
         return [] if variable is None else [Setting(variable[1].decode("ascii"), variable[2].decode("ascii"))]
@@ -208,71 +208,71 @@ _GDR_OF_GPU = re.compile(
 
 
 def _ring(text: bytes) -> list[Said]:
-    found = _RING.match(text)
-    if found is None:
-        return _connection(text)  # NCCL up to 2.5 has connections of rings
-    channel, previous, rank, following = map(int, found.groups())
-    return [RingPart(channel, previous, rank, following)] if channel < MOST_CHANNELS else []
+    match = _RING.match(text)
+    if match is None:
+        return _connection(text)  # NCCL up to 2.5 prints connections of rings
+    channel, previous, rank, following = map(int, match.groups())
+    return [RingPart(channel, previous, rank, following)] if channel < MAX_CHANNELS else []
 
 
 def _channel(text: bytes) -> list[Said]:
-    found = _ORDER.match(text)
-    if found is None:
+    match = _ORDER.match(text)
+    if match is None:
         return _connection(text)
-    channel = int(found[1])
-    return [RingOrder(channel, tuple(map(int, found[3].split())))] if channel < MOST_CHANNELS else []
+    channel = int(match[1])
+    return [RingOrder(channel, tuple(map(int, match[3].split())))] if channel < MAX_CHANNELS else []
 
 
 def _connection(text: bytes) -> list[Said]:
-    found = _CONNECTION.match(text)
-    if found is None or int(found[1]) >= MOST_CHANNELS:
+    match = _CONNECTION.match(text)
+    if match is None or int(match[1]) >= MAX_CHANNELS:
         return []
-    network, device, proxy, gdr, transport, way, _ = found.groups()[3:]
+    network, device, proxy, gdr, transport, way, _ = match.groups()[3:]
     if network is not None:
         via = Via("NET", network.decode("ascii"), int(device), gdr is not None, proxy is not None)
     else:
-        # A way over another GPU names it: which one does not matter here.
-        words = re.sub(rb"/\d+\[\w*\]$", b"", way) if way is not None else b"direct"
-        via = Via("SHM" if transport is None else transport.decode("ascii"), words.decode("ascii"))
-    return [ChannelConnection(int(found[1]), int(found[2]), int(found[3]), via)]
+        # A path through another GPU ends with that GPU, which does not matter.
+        variant = re.sub(rb"/\d+\[\w*\]$", b"", way) if way is not None else b"direct"
+        via = Via("SHM" if transport is None else transport.decode("ascii"), variant.decode("ascii"))
+    return [ChannelConnection(int(match[1]), int(match[2]), int(match[3]), via)]
 
 
 def _trees(text: bytes) -> list[Said]:
     parts: list[Said] = []
-    for place in _TREES.finditer(text):
-        # Down->rank->up since NCCL 2.6; before that the other way round.
-        last, first = _UP_LAST.match(place[2]), _UP_FIRST.match(place[2])
+    for match in _TREES.finditer(text):
+        # down->rank->up since NCCL 2.6, up->rank->down before
+        last, first = _UP_LAST.match(match[2]), _UP_FIRST.match(match[2])
         if last is not None and (b"/" in last[1] or first is None):
             down, rank, up = last.groups()
         elif first is not None:
             up, rank, down = first.groups()
         else:
             return []
-        if int(place[1]) < MOST_CHANNELS:
+        if int(match[1]) < MAX_CHANNELS:
             children = tuple(child for child in map(int, down.split(b"/")) if child >= 0)
-            parts.append(TreePart(int(place[1]), int(rank), int(up) if int(up) >= 0 else None, children))
+            parts.append(TreePart(int(match[1]), int(rank), int(up) if int(up) >= 0 else None, children))
     return parts
 
 
 def _counts(text: bytes) -> list[Said]:
-    found = _COUNTS.match(text)
-    if found is None:
+    match = _COUNTS.match(text)
+    if match is None:
         return []
-    collective, collnet, nvls, p2p, per_peer = (None if number is None else int(number) for number in found.groups())
+    collective, collnet, nvls, p2p, per_peer = (None if number is None else int(number) for number in match.groups())
     return [ChannelCounts(collective or 0, collnet, nvls, p2p or 0, per_peer or 0)]
 
 
 def _times(text: bytes) -> list[Said]:
-    found = _TIMES.match(text)
-    if found is None:
+    match = _TIMES.match(text)
+    if match is None:
         return []
-    pairs = [pair.decode("ascii").split(" ") for pair in found[4].split(b", ")]
+    pairs = [pair.decode("ascii").split(" ") for pair in match[4].split(b", ")]
     phases = tuple((name, float(seconds)) for name, seconds in pairs)
-    return [InitTimes(int(found[1]), int(found[2]), float(found[3]), phases)]
+    return [InitTimes(int(match[1]), int(match[2]), float(match[3]), phases)]
 
 
 def _setting(name: str, pattern: bytes) -> Callable[[bytes], list[Said]]:
-    """Return the reader of the lines that tell a setting, whose value is the group of ``pattern``."""
+    """Return a reader of lines with a setting, which is the group of ``pattern``."""
     compiled = re.compile(pattern)
 
     def read(text: bytes) -> list[Said]:
@@ -304,10 +304,10 @@ def _network(text: bytes) -> list[Said]:
 
 
 def _gdr_of_gpu(text: bytes) -> list[Said]:
-    found = _GDR_OF_GPU.match(text)
-    if found is None or found[1].lower() != b"disabled":
+    match = _GDR_OF_GPU.match(text)
+    if match is None or match[1].lower() != b"disabled":
         return []
-    gpu, number, why = (found[place].decode("ascii") for place in (2, 3, 4))
+    gpu, number, why = (match[group].decode("ascii") for group in (2, 3, 4))
     if number.isdigit() and len(number) <= 4:
         return [Nic(int(number), gdr=f"disabled for some GPUs {why}")]
     return [Setting("GPU Direct RDMA", f"disabled for GPU {gpu} / HCA {number} {why}")]

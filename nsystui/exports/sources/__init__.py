@@ -1,7 +1,7 @@
-"""Sources: for each of NVIDIA's tables, the columns to read and the SQL that makes canonical rows of them.
+"""Sources: for each native table, the columns to read and the SQL that turns them into canonical rows.
 
-A source reads plain integers (and the few inline texts) from SQLite in chunks by rowid; DuckDB then resolves names
-with small lookup tables. The SQL here is made of the words of this folder and of nothing that a file or a user says.
+A source reads plain integers (and the few inline texts) from SQLite in chunks by rowid; DuckDB then resolves names with
+small lookup tables. SQL never contains a user's words, and from files only integers and names that match a pattern.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["NO_INTEGER", "REASONS", "TABLES", "Lookup", "Source", "Transform", "
 _MAKERS = gpu.SOURCES | host.SOURCES | network.SOURCES
 
 TABLES = frozenset(_MAKERS)
-"""Native tables that others can do without."""
+"""Native tables whose damage leaves other tables readable."""
 
 
 def sources(schema: Schema) -> list[Source]:
-    """The sources of the native tables that ``schema`` has, with rows or without, largest questions first."""
-    found = [make(schema) for table, make in _MAKERS.items() if schema.exists(table)]
-    found += network.efa_samples(schema) + host.openmp(schema) + host.openacc(schema)
-    return [_timed(source) for source in found]
+    """Return the sources of the native tables in ``schema``, with rows or without, GPU work first."""
+    existing = [make(schema) for table, make in _MAKERS.items() if schema.exists(table)]
+    existing += network.efa_samples(schema) + host.openmp(schema) + host.openacc(schema)
+    return [_timed(source) for source in existing]
 
 
 def _timed(source: Source) -> Source:
-    """The source with the rule for the times of every table that it makes."""
-    made = {name: replace(made, times=times_of(BY_NAME[name])) for name, made in source.makes.items()}
-    return replace(source, makes=made)
+    """Return the source with the rule for the times of each table that it makes."""
+    transform = {name: replace(transform, times=times_of(BY_NAME[name])) for name, transform in source.makes.items()}
+    return replace(source, makes=transform)

@@ -1,10 +1,9 @@
-"""The parts of every source: the SQL that reads a native table, the words of it that are always the same, and the rule
-for the times of rows, which is one for all tables.
+"""The parts of every source: SQL that reads a native table, its constant words, and one rule for the times of rows.
 
-An event has a start, and an end that is not before it; only NVTX ranges and MPI and UCX calls may never have ended.
-Both lie within the bounds of `schema`. A row that breaks the rule is left out and counted: no number is made of it.
+An event has a start, and an end that is not before it; only NVTX ranges and MPI and UCX calls may lack an end. Both are
+within the bounds of `schema`. Rows that break the rule are left out and counted; no number uses them.
 
-The small tables that names are looked up in: strings, NVTX domains, metrics, network adapters.
+Names are looked up in small tables: strings, NVTX domains, metrics, network adapters.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from nsystui.exports.canonical import (
 from nsystui.exports.schema import LATEST, NAME_KEYS, Schema
 
 _MAY_BE_OPEN = (NVTX_RANGES, MPI_CALLS, UCX_CALLS)
-# What they say counts without a time: nsys does not always write one.
+# Their rows count without a time, which nsys does not always write.
 _NEED_NO_TIME = (DIAGNOSTICS, EFA_SAMPLES)
 
 REASONS = ("without a time", "at no time of the session", "ending before the start")
-"""Why rows are left out, in the order of the numbers in ``Times.reason``, which begin at 0."""
+"""Why rows are left out, by the number in ``Times.reason``."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """SQL about the row of a chunk (as ``c``) that SQLite and DuckDB understand.
+    """SQL about a row of a chunk (as ``c``), for SQLite and DuckDB.
 
-    ``possible`` is true of rows whose times can be, ``reason`` is a number for all others.
+    ``possible`` is true if the row's times are; otherwise ``reason`` is a number.
     """
 
     possible: str
@@ -60,7 +59,7 @@ def _times(names: Sequence[str], may_be_open: bool) -> Times:
     (last,) = rest
     missing = [f"{first} IS NULL", *([] if may_be_open else [f"{last} IS NULL"])]
     cases = f"WHEN {' OR '.join(missing)} THEN 0 WHEN {first} > {LATEST} OR {last} > {LATEST} THEN 1 ELSE 2"
-    # What lies between the start and the bound lets no start beyond the bound through.
+    # An end between the start and the bound excludes a start beyond the bound.
     end = f"coalesce({last}, {first})" if may_be_open else last
     return Times(f"{end} BETWEEN {first} AND {LATEST}", f"CASE {cases} END")
 
@@ -71,13 +70,12 @@ POSSIBLE_RANGE = _times(["start", "end"], may_be_open=True).possible
 
 @dataclass(frozen=True)
 class Transform:
-    """How ``chunk`` (as ``c``) becomes rows of one canonical table: DuckDB's SQL for each field.
+    """DuckDB's SQL that turns ``chunk`` (as ``c``) into the fields of one canonical table.
 
-    ``joins`` are the lookups by the alias that the fields use. ``where`` is SQL that SQLite understands as well.
-    ``times`` finds the rows with impossible times, which are left out; ``None`` if rows need none, or all are well.
-    ``order`` is the column by which the rows of a chunk are sorted, if any. ``first_choice`` has shorter SQL for
-    fields that look further only if it gives NULL. ``rows`` is a query of DuckDB's over ``chunk`` that replaces the
-    rows of the chunk, if these are not the rows of the table.
+    ``joins`` are the lookups by the alias that the fields use. ``where`` is SQL that SQLite also understands. ``times``
+    excludes rows with impossible times; ``None`` if rows need no times, or all are valid. ``order`` is the column that
+    sorts a chunk's rows, if any. ``first_choice`` has shorter SQL for fields, whose full SQL is needed only if it gives
+    NULL. ``rows`` is a DuckDB query over ``chunk`` that replaces the chunk's rows, if these are not the table's.
     """
 
     fields: Mapping[str, str]
@@ -91,17 +89,17 @@ class Transform:
 
     @property
     def is_made(self) -> bool:
-        """Whether its rows differ from the rows of the native table."""
+        """Whether its rows differ from the native table's."""
         return self.is_distinct or bool(self.rows)
 
     @property
     def condition(self) -> str:
-        """The condition for a row of the chunk to be a row of the table; empty where all are. SQLite's SQL as well."""
+        """The condition for a chunk's row to be in the table, also for SQLite; empty if all are."""
         possible = "" if self.times is None else self.times.possible
         return f"({self.where}) AND {possible}" if self.where and possible else self.where or possible
 
     def select(self, tie: str = "row_id") -> str:
-        """The SELECT over ``chunk``; without a ``tie`` in the order of the chunk.
+        """Return the SELECT over ``chunk``; without ``tie`` in its order.
 
         ``tie`` is the column that decides between equal values of ``order``.
         """
@@ -113,15 +111,15 @@ class Transform:
         return " ".join(parts)
 
     def of_fields(self, names: Collection[str], first_choice: bool = False) -> Transform:
-        """The same for these fields alone, if asked for with their first choices."""
-        chosen = {name: sql for name, sql in self.fields.items() if name in names}
+        """Return the transform of these fields only, optionally with their first choices."""
+        selected = {name: sql for name, sql in self.fields.items() if name in names}
         if first_choice:
-            chosen.update({name: sql for name, sql in self.first_choice.items() if name in chosen})
-        return replace(self, fields=chosen)
+            selected.update({name: sql for name, sql in self.first_choice.items() if name in selected})
+        return replace(self, fields=selected)
 
     @property
     def words(self) -> frozenset[str]:
-        """Every word in the SELECT, among them the columns of ``chunk`` that it needs."""
+        """All words in the SELECT, including the columns of ``chunk`` that it needs."""
         return words_of(" ".join([*self.fields.values(), *self._joined, self.condition, self.order, self.rows]))
 
     @property
@@ -133,18 +131,17 @@ class Transform:
 
 @lru_cache(maxsize=4096)
 def words_of(sql: str) -> frozenset[str]:
-    """Return the names in SQL, and its words: a name that is not among them is not used."""
+    """Return all words in SQL: a name that is not among them is not used."""
     return frozenset(re.findall(r"\w+", sql))
 
 
 @dataclass(frozen=True)
 class Source:
-    """One native table: the columns to read (SQLite's SQL by our names), and the canonical tables that they make.
+    """A native table: the columns to read (SQLite's SQL by our names), and the canonical tables made from them.
 
-    ``first_row`` is added to rowids, so that two native tables can share one canonical table. ``decoded`` has
-    DuckDB's SQL for the rows of ``chunk`` that Python decodes, by the canonical table that they go to. ``strings`` is a
-    query of DuckDB's for the ids of strings that a payload (``blob``) names. ``without`` is SQLite's condition, over
-    ``columns``, for rows that are not read.
+    ``first_row`` is added to rowids, so that two native tables can share a canonical table. ``decoded`` has DuckDB's
+    SQL for the rows of ``chunk`` that Python decodes, by canonical table. ``strings`` is a DuckDB query for the ids of
+    strings that a payload (``blob``) names. ``without`` is SQLite's condition, over ``columns``, for rows not to read.
     """
 
     table: str
@@ -157,53 +154,55 @@ class Source:
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """The names of the canonical tables that its rows go to."""
+        """The names of the canonical tables that it fills."""
         return (*self.makes, *self.decoded)
 
     @property
     def scan(self) -> str:
-        """The SQLite query for one chunk; the two rowids are to be filled in as integers."""
+        """The SQLite query for a chunk, with ``%d`` for first and last rowid."""
         columns = ", ".join(f'{sql} AS "{name}"' for name, sql in {"row_id": "rowid", **self.columns}.items())
         query = f'SELECT {columns} FROM "{self.table}" WHERE rowid BETWEEN %d AND %d'
         return f"SELECT * FROM ({query}) c WHERE ({self.without}) IS NOT TRUE" if self.without else query
 
     @property
     def words(self) -> frozenset[str]:
-        """Every word in the SQL that makes rows of a chunk."""
-        made = (transform.words for transform in self.makes.values())
-        return frozenset().union(*made, *map(words_of, (*self.decoded.values(), self.without)))
+        """All words in the SQL for a chunk."""
+        words = (transform.words for transform in self.makes.values())
+        return frozenset().union(*words, *map(words_of, (*self.decoded.values(), self.without)))
 
     def of_fields(
         self, fields: Mapping[str, Collection[str]], first_choice: bool = False, in_order: bool = True
     ) -> Source:
-        """The same for these fields by canonical table, with the columns alone that they need."""
+        """Return the source for these fields by canonical table, with only their columns."""
         makes = {
-            name: made.of_fields(fields[name], first_choice) for name, made in self.makes.items() if name in fields
+            name: transform.of_fields(fields[name], first_choice)
+            for name, transform in self.makes.items()
+            if name in fields
         }
         if not in_order:
-            makes = {name: replace(made, order="") for name, made in makes.items()}
+            makes = {name: replace(transform, order="") for name, transform in makes.items()}
         decoded = {name: sql for name, sql in self.decoded.items() if name in fields}
-        chosen = replace(self, makes=makes, decoded=decoded)
-        words = chosen.words
-        return replace(chosen, columns={name: sql for name, sql in self.columns.items() if name in words})
+        narrowed = replace(self, makes=makes, decoded=decoded)
+        words = narrowed.words
+        return replace(narrowed, columns={name: sql for name, sql in self.columns.items() if name in words})
 
 
 SourceMaker = Callable[[Schema], Source]
 
 
 def process_of(thread: str) -> str:
-    """SQL for the globalPid of a globalTid: the lowest 24 bits are the thread."""
+    """Return SQL for the globalPid of a globalTid: the lowest 24 bits are the thread."""
     return f"({thread} & -16777216)"
 
 
 def labelled(column: str, labels: Mapping[int, str]) -> str:
-    """SQL that words an enum value with NVIDIA's label; an unknown value keeps its number."""
+    """Return SQL that replaces an enum value by NVIDIA's label; unknown values keep their number."""
     cases = " ".join(f"WHEN {value} THEN '{label}'" for value, label in labels.items())
     return f"CASE {column} {cases} ELSE CAST({column} AS VARCHAR) END"
 
 
 def integers(schema: Schema, table: str, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Columns for a source: ``wanted`` maps our names to NVIDIA's, all integers; ``start`` and ``end`` are times."""
+    """Return SQL for integer columns: ``wanted`` maps our names to NVIDIA's; ``start`` and ``end`` are times."""
     return {
         name: schema.time(table, native) if name in ("start", "end") else schema.integer(table, native)
         for name, native in wanted.items()
@@ -216,23 +215,23 @@ def native_columns(text: str) -> dict[str, str]:
     return {name: native or name for name, _, native in words}
 
 
-def as_they_are(*names: str) -> dict[str, str]:
-    """Return fields that are columns of the chunk under the same name; a missing device or stream is UNKNOWN."""
-    return {name: f'coalesce(c."{name}", {UNKNOWN})' if name in _PLACES else f'c."{name}"' for name in names}
+def column_fields(*names: str) -> dict[str, str]:
+    """Return fields that equal the chunk's column of that name; a missing device or stream is UNKNOWN."""
+    return {name: f'coalesce(c."{name}", {UNKNOWN})' if name in _MAY_BE_UNKNOWN else f'c."{name}"' for name in names}
 
 
-_PLACES = ("device", "stream")
+_MAY_BE_UNKNOWN = ("device", "stream")
 
 
 THREAD_EVENT = {"start": "start", "end": "end", "thread": "globalTid"}
-"""NVIDIA's columns of an event on a thread, by our names; its fields are ``thread_event_fields``."""
+"""NVIDIA's columns of an event on a thread, by our names; see `thread_event_fields`."""
 
 
 def thread_event_fields(first_row: int = 0) -> dict[str, str]:
-    """The fields that all events on threads have; rows are counted from ``first_row`` on."""
+    """Return the fields of all events on threads; rows are counted from ``first_row``."""
     return {
         "row": f"row_id + {first_row}" if first_row else "row_id",
-        **as_they_are(*THREAD_EVENT),
+        **column_fields(*THREAD_EVENT),
         "process": process_of("thread"),
     }
 
@@ -246,7 +245,7 @@ NVTX_TEXT = "CASE WHEN text <> '' THEN text ELSE coalesce(s.value, '') END"
 
 
 def or_no_name(text: str) -> str:
-    """SQL for a name, or a label if it is empty or missing."""
+    """Return SQL for a name, or a label if it is empty or missing."""
     return f"coalesce(nullif({text}, ''), '[no name]')"
 
 
@@ -254,11 +253,11 @@ GPU_EVENT = native_columns(
     "start end process:globalPid device:deviceId context:contextId green_context:greenContextId stream:streamId "
     "correlation_id:correlationId"
 )
-GPU_EVENT_FIELDS = {**as_they_are(*GPU_EVENT), "process": f'coalesce(c."process", {NO_PROCESS})'}
+GPU_EVENT_FIELDS = {**column_fields(*GPU_EVENT), "process": f'coalesce(c."process", {NO_PROCESS})'}
 
 
 DOMAIN_TYPE = 75
-"""The NVTX event type of a row that names a domain (docs/exports.md#nvtx)."""
+"""The NVTX event type of rows that name a domain (docs/exports.md#nvtx)."""
 
 _LOST = "'[name ' || {} || ' lost]'"
 _IS_LOST = "(coalesce(text, '') = '' AND text_id IS NOT NULL AND s.id IS NULL)"
@@ -266,7 +265,7 @@ _IS_LOST = "(coalesce(text, '') = '' AND text_id IS NOT NULL AND s.id IS NULL)"
 
 @dataclass(frozen=True)
 class Lookup:
-    """A small table that transforms join with: the SQLite query that fills it and its DuckDB definition."""
+    """A small table that transforms join: its SQLite query and its DuckDB definition."""
 
     name: str
     definition: str
@@ -278,22 +277,22 @@ class Lookup:
 
 
 def lookups(schema: Schema) -> list[Lookup]:
-    """The lookup tables of an export; one whose native table is absent is made empty."""
-    found = []
+    """Return the lookup tables of an export, empty if their native table is absent."""
+    tables = []
     nvtx = "NVTX_EVENTS"
-    found.append(
+    tables.append(
         Lookup(
             "strings",
             "id BIGINT, value VARCHAR, bare VARCHAR, is_nccl BIGINT, is_lost BOOLEAN",
             "StringIds",
-            # By groups, which costs nothing where the id is the key: two strings of one id would double rows.
+            # Grouped, because two strings with one id would double rows; free if the id is the key.
             f"SELECT {schema.integer('StringIds', 'id')} AS id, {schema.text('StringIds', 'value')} AS value "
             "FROM StringIds WHERE typeof(id) = 'integer' AND value IS NOT NULL GROUP BY id",
             f"SELECT id, value, {BARE_NAME} AS bare, {IS_NCCL} AS is_nccl, false AS is_lost FROM incoming",
             is_whole=True,
         )
     )
-    found.append(
+    tables.append(
         Lookup(
             "domains",
             "process BIGINT, domain_id BIGINT, domain VARCHAR, is_lost BOOLEAN",
@@ -301,7 +300,7 @@ def lookups(schema: Schema) -> list[Lookup]:
             f"SELECT {schema.integer(nvtx, 'globalTid')} AS thread, {schema.integer(nvtx, 'domainId')} AS domain_id, "
             f"{schema.text(nvtx, 'text')} AS text, {schema.integer(nvtx, 'textId')} AS text_id "
             f"FROM NVTX_EVENTS WHERE eventType = {DOMAIN_TYPE}",
-            # Cast, since the driver does not know the type of a text without rows.
+            # Cast, because the driver does not know the type of a text without rows.
             f"SELECT {process_of('thread')}, domain_id, any_value(CASE WHEN {_IS_LOST} "
             f"THEN {_LOST.format('text_id')} ELSE {NVTX_TEXT} END), bool_and({_IS_LOST}) "
             "FROM (SELECT * REPLACE (CAST(text AS VARCHAR) AS text) FROM incoming) "
@@ -309,7 +308,7 @@ def lookups(schema: Schema) -> list[Lookup]:
         )
     )
     metrics = "TARGET_INFO_GPU_METRICS"
-    found.append(
+    tables.append(
         Lookup(
             "gpu_metric_names",
             "type_id BIGINT, metric_id BIGINT, metric VARCHAR",
@@ -320,7 +319,7 @@ def lookups(schema: Schema) -> list[Lookup]:
         )
     )
     network = "TARGET_INFO_NETWORK_METRICS"
-    found.append(
+    tables.append(
         Lookup(
             "nic_metric_names",
             "list_id BIGINT, metric_index BIGINT, metric VARCHAR, unit VARCHAR",
@@ -332,7 +331,7 @@ def lookups(schema: Schema) -> list[Lookup]:
         )
     )
     blocks = "ENUM_SCHEDULING_THREAD_BLOCK"
-    found.append(
+    tables.append(
         Lookup(
             "thread_blocks",
             "id BIGINT, label VARCHAR",
@@ -342,7 +341,7 @@ def lookups(schema: Schema) -> list[Lookup]:
         )
     )
     adapters = "NIC_ID_MAP"
-    found.append(
+    tables.append(
         Lookup(
             "nic_ids",
             "nic_id BIGINT, global_id BIGINT",
@@ -352,13 +351,13 @@ def lookups(schema: Schema) -> list[Lookup]:
             "SELECT DISTINCT nic_id, global_id FROM incoming",
         )
     )
-    return found + (_efa_lookups(schema) if schema.efa_types else [])
+    return tables + (_efa_lookups(schema) if schema.efa_types else [])
 
 
 def _efa_lookups(schema: Schema) -> list[Lookup]:
-    """Return the lookups of AWS's EFA plugin: generic events with time and type, and the names of types and fields."""
-    events, types, of_types = "GENERIC_EVENTS", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_TYPE_FIELDS"
-    origins, mine = "GENERIC_EVENT_SOURCES", f"WHERE typeId IN ({', '.join(map(str, schema.efa_types))})"
+    """Return the lookups of AWS's EFA plugin: time and type of generic events, names of types and fields."""
+    events, types, fields = "GENERIC_EVENTS", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_TYPE_FIELDS"
+    origins, of_efa = "GENERIC_EVENT_SOURCES", f"WHERE typeId IN ({', '.join(map(str, schema.efa_types))})"
     origin = f"FROM {origins} WHERE {origins}.sourceId = {types}.sourceId" if schema.exists(origins) else ""
     origin_id = f"(SELECT {schema.integer(origins, 'nameId')} {origin})"
     origin_data = f"(SELECT {schema.text(origins, 'data')} {origin})"
@@ -368,8 +367,8 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
             "event BIGINT, time BIGINT, type_id BIGINT",
             events,
             f"SELECT {schema.integer(events, 'genericEventId')} AS event, "
-            f"{schema.known_time(events, 'timestamp')} AS time, {schema.integer(events, 'typeId')} AS type_id "
-            f"FROM {events} {mine}",
+            f"{schema.optional_time(events, 'timestamp')} AS time, {schema.integer(events, 'typeId')} AS type_id "
+            f"FROM {events} {of_efa}",
             "SELECT event, any_value(time), any_value(type_id) FROM incoming GROUP BY event",
         ),
         Lookup(
@@ -378,7 +377,7 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
             types,
             f"SELECT {schema.integer(types, 'typeId')} AS type_id, {schema.integer(types, 'nameId')} AS name_id, "
             f"{schema.text(types, 'data')} AS data, {origin_id} AS origin_id, "
-            f"ifnull({origin_data}, x'') AS origin_data FROM {types} {mine}",
+            f"ifnull({origin_data}, x'') AS origin_data FROM {types} {of_efa}",
             f"SELECT type_id, any_value(coalesce(source, {_LOST.format('origin_id')})), "
             f"any_value(coalesce(type, {_LOST.format('name_id')})), any_value({_SESSION_TIME}), "
             "bool_or((source IS NULL AND origin_id IS NOT NULL) OR (type IS NULL AND name_id IS NOT NULL)) "
@@ -389,9 +388,9 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
         Lookup(
             "efa_fields",
             "type_id BIGINT, field_index BIGINT, field VARCHAR, is_lost BOOLEAN",
-            of_types,
-            f"SELECT {schema.integer(of_types, 'typeId')} AS type_id, {schema.integer(of_types, 'fieldIdx')} "
-            f"AS field_index, {schema.integer(of_types, 'fieldNameId')} AS name_id FROM {of_types} {mine}",
+            fields,
+            f"SELECT {schema.integer(fields, 'typeId')} AS type_id, {schema.integer(fields, 'fieldIdx')} "
+            f"AS field_index, {schema.integer(fields, 'fieldNameId')} AS name_id FROM {fields} {of_efa}",
             f"SELECT type_id, field_index, any_value(coalesce(s.value, {_LOST.format('name_id')})), "
             "bool_or(s.id IS NULL AND name_id IS NOT NULL) "
             "FROM incoming LEFT JOIN strings s ON s.id = name_id GROUP BY 1, 2",
@@ -399,13 +398,13 @@ def _efa_lookups(schema: Schema) -> list[Lookup]:
     ]
 
 
-# Whether the raw times of an export without other times are times of the session (measured in schema 3.7.2).
+# Whether raw times, if an export has no others, are times of the session (measured in schema 3.7.2).
 _SESSION_TIME = (
     "CASE WHEN json_valid(origin_data) THEN json_extract_string(origin_data, '$.TimeSource') = 'SessionNs' END"
 )
 
 
 def _name_in(data: str) -> str:
-    """Return DuckDB's SQL for the name in a description that is JSON; NULL if it has no name."""
-    found = ", ".join(f"json_extract_string({data}, '$.{key}')" for key in NAME_KEYS)
-    return f"CASE WHEN json_valid({data}) THEN coalesce({found}) END"
+    """Return DuckDB's SQL for the name in a JSON description; NULL if it has no name."""
+    names = ", ".join(f"json_extract_string({data}, '$.{key}')" for key in NAME_KEYS)
+    return f"CASE WHEN json_valid({data}) THEN coalesce({names}) END"

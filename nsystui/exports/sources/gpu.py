@@ -1,4 +1,4 @@
-"""Work of the GPU and samples of it: kernels, memory operations, graphs, synchronisations, metrics."""
+"""GPU work and samples: kernels, memory operations, graphs, synchronisations, metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nsystui.exports.sources.base import (
     Source,
     SourceMaker,
     Transform,
-    as_they_are,
+    column_fields,
     integers,
     labelled,
     native_columns,
@@ -61,7 +61,7 @@ def kernels(schema: Schema) -> Source:
         "short_name": or_no_name("coalesce(s.value, n.value, m.value)"),
         "mangled_name": "m.value",
         "is_nccl": "coalesce(s.is_nccl, n.is_nccl, m.is_nccl, 0)",
-        **as_they_are(*shape),
+        **column_fields(*shape),
     }
     joins = {
         "n": "LEFT JOIN strings n ON n.id = name_id",
@@ -82,7 +82,7 @@ def kernels(schema: Schema) -> Source:
 
 def memcpys(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_MEMCPY"
-    rest = native_columns(
+    details = native_columns(
         "bytes copy_kind:copyKind source_kind:srcKind target_kind:dstKind source_device:srcDeviceId "
         "target_device:dstDeviceId virtual_address:virtualAddress graph_node_id:graphNodeId"
     )
@@ -91,17 +91,17 @@ def memcpys(schema: Schema) -> Source:
         **GPU_EVENT_FIELDS,
         "operation": f"'[CUDA memcpy ' || {labelled('copy_kind', COPY_KINDS)} || ']'",
         "is_memset": "0",
-        **as_they_are("copy_kind", "bytes"),
+        **column_fields("copy_kind", "bytes"),
         "source_memory": labelled("source_kind", MEMORY_KINDS),
         "target_memory": labelled("target_kind", MEMORY_KINDS),
-        **as_they_are("source_device", "target_device", "virtual_address", "graph_node_id"),
+        **column_fields("source_device", "target_device", "virtual_address", "graph_node_id"),
     }
-    return Source(table, integers(schema, table, {**GPU_EVENT, **rest}), {"memory_ops": Transform(fields)})
+    return Source(table, integers(schema, table, {**GPU_EVENT, **details}), {"memory_ops": Transform(fields)})
 
 
 def memsets(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_MEMSET"
-    rest = {"bytes": "bytes", "memory_kind": "memKind", "graph_node_id": "graphNodeId"}
+    details = {"bytes": "bytes", "memory_kind": "memKind", "graph_node_id": "graphNodeId"}
     first_row = schema.last_rowid.get("CUPTI_ACTIVITY_KIND_MEMCPY", 0)
     fields = {
         "row": f"row_id + {first_row}",
@@ -109,21 +109,23 @@ def memsets(schema: Schema) -> Source:
         "operation": "'[CUDA memset]'",
         "is_memset": "1",
         "copy_kind": "NULL",
-        **as_they_are("bytes"),
+        **column_fields("bytes"),
         "source_memory": "NULL",
         "target_memory": labelled("memory_kind", MEMORY_KINDS),
         "source_device": "NULL",
         "target_device": "NULL",
         "virtual_address": "NULL",
-        **as_they_are("graph_node_id"),
+        **column_fields("graph_node_id"),
     }
-    return Source(table, integers(schema, table, {**GPU_EVENT, **rest}), {"memory_ops": Transform(fields)}, first_row)
+    return Source(
+        table, integers(schema, table, {**GPU_EVENT, **details}), {"memory_ops": Transform(fields)}, first_row
+    )
 
 
 def graph_launches(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
     columns = integers(schema, table, {**GPU_EVENT, "graph_id": "graphId", "graph_exec_id": "graphExecId"})
-    fields = {"row": "row_id", **GPU_EVENT_FIELDS, **as_they_are("graph_id", "graph_exec_id")}
+    fields = {"row": "row_id", **GPU_EVENT_FIELDS, **column_fields("graph_id", "graph_exec_id")}
     return Source(table, columns, {"graph_launches": Transform(fields)})
 
 
@@ -134,7 +136,7 @@ def syncs(schema: Schema) -> Source:
     table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
     columns = integers(schema, table, {**GPU_EVENT, **_EVENT, "sync_kind": "syncType"})
     sync_type = labelled("sync_kind", SYNC_TYPES)
-    # Which rows wait for an event, only the names of their calls tell: some versions of nsys shift the types by one.
+    # Only the names of their calls show which rows wait for events: some versions of nsys shift the types by one.
     fields = {"row": "row_id", **GPU_EVENT_FIELDS, "sync_type": sync_type, **_EVENT_FIELDS}
     return Source(table, columns, {"syncs": Transform(fields)})
 
@@ -144,7 +146,7 @@ _EVENT_FIELDS = {name: f"CASE WHEN c.{name} NOT IN (0, {_NO_EVENT}) THEN c.{name
 
 
 def cuda_events(schema: Schema) -> Source:
-    """Where each was recorded; when, the API call tells."""
+    """Return where events were recorded; their API calls have the times."""
     table = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
     timed = ("start", "end")
     wanted = {name: native for name, native in GPU_EVENT.items() if name not in timed}
@@ -159,25 +161,25 @@ def gpu_metrics(schema: Schema) -> Source:
     columns = {"time": schema.time(table, "timestamp"), **integers(schema, table, wanted)}
     fields = {
         "row": "row_id",
-        **as_they_are("time"),
+        **column_fields("time"),
         "gpu": "c.type_id & 255",
         "metric": "m.metric",
         "value": "CAST(value AS DOUBLE)",
-        **as_they_are("metric_id"),
+        **column_fields("metric_id"),
     }
     joins = {"m": "LEFT JOIN gpu_metric_names m ON m.type_id = c.type_id AND m.metric_id = c.metric_id"}
     return Source(table, columns, {"gpu_metrics": Transform(fields, joins, order="time")})
 
 
-# How the column of a fault's place in the source is spelled, newest first; nsys 2023 and older have none.
+# Spellings of the columns for a fault's source file and line, newest first; nsys 2023 and older lack them.
 _FILES = ("sourceFile", "SourceFile")
 _LINES = ("sourceLine", "SourceLine")
 
 
 def cpu_page_faults(schema: Schema) -> Source:
-    """Page faults of CUDA's unified memory (docs/exports.md#unified-memory); its migrations are memory copies."""
+    """Return page faults of CUDA's unified memory (docs/exports.md#unified-memory); migrations are memory copies."""
     table = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
-    file, line = (schema.one_of(table, names) for names in (_FILES, _LINES))
+    file, line = (schema.first_existing(table, names) for names in (_FILES, _LINES))
     wanted = {
         "start": "start",
         "process": "globalPid",
@@ -186,14 +188,14 @@ def cpu_page_faults(schema: Schema) -> Source:
         "file_id": file,
         "source_line": line,
     }
-    # Empty, and not missing, where the export would say it.
+    # Empty, not missing, if the export has the column.
     source_file = "coalesce(f.value, '')" if schema.has_column(table, file) else "NULL"
     fields = {
         "row": "row_id",
-        **as_they_are("start", "process", "address"),
+        **column_fields("start", "process", "address"),
         "instruction": "i.value",
         "source_file": source_file,
-        **as_they_are("source_line"),
+        **column_fields("source_line"),
     }
     joins = {"i": "LEFT JOIN strings i ON i.id = instruction_id", "f": "LEFT JOIN strings f ON f.id = file_id"}
     return Source(table, integers(schema, table, wanted), {"cpu_page_faults": Transform(fields, joins)})
@@ -202,7 +204,7 @@ def cpu_page_faults(schema: Schema) -> Source:
 def gpu_page_faults(schema: Schema) -> Source:
     table = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
     wanted = native_columns("start end process:globalPid device:deviceId address count:numberOfPageFaults")
-    fields = {"row": "row_id", **as_they_are(*wanted)}
+    fields = {"row": "row_id", **column_fields(*wanted)}
     return Source(table, integers(schema, table, wanted), {"gpu_page_faults": Transform(fields)})
 
 
@@ -210,7 +212,7 @@ _POOL_OPERATIONS = {0: "Invalid", 1: "Created", 2: "Destroyed", 3: "Trimmed"}
 
 
 def gpu_memory(schema: Schema) -> Source:
-    """Allocations and frees (docs/exports.md#gpu-memory); before schema 3.0 without the pools that they are from."""
+    """Return allocations and frees (docs/exports.md#gpu-memory); before schema 3.0 without their pools."""
     table = "CUDA_GPU_MEMORY_USAGE_EVENTS"
     wanted = native_columns(
         "start process:globalPid device:deviceId context:contextId address bytes memory_kind:memKind "
@@ -219,12 +221,12 @@ def gpu_memory(schema: Schema) -> Source:
     )
     fields = {
         "row": "row_id",
-        **as_they_are("start", "process", "device", "context", "address", "bytes"),
+        **column_fields("start", "process", "device", "context", "address", "bytes"),
         "memory": labelled("memory_kind", MEMORY_KINDS),
-        **as_they_are("is_free", "correlation_id"),
+        **column_fields("is_free", "correlation_id"),
         "name": "nullif(name, '')",
         "pool": "nullif(c.pool, 0)",
-        **as_they_are("pool_size", "pool_used"),
+        **column_fields("pool_size", "pool_used"),
     }
     columns = {**integers(schema, table, wanted), "name": schema.text(table, "name")}
     return Source(table, columns, {"gpu_memory": Transform(fields)})
@@ -239,9 +241,9 @@ def memory_pools(schema: Schema) -> Source:
     )
     fields = {
         "row": "row_id",
-        **as_they_are("start", "process", "device", "pool"),
+        **column_fields("start", "process", "device", "pool"),
         "operation": labelled("operation_type", _POOL_OPERATIONS),
-        **as_they_are("size", "used", "release_threshold", "bytes_kept"),
+        **column_fields("size", "used", "release_threshold", "bytes_kept"),
     }
     return Source(table, integers(schema, table, wanted), {"memory_pools": Transform(fields)})
 

@@ -1,4 +1,4 @@
-"""Work of the CPU: API calls, NVTX, MPI, OpenMP, OpenACC, OS runtime calls, and the processes and threads."""
+"""CPU work: API calls, NVTX, MPI, OpenMP, OpenACC, OS runtime calls, processes and threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nsystui.exports.sources.base import (
     Source,
     SourceMaker,
     Transform,
-    as_they_are,
+    column_fields,
     integers,
     labelled,
     native_columns,
@@ -42,16 +42,16 @@ def api_calls(schema: Schema) -> Source:
         "return_value": "returnValue",
         "chain": _chain(schema, "CUDA_CALLCHAINS"),
     }
-    common = {**thread_event_fields(), **as_they_are("correlation_id")}
+    common = {**thread_event_fields(), **column_fields("correlation_id")}
     calls = {
         **common,
         "name": "coalesce(s.bare, s.value)",
         "versioned_name": "s.value",
         "is_driver": "CAST(event_class = 1 AS BIGINT)",
-        **as_they_are("return_value"),
+        **column_fields("return_value"),
         "chain": _CHAIN,
     }
-    backtraces = {**common, "name": "s.value", **as_they_are("return_value"), "chain": _CHAIN}
+    backtraces = {**common, "name": "s.value", **column_fields("return_value"), "chain": _CHAIN}
     return Source(
         table,
         integers(schema, table, wanted),
@@ -63,11 +63,11 @@ def api_calls(schema: Schema) -> Source:
 
 
 _CHAIN = "nullif(chain, 0)"
-"""A call without a call chain has none, or number 0."""
+"""A call without a call chain has NULL or 0."""
 
 
 def _chain(schema: Schema, table: str) -> str:
-    """The column with the call chain of a call; a name that no table has where there are no chains: nothing is read."""
+    """Return the column with a call's chain; without chains, an empty name that no table has, so nothing is read."""
     return "callchainId" if schema.has(table) else ""
 
 
@@ -91,21 +91,21 @@ def nvtx(schema: Schema) -> Source:
         "blob": blob,
     }
     process = process_of("c.thread")
-    name = {
-        **as_they_are("domain_id"),
+    name_fields = {
+        **column_fields("domain_id"),
         "domain": "CASE WHEN coalesce(c.domain_id, 0) = 0 THEN '' ELSE d.domain END",
         "name": NVTX_TEXT,
-        **as_they_are("category"),
+        **column_fields("category"),
     }
     ranges = {
         "row": "row_id",
-        **as_they_are("start", "end", "thread"),
+        **column_fields("start", "end", "thread"),
         "process": process,
-        **as_they_are("end_thread", "event_type"),
-        **name,
-        **as_they_are("color", "range_id"),
+        **column_fields("end_thread", "event_type"),
+        **name_fields,
+        **column_fields("color", "range_id"),
     }
-    marks = {"row": "row_id", **as_they_are("start", "thread"), "process": process, **name}
+    marks = {"row": "row_id", **column_fields("start", "thread"), "process": process, **name_fields}
     joins = {
         "s": "LEFT JOIN strings s ON s.id = c.text_id",
         "d": f"LEFT JOIN domains d ON d.process = {process} AND d.domain_id = c.domain_id",
@@ -119,7 +119,7 @@ def nvtx(schema: Schema) -> Source:
     if schema.has_python_samples:
         columns["time"] = schema.time(table, "start")
         makes |= _python_samples(schema.rows(["COMPOSITE_EVENTS"]))
-        strings = _numbers(_PYTHON_FRAMES)
+        strings = _name_ids(_PYTHON_FRAMES)
     return Source(table, columns, makes, decoded={"nccl_calls": NCCL_RANGES}, strings=strings)
 
 
@@ -132,27 +132,28 @@ NCCL_RANGES = f"""
         AND (d.domain = 'NCCL'
             OR (coalesce(d.is_lost OR d.domain = '', true) AND regexp_matches({NVTX_TEXT}, '^nccl[A-Z]')))
     ORDER BY c."start", c.row_id"""
-"""DuckDB: the NCCL API ranges of an NVTX chunk with their payload. Where the row that names the domain is missing
-(trimmed files), or its name is lost, the name tells (docs/exports.md#nvtx)."""
+"""DuckDB: the NCCL API ranges of an NVTX chunk with their payload. Their names decide if the domain's row is missing
+(trimmed files), or its name is lost (docs/exports.md#nvtx).
+"""
 
 
 def nccl_condition(columns: Mapping[str, str], domains: Collection[int], texts: Collection[int] | None) -> str:
-    """SQLite: what every row of ``NCCL_RANGES`` fulfils, and few others; ``columns`` are those of the source.
+    """Return SQLite's condition that all rows of ``NCCL_RANGES`` and few other rows fulfil.
 
-    ``domains`` are the ids of domains called NCCL in any process, ``texts`` those of the strings that begin as an NCCL
-    call; ``None`` where these are too many to list.
+    ``columns`` are the source's, ``domains`` the ids of domains called NCCL in any process, ``texts`` the ids of
+    strings that begin like an NCCL call, or ``None`` if too many to list.
     """
-    conditions = [f"{columns['domain_id']} IN ({_listed(domains)})"]
+    conditions = [f"{columns['domain_id']} IN ({_id_list(domains)})"]
     if texts is not None:
         conditions.append(
-            f"{columns['text_id']} IN ({_listed(texts)}) OR substr({columns['text']}, 1, 4) = x'6e63636c'"
+            f"{columns['text_id']} IN ({_id_list(texts)}) OR substr({columns['text']}, 1, 4) = x'6e63636c'"
         )
     else:
         conditions.append("1")
     return f"{columns['event_type']} IN (59, 60) AND ({' OR '.join(conditions)})"
 
 
-def _listed(numbers: Collection[int]) -> str:
+def _id_list(numbers: Collection[int]) -> str:
     return ", ".join(f"{number:d}" for number in sorted(numbers))
 
 
@@ -160,7 +161,7 @@ _MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENT
 
 
 def mpi(table: str, call_type: str, position: int) -> SourceMaker:
-    """The MPI tables share one canonical table, so each begins to count its rows where the one before ended."""
+    """Return the maker of an MPI table's source, which continues the row numbers of the MPI tables before it."""
 
     def make(schema: Schema) -> Source:
         first_row = schema.rows(_MPI_TABLES[:position])
@@ -178,7 +179,7 @@ def mpi(table: str, call_type: str, position: int) -> SourceMaker:
             **thread_event_fields(first_row),
             "name": "s.value",
             "call_type": f"'{call_type}'",
-            **as_they_are("communicator", "tag", "remote_rank", "root_rank", "send_bytes", "recv_bytes"),
+            **column_fields("communicator", "tag", "remote_rank", "root_rank", "send_bytes", "recv_bytes"),
         }
         joins = {"s": "LEFT JOIN strings s ON s.id = text_id"}
         return Source(table, integers(schema, table, wanted), {"mpi_calls": Transform(fields, joins)}, first_row)
@@ -190,7 +191,7 @@ _UCX_TABLES = ("UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS")
 
 
 def ucx(table: str, position: int) -> SourceMaker:
-    """The UCX tables share one canonical table, as those of MPI do."""
+    """Return the maker of a UCX table's source, with row numbers as for `mpi`."""
 
     def make(schema: Schema) -> Source:
         first_row = schema.rows(_UCX_TABLES[:position])
@@ -204,8 +205,8 @@ def ucx(table: str, position: int) -> SourceMaker:
 
 def mpi_ranks(schema: Schema) -> Source:
     table = "MPI_RANKS"
-    known = "thread IS NOT NULL AND rank IS NOT NULL"
-    transform = Transform(as_they_are("thread", "rank"), where=known, order="", is_distinct=True)
+    is_complete = "thread IS NOT NULL AND rank IS NOT NULL"
+    transform = Transform(column_fields("thread", "rank"), where=is_complete, order="", is_distinct=True)
     return Source(table, integers(schema, table, {"thread": "globalTid", "rank": "rank"}), {"mpi_ranks": transform})
 
 
@@ -218,19 +219,19 @@ def os_calls(schema: Schema) -> Source:
         "return_value": "returnValue",
         "chain": _chain(schema, "OSRT_CALLCHAINS"),
     }
-    fields = {**thread_event_fields(), "name": "s.value", **as_they_are("return_value"), "chain": _CHAIN}
+    fields = {**thread_event_fields(), "name": "s.value", **column_fields("return_value"), "chain": _CHAIN}
     calls = f"coalesce(event_class, 0) NOT IN {_OS_MARKERS}"
     return Source(table, integers(schema, table, wanted), {"os_calls": Transform(fields, STRINGS, calls)})
 
 
 def file_accesses(schema: Schema) -> Source:
-    """NVIDIA calls the thread by its own number; the lowest 24 bits are the same where it is a globalTid."""
+    """Return file accesses, whose ``threadId`` may be a globalTid: its lowest 24 bits are the thread's number."""
     table = "OSRT_FILE_ACCESS_EVENTS"
     wanted = native_columns(
         "start:startedAt end:endedAt thread:threadId name_id:apiCallId file:fileAccessId bytes:bytesProcessed"
     )
-    fields = {"row": "row_id", **as_they_are("start", "end"), "tid": "thread & 16777215", "name": "s.value"}
-    transform = Transform({**fields, **as_they_are("file", "bytes")}, STRINGS)
+    fields = {"row": "row_id", **column_fields("start", "end"), "tid": "thread & 16777215", "name": "s.value"}
+    transform = Transform({**fields, **column_fields("file", "bytes")}, STRINGS)
     return Source(table, integers(schema, table, wanted), {"file_accesses": transform})
 
 
@@ -245,11 +246,11 @@ _LIBRARIES = {"CUBLAS_EVENTS": "cuBLAS", "CUDNN_EVENTS": "cuDNN"}
 
 
 def library_calls(table: str) -> SourceMaker:
-    """The libraries share one canonical table, as the kinds of MPI calls do."""
+    """Return the maker of a library's source, with row numbers as for `mpi`."""
 
     def make(schema: Schema) -> Source:
-        before = list(_LIBRARIES)[: list(_LIBRARIES).index(table)]
-        first_row = schema.rows(before)
+        previous = list(_LIBRARIES)[: list(_LIBRARIES).index(table)]
+        first_row = schema.rows(previous)
         fields = {**thread_event_fields(first_row), "name": "s.value", "library": f"'{_LIBRARIES[table]}'"}
         transform = Transform(fields, STRINGS)
         return Source(table, integers(schema, table, _NAMED), {"library_calls": transform}, first_row)
@@ -280,11 +281,11 @@ def host_samples(schema: Schema) -> Source:
     columns = {"time": schema.time(table, "start"), **integers(schema, table, wanted)}
     fields = {
         "row": "row_id",
-        **as_they_are("time", "thread"),
+        **column_fields("time", "thread"),
         "process": process_of("thread"),
         "cpu": "cpu",
         "state": _STATE,
-        **as_they_are("weight", "chain"),
+        **column_fields("weight", "chain"),
         "is_python": "0",
     }
     return Source(table, columns, {"host_samples": Transform(fields, order="time")})
@@ -296,7 +297,7 @@ def sched_events(schema: Schema) -> Source:
     columns = {"time": schema.time(table, "start"), **integers(schema, table, wanted)}
     fields = {
         "row": "row_id",
-        **as_they_are("time", "thread"),
+        **column_fields("time", "thread"),
         "process": process_of("thread"),
         "cpu": "cpu",
         "is_in": "CAST(is_in <> 0 AS BIGINT)",
@@ -310,9 +311,7 @@ def sched_events(schema: Schema) -> Source:
 _CHAIN_TABLES = {"SAMPLING_CALLCHAINS": "sample", "OSRT_CALLCHAINS": "os", "CUDA_CALLCHAINS": "cuda"}
 
 
-# The frames of a chain as one number, whatever their order in the file, for their depth is part of it. A stack has the
-# number of its first row in the chunk, which is in no other one.
-def _numbers(frames: str) -> str:
+def _name_ids(frames: str) -> str:
     return (
         f"SELECT number FROM (SELECT DISTINCT unnest([function_id, module_id]) AS number FROM {frames}) "
         "WHERE number IS NOT NULL"
@@ -320,35 +319,39 @@ def _numbers(frames: str) -> str:
 
 
 def _stacks(kind: str, frames: str = "chunk") -> dict[str, Transform]:
-    """What ``frames``, a table or query of DuckDB's, give: chains, each different stack once, and the names in them."""
+    """Return the transforms of ``frames``, a table or query of DuckDB's: chains, each different stack once, and names.
+
+    ``signature`` is a chain's frames as one number, whatever their order, because it includes their depth. A stack's
+    number is its first row in the chunk, which no other chunk has.
+    """
     fields = {
         "kind": f"'{kind}'",
-        **as_they_are("stack", "depth"),
+        **column_fields("stack", "depth"),
         "function": "c.function_id",
         "module": "c.module_id",
         "is_kernel": "c.flags & 1",
         "is_unresolved": "c.flags >> 1",
     }
-    signed = (
+    signatures = (
         "SELECT chain, min(row_id) AS first, count(*) AS frames, sum(hash(depth, function_id, module_id, flags)) "
         f"AS signature FROM {frames} WHERE chain IS NOT NULL GROUP BY chain"
     )
-    of_chain = f"SELECT chain, min(first) OVER (PARTITION BY signature, frames) AS stack FROM ({signed})"
-    of_stack = (
+    chain_rows = f"SELECT chain, min(first) OVER (PARTITION BY signature, frames) AS stack FROM ({signatures})"
+    frame_rows = (
         f"SELECT k.* EXCLUDE (chain), u.stack FROM {frames} k JOIN (SELECT min(first) AS stack, "
-        f"arg_min(chain, first) AS chain FROM ({signed}) GROUP BY signature, frames) u ON k.chain = u.chain"
+        f"arg_min(chain, first) AS chain FROM ({signatures}) GROUP BY signature, frames) u ON k.chain = u.chain"
     )
     names = {"number": "c.number", "name": "s.value"}
     joins = {"s": "LEFT JOIN strings s ON s.id = c.number"}
     return {
-        "call_chains": Transform({"kind": f"'{kind}'", **as_they_are("chain", "stack")}, order="", rows=of_chain),
-        "stack_frames": Transform(fields, order="", rows=of_stack),
-        "stack_names": Transform(names, joins, order="", rows=_numbers(frames)),
+        "call_chains": Transform({"kind": f"'{kind}'", **column_fields("chain", "stack")}, order="", rows=chain_rows),
+        "stack_frames": Transform(fields, order="", rows=frame_rows),
+        "stack_names": Transform(names, joins, order="", rows=_name_ids(frames)),
     }
 
 
 def call_chains(table: str, position: int) -> SourceMaker:
-    """The tables of call chains share canonical tables; a stack has the number of the first of its rows."""
+    """Return the maker of a source of call chains; all kinds share the canonical tables."""
 
     def make(schema: Schema) -> Source:
         marks = [
@@ -369,13 +372,13 @@ def call_chains(table: str, position: int) -> SourceMaker:
 
 
 def _number_at(byte: str) -> str:
-    """The number whose lowest byte is number ``byte`` of a payload, as hexadecimal digits ``h``: four bytes of it."""
-    digits = " || ".join(f"substr(h, 2 * ({byte}) + {place}, 2)" for place in (7, 5, 3, 1))
+    """Return SQL for the lowest 4 bytes of the number at ``byte`` of a payload with hexadecimal digits ``h``."""
+    digits = " || ".join(f"substr(h, 2 * ({byte}) + {position}, 2)" for position in (7, 5, 3, 1))
     return f"TRY_CAST('0x' || {digits} AS BIGINT)"
 
 
-# A payload: a header of 32 bytes, a number, state and number of frames (of 4 bytes each), and for each frame, the
-# innermost first, the strings of function and file and the line, of 8 bytes each.
+# A payload: a header of 32 bytes, a number (8 bytes), state and number of frames (4 bytes each), and for each frame,
+# innermost first, the strings of function and file and the line (8 bytes each).
 _PYTHON_SAMPLES = f"""
     (SELECT *, {_number_at("40")} AS state FROM (
         SELECT c.*, c.row_id AS chain, hex(c.blob) AS h FROM chunk c
@@ -390,15 +393,15 @@ _PYTHON_FRAMES = f"""
 
 
 def _python_samples(first_row: int) -> dict[str, Transform]:
-    """Samples of Python among NVTX marks (docs/exports.md#python); those of threads that did not run count nothing."""
+    """Return samples of Python in NVTX marks (docs/exports.md#python); threads that did not run have weight 0."""
     fields = {
         "row": f"row_id + {first_row}",
-        **as_they_are("time", "thread"),
+        **column_fields("time", "thread"),
         "process": process_of("thread"),
         "cpu": "NULL",
         "state": _STATE,
         "weight": "CASE WHEN state > 1 THEN 0 END",
-        **as_they_are("chain"),
+        **column_fields("chain"),
         "is_python": "1",
     }
     samples = Transform(
@@ -416,15 +419,15 @@ def profiler_overhead(schema: Schema) -> Source:
 def diagnostics(schema: Schema) -> Source:
     table = "DIAGNOSTIC_EVENT"
     columns = {
-        "time": schema.known_time(table, "timestamp"),
+        "time": schema.optional_time(table, "timestamp"),
         **integers(schema, table, {"severity": "severity", "process": "globalPid"}),
         "text": schema.text(table, "text"),
     }
     fields = {
         "row": "row_id",
-        **as_they_are("time", "severity"),
+        **column_fields("time", "severity"),
         "severity_name": labelled("severity", SEVERITIES),
-        **as_they_are("text", "process"),
+        **column_fields("text", "process"),
     }
     return Source(table, columns, {"diagnostics": Transform(fields, order="time")})
 
@@ -432,7 +435,7 @@ def diagnostics(schema: Schema) -> Source:
 def processes(schema: Schema) -> Source:
     table = "PROCESSES"
     columns = {**integers(schema, table, {"process": "globalPid", "pid": "pid"}), "name": schema.text(table, "name")}
-    fields = {**as_they_are("process", "pid"), "name": "nullif(name, '')"}
+    fields = {**column_fields("process", "pid"), "name": "nullif(name, '')"}
     return Source(table, columns, {"processes": Transform(fields, where="process IS NOT NULL", order="")})
 
 
@@ -440,18 +443,18 @@ def threads(schema: Schema) -> Source:
     table = "ThreadNames"
     wanted = {"thread": "globalTid", "name_id": "nameId", "priority": "priority"}
     fields = {
-        **as_they_are("thread"),
+        **column_fields("thread"),
         "process": process_of("thread"),
         "tid": "thread & 16777215",
         "name": "s.value",
-        **as_they_are("priority"),
+        **column_fields("priority"),
     }
     transform = Transform(fields, STRINGS, "thread IS NOT NULL", order="row_id")
     return Source(table, integers(schema, table, wanted), {"threads": transform})
 
 
-# OpenMP and OpenACC have a native table for each kind of event, however many of them nsys has.
-# Whole words only: the names come from the file, and stand in SQL.
+# OpenMP and OpenACC have a native table for each kind of event. The patterns match whole words only, because the file's
+# names become SQL.
 _OPENMP = re.compile(r"OPENMP_EVENT_KIND_([A-Z0-9_]+)")
 _OPENACC = re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_([A-Z0-9_]+)")
 
@@ -470,7 +473,7 @@ _OPENACC_FIELDS = {"event_kind": "event_kind", "function": "nullif(g.value, '')"
 
 
 def openacc(schema: Schema) -> list[Source]:
-    """An event is called ``name@file:line`` where its place in the source is known, as nsys calls it."""
+    """Return OpenACC events, called ``name@file:line``, as in nsys, if their place in the source is known."""
     name = (
         "CASE WHEN coalesce(f.value, '') = '' THEN s.value "
         "ELSE s.value || '@' || f.value || coalesce(':' || CAST(line AS VARCHAR), '') END"
@@ -487,14 +490,14 @@ def openacc(schema: Schema) -> list[Source]:
 
 
 def _tables(schema: Schema, pattern: re.Pattern[str]) -> list[tuple[str, str, int]]:
-    """The native tables in the order of their names, with their kind and where their rows begin to count."""
-    found = [(name, match[1]) for name in sorted(schema.columns) if (match := pattern.fullmatch(name))]
-    names = [name for name, _ in found]
-    return [(name, kind, schema.rows(names[:position])) for position, (name, kind) in enumerate(found)]
+    """Return the native tables by name, with kind and first row number."""
+    tables = [(name, match[1]) for name in sorted(schema.columns) if (match := pattern.fullmatch(name))]
+    names = [name for name, _ in tables]
+    return [(name, kind, schema.rows(names[:position])) for position, (name, kind) in enumerate(tables)]
 
 
-def _transform(name: str, kind: str, first_row: int, **more: str) -> Transform:
-    fields = {**thread_event_fields(first_row), "name": name, "kind": f"'{kind}'", **more}
+def _transform(name: str, kind: str, first_row: int, **fields_of_kind: str) -> Transform:
+    fields = {**thread_event_fields(first_row), "name": name, "kind": f"'{kind}'", **fields_of_kind}
     joins = {"f": "LEFT JOIN strings f ON f.id = file_id", "g": "LEFT JOIN strings g ON g.id = function_id"}
     return Transform(fields, {**STRINGS, **joins})
 

@@ -1,9 +1,9 @@
-"""Samples of the network, those of AWS's EFA plugin too, and its adapters (docs/exports.md#network-metrics)."""
+"""Samples of the network, including AWS's EFA, and its adapters (docs/exports.md#network-metrics)."""
 
 from __future__ import annotations
 
 from nsystui.exports.schema import LATEST, Schema
-from nsystui.exports.sources.base import Source, SourceMaker, Transform, as_they_are, integers, native_columns
+from nsystui.exports.sources.base import Source, SourceMaker, Transform, column_fields, integers, native_columns
 
 _ADAPTERS = "NET_NIC_METRIC"
 _SWITCHES = "NET_IB_SWITCH_METRIC"
@@ -14,7 +14,7 @@ def nic_metrics(schema: Schema) -> Source:
 
 
 def switch_metrics(schema: Schema) -> Source:
-    """Switches share the canonical table: their rows count on where those of the adapters end."""
+    """Return the samples of switches, whose row numbers follow the adapters'."""
     return _metrics(schema, _SWITCHES, is_switch=1, first_row=schema.rows([_ADAPTERS]))
 
 
@@ -22,7 +22,7 @@ def _metrics(schema: Schema, table: str, is_switch: int, first_row: int) -> Sour
     wanted = native_columns("start end nic:globalId list_id:metricsListId metric_index:metricsIdx value")
     fields = {
         "row": f"row_id + {first_row}",
-        **as_they_are("start", "end", "nic"),
+        **column_fields("start", "end", "nic"),
         "metric": "m.metric",
         "unit": "m.unit",
         "value": "CAST(value AS DOUBLE)",
@@ -33,14 +33,14 @@ def _metrics(schema: Schema, table: str, is_switch: int, first_row: int) -> Sour
 
 
 def nic_devices(schema: Schema) -> Source:
-    """The adapters with the ids of their samples.
+    """Return the adapters with the ids of their samples.
 
-    These are in NIC_ID_MAP; without one, schema 3.1's ``globalId`` of the adapter is the only id there is.
+    The ids are in NIC_ID_MAP; schema 3.1 has only the adapter's ``globalId``.
     """
     table = "TARGET_INFO_NIC_INFO"
     wanted = {"nic_id": "nicId", "own_id": "globalId", "guid": "GUID"}
     columns = {**integers(schema, table, wanted), "name": schema.text(table, "name")}
-    fields = {"nic": "coalesce(n.global_id, own_id)", **as_they_are("guid"), "name": "nullif(name, '')"}
+    fields = {"nic": "coalesce(n.global_id, own_id)", **column_fields("guid"), "name": "nullif(name, '')"}
     joins = {"n": "LEFT JOIN nic_ids n ON n.nic_id = c.nic_id"}
     return Source(table, columns, {"nic_devices": Transform(fields, joins, order="", is_distinct=True)})
 
@@ -50,9 +50,9 @@ _EVENTS, _DATA = "GENERIC_EVENTS", "GENERIC_EVENT_DATA"
 
 
 def efa_samples(schema: Schema) -> list[Source]:
-    """The samples of AWS's EFA plugin: generic events, of which a value has a row of its own, or all are JSON.
+    """Return the samples of AWS's EFA plugin: generic events with a row for each value, or as JSON.
 
-    Rows of values are read where an export has them: such an export may have the same once more as JSON.
+    Rows of values take precedence: an export may have the same values as JSON, too.
     """
     if not schema.efa_types:
         return []
@@ -62,13 +62,13 @@ def efa_samples(schema: Schema) -> list[Source]:
 
 
 def _values(schema: Schema) -> Source:
-    # One type from the first row to the last, as the driver needs it.
-    known = ", ".join(f'"{column}"' for column in _VALUES if schema.has_column(_DATA, column)) or "NULL"
+    # The driver needs one type in all rows.
+    present = ", ".join(f'"{column}"' for column in _VALUES if schema.has_column(_DATA, column)) or "NULL"
     columns = {
         **integers(schema, _DATA, {"event": "genericEventId", "field_index": "fieldIdx"}),
-        "value": f"CAST(coalesce({known}, 0, 0) AS REAL)",
-        "is_known": f"coalesce({known}, NULL) IS NOT NULL",
-        "is_efa": f'"genericEventId" IN (SELECT genericEventId FROM {_EVENTS} WHERE typeId IN ({_listed(schema)}))',
+        "value": f"CAST(coalesce({present}, 0, 0) AS REAL)",
+        "is_known": f"coalesce({present}, NULL) IS NOT NULL",
+        "is_efa": f'"genericEventId" IN (SELECT genericEventId FROM {_EVENTS} WHERE typeId IN ({_id_list(schema)}))',
     }
     of_event = "SELECT event, k.* FROM efa_events JOIN"
     joins = {
@@ -83,9 +83,9 @@ def _values(schema: Schema) -> Source:
         "type_id": "e.type_id",
         "source": "t.source",
         "type": "t.type",
-        **as_they_are("event"),
+        **column_fields("event"),
         "field": "f.field",
-        **as_they_are("value"),
+        **column_fields("value"),
         "data": "NULL",
     }
     return Source(
@@ -94,9 +94,9 @@ def _values(schema: Schema) -> Source:
 
 
 def _events(schema: Schema) -> Source:
-    is_efa = f'"typeId" IN ({_listed(schema)})'
+    is_efa = f'"typeId" IN ({_id_list(schema)})'
     columns = {
-        "time": schema.known_time(_EVENTS, "timestamp"),
+        "time": schema.optional_time(_EVENTS, "timestamp"),
         **integers(schema, _EVENTS, {"raw_time": "rawTimestamp", "type_id": "typeId"}),
         "data": f"CASE WHEN {is_efa} THEN {schema.text(_EVENTS, 'data')} ELSE x'' END",
         "is_efa": is_efa,
@@ -105,7 +105,7 @@ def _events(schema: Schema) -> Source:
         "row": "row_id",
         "time": f"coalesce(c.time, CASE WHEN t.is_session_time AND raw_time BETWEEN {-LATEST} AND {LATEST} "
         "THEN raw_time END)",
-        **as_they_are("type_id"),
+        **column_fields("type_id"),
         "source": "t.source",
         "type": "t.type",
         "event": "row_id",
@@ -117,8 +117,8 @@ def _events(schema: Schema) -> Source:
     return Source(_EVENTS, columns, {"efa_samples": Transform(fields, joins, "is_efa = 1", order="time")})
 
 
-def _listed(schema: Schema) -> str:
-    return ", ".join(f"{one:d}" for one in schema.efa_types)
+def _id_list(schema: Schema) -> str:
+    return ", ".join(f"{type_id:d}" for type_id in schema.efa_types)
 
 
 SOURCES: dict[str, SourceMaker] = {

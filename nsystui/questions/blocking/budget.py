@@ -1,6 +1,6 @@
-"""The budget of an iteration as tables: what a step spent its time on, and each step with its parts (docs/path.md).
+"""Tables of the budget of an iteration, and of each step (docs/path.md).
 
-Where a job has no steps, all of its time is one iteration, and a note says so.
+If a job has no steps, all of its time is one iteration, and a note reports that.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ LABELS = {
     "tail": "tail",
 }
 NCCL_LABELS = {name: f"{LABELS['nccl']}: {name}" for name in ("transfer", "waiting", "not split")}
-"""The parts of the time that NCCL blocked."""
+"""The parts of the time blocked by NCCL."""
 SEND_AND_RECEIVE = f"{LABELS['nccl']}: send and receive"
-"""What of that time was in NCCL's ``SendRecv`` kernels."""
+"""The part of that time in NCCL's ``SendRecv`` kernels."""
 _BLOCKED = "the next compute kernel had been launched and waited for this"
 MEANINGS = {
     "iteration": "a step on the GPU, from the wait for its first operation to the next step",
@@ -70,18 +70,18 @@ MEANINGS = {
     ]: "of this, no other open rank has the same operation, or not all of its ranks wait for all",
     SEND_AND_RECEIVE: "of this, NCCL sent or received: the bubbles of a pipeline, or an all-to-all",
 }
-"""What each row of `budget_by_step` is the time of."""
+"""The meaning of each row of `budget_by_step`."""
 STANDINGS = {
     **dict.fromkeys((LABELS[part] for part in ("starved", *BLOCKERS.values())), Standing.MEASURED),
     **dict.fromkeys((*NCCL_LABELS.values(), SEND_AND_RECEIVE), Standing.MEASURED),
     LABELS["stalled"]: Standing.INFERRED,
 }
-"""How it is known what could be won back, of the rows that block."""
+"""The standing of the possible gain, by row."""
 
 
 @dataclass(frozen=True, eq=False)
 class RankIterations:
-    """The budgets of the iterations of a GPU with its rank, and its steps, none where it has no steps."""
+    """The budgets of a GPU's iterations, its rank, and its steps, or ``None`` without steps."""
 
     rank: int
     of: Iterations
@@ -94,37 +94,37 @@ class RankIterations:
 
     @property
     def phases(self) -> Times:
-        """The phase of each iteration: a code of `steps.phases.PHASES`."""
+        """The phase code of each iteration (`steps.phases.PHASES`)."""
         return np.full(len(self.of), NO_PHASE, np.int64) if self.steps is None else self.steps.phases
 
     def is_slow(self) -> NDArray[np.bool_]:
-        """Tell which take longer than usual in their phase."""
+        """Return which iterations are slow for their phase."""
         return self.of.time > SLOW * medians_of_phases(self.of.time, self.phases)
 
 
 def iterations(job: OpenJob, selection: Selection, step_name: str | None = None) -> list[RankIterations]:
-    """Compute the budgets of the selected GPUs: of the steps that begin in the selection's window, by rank and device.
+    """Compute the selected GPUs' budgets of steps that begin in the selection's window, by rank and device.
 
-    A GPU without steps has one iteration: the window, or the time from its first operation to the end of its last.
+    A GPU without steps has one iteration: the window, or the time from its first operation to its last.
     """
-    found, window = blocking(job, step_name), selection.window
-    steps = {task: one for task, one in step_times(job.steps(step_name)).items() if one.on_gpu}
-    without = blocked_in(job, window) if window is not None and found.whole.keys() - found.iterations.keys() else {}
-    kept, of_task = [], {task: list(keys) for task, keys in groupby(sorted(found.whole), key=itemgetter(0))}
+    blocked, window = blocking(job, step_name), selection.window
+    steps = {task: times for task, times in step_times(job.steps(step_name)).items() if times.on_gpu}
+    clipped = blocked_in(job, window) if window is not None and blocked.whole.keys() - blocked.iterations.keys() else {}
+    gpus, keys_of_task = [], {task: list(keys) for task, keys in groupby(sorted(blocked.whole), key=itemgetter(0))}
     for item in selected_ranks(job.ranks, selection):
-        for key in of_task.get(item.task, ()):
-            own = found.iterations.get(key)
+        for key in keys_of_task.get(item.task, ()):
+            budget = blocked.iterations.get(key)
             if selection.devices is not None and key[1] not in selection.devices:
                 continue
-            if own is None:
-                kept.append(RankIterations(item.rank, without.get(key, found.whole[key]), None))
+            if budget is None:
+                gpus.append(RankIterations(item.rank, clipped.get(key, blocked.whole[key]), None))
                 continue
-            inside = np.ones(len(own), bool)
+            inside = np.ones(len(budget), bool)
             if window is not None:
-                inside = (own.starts >= window.start) & (own.starts < window.end)
+                inside = (budget.starts >= window.start) & (budget.starts < window.end)
             if inside.any():
-                kept.append(RankIterations(item.rank, own.at(inside), steps[item.task].at(inside)))
-    return kept
+                gpus.append(RankIterations(item.rank, budget.at(inside), steps[item.task].at(inside)))
+    return gpus
 
 
 AT_MOST = Column("at_most", header="At Most (%)", label="at most %", unit=Unit.PERCENT, decimals=2)
@@ -144,140 +144,140 @@ PART_COLUMNS = (
 
 
 def budget_by_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """Tabulate the parts of an iteration over the selected GPUs; parts that no iteration can have are left out.
+    """Tabulate the parts of an iteration over the selected GPUs, except parts that no iteration can have.
 
-    ``share`` is the part of all their time. Compute and the rows below it add up to 100 %, except the rows that split
-    the time blocked by NCCL. ``at_most`` is the share with the unresolved time that may belong to the part.
-    ``recoverable`` is the mean part of an iteration, or its upper bound.
+    ``share`` is of all their time. Compute and the rows below it add up to 100 %, except the rows that split the time
+    blocked by NCCL. ``at_most`` adds the unresolved time that may belong to the part. ``recoverable`` is the mean part
+    of an iteration, or its upper bound.
     """
-    every = iterations(job, selection, step_name)
-    if not every:
-        return TableAnswer("step-budget", PART_COLUMNS, [], 0, notes_of(job, selection, every, step_name))
-    sums, told = _sums(job, every)
-    bounds = sum((one.of.parts + one.of.possible).sum(axis=0) for one in every)
-    most = dict(zip(LABELS.values(), bounds.tolist(), strict=True))
-    whole = sum(int(times.sum()) for times in sums["iteration"])
-    is_open = any(one.of.part("unresolved").any() for one in every)
+    gpus = iterations(job, selection, step_name)
+    if not gpus:
+        return TableAnswer("step-budget", PART_COLUMNS, [], 0, notes_of(job, selection, gpus, step_name))
+    sums, nccl_notes = _sums(job, gpus)
+    upper_bounds = sum((gpu.of.parts + gpu.of.possible).sum(axis=0) for gpu in gpus)
+    bound_of = dict(zip(LABELS.values(), upper_bounds.tolist(), strict=True))
+    total_time = sum(int(times.sum()) for times in sums["iteration"])
+    has_unresolved = any(gpu.of.part("unresolved").any() for gpu in gpus)
     rows = [
-        _part_row(name, parts, [one.rank for one in every], most.get(name), whole)
+        _part_row(name, parts, [gpu.rank for gpu in gpus], bound_of.get(name), total_time)
         for name, parts in sums.items()
-        if most.get(name) or any(part.any() for part in parts)
+        if bound_of.get(name) or any(part.any() for part in parts)
     ]
-    notes = (*notes_of(job, selection, every, step_name), *told, *_causes(job, every))
-    if is_open:
+    notes = (*notes_of(job, selection, gpus, step_name), *nccl_notes, *_causes(job, gpus))
+    if has_unresolved:
         return TableAnswer("step-budget", (*PART_COLUMNS[:2], AT_MOST, *PART_COLUMNS[2:]), rows, len(rows), notes)
     return TableAnswer("step-budget", PART_COLUMNS, [(*row[:2], *row[3:]) for row in rows], len(rows), notes)
 
 
-def _sums(job: OpenJob, every: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
-    """The times of each row in the iterations of each GPU, and a note on collectives."""
-    sums = {"iteration": [one.of.time for one in every], "GPU busy": [one.of.busy for one in every]}
-    sums["GPU idle"] = [one.of.time - one.of.busy for one in every]
-    sums["without compute"] = [one.of.time - one.of.part("compute") for one in every]
-    split, told = _nccl_split(job, every)
+def _sums(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
+    """Return each row's times in the iterations of each GPU, and notes on collectives."""
+    sums = {"iteration": [gpu.of.time for gpu in gpus], "GPU busy": [gpu.of.busy for gpu in gpus]}
+    sums["GPU idle"] = [gpu.of.time - gpu.of.busy for gpu in gpus]
+    sums["without compute"] = [gpu.of.time - gpu.of.part("compute") for gpu in gpus]
+    split, notes = _nccl_split(job, gpus)
     for part in PARTS:
-        sums[LABELS[part]] = [one.of.part(part) for one in every]
+        sums[LABELS[part]] = [gpu.of.part(part) for gpu in gpus]
         if part == "nccl":
-            sums |= {**split, SEND_AND_RECEIVE: _sending(job, every)}
-    return sums, told
+            sums |= {**split, SEND_AND_RECEIVE: _sending(job, gpus)}
+    return sums, notes
 
 
-def _part_row(name: str, parts: Sequence[Times], ranks: Sequence[int], most: int | None, whole: int) -> Row:
-    """Make the row of a part, which took ``parts`` of the iterations of each GPU, at most ``most`` in all, ns."""
+def _part_row(name: str, parts: Sequence[Times], ranks: Sequence[int], upper: int | None, all_time: int) -> Row:
+    """Make the row of a part that took ``parts`` on each GPU, at most ``upper`` in total, ns."""
     values = np.concatenate(parts)
     rank = ranks[int(np.argmax([float(np.median(part)) for part in parts]))] if len(ranks) > 1 else None
     total, count = int(values.sum()), len(values)
     figures = (float(np.median(values)), int(values.min()), int(values.max()), rank, count, total)
-    won: Row = (None,) * 3
-    bound = total if most is None else most
+    cells: Row = (None,) * 3
+    bound = total if upper is None else upper
     if name in STANDINGS:
         is_bounded = bound > total and STANDINGS[name] is Standing.MEASURED
         standing = Standing.BOUNDED if is_bounded else STANDINGS[name]
-        gain = Gain(round(bound / count), round(whole / count), standing)
-        won = gain.recoverable, gain.speedup, gain.standing.value
-    return (name, 100.0 * total / whole, None if most is None else 100.0 * most / whole, *figures, *won)
+        gain = Gain(round(bound / count), round(all_time / count), standing)
+        cells = gain.recoverable, gain.speedup, gain.standing.value
+    return (name, 100.0 * total / all_time, None if upper is None else 100.0 * upper / all_time, *figures, *cells)
 
 
-def _nccl_split(job: OpenJob, every: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
-    """Split the time that NCCL blocked in each iteration of each GPU, by the collectives that open ranks share."""
-    if not any(one.of.part("nccl").any() for one in every):
+def _nccl_split(job: OpenJob, gpus: Sequence[RankIterations]) -> tuple[dict[str, list[Times]], list[str]]:
+    """Split the time blocked by NCCL in each iteration of each GPU, by collectives that open ranks share."""
+    if not any(gpu.of.part("nccl").any() for gpu in gpus):
         return {}, []
     arrivals = [Arrivals.of(group) for group in job.collectives().groups]
-    known = waits_and_transfers(arrivals)
-    of_gpu = {Member(one.of.task, one.of.device): one.of for one in every}
-    if known.keys().isdisjoint(of_gpu):
+    times_by_member = waits_and_transfers(arrivals)
+    budget_of = {Member(gpu.of.task, gpu.of.device): gpu.of for gpu in gpus}
+    if times_by_member.keys().isdisjoint(budget_of):
         return {}, ["blocked by NCCL is not split into transfer and waiting: no two open ranks share its collectives"]
     split: dict[str, list[Times]] = {name: [] for name in NCCL_LABELS.values()}
-    for member, one in of_gpu.items():
+    for member, budget in budget_of.items():
         waits, transfers = (
-            intersect(one.when["nccl"], times).covered(one.starts, one.ends)
-            for times in known.get(member, (EMPTY, EMPTY))
+            intersect(budget.when["nccl"], times).covered(budget.starts, budget.ends)
+            for times in times_by_member.get(member, (EMPTY, EMPTY))
         )
-        for own, times in zip(split.values(), (transfers, waits, one.part("nccl") - transfers - waits), strict=True):
-            own.append(times)
-    return split, [_matched(job, arrivals, of_gpu)]
+        for row, times in zip(split.values(), (transfers, waits, budget.part("nccl") - transfers - waits), strict=True):
+            row.append(times)
+    return split, [_matched(job, arrivals, budget_of)]
 
 
-def _sending(job: OpenJob, every: Sequence[RankIterations]) -> list[Times]:
-    """The time in each iteration of each GPU that NCCL blocked while one of its ``SendRecv`` kernels ran."""
+def _sending(job: OpenJob, gpus: Sequence[RankIterations]) -> list[Times]:
+    """Return the time blocked by NCCL during ``SendRecv`` kernels, in each iteration of each GPU."""
     table = tables.kernels
     kernels: dict[tuple[Task, int], list[list[int]]] = {}
-    if any(one.of.part("nccl").any() for one in every):
+    if any(gpu.of.part("nccl").any() for gpu in gpus):
         keys = (table.c.report, table.c.process, table.c.device)
         query = sa.select(*keys, job_start(table), job_end(table)).where(
             table.c.is_nccl == 1, table.c.name.contains("SendRecv"), table.c.end.is_not(None)
         )
         for report, process, device, *times in job.session.rows(query):
             kernels.setdefault((Task(report, process), device), []).append(times)
-    found = []
-    for one in (item.of for item in every):
-        starts, ends = np.array(kernels.get((one.task, one.device), ()), np.int64).reshape(-1, 2).T
-        found.append(intersect(one.when["nccl"], union(starts, ends)).covered(one.starts, one.ends))
-    return found
+    sending = []
+    for budget in (gpu.of for gpu in gpus):
+        starts, ends = np.array(kernels.get((budget.task, budget.device), ()), np.int64).reshape(-1, 2).T
+        sending.append(intersect(budget.when["nccl"], union(starts, ends)).covered(budget.starts, budget.ends))
+    return sending
 
 
-def _matched(job: OpenJob, arrivals: Sequence[Arrivals], of_gpu: Mapping[Member, Iterations]) -> str:
-    """Say how many collectives of the iterations are matched, and who came last most often."""
-    low, high = min(int(one.starts[0]) for one in of_gpu.values()), max(int(one.ends[-1]) for one in of_gpu.values())
+def _matched(job: OpenJob, arrivals: Sequence[Arrivals], by_gpu: Mapping[Member, Iterations]) -> str:
+    """Return a sentence on matched collectives, and the rank that was last most often."""
+    low, high = min(int(gpu.starts[0]) for gpu in by_gpu.values()), max(int(gpu.ends[-1]) for gpu in by_gpu.values())
     kernels, operations, last = 0, 0, Counter[Member]()
-    for one in arrivals:
-        start = one.group.start[:, one.operations]
-        inside = (start >= low) & (start < high) & np.array([[member in of_gpu] for member in one.group.members])
-        kernels, is_own = kernels + int(inside.sum()), inside.any(axis=0)
-        operations += int(is_own.sum())
-        last.update(one.group.members[place] for place in one.last[is_own & (one.last != NOBODY)].tolist())
+    for item in arrivals:
+        start = item.group.start[:, item.operations]
+        inside = (start >= low) & (start < high) & np.array([[member in by_gpu] for member in item.group.members])
+        kernels, is_inside = kernels + int(inside.sum()), inside.any(axis=0)
+        operations += int(is_inside.sum())
+        last.update(item.group.members[member] for member in item.last[is_inside & (item.last != NOBODY)].tolist())
     table, begin = tables.kernels, job_start(tables.kernels)
-    place = table.c.report, table.c.process, table.c.device
+    keys = table.c.report, table.c.process, table.c.device
     is_matched = communicates(communicating(job.session))  # collectives of other libraries are matched, too
-    query = sa.select(*place, sa.func.count()).where(is_matched, begin >= low, begin < high).group_by(*place)
-    every = [(Member(Task(*task), device), count) for *task, device, count in job.session.rows(query)]
-    others = sum(count for member, count in every if member in of_gpu) - kernels
-    words = f"NCCL: {operations:,} collectives are matched over the open ranks, {others:,} kernels are of no such one"
+    query = sa.select(*keys, sa.func.count()).where(is_matched, begin >= low, begin < high).group_by(*keys)
+    counts = [(Member(Task(*task), device), count) for *task, device, count in job.session.rows(query)]
+    rest = sum(count for member, count in counts if member in by_gpu) - kernels
+    words = f"NCCL: {operations:,} collectives are matched over the open ranks, {rest:,} kernels are of no such one"
     if not last:
         return words
-    (member, times), ranks = last.most_common(1)[0], {one.task: one.rank for one in job.ranks}
+    (member, times), ranks = last.most_common(1)[0], {item.task: item.rank for item in job.ranks}
     return f"{words}; rank {ranks[member.task]} came last most often ({times:,} times)"
 
 
 def notes_of(
-    job: OpenJob, selection: Selection, every: Sequence[RankIterations], step_name: str | None
+    job: OpenJob, selection: Selection, gpus: Sequence[RankIterations], step_name: str | None
 ) -> tuple[str, ...]:
     """Return the notes of a budget of these iterations."""
-    if not every:
+    if not gpus:
         return job.busy(selection.with_name(None)).notes
     notes = list(job.steps(step_name).notes)
-    if any(one.numbers is None for one in every):
+    if any(gpu.numbers is None for gpu in gpus):
         notes.append("where no step is known to have launched the work of a GPU, all of its time is one iteration")
-    return (*notes, *unresolved_waits(job.session, {one.of.task for one in every}))
+    return (*notes, *unresolved_waits(job.session, {gpu.of.task for gpu in gpus}))
 
 
-def _causes(job: OpenJob, every: Sequence[RankIterations]) -> list[str]:
-    """What the CPU did while the GPUs waited for launches."""
+def _causes(job: OpenJob, gpus: Sequence[RankIterations]) -> list[str]:
+    """Return a note on the causes of launch-starved time."""
     starved = [
-        (one.of.task, one.of.device, intersect(one.of.when["starved"], union(one.of.starts, one.of.ends)))
-        for one in every
+        (gpu.of.task, gpu.of.device, intersect(gpu.of.when["starved"], union(gpu.of.starts, gpu.of.ends)))
+        for gpu in gpus
     ]
-    time = sum(int(one.of.part("starved").sum()) for one in every)
+    time = sum(int(gpu.of.part("starved").sum()) for gpu in gpus)
     if not time:
         return []
     (causes,) = causes_of(job, Selection(), [starved], [time])
@@ -308,32 +308,32 @@ STEP_BUDGET_COLUMNS = (
 
 
 def budget_of_each_step(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """Tabulate the budget of each step of each selected GPU, by rank and time; the largest parts matter most."""
-    found = iterations(job, selection, step_name)
-    every = [one for one in found if one.numbers is not None]
+    """Tabulate the budget of each step of each selected GPU, by rank and time."""
+    all_gpus = iterations(job, selection, step_name)
+    gpus = [gpu for gpu in all_gpus if gpu.numbers is not None]
     rows: list[Row] = []
-    for one in every:
-        assert one.numbers is not None
-        slow = ["slow" if is_slow else None for is_slow in one.is_slow()]
-        numbers, phases, parts = one.numbers.tolist(), phase_words(one.phases), one.of.known.tolist()
-        columns = (numbers, phases, one.of.starts.tolist(), one.of.time.tolist(), slow, parts)
-        rows += [(one.rank, one.of.device, *values, *own) for *values, own in zip(*columns, strict=True)]
-    importance = {**part_importance(every), "phase": phase_column(one.phases for one in every).importance}
-    kept = (one.with_importance(importance.get(one.key, one.importance)) for one in STEP_BUDGET_COLUMNS)
+    for gpu in gpus:
+        assert gpu.numbers is not None
+        slow = ["slow" if is_slow else None for is_slow in gpu.is_slow()]
+        numbers, phases, parts = gpu.numbers.tolist(), phase_words(gpu.phases), gpu.of.known.tolist()
+        columns_of_gpu = (numbers, phases, gpu.of.starts.tolist(), gpu.of.time.tolist(), slow, parts)
+        rows += [(gpu.rank, gpu.of.device, *values, *times) for *values, times in zip(*columns_of_gpu, strict=True)]
+    importance = {**part_importance(gpus), "phase": phase_column(gpu.phases for gpu in gpus).importance}
+    columns = (item.with_importance(importance.get(item.key, item.importance)) for item in STEP_BUDGET_COLUMNS)
     steps = job.steps(step_name)
-    notes = notes_of(job, selection, every, step_name) if every or not found else steps.notes
-    notes = (*notes, *([_ON_CPU] if found and steps.of_task and not rows else []))
-    count = sum(len(one) for one in steps.of_task.values() if one.gpu.op_count.any())
-    return TableAnswer("steps-budget", tuple(kept), rows, count, notes)
+    notes = notes_of(job, selection, gpus, step_name) if gpus or not all_gpus else steps.notes
+    notes = (*notes, *([_ON_CPU] if all_gpus and steps.of_task and not rows else []))
+    count = sum(len(item) for item in steps.of_task.values() if item.gpu.op_count.any())
+    return TableAnswer("steps-budget", tuple(columns), rows, count, notes)
 
 
-def part_importance(every: Sequence[RankIterations]) -> dict[str, int]:
-    """Return the importance of the columns of `PARTS`: the largest first; impossible parts are for files."""
-    times = sum(((one.of.parts + one.of.possible).sum(axis=0) for one in every), np.zeros(len(PARTS), np.int64))
+def part_importance(gpus: Sequence[RankIterations]) -> dict[str, int]:
+    """Return the importance of the columns of `PARTS` by size; impossible parts are only for files."""
+    times = sum(((gpu.of.parts + gpu.of.possible).sum(axis=0) for gpu in gpus), np.zeros(len(PARTS), np.int64))
     totals = dict(zip(PARTS, times.tolist(), strict=True))
-    totals["stalled"] -= totals["unresolved"]  # all of which may be stalled
+    totals["stalled"] -= totals["unresolved"]  # all of it may be stalled
     largest = sorted(PARTS, key=lambda part: -totals[part])
-    return {part: min(place, FILES_ONLY - 1) if totals[part] else FILES_ONLY for place, part in enumerate(largest)}
+    return {part: min(index, FILES_ONLY - 1) if totals[part] else FILES_ONLY for index, part in enumerate(largest)}
 
 
 _ON_CPU = "no step is known to have launched GPU work: `nsystui steps --every` has their times on the CPU"
@@ -342,35 +342,35 @@ _ON_CPU = "no step is known to have launched GPU work: `nsystui steps --every` h
 def steps_side_by_side(
     job: OpenJob, selection: Selection, rank: int | None = None
 ) -> tuple[Times, NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the numbers of the selected steps ``(n,)``, their `PARTS` ``(n, len(PARTS))``, ns, and which are slow.
+    """Return the selected steps' numbers ``(n,)``, `PARTS` ``(n, len(PARTS))``, ns, and which are slow.
 
-    They are those of a rank, or means over all selected GPUs.
+    The parts belong to ``rank``, or are means over all selected GPUs.
     """
-    every = [one for one in iterations(job, selection) if one.numbers is not None and rank in (None, one.rank)]
-    own = [one.numbers for one in every if one.numbers is not None]
-    numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *own]))
+    gpus = [gpu for gpu in iterations(job, selection) if gpu.numbers is not None and rank in (None, gpu.rank)]
+    step_numbers = [gpu.numbers for gpu in gpus if gpu.numbers is not None]
+    numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *step_numbers]))
     sums, counts = np.zeros((len(numbers), len(PARTS))), np.zeros((len(numbers), 1))
     phases = np.full(len(numbers), NO_PHASE)
-    for one, of_gpu in zip(every, own, strict=True):
-        places = np.searchsorted(numbers, of_gpu)
-        np.add.at(sums, places, one.of.parts)
-        np.add.at(counts, places, 1)
-        phases[places] = one.phases
+    for gpu, gpu_numbers in zip(gpus, step_numbers, strict=True):
+        indices = np.searchsorted(numbers, gpu_numbers)
+        np.add.at(sums, indices, gpu.of.parts)
+        np.add.at(counts, indices, 1)
+        phases[indices] = gpu.phases
     means = sums / counts
     times = means.sum(axis=1)
     return numbers, means, times > SLOW * medians_of_phases(times, phases)
 
 
 def unprofiled_note(job: OpenJob, selection: Selection, time: int, step_name: str | None = None) -> str:
-    """Compare the median step with one that took ``time`` ns without the profiler, and with the work of its GPU.
+    """Compare the median step with an unprofiled step of ``time`` ns, and with its GPU's work.
 
-    What an unprofiled step leaves beside the GPU's work is CPU time that no GPU work hides. Empty without steps.
+    The rest of an unprofiled step is CPU time that no GPU work hides. The note is empty without steps.
     """
-    every = [one for one in iterations(job, selection, step_name) if one.numbers is not None]
-    if not every:
+    gpus = [gpu for gpu in iterations(job, selection, step_name) if gpu.numbers is not None]
+    if not gpus:
         return ""
-    median = float(np.median(np.concatenate([one.of.time for one in every])))
-    busy = float(np.median(np.concatenate([one.of.busy for one in every])))
+    median = float(np.median(np.concatenate([gpu.of.time for gpu in gpus])))
+    busy = float(np.median(np.concatenate([gpu.of.busy for gpu in gpus])))
     words = [format_value(Unit.DURATION, value) for value in (time, median, busy, time - busy)]
     alone = (
         f"which leaves {words[3]} of an unprofiled step to the CPU alone" if busy < time else "which fills that step"

@@ -1,18 +1,18 @@
-"""What each operation of a GPU waited for, as far as an export tells (docs/path.md#dependencies).
+"""Recorded dependencies between a GPU's operations (docs/path.md#dependencies).
 
-An operation begins when its launching call has queued it and its *producer* has ended. The producer is the one that
-ends last of
+An operation begins when its launching call has queued it and its *producer* has ended. The producer is the last to end
+of
 
-* the operation before it in its stream;
-* for each ``cudaStreamWaitEvent`` on that stream between the launches of the two, the last operation launched into the
-  stream of the matching ``cudaEventRecord`` before that record;
-* between the legacy default stream of a context and its blocking streams, the last operation that was launched into the
-  other one before.
+* the previous operation in its stream;
+* for each ``cudaStreamWaitEvent`` on the stream between the two launches, the last operation launched into the stream
+  of the matching ``cudaEventRecord`` before that record;
+* between the legacy default stream of a context and its blocking streams, the last operation previously launched into
+  the other stream.
 
-Correlation ids order the calls of a process, whatever its threads. A handle of an event is used again and again: the
-record that counts is the last one before the wait, or where both have an ``eventSyncId``, the one with the same.
+Correlation ids order a process's calls across threads. Event handles are reused: a wait matches the last record before
+it, or, if both have an ``eventSyncId``, the record with the same id.
 
-Where a wait or its record is not in the export, the producer may be another operation: `Operations.unseen`.
+If a wait or its record is missing, the producer may be another operation: `Operations.unseen`.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ _COPIES = {1: TO_DEVICE, 2: TO_HOST, 8: ON_DEVICE}
 
 NONE = -1
 _SHIFT = 34
-"""Correlation ids have 32 bits: a stream and an id fit into one number."""
+"""Correlation ids have 32 bits: a stream number and an id fit into one integer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Operations:
     """The m operations of a process on its GPUs by start; own clock, ns; shapes ``(m,)``.
 
-    ``correlation``: the id of the launching call. ``called``, ``returned``: when that call began and ended; ``thread``:
-    who made it; all ``NONE`` where the export has no such call. ``inside_graph``: whether another operation of the same
-    launch began before. ``producer``: the place of the operation that it waited for, or ``NONE``. ``unseen``: it may
-    also have waited for any operation launched before the call with this id; ``NONE`` if all its waits are recorded.
-    ``row``, ``table`` (0 kernels, 1 memory operations, 2 graphs) say which row of the export it is.
+    ``correlation``: the id of the launching call. ``called``, ``returned``, ``thread``: the call's begin, end and
+    thread, ``NONE`` if it is not in the export. ``inside_graph``: whether an earlier operation has the same launch.
+    ``producer``: the index of the operation that it waited for, or ``NONE``. ``unseen``: it may also have waited for
+    any operation launched before the call with this id; ``NONE`` if all waits are recorded. ``row``, ``table`` (0
+    kernels, 1 memory operations, 2 graphs): its row in the export.
     """
 
     device: Numbers
@@ -86,8 +86,8 @@ class Operations:
     def __len__(self) -> int:
         return len(self.start)
 
-    def last_ended(self, kinds: Numbers, at: Times, unseen: Times, since: Times) -> Times:
-        """Return when the last operation that may have held those at the places ``at`` ended, or ``since``, ns.
+    def last_ended(self, kinds: Numbers, indices: Times, unseen: Times, since: Times) -> Times:
+        """Return when the last operation that may have held operations ``indices`` ended, or ``since``, ns.
 
         It is one of ``kinds`` (bool), ended before they began, and was launched before the calls ``unseen``.
         """
@@ -95,49 +95,48 @@ class Operations:
         rows = rows[np.argsort(self.end[rows], kind="stable")]
         end = np.append(self.end[rows], np.iinfo(np.int64).min)
         launched = np.append(np.where(self.called == NONE, NONE, self.correlation)[rows], NONE)
-        place = np.searchsorted(end[:-1], self.start[at], side="right") - 1
-        place[unseen == NONE] = NONE
-        while (is_later := (launched[place] >= unseen) & (end[place] > since) & (place != NONE)).any():
-            place[is_later] -= 1
-        ended: Times = np.maximum(end[place], since)
+        position = np.searchsorted(end[:-1], self.start[indices], side="right") - 1
+        position[unseen == NONE] = NONE
+        while (is_later := (launched[position] >= unseen) & (end[position] > since) & (position != NONE)).any():
+            position[is_later] -= 1
+        ended: Times = np.maximum(end[position], since)
         return ended
 
 
 def operations_of(rows: ProcessRows, window: Window | None, communication: Collection[str]) -> Operations:
-    """Read the operations of a process that run in ``window`` (own clock), and what each waited for.
+    """Read the operations of a process in ``window`` (own clock), and their dependencies.
 
-    Those are read too that begin after the window until the first compute kernel does, for it ends the last gap.
-    Without a ``window`` all are read; shared rows have none. ``communication``: the names of kernels that communicate
-    without NCCL.
+    Operations after the window are also read, until the first compute kernel, because it ends the last gap. Without
+    ``window``, as for shared rows, all are read. ``communication``: names of kernels that communicate without NCCL.
     """
     session, task = rows.session, rows.task
-    found: list[dict[str, Numbers]] = []
+    parts: list[dict[str, Numbers]] = []
     until = None if window is None else _until(session, task, window, communication)
-    for number, table in enumerate((tables.kernels, tables.memory_ops, tables.graph_launches)):
+    for index, table in enumerate((tables.kernels, tables.memory_ops, tables.graph_launches)):
         if not session.count(table):
             continue
         is_inside = () if window is None else (table.c.end > window.start, table.c.start <= until)
-        read = rows.arrays(table.name, partial(_work, table, communication), table, *is_inside)
-        arrays = {key: np.ma.getdata(values) for key, values in read.items()}
-        found.append({**arrays, "table": np.full(len(arrays["start"]), number, np.int8)})
-    if not found:
+        columns = rows.arrays(table.name, partial(_work, table, communication), table, *is_inside)
+        arrays = {key: np.ma.getdata(values) for key, values in columns.items()}
+        parts.append({**arrays, "table": np.full(len(arrays["start"]), index, np.int8)})
+    if not parts:
         nothing = np.zeros(0, np.int64)
         return Operations(**dict.fromkeys((item.name for item in fields(Operations)), nothing))
-    joined = {key: np.concatenate([one[key] for one in found]) for key in found[0]}
+    joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     order = np.lexsort((joined["end"], joined["start"]))
     work = {key: values[order] for key, values in joined.items()}
     called, returned, thread = _launches(rows, work["correlation"])
-    inside = work.pop("is_node").astype(bool)
+    is_node = work.pop("is_node").astype(bool)
     ids, firsts = np.unique(work["correlation"], return_index=True)
-    earlier = _begun(session, task, window, work["correlation"][inside]) if window is not None and inside.any() else []
-    inside[firsts[~np.isin(ids, earlier)]] = False
+    begun = _begun(session, task, window, work["correlation"][is_node]) if window is not None and is_node.any() else []
+    is_node[firsts[~np.isin(ids, begun)]] = False
     producer, unseen = _producers(rows, work, window)
-    launches = {"called": called, "returned": returned, "thread": thread, "inside_graph": inside}
+    launches = {"called": called, "returned": returned, "thread": thread, "inside_graph": is_node}
     return Operations(**work, **launches, producer=producer, unseen=unseen)
 
 
 def _work(table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
-    """Select the operations of a table of GPU work, in the columns of `Operations`."""
+    """Select the operations of a table, in the columns of `Operations`."""
     columns = table.c
     if table is tables.kernels:
         is_other = columns.name.in_(sorted(communication)) if communication else sa.false()
@@ -162,8 +161,8 @@ def _work(table: sa.Table, communication: Collection[str]) -> sa.Select[Any]:
 
 
 def _until(session: Session, task: Task, window: Window, communication: Collection[str]) -> int:
-    """When the first compute begins after ``window`` on each of the GPUs of a process: the last of these moments."""
-    found: dict[int, int] = {}
+    """Return the start of the first compute after ``window``, the latest over the process's GPUs."""
+    first_by_device: dict[int, int] = {}
     for table in (tables.kernels, tables.graph_launches):
         columns = table.c
         query = sa.select(columns.device, sa.func.min(columns.start)).where(
@@ -172,13 +171,13 @@ def _until(session: Session, task: Task, window: Window, communication: Collecti
         if table is tables.kernels:
             query = query.where(columns.is_nccl == 0, columns.name.not_in(sorted(communication)))
         for device, first in session.rows(query.group_by(columns.device)) if session.count(table) else ():
-            found[device] = min(found.get(device, first), first)
-    return max([window.end, *found.values()])
+            first_by_device[device] = min(first_by_device.get(device, first), first)
+    return max([window.end, *first_by_device.values()])
 
 
 def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int]:
-    """Find the graph launches among ``ids`` of which an operation ended before ``window``, and so was not read."""
-    found = []
+    """Return the graph launches in ``ids`` with an operation that ended before ``window``, and so was not read."""
+    launches = []
     for table in (tables.kernels, tables.memory_ops):
         columns = table.c
         query = sa.select(columns.correlation_id).where(
@@ -188,200 +187,200 @@ def _begun(session: Session, task: Task, window: Window, ids: Times) -> list[int
             columns.end <= window.start,
             columns.correlation_id.between(int(ids.min()), int(ids.max())),
         )
-        found += [number for (number,) in session.rows(query.distinct())] if session.count(table) else []
-    return found
+        launches += [correlation for (correlation,) in session.rows(query.distinct())] if session.count(table) else []
+    return launches
 
 
 def _launched_before(rows: ProcessRows, window: Window) -> dict[tuple[int, int], int]:
-    """The greatest id of the operations of each stream (context, stream) that ended before ``window``."""
-    found: dict[tuple[int, int], int] = {}
+    """Return the largest id of each stream's operations that ended before ``window``."""
+    last_ids: dict[tuple[int, int], int] = {}
     for table in (tables.kernels, tables.memory_ops, tables.graph_launches):
         columns = table.c
-        place = sa.func.coalesce(columns.context, NONE), columns.stream
-        query = sa.select(*place, sa.func.max(sa.func.coalesce(columns.correlation_id, NONE))).where(
+        stream_columns = sa.func.coalesce(columns.context, NONE), columns.stream
+        query = sa.select(*stream_columns, sa.func.max(sa.func.coalesce(columns.correlation_id, NONE))).where(
             columns.report == rows.task.report, columns.process == rows.task.process, columns.end <= window.start
         )
-        for *stream, last in rows.session.rows(query.group_by(*place)) if rows.session.count(table) else ():
-            found[*stream] = max(found.get((*stream,), NONE), last)
-    return found
+        for *stream, last in rows.session.rows(query.group_by(*stream_columns)) if rows.session.count(table) else ():
+            last_ids[*stream] = max(last_ids.get((*stream,), NONE), last)
+    return last_ids
 
 
 def _launches(rows: ProcessRows, ids: Times) -> tuple[Times, Times, Times]:
-    """When the launching call of each operation began and returned, and its thread; ``NONE`` where there is none."""
+    """Return begin, end and thread of each operation's launching call, or ``NONE``."""
     calls, unknown = tables.api_calls.c, np.full(len(ids), NONE, np.int64)
-    known = ids[ids != NONE]
-    if not len(known) or not rows.session.count(tables.api_calls):
+    known_ids = ids[ids != NONE]
+    if not len(known_ids) or not rows.session.count(tables.api_calls):
         return unknown, unknown, unknown
 
     def query() -> sa.Select[Any]:
-        columns = sa.select(calls.correlation_id, calls.start, calls.end, calls.thread)
-        return columns.where(calls.correlation_id.is_not(None), calls.end.is_not(None))
+        selected = sa.select(calls.correlation_id, calls.start, calls.end, calls.thread)
+        return selected.where(calls.correlation_id.is_not(None), calls.end.is_not(None))
 
-    is_near = () if rows.is_shared else (calls.correlation_id.between(int(known.min()), int(known.max())),)
-    read = rows.arrays("launches", query, tables.api_calls, *is_near)
-    found = {key: np.ma.filled(values, NONE) for key, values in read.items()}
-    place = _places(found["correlation_id"], ids)
-    called, returned, thread = (np.append(found[key], NONE)[place] for key in ("start", "end", "thread"))
+    is_near = () if rows.is_shared else (calls.correlation_id.between(int(known_ids.min()), int(known_ids.max())),)
+    arrays = rows.arrays("launches", query, tables.api_calls, *is_near)
+    columns = {key: np.ma.filled(values, NONE) for key, values in arrays.items()}
+    index = _indices_of(columns["correlation_id"], ids)
+    called, returned, thread = (np.append(columns[key], NONE)[index] for key in ("start", "end", "thread"))
     return called, returned, thread
 
 
-def _places(ids: Times, wanted: Times) -> Times:
-    """The place of each of ``wanted`` in ``ids``, ``NONE`` where it is not there."""
+def _indices_of(ids: Times, wanted: Times) -> Times:
+    """Return the index in ``ids`` of each of ``wanted``, or ``NONE``."""
     if not len(ids):
         return np.full(len(wanted), NONE, np.int64)
     order = np.argsort(ids, kind="stable")
-    place = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
-    return np.where((ids[place] == wanted) & (wanted != NONE), place, NONE)
+    index = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
+    return np.where((ids[index] == wanted) & (wanted != NONE), index, NONE)
 
 
 def _last_to_end(count: int, end: Times, waiters: Sequence[Times], sources: Sequence[Times]) -> Times:
-    """What each of ``count`` waiters waited for: of its sources the one that ended last, or ``NONE``."""
+    """Return for each waiter the source that ended last, or ``NONE``; shape (count,)."""
     waiter, source = np.concatenate(waiters), np.concatenate(sources)
     is_known = (waiter != NONE) & (source != NONE)
     waiter, source = waiter[is_known], source[is_known]
-    latest = np.argsort(end[source], kind="stable")
-    found = np.full(count, NONE, np.int64)
-    # Of several values for one place the last stays.
-    found[waiter[latest]] = source[latest]
-    return found
+    by_end = np.argsort(end[source], kind="stable")
+    producers = np.full(count, NONE, np.int64)
+    # The last value of a repeated index is kept.
+    producers[waiter[by_end]] = source[by_end]
+    return producers
 
 
 class _Streams:
-    """The operations of each stream in order, to be found by the correlation ids of calls."""
+    """The operations of each stream in order; correlation ids of calls locate them."""
 
     def __init__(self, context: Numbers, stream: Numbers, correlation: Times) -> None:
         self.order = np.lexsort((np.arange(len(stream)), stream, context))
         context, stream = context[self.order], stream[self.order]
         self.is_first = np.ones(len(stream), bool)
         self.is_first[1:] = (np.diff(context) != 0) | (np.diff(stream) != 0)
-        # One ascending number of (stream, greatest id so far): where a call stands among the operations of a stream.
-        self.which = np.cumsum(self.is_first) - 1
-        self._launched = np.maximum.accumulate((self.which << _SHIFT) + correlation[self.order])
-        self.places = [*zip(context[self.is_first].tolist(), stream[self.is_first].tolist(), strict=True)]
-        numbers = {place: at for at, place in enumerate(self.places)}
-        # A trace that does not say the context of a call has one.
-        self._number: dict[tuple[int, int], int] = {(NONE, stream): at for (_, stream), at in numbers.items()} | numbers
+        # Ascending pairs of stream number and running maximum of ids, as integers.
+        self.stream_numbers = np.cumsum(self.is_first) - 1
+        self._launched = np.maximum.accumulate((self.stream_numbers << _SHIFT) + correlation[self.order])
+        self.keys = [*zip(context[self.is_first].tolist(), stream[self.is_first].tolist(), strict=True)]
+        codes = {key: code for code, key in enumerate(self.keys)}
+        # A trace that lacks contexts of calls has a single context.
+        self._number: dict[tuple[int, int], int] = {(NONE, stream): code for (_, stream), code in codes.items()} | codes
 
     def __len__(self) -> int:
         return int(self.is_first.sum())
 
     def number(self, context: int, stream: int) -> int:
-        """The number of a stream here, ``NONE`` where it has no operations."""
+        """Return a stream's number, or ``NONE`` if it has no operations."""
         return self._number.get((context, stream), NONE)
 
-    def numbers(self, rows: Mapping[str, Numbers], at: Numbers) -> Times:
-        """The numbers of the streams of some rows."""
-        places = zip(rows["context"][at].tolist(), rows["stream"][at].tolist(), strict=True)
-        return np.array([self._number.get(place, NONE) for place in places], np.int64)
+    def numbers(self, rows: Mapping[str, Numbers], indices: Numbers) -> Times:
+        """Return the stream numbers of some rows."""
+        keys = zip(rows["context"][indices].tolist(), rows["stream"][indices].tolist(), strict=True)
+        return np.array([self._number.get(key, NONE) for key in keys], np.int64)
 
     def last_before(self, stream: Times, correlation: Times) -> Times:
-        """The last operation that was launched into each stream before each call, ``NONE`` where there is none."""
-        place = np.searchsorted(self._launched, (stream << _SHIFT) + correlation, side="left") - 1
-        return self._at(place, stream)
+        """Return the last operation launched into each stream before each call, or ``NONE``."""
+        position = np.searchsorted(self._launched, (stream << _SHIFT) + correlation, side="left") - 1
+        return self._at(position, stream)
 
     def first_after(self, stream: Times, correlation: Times) -> Times:
-        """The first operation that was launched into each stream after each call, ``NONE`` where there is none."""
+        """Return the first operation launched into each stream after each call, or ``NONE``."""
         return self._at(np.searchsorted(self._launched, (stream << _SHIFT) + correlation, side="right"), stream)
 
-    def _at(self, place: Numbers, stream: Times) -> Times:
-        is_there = (stream >= 0) & (place >= 0) & (place < len(self.order))
-        is_there[is_there] &= self.which[place[is_there]] == stream[is_there]
-        found = np.full(len(place), NONE, np.int64)
-        found[is_there] = self.order[place[is_there]]
-        return found
+    def _at(self, position: Numbers, stream: Times) -> Times:
+        is_in_stream = (stream >= 0) & (position >= 0) & (position < len(self.order))
+        is_in_stream[is_in_stream] &= self.stream_numbers[position[is_in_stream]] == stream[is_in_stream]
+        operations = np.full(len(position), NONE, np.int64)
+        operations[is_in_stream] = self.order[position[is_in_stream]]
+        return operations
 
 
 def _producers(rows: ProcessRows, work: dict[str, Numbers], window: Window | None) -> tuple[Times, Times]:
-    """Find `Operations.producer`, of several producers the last to end, and `Operations.unseen`."""
+    """Return `Operations.producer` and `Operations.unseen`."""
     streams, end = _Streams(work["context"], work["stream"], work["correlation"]), work["end"]
     waiters, sources = [streams.order[1:][~streams.is_first[1:]]], [streams.order[:-1][~streams.is_first[1:]]]
     events = _Events.of(rows)
     waits, records = events.waits, events.records
-    known = np.flatnonzero(events.of_record != NONE)
-    waiters.append(streams.first_after(streams.numbers(waits, known), waits["correlation"][known]))
-    record = events.of_record[known]
+    matched = np.flatnonzero(events.of_record != NONE)
+    waiters.append(streams.first_after(streams.numbers(waits, matched), waits["correlation"][matched]))
+    record = events.of_record[matched]
     sources.append(streams.last_before(streams.numbers(records, record), records["correlation"][record]))
     metadata = report_at(rows.session, rows.task.report).metadata
-    told = metadata.blocking_streams_by_pid.get(pid_of(rows.task.process), ())
-    numbers = [(one, streams.number(one.context, one.stream)) for one in told]
-    # The legacy default stream of a context and each blocking stream beside it wait for each other.
-    for (one, stream), (two, other) in product((pair for pair in numbers if pair[1] != NONE), repeat=2):
-        if one.is_default != two.is_default and one.context == two.context:
-            own = streams.order[streams.which == stream]
-            waiters.append(own)
-            sources.append(streams.last_before(np.full(len(own), other), work["correlation"][own]))
+    blocking_streams = metadata.blocking_streams_by_pid.get(pid_of(rows.task.process), ())
+    numbered = [(stream, streams.number(stream.context, stream.stream)) for stream in blocking_streams]
+    # A context's legacy default stream and its blocking streams wait for each other.
+    for (stream, number), (other, other_number) in product((pair for pair in numbered if pair[1] != NONE), repeat=2):
+        if stream.is_default != other.is_default and stream.context == other.context:
+            waiting = streams.order[streams.stream_numbers == number]
+            waiters.append(waiting)
+            sources.append(streams.last_before(np.full(len(waiting), other_number), work["correlation"][waiting]))
     return _last_to_end(len(end), end, waiters, sources), _unseen(rows, work, streams, events, window)
 
 
 def _unseen(
     rows: ProcessRows, work: dict[str, Numbers], streams: _Streams, events: _Events, window: Window | None
 ) -> Times:
-    """Find `Operations.unseen`: the last call that is in question, between an operation and the one before it.
+    """Return `Operations.unseen`: the last unresolved call between an operation and its predecessor.
 
-    A wait without a row may be of any stream. An export without any event and any wait has recorded no dependency
-    between streams: all work that was launched before a kernel may then have held it.
+    A wait without a row may concern any stream. An export without events and waits has recorded no dependency between
+    streams: any work launched before a kernel may have delayed it.
     """
     if not len(events.calls) and not report_at(rows.session, rows.task.report).count(tables.cuda_events):
         return work["correlation"]
-    found = np.full(len(work["start"]), NONE, np.int64)
-    lost, at = np.setdiff1d(events.calls, events.waits["correlation"]), np.flatnonzero(events.of_record == NONE)
-    stream, wait = streams.numbers(events.waits, at), events.waits["correlation"][at]
-    earlier = {} if window is None or not len(lost) + len(at) else _launched_before(rows, window)
-    for number, place in enumerate(streams.places):
+    unseen = np.full(len(work["start"]), NONE, np.int64)
+    lost, unmatched = np.setdiff1d(events.calls, events.waits["correlation"]), np.flatnonzero(events.of_record == NONE)
+    stream, wait = streams.numbers(events.waits, unmatched), events.waits["correlation"][unmatched]
+    last_ids = {} if window is None or not len(lost) + len(unmatched) else _launched_before(rows, window)
+    for number, key in enumerate(streams.keys):
         calls = np.union1d(lost, wait[stream == number])
-        calls = calls[calls > earlier.get(place, NONE)]
+        calls = calls[calls > last_ids.get(key, NONE)]
         waiter = streams.first_after(np.full(len(calls), number), calls)
         records = np.where(np.isin(calls, lost), _before(events.recorded, calls), _before(events.lost, calls))
-        np.maximum.at(found, waiter[waiter != NONE], records[waiter != NONE])
-    return found
+        np.maximum.at(unseen, waiter[waiter != NONE], records[waiter != NONE])
+    return unseen
 
 
-_KEYS = ("context", "stream", "event", "event_sync", "correlation_id")
+_EVENT_COLUMNS = ("context", "stream", "event", "event_sync", "correlation_id")
 
 
 def _of_events(rows: ProcessRows, table: sa.Table) -> dict[str, Numbers]:
-    """The rows of ``table`` of a process that have a call, with stream and event."""
-    found = dict.fromkeys(_KEYS, np.zeros(0, np.int64))
-    query = sa.select(*(table.c[key] for key in _KEYS)).where(table.c.correlation_id.is_not(None))
+    """Read a process's rows of ``table`` that have a call, with stream and event."""
+    columns = dict.fromkeys(_EVENT_COLUMNS, np.zeros(0, np.int64))
+    query = sa.select(*(table.c[key] for key in _EVENT_COLUMNS)).where(table.c.correlation_id.is_not(None))
     if rows.session.count(table) and rows.session.count(tables.api_calls):
-        read = rows.arrays(f"{table.name} by call", lambda: query, table)
-        found = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in read.items()}
-    return {**found, "correlation": found["correlation_id"]}
+        arrays = rows.arrays(f"{table.name} by call", lambda: query, table)
+        columns = {key: np.ma.filled(values, NONE).astype(np.int64) for key, values in arrays.items()}
+    return {**columns, "correlation": columns["correlation_id"]}
 
 
 def _matching(waits: dict[str, Numbers], records: dict[str, Numbers], lost: Times) -> Times:
-    """Find the index in ``records`` of the event of each wait, ``NONE`` if it was not recorded before.
+    """Return the index in ``records`` of each wait's event, or ``NONE`` if it was not recorded before.
 
-    A handle may mean one of the calls ``lost`` instead, which recorded an event but have no row.
+    A handle may belong to one of the calls ``lost`` instead, which recorded an event but have no row.
     """
-    found = np.full(len(waits["correlation"]), NONE, np.int64)
+    matches = np.full(len(waits["correlation"]), NONE, np.int64)
     if not len(records["correlation"]):
-        return found
-    # An eventSyncId is of one record; a handle is of the last record of its event before the wait.
+        return matches
+    # An eventSyncId belongs to one record; a handle matches the last record of its event before the wait.
     for names in (("context", "event"), ("event_sync",)):
-        own, known = (np.stack([rows[name] for name in names]) for rows in (waits, records))
-        _, number = np.unique(np.concatenate([own, known], axis=1), axis=1, return_inverse=True)
-        own, known = np.split(number.reshape(-1), [len(found)])
-        keys = (known << _SHIFT) + records["correlation"]
+        wait_codes, record_codes = (np.stack([rows[name] for name in names]) for rows in (waits, records))
+        _, codes = np.unique(np.concatenate([wait_codes, record_codes], axis=1), axis=1, return_inverse=True)
+        wait_codes, record_codes = np.split(codes.reshape(-1), [len(matches)])
+        keys = (record_codes << _SHIFT) + records["correlation"]
         order = np.argsort(keys, kind="stable")
-        place = np.searchsorted(keys[order], (own << _SHIFT) + waits["correlation"], side="left") - 1
-        record = order[np.maximum(place, 0)]
-        one, other = waits["event_sync"], records["event_sync"][record]
+        position = np.searchsorted(keys[order], (wait_codes << _SHIFT) + waits["correlation"], side="left") - 1
+        record = order[np.maximum(position, 0)]
+        wait_id, record_id = waits["event_sync"], records["event_sync"][record]
         losses = (np.searchsorted(lost, ids) for ids in (waits["correlation"], records["correlation"][record]))
-        is_same = np.where((one == NONE) | (other == NONE), np.equal(*losses), one == other)
-        is_known = (place >= 0) & (known[record] == own) & (waits[names[-1]] != NONE) & is_same
-        found = np.where(is_known, record, found)
-    return found
+        is_same = np.where((wait_id == NONE) | (record_id == NONE), np.equal(*losses), wait_id == record_id)
+        is_match = (position >= 0) & (record_codes[record] == wait_codes) & (waits[names[-1]] != NONE) & is_same
+        matches = np.where(is_match, record, matches)
+    return matches
 
 
 @dataclass(frozen=True, eq=False)
 class _Events:
     """The synchronisations of a process, by the names of their calls, and the records of its events.
 
-    Versions of nsys number the types of synchronisation differently. ``calls``, ``recorded``: the ids, ascending, of
-    the calls that made a stream wait, and that recorded an event; those without a row count only if their thread does
-    not capture a CUDA graph. ``lost``: the ids of ``recorded`` without a row. ``of_record``: the index in ``records``
-    of the event of each of ``waits``, or ``NONE``.
+    nsys versions number the types of synchronisation differently. ``calls``, ``recorded``: ascending ids of calls that
+    made a stream wait, and that recorded an event; calls without a row count only outside of graph captures by their
+    thread. ``lost``: the ids in ``recorded`` without a row. ``of_record``: the index in ``records`` of each wait's
+    event, or ``NONE``.
     """
 
     calls: Times
@@ -401,28 +400,28 @@ class _Events:
         query = sa.select(columns.correlation_id, columns.thread, kind.label("kind"))
         query = query.where(kind.is_not(None), columns.correlation_id.is_not(None))
         records, syncs = (_of_events(rows, table) for table in (tables.cuda_events, tables.syncs))
-        ids = thread = number = np.zeros(0, np.int64)
+        ids = thread = kinds = np.zeros(0, np.int64)
         if rows.session.count(tables.api_calls):
-            read = rows.arrays("calls for events", lambda: query, tables.api_calls)
-            ids, thread, number = (np.ma.filled(read[key], NONE) for key in ("correlation_id", "thread", "kind"))
-        is_real = np.ones(len(ids), bool)
-        for one in np.unique(thread[number == _BEGIN]):
-            begun, ended = (np.sort(ids[(thread == one) & (number == edge)]) for edge in (_BEGIN, _END))
-            is_real &= (thread != one) | (np.searchsorted(begun, ids) <= np.searchsorted(ended, ids))
-        waits, *others = (
-            {key: values[np.isin(syncs["correlation"], ids[number == kind])] for key, values in syncs.items()}
+            arrays = rows.arrays("calls for events", lambda: query, tables.api_calls)
+            ids, thread, kinds = (np.ma.filled(arrays[key], NONE) for key in ("correlation_id", "thread", "kind"))
+        is_executed = np.ones(len(ids), bool)
+        for capturing in np.unique(thread[kinds == _BEGIN]):
+            begun, ended = (np.sort(ids[(thread == capturing) & (kinds == edge)]) for edge in (_BEGIN, _END))
+            is_executed &= (thread != capturing) | (np.searchsorted(begun, ids) <= np.searchsorted(ended, ids))
+        waits, *by_stream_and_event = (
+            {key: values[np.isin(syncs["correlation"], ids[kinds == kind])] for key, values in syncs.items()}
             for kind in range(_RECORD)
         )
         calls, recorded = (
-            np.union1d(ids[is_real & (number == kind)], found["correlation"])
-            for kind, found in ((0, waits), (_RECORD, records))
+            np.union1d(ids[is_executed & (kinds == kind)], rows_of_kind["correlation"])
+            for kind, rows_of_kind in ((0, waits), (_RECORD, records))
         )
         lost = np.setdiff1d(recorded, records["correlation"])
-        return cls(calls, recorded, lost, records, waits, _matching(waits, records, lost), *others)
+        return cls(calls, recorded, lost, records, waits, _matching(waits, records, lost), *by_stream_and_event)
 
 
 def _before(ids: Times, calls: Times) -> Times:
-    """Return the last of some ascending ids before each call; 0, which is before the capture, if none is."""
+    """Return the last of ascending ``ids`` before each call, or 0, which is before the capture."""
     return np.append(ids, 0)[np.searchsorted(ids, calls) - 1]
 
 
@@ -431,19 +430,19 @@ _RECORD, _BEGIN, _END = range(3, len(_EVENT_CALLS))
 
 
 def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
-    """Say of how many ``cudaStreamWaitEvent`` calls of some processes no record of the event is in the export."""
-    whole, lost, is_lacking = 0, 0, False
+    """Return a note on the ``cudaStreamWaitEvent`` calls whose event record is not in the export."""
+    total, lost, has_no_events = 0, 0, False
     for rows in ProcessRows.each(session, tasks) if session.count(tables.api_calls) else ():
         events = _Events.of(rows)
-        count = len(events.calls) - int((events.of_record != NONE).sum())
-        whole, lost = whole + len(events.calls), lost + count
-        is_lacking |= count > 0 and not report_at(session, rows.task.report).count(tables.cuda_events)
+        missing = len(events.calls) - int((events.of_record != NONE).sum())
+        total, lost = total + len(events.calls), lost + missing
+        has_no_events |= missing > 0 and not report_at(session, rows.task.report).count(tables.cuda_events)
     if not lost:
         return []
-    how = f" ({recording_advice(session, session.reports, canonical.CUDA_EVENTS)})" if is_lacking else ""
+    advice = f" ({recording_advice(session, session.reports, canonical.CUDA_EVENTS)})" if has_no_events else ""
     return [
-        f"{lost:,} of {whole:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / whole)}) are "
-        f"unresolved, as no record of the event is in the export: what they held may be blocked by any work{how}"
+        f"{lost:,} of {total:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / total)}) are "
+        f"unresolved, as no record of the event is in the export: what they held may be blocked by any work{advice}"
     ]
 
 
@@ -451,8 +450,7 @@ def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
 class CudaCalls:
     """The n CUDA calls of a process by start; own clock, ns; shapes ``(n,)``.
 
-    ``name``: places in ``names``. ``operation``: the place of the operation that the thread waited for in the call, the
-    last one of those, or ``NONE``.
+    ``name``: index in ``names``. ``operation``: the index of the last operation that the call waited for, or ``NONE``.
     """
 
     thread: Times
@@ -464,11 +462,11 @@ class CudaCalls:
 
 
 def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCalls:
-    """Read the CUDA calls of a process in ``window`` (own clock), and for which of its operations each waited.
+    """Read a process's CUDA calls in ``window`` (own clock), and the operation that each waited for.
 
-    ``cudaStreamSynchronize`` waits for what was launched into the stream before it, ``cudaEventSynchronize`` for what
-    was before the record of the event, ``cudaDeviceSynchronize`` for everything; a call that copies or sets memory
-    waited for its own operation if it returned after that.
+    ``cudaStreamSynchronize`` waits for operations launched into the stream before it, ``cudaEventSynchronize`` for
+    operations before the event's record, ``cudaDeviceSynchronize`` for all operations. Calls that copy or set memory
+    waited for their operation if they returned after its end.
     """
     columns = tables.api_calls.c
     if not rows.session.count(tables.api_calls):
@@ -480,30 +478,30 @@ def host_calls_of(rows: ProcessRows, window: Window, work: Operations) -> CudaCa
         call = sa.select(columns.thread, columns.start, columns.end, columns.correlation_id, columns.name)
         return call.where(columns.thread.is_not(None)).order_by(columns.start, columns.end.desc())
 
-    found = rows.arrays("calls", query, tables.api_calls, *is_inside)
-    thread, start, end, ids = (np.ma.filled(found[key], NONE).astype(np.int64) for key in _CALL)
-    names, name = np.unique(np.ma.filled(found["name"], "").astype(str), return_inverse=True)
+    arrays = rows.arrays("calls", query, tables.api_calls, *is_inside)
+    thread, start, end, ids = (np.ma.filled(arrays[key], NONE).astype(np.int64) for key in _CALL_COLUMNS)
+    names, name = np.unique(np.ma.filled(arrays["name"], "").astype(str), return_inverse=True)
     streams = _Streams(work.context, work.stream, work.correlation)
     copies = np.append(np.flatnonzero(work.table == 1), NONE)
-    own = copies[_places(work.correlation[copies[:-1]], ids)]
-    read = _Events.of(rows)
-    waits, events, records = read.by_stream, read.by_event, read.records
-    record = _matching(events, records, read.lost)
-    known = np.flatnonzero(record != NONE)
+    copy_of_call = copies[_indices_of(work.correlation[copies[:-1]], ids)]
+    syncs = _Events.of(rows)
+    waits, events, records = syncs.by_stream, syncs.by_event, syncs.records
+    record = _matching(events, records, syncs.lost)
+    matched = np.flatnonzero(record != NONE)
     at_stream = streams.numbers(waits, np.arange(len(waits["correlation"])))
-    at_record = streams.numbers(records, record[known])
-    whole = np.flatnonzero([("DeviceSynchronize" in one) or ("CtxSynchronize" in one) for one in names])
-    every = ids[np.isin(name, whole) & (ids != NONE)]
-    callers = [waits["correlation"], events["correlation"][known], *[every] * len(streams)]
+    at_record = streams.numbers(records, record[matched])
+    device_names = np.flatnonzero([("DeviceSynchronize" in text) or ("CtxSynchronize" in text) for text in names])
+    device_calls = ids[np.isin(name, device_names) & (ids != NONE)]
+    callers = [waits["correlation"], events["correlation"][matched], *[device_calls] * len(streams)]
     sources = [
-        np.where(np.append(work.end, NONE)[own] <= end, own, NONE),
+        np.where(np.append(work.end, NONE)[copy_of_call] <= end, copy_of_call, NONE),
         streams.last_before(at_stream, waits["correlation"]),
-        streams.last_before(at_record, records["correlation"][record[known]]),
-        *(streams.last_before(np.full(len(every), number), every) for number in range(len(streams))),
+        streams.last_before(at_record, records["correlation"][record[matched]]),
+        *(streams.last_before(np.full(len(device_calls), number), device_calls) for number in range(len(streams))),
     ]
-    waiters = [np.arange(len(ids)), _places(ids, np.concatenate(callers))]
+    waiters = [np.arange(len(ids)), _indices_of(ids, np.concatenate(callers))]
     operation = _last_to_end(len(ids), work.end, waiters, sources)
     return CudaCalls(thread, start, end, name.reshape(-1), tuple(names.tolist()), operation)
 
 
-_CALL = ("thread", "start", "end", "correlation_id")
+_CALL_COLUMNS = ("thread", "start", "end", "correlation_id")

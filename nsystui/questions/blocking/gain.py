@@ -1,4 +1,4 @@
-"""How much of an iteration could be won back at most, and how that is known (docs/path.md#gains)."""
+"""The largest possible gain in an iteration, and how it is known (docs/path.md#gains)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ class Standing(Enum):
     MEASURED = "measured"
     """Operations and calls show that all of it blocked the GPU."""
     BOUNDED = "bounded"
-    """Some of it may not have blocked the GPU, or may not be saved."""
+    """Some of it may not have blocked the GPU, or may not be avoidable."""
     INFERRED = "inferred"
-    """The export does not show what it was spent on, or that the work can be done without."""
+    """The export does not show its purpose, or that the work is avoidable."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What could be won back at most of an iteration, the mean over the GPUs, ns (docs/path.md#gains).
+    """The largest possible gain in an iteration, the mean over the GPUs, ns (docs/path.md#gains).
 
-    ``includes``: the ids of findings whose gain may be the same time. ``is_step``: the iteration is a step, else all
-    of the time.
+    ``includes``: ids of findings whose gain may be the same time. ``is_step``: whether the iteration is a step.
     """
 
     recoverable: int
@@ -36,17 +35,17 @@ class Gain:
 
     @property
     def speedup(self) -> float | None:
-        """T / (T - R): how many times as fast at most; ``None`` where all of the time could be won back."""
-        left = self.iteration - self.recoverable
-        return self.iteration / left if left else None
+        """The largest possible speed-up, T / (T - R); ``None`` if all of the time is recoverable."""
+        rest = self.iteration - self.recoverable
+        return self.iteration / rest if rest else None
 
     @property
     def words(self) -> str:
         """``at most 8.53 ms of a step of 116.4 ms, 1.08 times as fast (measured; may include straggler)``."""
-        won, whole = (format_value(Unit.DURATION, time) for time in (self.recoverable, self.iteration))
+        won, total = (format_value(Unit.DURATION, time) for time in (self.recoverable, self.iteration))
         factor = "" if self.speedup is None else f", {self.speedup:.2f} times as fast"
         others = f"; may include {', '.join(self.includes)}" if self.includes else ""
-        return f"at most {won} of {'a step of ' if self.is_step else ''}{whole}{factor} ({self.standing.value}{others})"
+        return f"at most {won} of {'a step of ' if self.is_step else ''}{total}{factor} ({self.standing.value}{others})"
 
 
 RECOVERABLE = Column(

@@ -1,4 +1,4 @@
-"""The NVTX operations of a step: how often each range begins in one, and how long it takes on the CPU and the GPU."""
+"""The NVTX operations of a step: how often each range begins, and its time on the CPU and the GPU."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ OPERATION_COLUMNS = (
 def operations_of_steps(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
     """Tabulate the ranges that begin in a selected step on the CPU, by name without numbers: means over the steps.
 
-    ``gpu``: the projected time, missing where no range of the name launched anything; ``share``: of the mean step. Each
-    range counts with all that it holds, so that rows overlap. The largest GPU time comes first, then CPU time.
+    ``gpu``: projected time, missing if no range of the name launched anything; ``share``: of the mean step. Ranges
+    include inner ranges, so that rows overlap. Rows are sorted by GPU time, then CPU time.
     """
     steps = job.steps(step_name)
     tasks = {item.task for item in selected_ranks(job.ranks, selection)}
-    every = {task: one for task, one in step_times(steps, selection.window).items() if task in tasks}
-    count = sum(len(one) for one in every.values())
+    times = {task: item for task, item in step_times(steps, selection.window).items() if task in tasks}
+    count = sum(len(item) for item in times.values())
     if not count:
         return TableAnswer("operations", OPERATION_COLUMNS, [], 0, steps.notes)
-    ranges = job.nvtx_ranges(Selection(tasks=frozenset(every), devices=selection.devices, streams=selection.streams))
+    ranges = job.nvtx_ranges(Selection(tasks=frozenset(times), devices=selection.devices, streams=selection.streams))
     start, lane, length = ranges.start, ranges.lane, ranges.duration
     gpu, is_projected = ranges.gpu_duration, ranges.op_count > 0
-    chosen = np.zeros(len(ranges), bool)
-    for number, one in enumerate(ranges.lanes):
-        task = Task(one.report, one.process)
-        if task in every:
-            rows = np.flatnonzero(lane == number)
-            own = steps.of_task[task]
-            place = own.places_at(start[rows])
-            chosen[rows] = (place != NO_STEP) & np.isin(own.numbers[place], every[task].numbers)
-    words = [template(name) for name in ranges.names]
-    known = {word: number for number, word in enumerate(dict.fromkeys(words))}
-    codes = np.array([known[word] for word in words], np.int64)[ranges.name[chosen]]
+    is_in_step = np.zeros(len(ranges), bool)
+    for index, thread in enumerate(ranges.lanes):
+        task = Task(thread.report, thread.process)
+        if task in times:
+            rows = np.flatnonzero(lane == index)
+            all_steps = steps.of_task[task]
+            positions = all_steps.places_at(start[rows])
+            is_in_step[rows] = (positions != NO_STEP) & np.isin(all_steps.numbers[positions], times[task].numbers)
+    templates = [template(name) for name in ranges.names]
+    code_of = {word: code for code, word in enumerate(dict.fromkeys(templates))}
+    codes = np.array([code_of[word] for word in templates], np.int64)[ranges.name[is_in_step]]
     counts, cpu, on_gpu, launched = (
-        np.bincount(codes, weights, len(known))
-        for weights in (None, length[chosen], np.where(is_projected, gpu, 0)[chosen], is_projected[chosen])
+        np.bincount(codes, weights, len(code_of))
+        for weights in (None, length[is_in_step], np.where(is_projected, gpu, 0)[is_in_step], is_projected[is_in_step])
     )
-    middle = sum(int(one.duration.sum()) for one in every.values()) / count
-    rows_of: list[Row] = []
-    for word, number in known.items():
-        if counts[number] and (selection.name is None or selection.name.matches(word)):
-            time = on_gpu[number] / count if launched[number] else None
-            share = None if time is None or not middle else 100.0 * time / middle
-            rows_of.append((share, time, cpu[number] / count, round(counts[number] / count, 2), word))
-    rows_of.sort(key=lambda row: (-(row[1] or 0), -(row[2] or 0), str(row[-1])))  # type: ignore[operator]
+    mean_length = sum(int(item.duration.sum()) for item in times.values()) / count
+    table_rows: list[Row] = []
+    for word, code in code_of.items():
+        if counts[code] and (selection.name is None or selection.name.matches(word)):
+            time = on_gpu[code] / count if launched[code] else None
+            share = None if time is None or not mean_length else 100.0 * time / mean_length
+            table_rows.append((share, time, cpu[code] / count, round(counts[code] / count, 2), word))
+    table_rows.sort(key=lambda row: (-(row[1] or 0), -(row[2] or 0), str(row[-1])))  # type: ignore[operator]
     notes = (*steps.notes, f"means over {count:,} steps; a range belongs to the step in which it begins on the CPU")
-    return TableAnswer("operations", OPERATION_COLUMNS, rows_of, len(rows_of), (*notes, *ranges.notes))
+    return TableAnswer("operations", OPERATION_COLUMNS, table_rows, len(table_rows), (*notes, *ranges.notes))

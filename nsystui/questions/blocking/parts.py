@@ -1,20 +1,20 @@
-"""What blocked the GPU: the time of each iteration in parts that add up to it (docs/path.md#budget).
+"""The time of each iteration in parts that add up: compute, and the GPU's blockers (docs/path.md#budget).
 
-*Compute* is the union of the kernels that do not communicate, over all streams of a GPU. Every stretch without compute
-ends at a compute kernel and is split, in this order:
+*Compute* is the union of a GPU's kernels that do not communicate, over all streams. Each stretch without compute ends
+at a compute kernel, and is split in this order:
 
 * *launch-starved*: until the call that launched the kernel returned;
-* *blocked*, by the kind of the kernel's producer (`dependencies`): from there until the producer ended;
-* *stalled*: from there until the kernel began, also while it waited for compute of another GPU;
-* *unresolved*, instead of all three, if the launch of the kernel is not known.
+* *blocked*, by the kind of the kernel's producer (`dependencies`): until the producer ended;
+* *stalled*: until the kernel began, also while it waited for another GPU's compute;
+* *unresolved*, instead of all three, if the kernel's launch is unknown.
 
-Where a wait or its record is not in the export, another operation may have ended after the known producer and before
-the kernel began. Then what follows the launch is unresolved, too, until the last of these ended. Unresolved time has
-bounds: `Iterations.possible`.
+If a wait or its record is missing, other operations may have ended between the known producer and the kernel. Then the
+time from the launch to the end of the last of them is also unresolved. Unresolved time has bounds:
+`Iterations.possible`.
 
-After the last compute kernel the copies, memsets and communication that still run block the end; the rest is *tail*.
-Exposed communication is communication that no compute kernel hides; it blocks only if the next kernel had been launched
-and waited for it.
+After the last compute kernel, copies, memsets and communication that still run block the end; the rest is *tail*.
+Exposed communication is hidden by no compute kernel; it blocks only if the next kernel had been launched and waited for
+it.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ PARTS = ("compute", "starved", *BLOCKERS.values(), "stalled", "unresolved", "tai
 """The parts of an iteration, which add up to it exactly."""
 
 LONG = 1_000_000
-"""When a stretch without compute of at least these ns was launch-starved is kept."""
-_LONGEST = 100
-"""The number of shorter stretches, the most starved, that are kept too."""
-_OPERATION = 450
-"""Bytes that an operation takes with its launch, its dependencies and its part of the budget."""
+"""From this length, ns, stretches without compute keep their launch-starved time."""
+_MAX_SHORT = 100
+"""The number of shorter stretches, the most starved, that also keep it."""
+_OPERATION_BYTES = 450
+"""Memory per operation, including launch, dependencies and budget."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """The n stretches without compute of a GPU, ns, shapes ``(n,)``: each ends at the operation ``ended_by``.
+    """The n stretches without compute of a GPU, ns, shapes ``(n,)``; each ends at the operation ``ended_by``.
 
-    Launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, unresolved until ``held``,
-    stalled until ``end``. ``possible``: until when the unresolved time may belong to each of `PARTS`. A tail has no
-    ``ended_by`` (``NONE``).
+    A stretch is launch-starved until ``launched``, blocked by an operation of ``kind`` until ``freed``, unresolved
+    until ``held``, stalled until ``end``. Unresolved time may belong to each of `PARTS` until ``possible``. A tail has
+    no ``ended_by`` (``NONE``).
     """
 
     start: Times
@@ -98,20 +98,20 @@ class Gaps:
     possible: Mapping[str, Times]
 
     def part(self, name: str) -> Intervals:
-        """Return the times of a part of the budget; ``compute`` is not one of them."""
+        """Return the times of a part of the budget, except ``compute``."""
         if name == "starved":
             return _real(self.start, self.launched)
         if name == "unresolved":
             return _real(self.freed, self.held)
         if name in ("stalled", "tail"):
-            is_own = (self.ended_by == NONE) == (name == "tail")
-            return _real(self.held[is_own], self.end[is_own])
-        is_own = self.kind == next(kind for kind, part in BLOCKERS.items() if part == name)
-        return _real(self.launched[is_own], self.freed[is_own])
+            is_part = (self.ended_by == NONE) == (name == "tail")
+            return _real(self.held[is_part], self.end[is_part])
+        is_part = self.kind == next(kind for kind, part in BLOCKERS.items() if part == name)
+        return _real(self.launched[is_part], self.freed[is_part])
 
 
 def _real(starts: Times, ends: Times) -> Intervals:
-    """The intervals that have a length; they are in order, and may touch."""
+    """Return the intervals with a positive length, which are in order and may touch."""
     is_real = ends > starts
     return Intervals(starts[is_real], ends[is_real])
 
@@ -125,24 +125,24 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
     is_gap = (end > start) & (start < window.end)
     ended_by = np.append(computes, NONE)[is_gap]
     start, end = start[is_gap], end[is_gap]
-    # What no operation ended, or none held up, finds the last value.
-    returned, inside, producer, unseen = (
+    # The index NONE, without operation or producer, selects the appended value.
+    returned, inside_graph, producer, unseen = (
         np.append(values, NONE)[ended_by] for values in (work.returned, work.inside_graph, work.producer, work.unseen)
     )
-    is_known = (returned != NONE) & (inside == 0)
+    is_known = (returned != NONE) & (inside_graph == 0)
     is_lost = ~is_known & (ended_by != NONE)
     launched = np.where(is_known, np.clip(returned, start, end), start)
     producer = np.where(is_known, producer, NONE)
     kind = np.append(work.kind, COMPUTE)[producer]
     until = np.clip(np.append(work.end, NONE)[producer], launched, end)
-    # Compute that ends within the gap is another GPU's, and has no part of its own.
+    # Compute that ends within the gap is another GPU's, without a part.
     freed = np.where(kind == COMPUTE, launched, until)
     unseen = np.where(is_known, unseen, np.where(is_lost, np.iinfo(np.int64).max, NONE))
-    last = {number: work.last_ended(work.kind == number, ended_by, unseen, launched) for number in (COMPUTE, *BLOCKERS)}
+    last = {code: work.last_ended(work.kind == code, ended_by, unseen, launched) for code in (COMPUTE, *BLOCKERS)}
     held = np.where(is_lost, end, np.minimum(np.maximum.reduce([*last.values()]), end))
     is_open = is_lost | (held > until)
-    last |= {number: np.where(kind == number, np.maximum(freed, ended), ended) for number, ended in last.items()}
-    possible = {part: last[number] for number, part in BLOCKERS.items()}
+    last |= {code: np.where(kind == code, np.maximum(freed, ended), ended) for code, ended in last.items()}
+    possible = {part: last[code] for code, part in BLOCKERS.items()}
     possible |= {"starved": np.where(returned == NONE, end, launched), "stalled": held}
     kind, freed = np.where(is_open, COMPUTE, kind), np.where(is_open, launched, freed)
     times = [start, launched, freed, np.where(is_open, held, freed), end]
@@ -152,15 +152,15 @@ def gaps_of(work: Operations, device: int, window: Window) -> Gaps:
 
 
 KEPT = ("starved", "nccl")
-"""The parts of which it is kept when they were: launch-starved in long stretches, and all that NCCL blocked."""
+"""The parts whose stretches are kept: long launch-starved stretches, and all time blocked by NCCL."""
 
 
 @dataclass(frozen=True, eq=False)
 class Iterations:
     """The budgets of n iterations of a GPU: ``parts`` of shape ``(n, len(PARTS))``, ``busy`` ``(n,)``, ns.
 
-    ``possible``, of the same shape: how much of the unresolved time may belong to each part.
-    ``starts``, ``ends``: job time. ``when``: the stretches of time of `KEPT`, which may reach beyond them.
+    ``possible``, of the shape of ``parts``: unresolved time that may belong to each part. ``starts``, ``ends``: job
+    time. ``when``: the stretches of `KEPT`, which may extend beyond the iterations.
     """
 
     task: Task
@@ -177,67 +177,67 @@ class Iterations:
 
     @property
     def time(self) -> Times:
-        """How long each took, ns."""
+        """The length of each iteration, ns."""
         return self.ends - self.starts
 
-    def at(self, chosen: NDArray[np.bool_]) -> Iterations:
-        """Some of them."""
+    def at(self, is_chosen: NDArray[np.bool_]) -> Iterations:
+        """Return the iterations with ``is_chosen``."""
         names = ("starts", "ends", "parts", "busy", "possible")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+        return replace(self, **{name: getattr(self, name)[is_chosen] for name in names})
 
     def part(self, name: str) -> Times:
-        """The time of one of `PARTS` in each, ns."""
+        """Return the time of one of `PARTS` in each iteration, ns."""
         return self.parts[:, PARTS.index(name)]
 
     @property
     def known(self) -> NDArray[Any]:
-        """``parts`` with ``None`` instead of 0 where a part may have time, as objects."""
-        found = self.parts.astype(object)
-        found[(self.parts == 0) & (self.possible > 0)] = None
-        return found
+        """``parts`` as objects, with ``None`` instead of 0 if the part may have time."""
+        parts = self.parts.astype(object)
+        parts[(self.parts == 0) & (self.possible > 0)] = None
+        return parts
 
 
 def budgets_of(
     work: Operations, device: int, window: Window, starts: Times, ends: Times
 ) -> tuple[Times, Times, Times, dict[str, Intervals]]:
-    """Find the parts, the busy and the possible times in ``window`` of the iterations of a GPU, and when `KEPT` were.
+    """Return parts, busy and possible times of a GPU's iterations in ``window``, and the stretches of `KEPT`.
 
     See `Iterations`; all on the clock of ``work``.
     """
     starts, ends = (np.clip(times, window.start, window.end) for times in (starts, ends))
     gaps = gaps_of(work, device, Window(int(starts.min()), int(ends.max())))
-    own = work.device == device
-    is_compute = own & (work.kind == COMPUTE)
+    is_on_gpu = work.device == device
+    is_compute = is_on_gpu & (work.kind == COMPUTE)
     times = {part: gaps.part(part).covered(starts, ends) for part in PARTS[1:]}
     times["compute"] = union(work.start[is_compute], work.end[is_compute]).covered(starts, ends)
     tail, nccl = gaps.part("tail"), gaps.part("nccl")
     for kind, part in BLOCKERS.items() if len(tail) else ():
-        is_kind = own & (work.kind == kind)
+        is_kind = is_on_gpu & (work.kind == kind)
         running = intersect(tail, union(work.start[is_kind], work.end[is_kind]))
         times[part] += running.covered(starts, ends)
         times["tail"] -= running.covered(starts, ends)
         nccl = merge(nccl, running) if kind == NCCL else nccl
         tail = subtract(tail, running)
     parts = np.stack([times[part] for part in PARTS], axis=1)
-    # What the window cuts may be long.
+    # Stretches that the window cuts may be long.
     is_kept = (gaps.end - gaps.start >= LONG) | (gaps.start <= window.start) | (gaps.end >= window.end)
-    is_kept[np.argsort(gaps.start - gaps.launched, kind="stable")[:_LONGEST]] = True
+    is_kept[np.argsort(gaps.start - gaps.launched, kind="stable")[:_MAX_SHORT]] = True
     when = {"starved": _real(gaps.start[is_kept], gaps.launched[is_kept]), "nccl": nccl}
     possible = np.stack([_real(gaps.freed, until).covered(starts, ends) for until in gaps.possible.values()], axis=1)
-    return parts, union(work.start[own], work.end[own]).covered(starts, ends), possible, when
+    return parts, union(work.start[is_on_gpu], work.end[is_on_gpu]).covered(starts, ends), possible, when
 
 
 def bounds(parts: Mapping[str, float], possible: Mapping[str, float], names: Collection[str]) -> tuple[float, float]:
-    """Return the least and the most time of some parts together, with what of unresolved time may be theirs."""
+    """Return the least and the most time of some parts together; the most adds their possible unresolved time."""
     least, unresolved = sum(parts[name] for name in names), 0.0 if "unresolved" in names else parts["unresolved"]
     return least, least + min(unresolved, sum(possible.get(name, 0) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
 class Blocking:
-    """The budgets of each GPU (task, CUDA ordinal) that worked: of its iterations, and of all of its time as one row.
+    """The budgets of each working GPU (task, CUDA ordinal): of its iterations, and of its whole time as one row.
 
-    ``whole`` is from the first operation of the GPU to the end of its last.
+    The whole time is from its first operation to the end of its last.
     """
 
     iterations: Mapping[tuple[Task, int], Iterations]
@@ -245,60 +245,60 @@ class Blocking:
 
 
 def blocking(job: OpenJob, step_name: str | None = None) -> Blocking:
-    """Find what blocked each GPU, in each of its iterations and over all; kept with the job, and with its exports."""
+    """Find each GPU's blockers, per iteration and in total; cached in the job, and with its exports."""
     return job.once(("blocking", step_name), lambda: _load(job, step_name))
 
 
 def blocked_in(job: OpenJob, window: Window) -> Mapping[tuple[Task, int], Iterations]:
-    """Find what blocked each GPU in a window of job time, which is one iteration."""
-    session, found = job.session, {}
-    communication, offsets = communicating(session), {one.index: one.clock_offset for one in session.reports}
+    """Find each GPU's blockers in a window of job time, which is one iteration."""
+    session, iterations = job.session, {}
+    communication, offsets = communicating(session), {report.index: report.clock_offset for report in session.reports}
     spans = _spans(session, offsets)
     for rows in ProcessRows.each(session, spans):
         task, offset = rows.task, offsets[rows.task.report]
         edges = np.array([window.start, window.end]) - offset
-        own_window = Window(*edges.tolist())
-        work = operations_of(rows, None if rows.is_shared else own_window, communication)
+        local_window = Window(*edges.tolist())
+        work = operations_of(rows, None if rows.is_shared else local_window, communication)
         for device in spans[task]:
-            parts, busy, possible, kept = budgets_of(work, device, own_window, edges[:1], edges[1:])
-            when = {part: times.shifted(offset) for part, times in kept.items()}
+            parts, busy, possible, stretches = budgets_of(work, device, local_window, edges[:1], edges[1:])
+            when = {part: times.shifted(offset) for part, times in stretches.items()}
             low, high = np.array([window.start]), np.array([window.end])
-            found[task, device] = Iterations(task, device, low, high, parts, busy, possible, when)
-    return found
+            iterations[task, device] = Iterations(task, device, low, high, parts, busy, possible, when)
+    return iterations
 
 
 def _load(job: OpenJob, step_name: str | None) -> Blocking:
     edges: dict[Task, tuple[Times, Times]] = {}
-    for task, own in step_times(job.steps(step_name)).items():
-        if own.on_gpu:
-            start = own.start - report_at(job.session, task.report).clock_offset
-            edges[task] = start, start + own.duration
+    for task, times in step_times(job.steps(step_name)).items():
+        if times.on_gpu:
+            start = times.start - report_at(job.session, task.report).clock_offset
+            edges[task] = start, start + times.duration
     compute = partial(_arrays, edges)
-    reports, is_chosen = job.session.reports, {step_name, job.step_range, job.steps_by} != {None}
-    if is_chosen:
+    reports, is_custom = job.session.reports, {step_name, job.step_range, job.steps_by} != {None}
+    if is_custom:
         runs = in_runs(job.session, reports, compute, tables.kernels, "what blocked")
-        found = {index: arrays for run in runs for index, arrays in run.items()}
+        arrays_of = {index: arrays for run in runs for index, arrays in run.items()}
     else:
-        fits = partial(_are_of, edges)  # the steps of a report depend on the other reports
-        found = of_each_report(job.session, reports, "blocking", compute, fits, tables.kernels, "what blocked")
+        is_valid = partial(_are_of, edges)  # the steps of a report depend on the other reports
+        arrays_of = of_each_report(job.session, reports, "blocking", compute, is_valid, tables.kernels, "what blocked")
     iterations: dict[tuple[Task, int], Iterations] = {}
     whole: dict[tuple[Task, int], Iterations] = {}
     for report in reports:
-        arrays, first, first_kept = found[report.index], 0, 0
-        every = Intervals(arrays["kept_starts"], arrays["kept_ends"]).shifted(report.clock_offset)
+        arrays, first, first_kept = arrays_of[report.index], 0, 0
+        intervals = Intervals(arrays["kept_starts"], arrays["kept_ends"]).shifted(report.clock_offset)
         keys = (arrays[key].tolist() for key in ("process", "device", "count", *KEPT))
-        for process, device, count, *numbers in zip(*keys, strict=True):
+        for process, device, count, *counts in zip(*keys, strict=True):
             task, when = Task(report.index, process), {}
-            for part, number in zip(KEPT, numbers, strict=True):
-                rows, first_kept = slice(first_kept, first_kept + number), first_kept + number
-                when[part] = Intervals(every.starts[rows], every.ends[rows])
-            for kept, last in ((whole, first + 1), (iterations, first + count)):
+            for part, size in zip(KEPT, counts, strict=True):
+                rows, first_kept = slice(first_kept, first_kept + size), first_kept + size
+                when[part] = Intervals(intervals.starts[rows], intervals.ends[rows])
+            for budgets, last in ((whole, first + 1), (iterations, first + count)):
                 rows, first = slice(first, last), last
                 starts, ends = (arrays[edge][rows] + report.clock_offset for edge in _EDGES)
                 if len(starts):
                     parts, possible = (arrays[key].reshape(-1, len(PARTS))[rows] for key in ("parts", "possible"))
                     busy = arrays["busy"][rows]
-                    kept[task, device] = Iterations(task, device, starts, ends, parts, busy, possible, when)
+                    budgets[task, device] = Iterations(task, device, starts, ends, parts, busy, possible, when)
     return Blocking(iterations, whole)
 
 
@@ -306,81 +306,81 @@ _EDGES = ("starts", "ends")
 
 
 def _are_of(edges: Mapping[Task, tuple[Times, Times]], report: Report, arrays: Arrays) -> bool:
-    """Return whether the budgets of `_arrays` were computed for these iterations."""
+    """Return whether `_arrays` computed the budgets for these iterations."""
     first = 0
     for process, count in zip(arrays["process"].tolist(), arrays["count"].tolist(), strict=True):
-        own = edges.get(Task(report.index, process), (np.zeros(0, np.int64),) * 2)
+        task_edges = edges.get(Task(report.index, process), (np.zeros(0, np.int64),) * 2)
         rows = slice(first + 1, first + count)
-        if not all(np.array_equal(arrays[key][rows], edge) for key, edge in zip(_EDGES, own, strict=True)):
+        if not all(np.array_equal(arrays[key][rows], edge) for key, edge in zip(_EDGES, task_edges, strict=True)):
             return False
         first += count
     return True
 
 
 def _arrays(edges: Mapping[Task, tuple[Times, Times]], session: Session, reports: list[Report]) -> dict[int, Arrays]:
-    """The budgets of the GPUs of each report in a row: ``count`` rows each, of which the first is `Blocking.whole`."""
+    """Return each report's budgets: ``count`` rows per GPU, the first of which is `Blocking.whole`."""
     communication = communicating(session)
     names = ("process", "device", "count", *KEPT, *_EDGES, "parts", "busy", "possible", "kept_starts", "kept_ends")
     none = np.zeros(0, np.int64)
-    found: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
-    spans = _spans(session, found)
+    lists: dict[int, dict[str, list[Times]]] = {report.index: {name: [none] for name in names} for report in reports}
+    spans = _spans(session, lists)
     for process in ProcessRows.each(session, spans):
         task = process.task
-        own = {
+        edges_of_gpu = {
             device: tuple(np.append(edge, more) for edge, more in zip(span, edges.get(task, (none, none)), strict=True))
             for device, span in spans[task].items()
         }
-        nothing = {device: np.zeros((len(starts), len(PARTS)), np.int64) for device, (starts, _) in own.items()}
-        sums = {device: (none.copy(), 0 * own[device][0], none) for device, none in nothing.items()}
-        when = {device: dict.fromkeys(KEPT, EMPTY) for device in own}
-        windows = _slices(process, [(int(starts.min()), int(ends.max())) for starts, ends in own.values()])
+        zeros = {device: np.zeros((len(starts), len(PARTS)), np.int64) for device, (starts, _) in edges_of_gpu.items()}
+        sums = {device: (zero.copy(), 0 * edges_of_gpu[device][0], zero) for device, zero in zeros.items()}
+        when = {device: dict.fromkeys(KEPT, EMPTY) for device in edges_of_gpu}
+        windows = _slices(process, [(int(starts.min()), int(ends.max())) for starts, ends in edges_of_gpu.values()])
         for done, window in enumerate(windows):
             if len(windows) > 1:
                 session.tell(Computation("what blocked", done, len(windows), "slices"))
             work = operations_of(process, window if len(windows) > 1 else None, communication)
-            for device, (starts, ends) in own.items():
-                *more, kept = budgets_of(work, device, window, starts, ends)
-                for total, part in zip(sums[device], more, strict=True):
+            for device, (starts, ends) in edges_of_gpu.items():
+                *figures, stretches = budgets_of(work, device, window, starts, ends)
+                for total, part in zip(sums[device], figures, strict=True):
                     total += part
-                when[device] = {part: merge(times, kept[part]) for part, times in when[device].items()}
-        for device, (starts, ends) in own.items():
-            every = when[device].values()
-            numbers = (np.array([one]) for one in (task.process, device, len(starts), *map(len, every)))
-            edges_of = (np.concatenate([getattr(times, edge) for times in every]) for edge in _EDGES)
-            values = (*numbers, starts, ends, *(total.reshape(-1) for total in sums[device]), *edges_of)
-            for array, value in zip(found[task.report].values(), values, strict=True):
+                when[device] = {part: merge(times, stretches[part]) for part, times in when[device].items()}
+        for device, (starts, ends) in edges_of_gpu.items():
+            intervals = when[device].values()
+            counts = (np.array([value]) for value in (task.process, device, len(starts), *map(len, intervals)))
+            interval_edges = (np.concatenate([getattr(times, edge) for times in intervals]) for edge in _EDGES)
+            values = (*counts, starts, ends, *(total.reshape(-1) for total in sums[device]), *interval_edges)
+            for array, value in zip(lists[task.report].values(), values, strict=True):
                 array.append(value)
-    return {index: {key: np.concatenate(parts) for key, parts in arrays.items()} for index, arrays in found.items()}
+    return {index: {key: np.concatenate(parts) for key, parts in arrays.items()} for index, arrays in lists.items()}
 
 
 def _spans(session: Session, reports: Collection[int]) -> dict[Task, dict[int, tuple[int, int]]]:
-    """From the first operation of each GPU of each process to the end of the last, own clock."""
-    found: dict[Task, dict[int, tuple[int, int]]] = {}
+    """Return the span from first to last operation, for each GPU of each process, own clock."""
+    spans: dict[Task, dict[int, tuple[int, int]]] = {}
     for table in map(tables.of, GPU_TABLES):
         if not session.count(table):
             continue
         columns = table.c
-        place = (columns.report, columns.process, columns.device)
-        query = sa.select(*place, sa.func.min(columns.start), sa.func.max(columns.end)).group_by(*place)
+        gpu_columns = (columns.report, columns.process, columns.device)
+        query = sa.select(*gpu_columns, sa.func.min(columns.start), sa.func.max(columns.end)).group_by(*gpu_columns)
         is_whole = (columns.device.is_not(None), columns.start.is_not(None), columns.end.is_not(None))
         query = query.where(of_reports(columns.report, reports), *is_whole)
         for report, process, device, start, end in session.rows(query):
-            of_task = found.setdefault(Task(report, process), {})
-            low, high = of_task.get(device, (start, end))
-            of_task[device] = min(low, start), max(high, end)
-    return found
+            task_spans = spans.setdefault(Task(report, process), {})
+            low, high = task_spans.get(device, (start, end))
+            task_spans[device] = min(low, start), max(high, end)
+    return spans
 
 
 def _slices(rows: ProcessRows, spans: Collection[tuple[int, int]]) -> list[Window]:
-    """The time of a process in slices with about as many kernels each as fit into memory; of shared rows one."""
+    """Split a process's time into slices with equally many kernels, to fit into memory, except shared rows."""
     columns, session = tables.kernels.c, rows.session
     edges = [min(start for start, _ in spans), max(end for _, end in spans)]
-    number = session.count(tables.kernels) // session.limits.rows_at_once(_OPERATION)
-    if number and not rows.is_shared:
-        shares = [place / (number + 1) for place in range(1, number + 1)]
-        is_own = (columns.report == rows.task.report, columns.process == rows.task.process)
-        # All from one digest of the times, which costs more than all else in the query.
+    cut_count = session.count(tables.kernels) // session.limits.rows_at_once(_OPERATION_BYTES)
+    if cut_count and not rows.is_shared:
+        shares = [index / (cut_count + 1) for index in range(1, cut_count + 1)]
+        is_in_process = (columns.report == rows.task.report, columns.process == rows.task.process)
+        # All quantiles share one digest, the most expensive part.
         cuts = sa.func.approx_quantile(columns.start, sa.literal_column(str(shares)))
-        edges += session.scalar(sa.select(cuts).where(*is_own)) or []
+        edges += session.scalar(sa.select(cuts).where(*is_in_process)) or []
     edges = sorted({int(edge) for edge in edges if edge is not None})
     return [Window(start, end) for start, end in pairwise(edges)]

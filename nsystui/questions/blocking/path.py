@@ -1,12 +1,12 @@
-"""The critical path of an iteration: what its time went to, walked back from its end (docs/path.md#critical-path).
+"""The critical path of an iteration: its time, walked back from its end (docs/path.md#critical-path).
 
-From a GPU operation the path goes to its producer, if that ended after the launching call had returned, else to that
-call. From a CPU call it goes to what its thread did before, or, out of a synchronising call, to the operation that the
-thread waited for. Out of a collective it goes to the rank that came last. So the pieces of the path cover the iteration
-once, and their sum is the iteration.
+From a GPU operation, the path continues at its producer if that ended after the launching call had returned, else at
+the call. From a CPU call, it continues at the thread's previous work, or, from a synchronising call, at the operation
+that the thread waited for. From a collective, it continues at the last rank to arrive. So the pieces cover the
+iteration once, and their sum is the iteration.
 
-A thread that makes no CUDA call for a while, in which another launching thread of its process does, is taken to wait
-for that one, as the autograd thread of PyTorch and the main thread do for each other: this is inferred.
+If a thread makes no CUDA call for a while, and another launching thread of its process does, the thread is taken to
+wait for the other, like PyTorch's autograd and main threads: this is inferred.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ KINDS = {
     UNRESOLVED: "unresolved",
 }
 CATEGORIES = {**dict(enumerate(COLOURS)), CPU: "cpu"}
-"""The colours of the kinds that are work; in all others the path waits."""
+"""The colours of working kinds; in all other kinds, the path waits."""
 OUTSIDE = "outside of CUDA calls"
-_QUIET = 100_000
-"""A thread that makes no CUDA call for so long, ns, may have waited for another one."""
-_MOST = 1_000_000
-"""So many operations of a rank are walked at most."""
+_MIN_QUIET = 100_000
+"""The shortest time without CUDA calls in which a thread may wait for another, ns."""
+_MAX_OPERATIONS = 1_000_000
+"""The largest number of operations of a rank to walk."""
 
 
 class PathPiece(NamedTuple):
-    """A stretch of the path, job time, ns: on the GPU an operation (its ``table`` and ``row``), else of a thread."""
+    """A stretch of the path, job time, ns: a GPU operation (``table`` and ``row``), or a thread's time."""
 
     start: int
     end: int
@@ -76,14 +76,14 @@ class PathPiece(NamedTuple):
     table: int
     row: int
     launched: int
-    """When the operation was launched, by ``thread``; of a piece on the CPU, its start."""
+    """When ``thread`` launched the operation; on the CPU, the start of the piece."""
     begun: int
-    """When the operation began; of a piece on the CPU, its start."""
+    """When the operation began; on the CPU, the start of the piece."""
 
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath:
-    """The path of an iteration of a task, ``pieces`` by time; they cover ``window`` (job time) once."""
+    """The path of a task's iteration; ``pieces``, by time, cover ``window`` (job time) once."""
 
     task: Task
     window: Window
@@ -91,12 +91,12 @@ class CriticalPath:
 
 
 def critical_path(job: OpenJob, task: Task, window: Window) -> CriticalPath:
-    """Walk back from the end of an iteration of a task. Raises UsageError where it has too many operations."""
+    """Walk back from the end of a task's iteration. Raises UsageError if it has too many operations."""
     return walked(job, task, window)[1]
 
 
-class _Place(NamedTuple):
-    """Where the path is at a moment (job time): in an operation, or before it if not ``is_begun``; else on a thread."""
+class _Position(NamedTuple):
+    """The path at a moment (job time): in an operation, or before it if not ``is_begun``; else on a thread."""
 
     task: Task
     time: int
@@ -106,35 +106,35 @@ class _Place(NamedTuple):
 
 
 class _Side:
-    """The operations and CUDA calls of a process in a window, as lists; job time."""
+    """A process's operations and CUDA calls in a window, as lists; job time."""
 
     def __init__(self, job: OpenJob, task: Task, window: Window) -> None:
         offset = report_at(job.session, task.report).clock_offset
-        own = Window(window.start - offset, window.end - offset)
+        local_window = Window(window.start - offset, window.end - offset)
         process = ProcessRows(job.session.part([task.report]), task)
-        work = operations_of(process, own, communicating(process.session))
-        if len(work) > _MOST:
+        work = operations_of(process, local_window, communicating(process.session))
+        if len(work) > _MAX_OPERATIONS:
             raise UsageError(f"{len(work):,} operations are too many for one path: choose a shorter time (--time A:B)")
-        calls = host_calls_of(process, own, work)
+        calls = host_calls_of(process, local_window, work)
         self.start, self.end = ((times + offset).tolist() for times in (work.start, work.end))
-        # A call that returned after its copy had ended queued it long before.
+        # A call that returned after its copy's end queued it long before.
         queued = np.where((work.table == 1) & (work.end <= work.returned), work.called, work.returned)
         self.called, self.queued = (
             np.where(work.thread == NONE, NONE, times + offset).tolist() for times in (work.called, queued)
         )
-        every = np.arange(len(work))
-        free = np.maximum(work.returned, np.append(work.end, NONE)[work.producer])
-        held = work.last_ended(every >= 0, every, work.unseen, free)
-        self.held = np.where(held > free, held + offset, NONE).tolist()
-        self.thread, self.producer, self.kind = (one.tolist() for one in (work.thread, work.producer, work.kind))
-        self.table, self.row, self.inside_graph = (one.tolist() for one in (work.table, work.row, work.inside_graph))
-        self.place_of_kernel = {row: at for at, row in enumerate(self.row) if self.table[at] == 0}
+        indices = np.arange(len(work))
+        freed = np.maximum(work.returned, np.append(work.end, NONE)[work.producer])
+        held = work.last_ended(indices >= 0, indices, work.unseen, freed)
+        self.held = np.where(held > freed, held + offset, NONE).tolist()
+        self.thread, self.producer, self.kind = (item.tolist() for item in (work.thread, work.producer, work.kind))
+        self.table, self.row, self.inside_graph = (item.tolist() for item in (work.table, work.row, work.inside_graph))
+        self.index_of_kernel = {row: index for index, row in enumerate(self.row) if self.table[index] == 0}
         self.launching = frozenset(self.thread) - {NONE}
         self.names = calls.names
         self.calls_of: dict[int, Segments] = {}
         self.ends_of: dict[int, list[int]] = {}
         self.waits_of: dict[int, tuple[list[int], list[int], list[int]]] = {}
-        """Of each thread the calls that waited for an operation: ends, ascending, starts, operations."""
+        """The calls of each thread that waited for an operation: ends, ascending, starts, operations."""
         for thread in np.unique(calls.thread).tolist():
             rows = np.flatnonzero(calls.thread == thread)
             rows = rows[np.argsort(calls.end[rows], kind="stable")]
@@ -146,7 +146,7 @@ class _Side:
 
 
 class _Walk:
-    """The way back through the operations and threads of the ranks: ``pieces``, the last one first."""
+    """The walk back through operations and threads of the ranks; ``pieces``, the last first."""
 
     def __init__(self, job: OpenJob, window: Window) -> None:
         self.job, self.window = job, window
@@ -160,95 +160,95 @@ class _Walk:
 
     @cached_property
     def latest(self) -> dict[tuple[int, int], tuple[Task, int]]:
-        """The rank that came last at the collective of a kernel (report, row), and its kernel, of the window."""
-        found: dict[tuple[int, int], tuple[Task, int]] = {}
+        """The last rank to arrive at each kernel's collective (report, row) in the window, and its kernel."""
+        sources: dict[tuple[int, int], tuple[Task, int]] = {}
         for group in self.job.collectives().groups:
             arrivals = Arrivals.of(group, self.window)
-            for place, last in zip(arrivals.operations.tolist(), arrivals.last.tolist(), strict=True):
-                if last != NOBODY:
-                    source = group.members[last].task, int(group.row[last, place])
-                    for member, row in zip(group.members, group.row[:, place].tolist(), strict=True):
-                        found[member.task.report, row] = source
-        return found
+            for index, last_member in zip(arrivals.operations.tolist(), arrivals.last.tolist(), strict=True):
+                if last_member != NOBODY:
+                    source = group.members[last_member].task, int(group.row[last_member, index])
+                    for member, row in zip(group.members, group.row[:, index].tolist(), strict=True):
+                        sources[member.task.report, row] = source
+        return sources
 
-    def last(self, task: Task) -> _Place:
-        """Where the path ends: before what begins then, in what runs then, or on the thread of the last launch."""
-        side, until = self.side(task), self.window.end
-        places = range(len(side.start))
-        if until in side.start:
-            return _Place(task, until, side.start.index(until), is_begun=False)
-        running = [place for place in places if side.start[place] < until <= side.end[place]]
+    def last(self, task: Task) -> _Position:
+        """Return the position at the window's end: an operation that begins or runs then, or the last thread."""
+        side, end = self.side(task), self.window.end
+        operations = range(len(side.start))
+        if end in side.start:
+            return _Position(task, end, side.start.index(end), is_begun=False)
+        running = [index for index in operations if side.start[index] < end <= side.end[index]]
         if running:
-            return _Place(task, until, min(running, key=lambda place: (side.kind[place], place)))
-        ended = [place for place in places if side.end[place] < until]
-        last = max(ended, key=lambda place: side.end[place], default=NONE)
-        return _Place(task, until, thread=side.thread[last] if ended else NONE)
+            return _Position(task, end, min(running, key=lambda index: (side.kind[index], index)))
+        ended = [index for index in operations if side.end[index] < end]
+        last = max(ended, key=lambda index: side.end[index], default=NONE)
+        return _Position(task, end, thread=side.thread[last] if ended else NONE)
 
-    def add(self, place: _Place, start: int, kind: int, operation: int = NONE) -> int:
-        """Adds the piece from ``start`` to a place, if there is one; returns where it starts in the window."""
-        side, start = self.side(place.task), max(start, self.window.start)
-        if start < place.time:
-            of: tuple[int, ...] = (place.thread, NONE, NONE, start, start)
+    def add(self, position: _Position, start: int, kind: int, operation: int = NONE) -> int:
+        """Add the piece from ``start`` to a position, if it has a length; return its start in the window."""
+        side, start = self.side(position.task), max(start, self.window.start)
+        if start < position.time:
+            facts: tuple[int, ...] = (position.thread, NONE, NONE, start, start)
             if operation != NONE:
                 lists = (side.thread, side.table, side.row, side.called, side.start)
-                of = tuple(values[operation] for values in lists)
-            self.pieces.append(PathPiece(start, place.time, place.task, kind, *of))
-        return min(start, place.time)
+                facts = tuple(values[operation] for values in lists)
+            self.pieces.append(PathPiece(start, position.time, position.task, kind, *facts))
+        return min(start, position.time)
 
-    def before(self, at: _Place) -> _Place | None:
-        """Add the piece that ends at a place, and return where the path was before; ``None`` where it began."""
+    def before(self, at: _Position) -> _Position | None:
+        """Add the piece that ends at a position; return the previous position, or ``None`` at the beginning."""
         if at.time <= self.window.start:
             return None
         side = self.side(at.task)
         if at.operation == NONE:
             return self._before_on_cpu(at, side)
-        one = at.operation
+        index = at.operation
         if at.is_begun:
-            late = self.latest.get((at.task.report, side.row[one])) if side.kind[one] == NCCL else None
+            late = self.latest.get((at.task.report, side.row[index])) if side.kind[index] == NCCL else None
             if late is not None and late[0] != at.task:
                 other = self.side(late[0])
-                source = other.place_of_kernel.get(late[1])
+                source = other.index_of_kernel.get(late[1])
                 if source is not None and other.start[source] < at.time:
-                    # Until the last rank came, there was nothing to transfer.
-                    time = self.add(at, other.start[source], NCCL, operation=one)
-                    return _Place(late[0], time, source, is_begun=False)
-            return at._replace(time=self.add(at, side.start[one], side.kind[one], operation=one), is_begun=False)
-        producer, queued = side.producer[one], side.queued[one]
+                    # Before the last rank arrived, there was nothing to transfer.
+                    time = self.add(at, other.start[source], NCCL, operation=index)
+                    return _Position(late[0], time, source, is_begun=False)
+            return at._replace(time=self.add(at, side.start[index], side.kind[index], operation=index), is_begun=False)
+        producer, queued = side.producer[index], side.queued[index]
         freed = min(side.end[producer], at.time) if producer != NONE else self.window.start
-        if queued != NONE and side.held[one] > max(freed, queued):
-            at = at._replace(time=self.add(at, max(freed, queued), UNRESOLVED, operation=one))
-        if queued == NONE or side.inside_graph[one] or freed > queued or freed == at.time:
+        if queued != NONE and side.held[index] > max(freed, queued):
+            at = at._replace(time=self.add(at, max(freed, queued), UNRESOLVED, operation=index))
+        if queued == NONE or side.inside_graph[index] or freed > queued or freed == at.time:
             kind = UNRESOLVED if NONE in (producer, queued) else KERNEL_DELAY
-            time = self.add(at, freed, kind, operation=one)
-            return None if producer == NONE else _Place(at.task, time, producer)
-        time = self.add(at, min(queued, at.time), LAUNCH_DELAY, operation=one)
-        return _Place(at.task, time, thread=side.thread[one])
+            time = self.add(at, freed, kind, operation=index)
+            return None if producer == NONE else _Position(at.task, time, producer)
+        time = self.add(at, min(queued, at.time), LAUNCH_DELAY, operation=index)
+        return _Position(at.task, time, thread=side.thread[index])
 
-    def _before_on_cpu(self, at: _Place, side: _Side) -> _Place | None:
+    def _before_on_cpu(self, at: _Position, side: _Side) -> _Position | None:
         ends, starts, operations = side.waits_of.get(at.thread, ([], [], []))
-        number = bisect_right(ends, at.time) - 1
-        while number >= 0 and side.end[operations[number]] <= starts[number]:
-            number -= 1  # what it waited for had ended before
-        waited = ends[number] if number >= 0 else self.window.start
-        other = self._handed_over(at, side, waited)
-        if other is not None:
-            return _Place(at.task, self.add(at, other[0], CPU), thread=other[1])
+        index = bisect_right(ends, at.time) - 1
+        while index >= 0 and side.end[operations[index]] <= starts[index]:
+            index -= 1  # the operation ended before the call
+        waited = ends[index] if index >= 0 else self.window.start
+        handover = self._handed_over(at, side, waited)
+        if handover is not None:
+            return _Position(at.task, self.add(at, handover[0], CPU), thread=handover[1])
         time = self.add(at, waited, CPU)
-        if number < 0:
+        if index < 0:
             return None
-        source = operations[number]
+        source = operations[index]
         freed = min(side.end[source], time)
         time = self.add(at._replace(time=time), freed, SYNCHRONISATION)
-        return _Place(at.task, time, source)
+        return _Position(at.task, time, source)
 
-    def _handed_over(self, at: _Place, side: _Side, since: int) -> tuple[int, int] | None:
-        """When and by which thread the thread was last woken after ``since``, as far as that may be inferred.
+    def _handed_over(self, at: _Position, side: _Side, since: int) -> tuple[int, int] | None:
+        """Infer when, and by which thread, the thread was last woken after ``since``, if possible.
 
-        Another launching thread must have made calls for half of a time in which this one made none.
+        Another launching thread must have made calls for half of a time in which this thread made no calls.
         """
-        own = side.calls_of.get(at.thread, NO_SEGMENTS).within(Intervals(np.array([since]), np.array([at.time])))
-        quiet_from, quiet_to = np.append(since, own.ends), np.append(own.starts, at.time)
-        for gap in np.flatnonzero(quiet_to - quiet_from >= _QUIET)[::-1].tolist():
+        calls = side.calls_of.get(at.thread, NO_SEGMENTS).within(Intervals(np.array([since]), np.array([at.time])))
+        quiet_from, quiet_to = np.append(since, calls.ends), np.append(calls.starts, at.time)
+        for gap in np.flatnonzero(quiet_to - quiet_from >= _MIN_QUIET)[::-1].tolist():
             start, end = int(quiet_from[gap]), int(quiet_to[gap])
             for thread in side.launching - {at.thread}:
                 ends = side.ends_of[thread]
@@ -259,16 +259,16 @@ class _Walk:
 
 
 def walked(job: OpenJob, task: Task, window: Window) -> tuple[_Walk, CriticalPath]:
-    """The critical path, and what was read for it."""
+    """Return the critical path, and the data read for it."""
     walk = _Walk(job, window)
-    place: _Place | None = walk.last(task)
-    while place is not None:
-        place = walk.before(place)
+    position: _Position | None = walk.last(task)
+    while position is not None:
+        position = walk.before(position)
     return walk, CriticalPath(task, window, tuple(walk.pieces[::-1]))
 
 
 class Named(NamedTuple):
-    """A piece with its kernel or CUDA call, and the NVTX range that its thread was in, where that was asked for."""
+    """A piece with its kernel or CUDA call, and its thread's NVTX range, if requested."""
 
     piece: PathPiece
     name: str
@@ -276,58 +276,58 @@ class Named(NamedTuple):
 
 
 def named_pieces(job: OpenJob, task: Task, window: Window) -> list[Named]:
-    """Walk the critical path, see `critical_path`; pieces on the CPU are cut where calls begin and end."""
+    """Walk the critical path (`critical_path`); pieces on the CPU are cut at the edges of calls."""
     walk, path = walked(job, task, window)
     return _named(job, path.pieces, walk.sides, with_ranges=False)
 
 
-def _named(job: OpenJob, pieces: Sequence[PathPiece], calls: Mapping[Task, _Side], with_ranges: bool) -> list[Named]:
-    """Name the pieces; those on the CPU are cut where calls begin and end, and where NVTX ranges do."""
+def _named(job: OpenJob, pieces: Sequence[PathPiece], sides: Mapping[Task, _Side], with_ranges: bool) -> list[Named]:
+    """Name the pieces; pieces on the CPU are cut at the edges of calls and NVTX ranges."""
     texts = _texts(job, pieces)
     ranges = ThreadRanges.load(job) if with_ranges else None
-    around: dict[tuple[Task, int], Segments] = {}
+    ranges_of: dict[tuple[Task, int], Segments] = {}
     if ranges is not None and pieces:
-        when = Window(min(min(one.start, one.launched) for one in pieces), max(one.end for one in pieces))
-        for task, thread in {(one.task, one.thread) for one in pieces}:
-            around[task, thread] = ranges.of(task, (task.report, thread), when)
-    found: list[Named] = []
+        window = Window(min(min(piece.start, piece.launched) for piece in pieces), max(piece.end for piece in pieces))
+        for task, thread in {(piece.task, piece.thread) for piece in pieces}:
+            ranges_of[task, thread] = ranges.of(task, (task.report, thread), window)
+    named: list[Named] = []
     for piece in pieces:
-        own = around.get((piece.task, piece.thread))
+        thread_ranges = ranges_of.get((piece.task, piece.thread))
         if piece.kind not in (CPU, SYNCHRONISATION):
             name = texts.get((piece.task.report, piece.table, piece.row), "")
-            found.append(Named(piece, name, _range_at(ranges, own, piece.launched)))
+            named.append(Named(piece, name, _range_at(ranges, thread_ranges, piece.launched)))
             continue
-        side = calls[piece.task]
-        whole = Intervals(np.array([piece.start]), np.array([piece.end]))
-        outside = Segments(whole.starts, whole.ends, np.array([len(side.names)]))
-        parts = one_after_the_other(side.calls_of.get(piece.thread, NO_SEGMENTS).within(whole), outside)
-        cuts = pairs(Intervals(parts.starts, parts.ends), own if own is not None else outside)
+        side = sides[piece.task]
+        span = Intervals(np.array([piece.start]), np.array([piece.end]))
+        outside = Segments(span.starts, span.ends, np.array([len(side.names)]))
+        parts = one_after_the_other(side.calls_of.get(piece.thread, NO_SEGMENTS).within(span), outside)
+        cuts = pairs(Intervals(parts.starts, parts.ends), thread_ranges if thread_ranges is not None else outside)
         for start, end, part in zip(cuts.starts.tolist(), cuts.ends.tolist(), cuts.span.tolist(), strict=True):
             name = (*side.names, OUTSIDE)[parts.labels[part]]
-            found.append(Named(piece._replace(start=start, end=end), name, _range_at(ranges, own, start)))
-    return found
+            named.append(Named(piece._replace(start=start, end=end), name, _range_at(ranges, thread_ranges, start)))
+    return named
 
 
-def _range_at(ranges: ThreadRanges | None, own: Segments | None, time: int) -> str:
-    if ranges is None or own is None:
+def _range_at(ranges: ThreadRanges | None, thread_ranges: Segments | None, time: int) -> str:
+    if ranges is None or thread_ranges is None:
         return ""
-    place = int(np.searchsorted(own.starts, time, side="right")) - 1
-    return ranges.names[int(own.labels[place])]
+    index = int(np.searchsorted(thread_ranges.starts, time, side="right")) - 1
+    return ranges.names[int(thread_ranges.labels[index])]
 
 
 def _texts(job: OpenJob, pieces: Sequence[PathPiece]) -> dict[tuple[int, int, int], str]:
-    """The names of the operations of pieces by report, table and row."""
-    found: dict[tuple[int, int, int], str] = {}
+    """Return the names of the pieces' operations by report, table and row."""
+    names: dict[tuple[int, int, int], str] = {}
     smart = job.smart_names()
-    for number, name in enumerate((tables.kernels.c.name, tables.memory_ops.c.operation)):
-        rows = {(one.task.report, one.row) for one in pieces if one.table == number}
+    for table, name in enumerate((tables.kernels.c.name, tables.memory_ops.c.operation)):
+        rows = {(piece.task.report, piece.row) for piece in pieces if piece.table == table}
         columns = name.table.c
         for report in {report for report, _ in rows}:
             query = sa.select(columns.row, name).where(columns.report == report)
-            query = query.where(columns.row.in_(sorted(row for own, row in rows if own == report)))
+            query = query.where(columns.row.in_(sorted(row for index, row in rows if index == report)))
             for row, text in job.session.rows(query):
-                found[report, number, row] = smart.get(text or "", text or "")
-    return found
+                names[report, table, row] = smart.get(text or "", text or "")
+    return names
 
 
 GROUPINGS = ("name", "kind", "range", "rank", "piece")
@@ -355,66 +355,66 @@ def path_table(
 ) -> TableAnswer:
     """Tabulate the critical path of an iteration by one of `GROUPINGS`, most time first; pieces in their order.
 
-    The iteration is that of the first selected rank which has this step; without ``step``, the selected time, else the
-    step whose time is nearest to the median, else all of the rank's time. ``start`` and the event are those of the
-    longest piece. Raises UsageError where there is no such step.
+    The iteration belongs to the first selected rank that has ``step``; without it, it is the selected time, else the
+    step closest to the median, else all of the rank's time. ``start`` and the event describe the longest piece. Raises
+    UsageError if there is no such step.
     """
     if not selected_ranks(job.ranks, selection):
         return TableAnswer("path", COLUMNS, [], 0, ("No selected process used a GPU, so there is no path.",))
     task, window, words = _iteration(job, selection, step, step_name)
     walk, path = walked(job, task, window)
-    ranks = {one.task: one.rank for one in job.ranks}
+    ranks = {item.task: item.rank for item in job.ranks}
     groups: dict[tuple[Any, ...], list[Named]] = {}
-    for number, one in enumerate(_named(job, path.pieces, walk.sides, by == "range")):
-        kind, rank = KINDS[one.piece.kind], ranks.get(one.piece.task)
+    for index, named in enumerate(_named(job, path.pieces, walk.sides, by == "range")):
+        kind, rank = KINDS[named.piece.kind], ranks.get(named.piece.task)
         key: dict[str, tuple[Any, ...]] = {
-            "name": (kind, None, None, one.name or None),
+            "name": (kind, None, None, named.name or None),
             "kind": (kind, None, None, None),
-            "range": (kind, None, one.range or None, None),
+            "range": (kind, None, named.range or None, None),
             "rank": (kind, rank, None, None),
-            "piece": (kind, rank, None, one.name or None, number),
+            "piece": (kind, rank, None, named.name or None, index),
         }
-        groups.setdefault(key[by], []).append(one)
-    whole = window.end - window.start
+        groups.setdefault(key[by], []).append(named)
+    total = window.end - window.start
     rows: list[tuple[Any, ...]] = []
-    for (kind, rank, around, name, *_), own in groups.items():
-        longest, called, _ = max(own, key=lambda one: one.piece.end - one.piece.start)
-        time = sum(one.piece.end - one.piece.start for one in own)
+    for (kind, rank, range_name, name, *_), pieces in groups.items():
+        longest, called, _ = max(pieces, key=lambda named: named.piece.end - named.piece.start)
+        time = sum(named.piece.end - named.piece.start for named in pieces)
         event: tuple[Any, ...] = (longest.task.report, longest.task.process, None, None, None)
         if longest.table != NONE:
             is_nccl = longest.table == 0 and is_nccl_kernel(called)
-            what = EventKind.NCCL if is_nccl else _EVENTS[longest.table]
-            event = (*event[:2], longest.row, what.value, longest.begun)
-        figures = (time, 100.0 * time / whole, len(own), longest.end - longest.start, longest.start)
-        rows.append((kind, *figures, rank, around, name, *event))
+            event_kind = EventKind.NCCL if is_nccl else _EVENTS[longest.table]
+            event = (*event[:2], longest.row, event_kind.value, longest.begun)
+        figures = (time, 100.0 * time / total, len(pieces), longest.end - longest.start, longest.start)
+        rows.append((kind, *figures, rank, range_name, name, *event))
     if by != "piece":
         rows.sort(key=lambda row: -row[1])
     shown = [any(value is not None for value in values) for values in zip(*rows, strict=True)]
     columns = (
-        one if is_shown else one.with_importance(FILES_ONLY) for one, is_shown in zip(COLUMNS, shown, strict=True)
+        item if is_shown else item.with_importance(FILES_ONLY) for item, is_shown in zip(COLUMNS, shown, strict=True)
     )
     notes = (words, *unresolved_waits(job.session, walk.sides))
     return TableAnswer("path", tuple(columns) if rows else COLUMNS, rows, len(rows), notes)
 
 
 def _iteration(job: OpenJob, selection: Selection, step: int | None, step_name: str | None) -> tuple[Task, Window, str]:
-    """Choose the iteration: its task and window, and a sentence that says which it is."""
-    chosen = selected_ranks(job.ranks, selection)
+    """Return the iteration's task and window, and a sentence that identifies it."""
+    ranks = selected_ranks(job.ranks, selection)
     steps = step_times(job.steps(step_name))
-    for one in chosen:
-        own = steps.get(one.task)
-        if own is None or not own.on_gpu or (selection.window is not None and step is None):
+    for rank in ranks:
+        times = steps.get(rank.task)
+        if times is None or not times.on_gpu or (selection.window is not None and step is None):
             continue
-        nearest = np.argsort(np.abs(own.duration - own.median))
-        places = nearest if step is None else np.flatnonzero(own.numbers == step)
-        if len(places):
-            window = own.window(int(places[0]))
-            which = "" if step is not None else ", which is nearest to the median"
+        nearest = np.argsort(np.abs(times.duration - times.median))
+        indices = nearest if step is None else np.flatnonzero(times.numbers == step)
+        if len(indices):
+            window = times.window(int(indices[0]))
+            reason = "" if step is not None else ", which is nearest to the median"
             time = format_value(Unit.DURATION, window.end - window.start)
-            words = f"The path is that of step {own.numbers[places[0]]} of rank {one.rank}{which}: {time}."
-            return one.task, window, words
+            words = f"The path is that of step {times.numbers[indices[0]]} of rank {rank.rank}{reason}: {time}."
+            return rank.task, window, words
     if step is not None:
         raise UsageError(f"no selected rank has a step {step}; `nsystui steps --every` lists them")
-    window = selection.window or extent(job.session, Selection(tasks=frozenset({chosen[0].task})))
+    window = selection.window or extent(job.session, Selection(tasks=frozenset({ranks[0].task})))
     time = format_value(Unit.DURATION, window.end - window.start)
-    return chosen[0].task, window, f"The path is that of the selected time of rank {chosen[0].rank}: {time}."
+    return ranks[0].task, window, f"The path is that of the selected time of rank {ranks[0].rank}: {time}."

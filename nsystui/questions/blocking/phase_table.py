@@ -1,7 +1,7 @@
-"""The steps of each phase of inference with what their time went to, and whether the host bounds them.
+"""The steps of each phase of inference, with their parts, and whether the host bounds them.
 
-The verdict is that of NVIDIA's guide to host overhead of TensorRT-LLM (perf-host-analysis): the host bounds them if two
-measures or more say so (docs/path.md#phases). There a GPU is idle while no kernel runs, here while nothing does.
+The host bounds a phase if at least two measures exceed their limits (docs/path.md#phases), as in NVIDIA's guide to host
+overhead of TensorRT-LLM (perf-host-analysis). There, a GPU is idle while no kernel runs, here while nothing runs.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from nsystui.questions.steps.task_steps import NO_PHASE
 from nsystui.store import tables
 
 _PREPARES = "prepare\\w*inputs?"
-"""The ranges in which a host prepares a step, such as TensorRT-LLM's `_prepare_tp_inputs`."""
-_ENOUGH = 2
+"""Ranges in which a host prepares a step, such as TensorRT-LLM's `_prepare_tp_inputs`."""
+_MIN_MEASURES = 2
 _IDLE, _DECODE_IDLE = (30.0, 40.0), (15.0, 20.0)
-"""Idle time above each of these is a measure: of a GPU that is idle, and of one that is underutilised."""
+"""Limits of the measures of idle time, percent: an idle GPU, and an underutilised GPU."""
 _MEASURES = {"launch": 10.0, "exposed": 50.0, "of_time": 5.0, "of_idle": 50.0}
-"""The percentages above which the other measures say that the host bounds the GPU."""
+"""The limits of the other measures, percent."""
 
 
 class _Host(NamedTuple):
-    """What the host did for some iterations, ns; ``None`` where it is not recorded."""
+    """The host's time for some iterations, ns; ``None`` if not recorded."""
 
     launch: int | None
     prepare: int | None
@@ -58,42 +58,42 @@ _FIGURES = (
     Column("of_time", header="Exposed of Time (%)", label="of time", unit=Unit.PERCENT, decimals=2, importance=1),
     Column("of_idle", header="Exposed of Idle (%)", label="of idle", unit=Unit.PERCENT, decimals=2, importance=4),
 )
-PHASE_COLUMNS = (*_FIGURES, *(replace(one, compared="median", decimals=0) for one in STEP_PART_COLUMNS))
+PHASE_COLUMNS = (*_FIGURES, *(replace(column, compared="median", decimals=0) for column in STEP_PART_COLUMNS))
 _NOT_PREPARED = "no NVTX range `prepare…inputs` says when the host prepares a step: its measures are missing"
 
 
 def budget_of_phases(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """Tabulate the steps of each phase of the selected GPUs, the first row of all; parts are medians of a step.
+    """Tabulate the steps of each phase of the selected GPUs, first all steps; parts are medians of a step.
 
-    ``share`` is of the time of all; the percentages after ``host_bound`` are its measures, see there.
+    ``share`` is of the time of all steps; the percentages after ``host_bound`` are its measures (`is_host_bound`).
     """
-    every = iterations(job, selection, step_name)
-    kinds = sorted({code for one in every for code in one.phases.tolist()}, key=lambda code: (code == NO_PHASE, code))
-    host = _HostWork(job, selection, every)
-    whole = sum(int(one.of.time.sum()) for one in every)
+    gpus = iterations(job, selection, step_name)
+    phases = sorted({code for gpu in gpus for code in gpu.phases.tolist()}, key=lambda code: (code == NO_PHASE, code))
+    host = _HostWork(job, selection, gpus)
+    total_time = sum(int(gpu.of.time.sum()) for gpu in gpus)
     rows: list[Row] = []
-    for code in [None, *(kinds if kinds != [NO_PHASE] else ())]:
-        chosen = [np.ones(len(one.of), bool) if code is None else one.phases == code for one in every]
+    for code in [None, *(phases if phases != [NO_PHASE] else ())]:
+        masks = [np.ones(len(gpu.of), bool) if code is None else gpu.phases == code for gpu in gpus]
         name = "all" if code is None else "none" if code == NO_PHASE else PHASES[code]
-        if every:
-            rows.append((name, *_figures(every, chosen, whole, host.of(chosen), name)))
-    importance = part_importance(every)
-    columns = tuple(one.with_importance(importance.get(one.key, one.importance)) for one in PHASE_COLUMNS)
-    notes = notes_of(job, selection, every, step_name)
+        if gpus:
+            rows.append((name, *_figures(gpus, masks, total_time, host.of(masks), name)))
+    importance = part_importance(gpus)
+    columns = tuple(column.with_importance(importance.get(column.key, column.importance)) for column in PHASE_COLUMNS)
+    notes = notes_of(job, selection, gpus, step_name)
     return TableAnswer("phases", columns, rows, len(rows), (*notes, *([] if host.prepares else [_NOT_PREPARED])))
 
 
 def _figures(
-    every: Sequence[RankIterations], chosen: Sequence[NDArray[np.bool_]], whole: int, host: _Host, phase: str
+    gpus: Sequence[RankIterations], masks: Sequence[NDArray[np.bool_]], total_time: int, host: _Host, phase: str
 ) -> Row:
-    times = np.concatenate([one.of.time[own] for one, own in zip(every, chosen, strict=True)])
+    times = np.concatenate([gpu.of.time[mask] for gpu, mask in zip(gpus, masks, strict=True)])
     parts, possible = (
-        np.median(np.concatenate([getattr(one.of, name)[own] for one, own in zip(every, chosen, strict=True)]), axis=0)
+        np.median(np.concatenate([getattr(gpu.of, name)[mask] for gpu, mask in zip(gpus, masks, strict=True)]), axis=0)
         for name in ("parts", "possible")
     )
-    slow = sum(int(one.is_slow()[own].sum()) for one, own in zip(every, chosen, strict=True))
+    slow = sum(int(gpu.is_slow()[mask].sum()) for gpu, mask in zip(gpus, masks, strict=True))
     total = int(times.sum())
-    idle = total - sum(int(one.of.busy[own].sum()) for one, own in zip(every, chosen, strict=True))
+    idle = total - sum(int(gpu.of.busy[mask].sum()) for gpu, mask in zip(gpus, masks, strict=True))
     measures = {
         "idle": _percent(idle, total),
         "launch": _percent(host.launch, total),
@@ -105,7 +105,7 @@ def _figures(
     verdict = "yes" if is_host_bound(measures, phase) else "no"
     return (
         len(times),
-        _percent(total, whole),
+        _percent(total, total_time),
         *figures,
         verdict,
         *measures.values(),
@@ -114,61 +114,61 @@ def _figures(
 
 
 def is_host_bound(measures: Mapping[str, Value], phase: str) -> bool:
-    """Judge the measures, percentages by the keys of their columns, as in a row; missing ones say nothing."""
-    limits = [("idle", least) for least in (_DECODE_IDLE if phase == DECODE else _IDLE)]
-    values = [(measures[name], least) for name, least in (*limits, *_MEASURES.items())]
-    return sum(isinstance(value, float) and value > least for value, least in values) >= _ENOUGH
+    """Return whether enough measures (percentages by column key) exceed their limits; missing measures do not."""
+    limits = [("idle", limit) for limit in (_DECODE_IDLE if phase == DECODE else _IDLE)]
+    values = [(measures[name], limit) for name, limit in (*limits, *_MEASURES.items())]
+    return sum(isinstance(value, float) and value > limit for value, limit in values) >= _MIN_MEASURES
 
 
-def _percent(part: int | None, whole: int | None) -> float | None:
-    return None if part is None or not whole else 100.0 * part / whole
+def _percent(part: int | None, total: int | None) -> float | None:
+    return None if part is None or not total else 100.0 * part / total
 
 
 class _HostWork:
-    """When the processes of some GPUs launched and prepared, and when these were idle."""
+    """Launches and preparations of some GPUs' processes, and the GPUs' idle time."""
 
-    def __init__(self, job: OpenJob, selection: Selection, every: Sequence[RankIterations]) -> None:
-        self.every = every
-        tasks = {one.of.task for one in every}
+    def __init__(self, job: OpenJob, selection: Selection, gpus: Sequence[RankIterations]) -> None:
+        self.gpus = gpus
+        tasks = {gpu.of.task for gpu in gpus}
         calls, ranges = tables.api_calls.c, tables.nvtx_ranges.c
         is_launch = sa.func.coalesce(calls.name, "").contains("Launch")
         prepares = sa.func.regexp_matches(sa.func.coalesce(ranges.name, ""), _PREPARES, "i", type_=sa.Boolean)
-        self.launches = _when(job, tables.api_calls, is_launch, tasks)
-        self.prepares = _when(job, tables.nvtx_ranges, prepares, tasks)
-        devices = {(one.device.task.task, one.device.device): one for one in job.busy(selection).devices}
+        self.launches = _times(job, tables.api_calls, is_launch, tasks)
+        self.prepares = _times(job, tables.nvtx_ranges, prepares, tasks)
+        devices = {(item.device.task.task, item.device.device): item for item in job.busy(selection).devices}
         self.idle = []
-        for one in every if self.prepares else ():
+        for gpu in gpus if self.prepares else ():
             device, window = (
-                devices.get((one.of.task, one.of.device)),
-                Window(int(one.of.starts.min()), int(one.of.ends.max())),
+                devices.get((gpu.of.task, gpu.of.device)),
+                Window(int(gpu.of.starts.min()), int(gpu.of.ends.max())),
             )
             self.idle.append(EMPTY if device is None else device.idle(window))
 
-    def of(self, chosen: Sequence[NDArray[np.bool_]]) -> _Host:
-        """Of the chosen iterations: launch calls in the steps' ranges on the CPU, preparation while they ran."""
+    def of(self, masks: Sequence[NDArray[np.bool_]]) -> _Host:
+        """Return launch calls in the chosen steps' CPU ranges, and preparation during the iterations."""
         launch = prepare = exposed = 0
-        for place, (one, own) in enumerate(zip(self.every, chosen, strict=True)):
-            starts, ends = one.of.starts[own], one.of.ends[own]
+        for index, (gpu, mask) in enumerate(zip(self.gpus, masks, strict=True)):
+            starts, ends = gpu.of.starts[mask], gpu.of.ends[mask]
             if self.prepares:
-                when = self.prepares.get(one.of.task, EMPTY)
-                prepare += int(when.covered(starts, ends).sum())
-                exposed += int(intersect(when, self.idle[place]).covered(starts, ends).sum())
-            if one.steps is not None:
-                starts = one.steps.cpu_start[own]
-                ends = starts + one.steps.cpu_duration[own]
-            launch += int(self.launches.get(one.of.task, EMPTY).covered(starts, ends).sum())
+                preparing = self.prepares.get(gpu.of.task, EMPTY)
+                prepare += int(preparing.covered(starts, ends).sum())
+                exposed += int(intersect(preparing, self.idle[index]).covered(starts, ends).sum())
+            if gpu.steps is not None:
+                starts = gpu.steps.cpu_start[mask]
+                ends = starts + gpu.steps.cpu_duration[mask]
+            launch += int(self.launches.get(gpu.of.task, EMPTY).covered(starts, ends).sum())
         prepared = (prepare, exposed) if self.prepares else (None, None)
         return _Host(launch if self.launches else None, *prepared)
 
 
-def _when(job: OpenJob, table: sa.Table, wanted: sa.ColumnElement[bool], tasks: set[Task]) -> dict[Task, Intervals]:
-    """When any thread of each task was in one of the ``wanted`` calls or ranges; job time."""
+def _times(job: OpenJob, table: sa.Table, matches: sa.ColumnElement[bool], tasks: set[Task]) -> dict[Task, Intervals]:
+    """Return when any thread of each task is in a call or range that ``matches``; job time."""
     columns: Any = table.c
-    found = {}
+    times_by_task = {}
     for task in sorted(tasks) if job.session.count(table) else ():
-        is_own = (columns.report == task.report, columns.process == task.process, columns.end > columns.start)
-        query = sa.select(job_start(table).label("start"), job_end(table).label("end")).where(*is_own, wanted)
+        is_in_task = (columns.report == task.report, columns.process == task.process, columns.end > columns.start)
+        query = sa.select(job_start(table).label("start"), job_end(table).label("end")).where(*is_in_task, matches)
         times = job.session.arrays(query)
         if len(times["start"]):
-            found[task] = union(times["start"], times["end"])
-    return found
+            times_by_task[task] = union(times["start"], times["end"])
+    return times_by_task

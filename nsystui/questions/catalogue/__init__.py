@@ -1,1 +1,1 @@
-"""The questions as data: each module declares some in ``QUESTIONS``, which the registry finds."""
+"""The questions as data: each module declares some in ``QUESTIONS``, which the registry reads."""

@@ -1,4 +1,4 @@
-"""How well GPUs and hosts were used: as parts that add up and as factors that multiply."""
+"""How well GPUs and hosts were used: parts that add up, and factors that multiply."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TABLES = {
     "processes": "Host time of each process",
     "mfu": "Model FLOPs utilisation",
 }
-"""Every table with its title; ``processes`` only if asked for, ``mfu`` with --flops-per-step."""
-_USUAL = ("breakdown", "device", "host", "mfu")
+"""All tables with their titles; ``processes`` only on request, ``mfu`` with --flops-per-step."""
+_DEFAULT_TABLES = ("breakdown", "device", "host", "mfu")
 _MFU, _SCALING = "model FLOPs utilisation", "scalability"
 
 
 class _Options(NamedTuple):
-    """``baseline``: the device efficiency of the other job, over its own window."""
+    """Options; ``baseline`` is the device efficiency of the other job, over its own window."""
 
     tables: list[str]
     useful: Useful
@@ -38,12 +38,12 @@ class _Options(NamedTuple):
 
 
 def _read(values: Values) -> _Options:
-    """Raises UsageError for options that make no sense, alone or together."""
+    """Return the options. Raises UsageError for invalid values and combinations."""
     from nsystui.base.errors import UsageError
     from nsystui.questions.efficiency.device import Useful
 
     mfu = _mfu_request(values)
-    tables = chosen_tables(values["tables"], tuple(TABLES), _USUAL)
+    tables = chosen_tables(values["tables"], tuple(TABLES), _DEFAULT_TABLES)
     if mfu is None and values["tables"] is not None and "mfu" in values["tables"].replace(" ", "").split(","):
         raise UsageError("--tables mfu needs --flops-per-step: exports do not contain the FLOPs of a model")
     for option in (_SCALING_OPTION, _BASELINE_TIME):
@@ -54,7 +54,7 @@ def _read(values: Values) -> _Options:
 
 
 def _mfu_request(values: Values) -> MfuRequest | None:
-    """The model's arithmetic, where it is given; raises UsageError for numbers that make no sense."""
+    """Return the model's arithmetic if it is given. Raises UsageError for invalid numbers."""
     import math
 
     from nsystui.base.errors import UsageError
@@ -76,8 +76,8 @@ def _mfu_request(values: Values) -> MfuRequest | None:
 def _compare(job: OpenJob, selection: Selection, options: _Options) -> _Options:
     from nsystui.questions.efficiency.result import Sized, efficiency, steps_in
 
-    found = efficiency(job, selection, options.useful)
-    return options._replace(baseline=Sized(found.device, steps_in(job, found, options.step_range)))
+    result = efficiency(job, selection, options.useful)
+    return options._replace(baseline=Sized(result.device, steps_in(job, result, options.step_range)))
 
 
 def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
@@ -85,33 +85,33 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
 
 
 def _tables(job: OpenJob, selection: Selection, options: _Options) -> list[Titled]:
-    """The tables in order, each note with the first that it belongs to."""
+    """Return the tables in order, each note only with the first table that has it."""
     from dataclasses import replace
 
     from nsystui.questions.efficiency import tables
     from nsystui.questions.efficiency.result import Scaling, Sized, efficiency, mfu_of, scalability, steps_in
 
-    found = efficiency(job, selection, options.useful)
+    result = efficiency(job, selection, options.useful)
     scaled = None
     if options.baseline is not None:
-        own = Sized(found.device, steps_in(job, found, options.step_range))
-        scaled = scalability(own, options.baseline, Scaling(options.scaling))
+        size = Sized(result.device, steps_in(job, result, options.step_range))
+        scaled = scalability(size, options.baseline, Scaling(options.scaling))
     answers: dict[str, Any] = {
-        "breakdown": lambda: tables.breakdown_table(found),
-        "device": lambda: tables.device_table(found, scaled),
-        "host": lambda: tables.host_table(found),
-        "processes": lambda: tables.process_table(found),
-        "mfu": lambda: tables.mfu_table(mfu_of(job, selection, found, options.mfu)),  # type: ignore[arg-type]
+        "breakdown": lambda: tables.breakdown_table(result),
+        "device": lambda: tables.device_table(result, scaled),
+        "host": lambda: tables.host_table(result),
+        "processes": lambda: tables.process_table(result),
+        "mfu": lambda: tables.mfu_table(mfu_of(job, selection, result, options.mfu)),  # type: ignore[arg-type]
     }
-    titles = {**TABLES, "breakdown": f"{TABLES['breakdown']} = {found.span}"}
-    made: list[Titled] = []
-    earlier: set[str] = set()
+    titles = {**TABLES, "breakdown": f"{TABLES['breakdown']} = {result.span}"}
+    titled_tables: list[Titled] = []
+    shown_notes: set[str] = set()
     for name in options.tables:
         answer = answers[name]()
-        notes = tuple(note for note in answer.notes if note not in earlier)
-        earlier.update(notes)
-        made.append(Titled(name, titles[name], replace(answer, notes=notes)))
-    return made
+        notes = tuple(note for note in answer.notes if note not in shown_notes)
+        shown_notes.update(notes)
+        titled_tables.append(Titled(name, titles[name], replace(answer, notes=notes)))
+    return titled_tables
 
 
 _FLOPS = Option(

@@ -1,4 +1,4 @@
-"""Questions about the memory that was allocated through CUDA."""
+"""Questions about memory allocated through CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about the CPU side: threads, functions by samples, the call tree."""
+"""Questions about CPUs: threads, sampled functions, the call tree, causes of idle GPUs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _ask_gaps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> An
     from nsystui.questions.host.gaps import gaps_list, gaps_table
 
     if options["list"]:
-        least = 1.0 if options["least"] is None else options["least"]
-        return gaps_list(job, selection, round(least * 1e6), options["step_range"])
+        min_ms = 1.0 if options["least"] is None else options["least"]
+        return gaps_list(job, selection, round(min_ms * 1e6), options["step_range"])
     return gaps_table(job, selection, options["by"], options["step_range"])
 
 

@@ -1,4 +1,4 @@
-"""Questions about GPU metrics: every counter that was sampled."""
+"""Questions about sampled GPU metrics."""
 
 from __future__ import annotations
 

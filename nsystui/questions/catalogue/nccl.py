@@ -1,4 +1,4 @@
-"""NCCL kernels and calls by collective, size, communicator and so on, or one by one."""
+"""NCCL kernels and calls: by collective, size, communicator and so on, or singly."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class _Options(NamedTuple):
-    """``chosen``: what the single rows have in common."""
+    """Options; ``shared`` holds the common properties of single rows."""
 
     values: Values
-    by: tuple[NcclProperty, ...]
-    chosen: dict[NcclProperty, Any]
+    group_by: tuple[NcclProperty, ...]
+    shared: dict[NcclProperty, Any]
 
 
 def _read(values: Values) -> _Options:
@@ -33,31 +33,31 @@ def _read(values: Values) -> _Options:
         from nsystui.base.units import parse_size
 
         values = {**values, "message": parse_size(values["message"])}
-    return _Options(values, by_of("collective" if values["all_sizes"] else values["by"]), _chosen(values))
+    return _Options(values, by_of("collective" if values["all_sizes"] else values["by"]), _shared_properties(values))
 
 
-def _chosen(values: Values) -> dict[NcclProperty, Any]:
-    """The property that the single rows share; raises UsageError for a bucket that does not exist or was not chosen."""
+def _shared_properties(values: Values) -> dict[NcclProperty, Any]:
+    """Return the properties that the single rows share. Raises UsageError for an unknown or misplaced bucket."""
     from nsystui.questions.nccl.grouping import NcclProperty
     from nsystui.questions.nccl.listing import COMMUNICATION
     from nsystui.questions.nccl.names import BUCKETS
 
-    chosen: dict[NcclProperty, Any] = {}
+    shared: dict[NcclProperty, Any] = {}
     if values["calls"] is not None:
-        chosen[NcclProperty.COLLECTIVE] = values["calls"] or COMMUNICATION
+        shared[NcclProperty.COLLECTIVE] = values["calls"] or COMMUNICATION
     elif values["kernels"]:
-        chosen[NcclProperty.COLLECTIVE] = values["kernels"]
+        shared[NcclProperty.COLLECTIVE] = values["kernels"]
     if values["bucket"] is None:
-        return chosen
+        return shared
     if values["calls"] is None and values["kernels"] is None:
         raise UsageError("--bucket chooses single rows: add --calls or --kernels")
-    # A plain hyphen will do for the dash.
-    known: dict[str, str | None] = {bucket.replace("–", "-"): bucket for bucket in BUCKETS}
-    known["unknown"] = None
-    wanted = values["bucket"].replace("–", "-")
-    if wanted not in known:
-        raise UsageError(f"bucket {values['bucket']!r}: the buckets are {', '.join(known)}")
-    return {**chosen, NcclProperty.SIZE: known[wanted]}
+    # A hyphen is accepted for the dash.
+    bucket_by_word: dict[str, str | None] = {bucket.replace("–", "-"): bucket for bucket in BUCKETS}
+    bucket_by_word["unknown"] = None
+    word = values["bucket"].replace("–", "-")
+    if word not in bucket_by_word:
+        raise UsageError(f"bucket {values['bucket']!r}: the buckets are {', '.join(bucket_by_word)}")
+    return {**shared, NcclProperty.SIZE: bucket_by_word[word]}
 
 
 def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
@@ -66,13 +66,13 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
     from nsystui.questions.nccl.sizes import bandwidth_by_size, durations_of_size
     from nsystui.questions.nccl.summary import CALL, KERNEL, nccl_summary
 
-    values, by, chosen = options
+    values, group_by, shared = options
     if values["nccl_log"]:
         from nsystui.exports.nccl_log.files import named
         from nsystui.questions.nccl.from_log import read_log
 
         job.nccl_log = read_log(named(values["nccl_log"]), job.ranks)
-    pairing = job.pairing_by(by, values["step_range"])
+    pairing = job.pairing_by(group_by, values["step_range"])
     reported = job.nccl_log.reported if job.nccl_log is not None else ()
     if values["sizes"]:
         size = {"bucket": NcclProperty.SIZE, "pow2": NcclProperty.POW2, "exact": NcclProperty.BYTES}[values["sizes"]]
@@ -83,14 +83,14 @@ def _ask(job: OpenJob, selection: Selection, options: _Options) -> Answer:
             job.session, selection, job.ranks, pairing, values["durations"], size, is_linear, reported
         )
     if values["calls"] is not None:
-        return nccl_listing(job.session, selection, job.ranks, pairing, chosen, CALL)
+        return nccl_listing(job.session, selection, job.ranks, pairing, shared, CALL)
     if values["kernels"] is not None:
-        return nccl_listing(job.session, selection, job.ranks, pairing, chosen, KERNEL)
-    return nccl_summary(job.session, selection, job.ranks, pairing, by)
+        return nccl_listing(job.session, selection, job.ranks, pairing, shared, KERNEL)
+    return nccl_summary(job.session, selection, job.ranks, pairing, group_by)
 
 
 def _draw(job: OpenJob, selection: Selection, options: _Options) -> Shapes | None:
-    """The histogram of ``--durations``, else the bandwidth over the message size."""
+    """Draw the histogram of ``--durations``, else the bandwidth over the message size."""
     from nsystui.base.answer import TableAnswer
     from nsystui.questions.report.drawings import bandwidth_curves, duration_bars
 
@@ -104,7 +104,7 @@ def _draw(job: OpenJob, selection: Selection, options: _Options) -> Shapes | Non
 
 
 def _no_file(text: str) -> str:
-    """The word after ``--calls`` and the like, unless it is a file that was meant for the command."""
+    """Return the word after an option such as ``--calls``. Raises UsageError if it is a file meant for the command."""
     if os.path.lexists(text) or text.endswith(".sqlite"):
         raise UsageError(f"{text!r} is a file: write the files first, then the option")
     return text

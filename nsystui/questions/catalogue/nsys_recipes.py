@@ -1,4 +1,4 @@
-"""The recipes of ``nsys recipe``: what each answers, what it needs, and where NVIDIA's own goes wrong.
+"""The recipes of ``nsys recipe``: their subjects, the data they need, and how NVIDIA's versions differ.
 
 `nsystui.questions.recipes` computes them.
 """
@@ -33,18 +33,18 @@ GAP = Option("gap", "gaps longer than this (500)", metavar="MS", kind=float, gro
 THRESHOLD = Option("threshold", "utilisation below this (50)", metavar="PERCENT", kind=float, group=FAMILY)
 CHUNKS = Option("chunks", "parts of a GPU's time (30)", metavar="N", kind=int, group=FAMILY)
 
-_LEAST_BINS, _MOST_BINS = 1, 1_000_000
+_MIN_BINS, _MAX_BINS = 1, 1_000_000
 
 
 def _options(values: Values) -> RecipeOptions:
-    """Raises UsageError for a value that makes no sense."""
+    """Return the options of a recipe. Raises UsageError for invalid values."""
     from nsystui.questions.kernels.summary import Names
     from nsystui.questions.recipes.recipe import MILLISECOND, RecipeOptions
 
     given = {name: value for name, value in values.items() if value is not None}
     for flag in ("bins", "chunks", "width"):
-        if not _LEAST_BINS <= given.get(flag, _LEAST_BINS) <= _MOST_BINS:
-            raise UsageError(f"--{flag} {given[flag]}: from {_LEAST_BINS} to {_MOST_BINS}")
+        if not _MIN_BINS <= given.get(flag, _MIN_BINS) <= _MAX_BINS:
+            raise UsageError(f"--{flag} {given[flag]}: from {_MIN_BINS} to {_MAX_BINS}")
     if not 0 <= given.get("gap", 0) < 1e12:
         raise UsageError(f"--gap {given['gap']:g}: milliseconds, not below 0")
     if not 0 <= given.get("threshold", 0) <= 100:
@@ -65,7 +65,7 @@ def _recipe(
     differs: tuple[str, ...] = (),
     **facts: Any,
 ) -> Question:
-    """A table, answered by the function of that name in ``ASK`` of a module of `nsystui.questions.recipes`."""
+    """Return a recipe whose table is the answer of ``ASK[name]`` in a module of `nsystui.questions.recipes`."""
     ask = in_module(f"recipes.{module}", "ASK", name)
     return Question(name, answers, ask, FAMILY, options=options, needs=needs, differs=differs, read=_options, **facts)
 
@@ -73,7 +73,7 @@ def _recipe(
 def _map(
     name: str, answers: str, module: str, needs: tuple[tuple[str, ...], ...], differs: tuple[str, ...] = ()
 ) -> Question:
-    """A map, made by the function of that name in ``MAPS`` of a module of `nsystui.questions.recipes`."""
+    """Return a recipe whose map is made by ``MAPS[name]`` in a module of `nsystui.questions.recipes`."""
     make = in_module(f"recipes.{module}", "MAPS", name)
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
@@ -93,7 +93,7 @@ RANKS_DIFFER = (
     "NVIDIA's recipes number ranks by the sorted file names, so that rank10 comes before rank2; here a rank is that of "
     "the job (MPI, NCCL, environment, file name), and two processes of one report are two ranks"
 )
-"""Where every recipe differs."""
+"""A difference of every recipe."""
 
 _STATISTICS = (
     "NVIDIA computes statistics over ranks from those of each rank: median of medians, minimum Q1, maximum Q3; "

@@ -1,4 +1,4 @@
-"""The reports of ``nsys stats``: what each has a row for, what it needs, and the options that may follow its name.
+"""The reports of ``nsys stats``: their rows, the data they need, and the options after their names.
 
 `nsystui.questions.stats` computes them.
 """
@@ -35,7 +35,7 @@ _TICKS = Option("ticks_threshold", "from which rate on, in ticks/ms, it is conge
 _NAMES = (_BASE, _MANGLED)
 _KERNEL_NAMES = (_NVTX_NAME, *_NAMES)
 
-_OF_REPORTS = frozenset(
+_CLUSTER_REPORTS = frozenset(
     (
         "cuda_api_gpu_sum",
         "cuda_api_sum",
@@ -54,7 +54,7 @@ _OF_REPORTS = frozenset(
         "osrt_sum",
     )
 )
-"""The reports that the workers of a cluster compute: the others have rows, or ranges by what ran in them."""
+"""Reports that the workers of a cluster compute: not reports of single rows, or of ranges' GPU work."""
 
 
 def _options(values: Values) -> ReportOptions:
@@ -78,24 +78,24 @@ def _report(
     options: tuple[Option, ...] = (),
     row: Row = "other",
 ) -> Question:
-    """A report, answered by the function of that name in ``ASK`` of a module of `nsystui.questions.stats`."""
+    """Return a report answered by ``ASK[name]`` in a module of `nsystui.questions.stats`."""
     answer = in_module(f"stats.{module}", "ASK", name)
 
     def ask(job: OpenJob, selection: Selection, given: ReportOptions) -> Answer:
         from dataclasses import replace
 
-        known = given if given.families is None else replace(given, families=job.families)
-        found: Answer = answer(job.session, selection, known)
-        return found
+        report_options = given if given.families is None else replace(given, families=job.families)
+        result: Answer = answer(job.session, selection, report_options)
+        return result
 
-    is_of_reports = name in _OF_REPORTS
+    is_of_reports = name in _CLUSTER_REPORTS
     return Question(
         name, rows, ask, FAMILY, options=options, needs=needs, read=_options, of_reports=is_of_reports, row=row, home=""
     )
 
 
 def _on_screen(report: Question, title: str, order: int) -> Question:
-    """The report as a view of the NVTX ranges by name."""
+    """Return the report with a view among the NVTX ranges by name."""
     view = View(report.name, title, "names", sort=("total", True), order=order, label=title)
     return report._replace(home="nvtx names", views=(view,))
 

@@ -1,4 +1,4 @@
-"""Questions about the course of time: how busy each GPU was, the lanes of the timeline, and the list of all events."""
+"""Questions about time: how busy each GPU was, the lanes of the timeline, the list of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks of a job next to each other: how busy they were, their steps, and who waits for whom."""
+"""The ranks of a job compared: how busy they were, their steps, and waiting for each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about the steps of a job: their times, their budgets, and the critical path of one."""
+"""Questions about the steps of a job: times, budgets, and the critical path."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
 
         return operations_of_steps(job, selection, options["step_range"])
     steps = job.steps(options["step_range"])
-    chosen = selected_ranks(job.ranks, selection)
+    ranks = selected_ranks(job.ranks, selection)
     table = steps_across_ranks if options["across"] else every_step if options["every"] else steps_by_rank
-    answer = table(chosen, steps, selection.window)
+    answer = table(ranks, steps, selection.window)
     if options["unprofiled"] is not None:
         from dataclasses import replace
 
@@ -54,7 +54,7 @@ def _ask_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> A
 
 
 def _draw_steps(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Shapes | None:
-    """The times of all steps, whichever table is asked for."""
+    """Draw the times of all steps, whichever table is asked for."""
     from nsystui.questions.report.drawings import step_lanes
 
     tables = dict.fromkeys(("across", "budget", "phases", "operations"), False)

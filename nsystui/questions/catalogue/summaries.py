@@ -1,4 +1,4 @@
-"""Summaries by name, and the single events of a name: kernels, memory operations, API, OS runtime and MPI calls."""
+"""Summaries by name, and single events: kernels, memory operations, API, OS runtime, MPI and library calls."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _read_kernels(values: Values) -> _Kernels:
 
 
 def _read_ncu(files: list[str], groups: tuple[GroupBy, ...], instances: str | None) -> list[NcuLaunch]:
-    """The profiled launches of all files; one that is named twice counts once."""
+    """Return the profiled launches of all files; a file that is named twice counts once."""
     from pathlib import Path
 
     from nsystui.base.errors import UsageError
@@ -64,7 +64,7 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
 
     if options.instances:
         return kernel_instances(job.session, selection, options.instances, options.names, job.ranks)
-    wanted: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "names": options.names,
         "group_by": options.groups,
         "ranks": job.ranks if GroupBy.RANK in options.groups else (),
@@ -74,8 +74,8 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
     if GroupBy.STEP in options.groups:
         from nsystui.questions.steps.kernels_in_steps import kernels_in_steps
 
-        return kernels_in_steps(job, selection, job.steps(options.step_range), **wanted)
-    answer = kernel_summary(job.session, selection, **wanted)
+        return kernels_in_steps(job, selection, job.steps(options.step_range), **arguments)
+    answer = kernel_summary(job.session, selection, **arguments)
     if options.groups == (GroupBy.FAMILY,):
         from nsystui.questions.kernels.families import with_union_times
 
@@ -92,7 +92,7 @@ def _ask_kernels(job: OpenJob, selection: Selection, options: _Kernels) -> Answe
 
 
 def _work(name: str) -> Ask:
-    """The summary of that work (see `kernels.activities`), or its single operations or calls."""
+    """Return a function that summarises a work (see `kernels.activities`) or lists its single rows."""
 
     def ask(job: OpenJob, selection: Selection, options: dict[str, Any]) -> Answer:
         from nsystui.questions.kernels import activities
@@ -122,24 +122,24 @@ def _view(name: str, *tables: str) -> View:
 
 
 def _calls(
-    name: str, what: str, description: str, order: int, row: Row | None = None, label: str = "", **more: str
+    name: str, subject: str, description: str, order: int, row: Row | None = None, label: str = "", **texts: str
 ) -> Question:
-    """Return the question about calls by name; with a ``row`` it is a table of the screen of kernels, too."""
-    own = Question(
+    """Return the question about calls by name; with ``row``, it is also a table of the screen of kernels."""
+    question = Question(
         name,
-        what,
+        subject,
         _work(row or name),
         description=description,
-        examples=more.get("examples", _examples(name)),
+        examples=texts.get("examples", _examples(name)),
         topic="numbers",
         order=order,
         options=(_INSTANCES,),
         of_reports=True,
-        title=more.get("title", what),
+        title=texts.get("title", subject),
     )
     if row is None:
-        return own
-    return own._replace(row=row, home="kernels", views=(_view(row, f"{row}_calls")._replace(label=label),))
+        return question
+    return question._replace(row=row, home="kernels", views=(_view(row, f"{row}_calls")._replace(label=label),))
 
 
 QUESTIONS = (

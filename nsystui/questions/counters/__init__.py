@@ -1,1 +1,1 @@
-"""What was sampled over time: GPU metrics as tables, network adapters, AWS EFA."""
+"""Samples over time: GPU metrics as tables, network adapters, AWS EFA."""

@@ -1,7 +1,7 @@
-"""GPU metrics of another capture of the same program, beside the rows of the kernel summary.
+"""GPU metrics of another capture of the same program, next to the rows of the kernel summary.
 
-Sampling metrics costs time, so that one capture has the times and another one the metrics. These come as the table that
-``nsystui metrics --by kernel`` writes of the other capture, and belong to a row by the name of the kernel.
+Sampling metrics costs time, so one capture has the times and another the metrics, in a table of ``nsystui metrics --by
+kernel``. A row gets the metrics of its kernel's name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nsystui.questions.gpu.metrics import unit_of
 from nsystui.questions.kernels.summary import SMART_NAME
 
 _NAME, _COUNT, _TOTAL = "Name", "Instances", "Total Time (ns)"
-_MOST_DIGITS = 100
+_MAX_DIGITS = 100
 _AVERAGE = Column(
     "captured_avg", header="Captured Avg (ns)", label="captured avg", unit=Unit.DURATION, decimals=1, importance=1
 )
@@ -32,7 +32,7 @@ _ADVICE = "write it with `nsystui metrics --by kernel OTHER.sqlite --format csv 
 
 @dataclass(frozen=True)
 class CapturedMetrics:
-    """The metrics of kernels by their smart names: the values of ``columns``, missing where nothing was sampled."""
+    """The metrics of kernels by smart name: values of ``columns``, missing if nothing was sampled."""
 
     file: str
     columns: tuple[Column, ...]
@@ -40,7 +40,7 @@ class CapturedMetrics:
 
 
 def read_captured_metrics(path: Path) -> CapturedMetrics:
-    """Read what ``nsystui metrics --by kernel --format csv`` wrote. Raises ExportError for any other file."""
+    """Read the CSV of ``nsystui metrics --by kernel --format csv``. Raises ExportError for any other file."""
     try:
         with opened(path) as file, TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text:
             header, *rows = list(csv.reader(text, strict=True)) or [[]]
@@ -50,11 +50,11 @@ def read_captured_metrics(path: Path) -> CapturedMetrics:
         raise ExportError(str(path), f"is not whole, or was edited: {error}", _ADVICE) from None
     if not {_NAME, _COUNT, _TOTAL, *(column.header for column in DERIVED[:2])} <= set(header):
         raise ExportError(str(path), "is not the table of the metrics of kernels", _ADVICE)
-    if twice := next((name for name in header if header.count(name) > 1), None):
-        raise ExportError(str(path), f"has two columns called {shorten(safe_text(twice), 40)}", _ADVICE)
+    if duplicate := next((name for name in header if header.count(name) > 1), None):
+        raise ExportError(str(path), f"has two columns called {shorten(safe_text(duplicate), 40)}", _ADVICE)
     names = [name for name in header if name not in (_NAME, _COUNT, _TOTAL)]
     columns = (_AVERAGE, *map(_column, names))
-    found: dict[str, tuple[Value, ...]] = {}
+    metrics: dict[str, tuple[Value, ...]] = {}
     for row in rows:
         if len(row) != len(header):
             raise ExportError(str(path), f"a row has {len(row)} values, not {len(header)}", _ADVICE)
@@ -62,10 +62,10 @@ def read_captured_metrics(path: Path) -> CapturedMetrics:
         try:
             average = _number(cells[_TOTAL], int) / max(_number(cells[_COUNT], int), 1)
             values = (_value(column, cells[name]) for column, name in zip(columns[1:], names, strict=True))
-            found[cells[_NAME]] = (average, *values)
+            metrics[cells[_NAME]] = (average, *values)
         except ValueError as error:
             raise ExportError(str(path), f"is not whole, or was edited: {error}", _ADVICE) from None
-    return CapturedMetrics(path.name, columns, found)
+    return CapturedMetrics(path.name, columns, metrics)
 
 
 def _column(header: str) -> Column:
@@ -86,35 +86,35 @@ def _value(column: Column, cell: str) -> Value:
 
 
 def _number(cell: str, kind: type[int] | type[float]) -> int | float:
-    """Raises ValueError for a cell that is not a number, or is not within ±2^63, which no metric exceeds."""
-    number = kind(cell) if len(cell) <= _MOST_DIGITS else math.inf
+    """Return a cell's number. Raises ValueError if it is not a number within ±2^63, which no metric exceeds."""
+    number = kind(cell) if len(cell) <= _MAX_DIGITS else math.inf
     if not abs(number) < 2**63:
         raise ValueError(f"{shorten(safe_text(cell), 40)} is too large a number")
     return number
 
 
-def with_captured_metrics(answer: TableAnswer, captured: CapturedMetrics, known: Collection[str]) -> TableAnswer:
-    """Add the metrics of the other capture to the kernel summary by smart name; missing where that has no such kernel.
+def with_captured_metrics(answer: TableAnswer, captured: CapturedMetrics, job_kernels: Collection[str]) -> TableAnswer:
+    """Add the other capture's metrics to the kernel summary by smart name; missing for kernels that it lacks.
 
-    ``known``: the names of all kernels of the job. The notes say how much of the time of the kernels has no metrics,
-    and which kernels the other capture has besides.
+    Notes report the share of kernel time without metrics, and kernels of the other capture that are not in
+    ``job_kernels``.
     """
     names = [str(name or "") for name in answer.cells(SMART_NAME.key)]
     missing: tuple[Value, ...] = (None,) * len(captured.columns)
-    found = [captured.of_kernel.get(name, missing) for name in names]
+    metrics = [captured.of_kernel.get(name, missing) for name in names]
     times = [int(total or 0) for total in answer.cells("total")]
-    unknown = sum(time for name, time in zip(names, times, strict=True) if name not in captured.of_kernel)
+    unknown_time = sum(time for name, time in zip(names, times, strict=True) if name not in captured.of_kernel)
     notes = [
         f"the metrics are those of another capture, {safe_text(captured.file)}: captured avg is how long the same "
         "kernels took there"
     ]
-    if unknown:
-        share = format_value(Unit.PERCENT, 100 * unknown / sum(times))
+    if unknown_time:
+        share = format_value(Unit.PERCENT, 100 * unknown_time / sum(times))
         notes.append(
             f"kernels with {share} of the time are not in {safe_text(captured.file)}: their metrics are unknown"
         )
-    if others := captured.of_kernel.keys() - set(known):
-        notes.append(f"{safe_text(captured.file)} has kernels that these exports do not have: {few(sorted(others))}")
-    rows = [(*row, *values) for row, values in zip(answer.rows, found, strict=True)]
+    if extra := captured.of_kernel.keys() - set(job_kernels):
+        notes.append(f"{safe_text(captured.file)} has kernels that these exports do not have: {few(sorted(extra))}")
+    rows = [(*row, *values) for row, values in zip(answer.rows, metrics, strict=True)]
     columns = (*answer.columns, *captured.columns)
     return TableAnswer(answer.name, columns, rows, answer.total, (*answer.notes, *notes))

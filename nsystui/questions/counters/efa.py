@@ -30,9 +30,9 @@ _SECOND = 1e9
 
 @dataclass(frozen=True, eq=False)
 class EfaCounter:
-    """A counter of an adapter, job time, shapes ``(n,)``: from the sample before to each sample.
+    """A counter of an adapter, from each sample to the next; job time, shapes ``(n,)``.
 
-    ``values`` are what was recorded, or of a running total (``is_total``) its rise per second.
+    ``values`` are as recorded, or the rise per second if the counter is a running total (``is_total``).
     """
 
     report: int
@@ -47,7 +47,7 @@ class EfaCounter:
 
 @dataclass(frozen=True)
 class Counters:
-    """The counters of the EFA plugin: a lane for each counter of bytes, and notes on them."""
+    """A lane for each counter of bytes of the EFA plugin, and notes."""
 
     lanes: tuple[EfaCounter, ...] = ()
     notes: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Counters:
 
 @dataclass(frozen=True, order=True)
 class _Key:
-    """A field of an adapter: where the events name none, the type of the events identifies it."""
+    """A field of an adapter; the type of the events identifies an adapter without a name."""
 
     report: int
     adapter: str
@@ -64,49 +64,49 @@ class _Key:
 
 
 def counters(job: OpenJob, reports: Collection[int]) -> Counters:
-    """Read the counters of ``reports``; nothing, and no notes, where none has samples of EFA."""
+    """Read the counters of ``reports``; empty, without notes, if no report has EFA samples."""
     if not job.session.count(_SAMPLES):
         return Counters()
     series: dict[_Key, tuple[Times, Floats]] = {}
     fields: set[str] = set()
-    for source in (_of_rows(job, fields), _of_json(job, reports, fields)):
-        series.update((key, found) for key, found in source if key.report in reports)
+    for source in (_from_rows(job, fields), _from_json(job, reports, fields)):
+        series.update((key, samples) for key, samples in source if key.report in reports)
     if not fields:
-        having = {report for (report,) in job.session.rows(sa.select(_SAMPLES.c.report).distinct())}
-        return Counters(notes=(UNDOCUMENTED, _UNREADABLE) if having.intersection(reports) else ())
+        sampled_reports = {report for (report,) in job.session.rows(sa.select(_SAMPLES.c.report).distinct())}
+        return Counters(notes=(UNDOCUMENTED, _UNREADABLE) if sampled_reports.intersection(reports) else ())
     totals = _totals(series)
     lanes = []
     for key, (times, values) in sorted(series.items(), key=lambda item: item[0]):
         order, is_total = np.argsort(times, kind="stable"), key.field in totals
         starts, ends, recorded = times[order][:-1], times[order][1:], values[order].astype(np.float64)
-        lasts = ends > starts
-        starts, ends = starts[lasts], ends[lasts]
-        shown = np.diff(recorded)[lasts] / ((ends - starts) / _SECOND) if is_total else recorded[1:][lasts]
-        lanes.append(EfaCounter(key.report, key.adapter, key.type_id, key.field, is_total, starts, ends, shown))
+        is_span = ends > starts
+        starts, ends = starts[is_span], ends[is_span]
+        shown_values = np.diff(recorded)[is_span] / ((ends - starts) / _SECOND) if is_total else recorded[1:][is_span]
+        lanes.append(EfaCounter(key.report, key.adapter, key.type_id, key.field, is_total, starts, ends, shown_values))
     return Counters(tuple(lanes), tuple(_notes(fields, {key.field for key in series}, totals)))
 
 
-def _of_rows(job: OpenJob, fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
-    """The series of exports with a row for each value; adds the names of all fields to ``fields``."""
+def _from_rows(job: OpenJob, fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
+    """Yield the series of exports with a row for each value; add all field names to ``fields``."""
     keys = (_SAMPLES.c.report, _SAMPLES.c.type_id, _SAMPLES.c.source, _SAMPLES.c.type, _SAMPLES.c.field)
-    known = [_SAMPLES.c.field.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]
-    for report, type_id, source, kind, field in job.session.rows(sa.select(*keys).where(*known).distinct()):
+    is_known = [_SAMPLES.c.field.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]
+    for report, type_id, source, kind, field in job.session.rows(sa.select(*keys).where(*is_known).distinct()):
         fields.add(field)
         if "bytes" not in field.lower():
             continue
-        own = [_SAMPLES.c.report == report, _SAMPLES.c.type_id == type_id, _SAMPLES.c.field == field]
+        is_in_series = [_SAMPLES.c.report == report, _SAMPLES.c.type_id == type_id, _SAMPLES.c.field == field]
         time = (_SAMPLES.c.time + _SAMPLES.c.clock_offset).label("time")
-        rows = job.session.arrays(sa.select(time, _SAMPLES.c.value).where(*known, *own))
+        rows = job.session.arrays(sa.select(time, _SAMPLES.c.value).where(*is_known, *is_in_series))
         yield _Key(report, _adapter(source, kind, "", type_id), type_id, field), (rows["time"], rows["value"])
 
 
-def _of_json(job: OpenJob, reports: Collection[int], fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
-    """The same of exports whose events are JSON."""
+def _from_json(job: OpenJob, reports: Collection[int], fields: set[str]) -> Iterator[tuple[_Key, tuple[Times, Floats]]]:
+    """Yield the series of exports whose events are JSON; add all field names to ``fields``."""
     time = (_SAMPLES.c.time + _SAMPLES.c.clock_offset).label("time")
     columns = (_SAMPLES.c.report, time, _SAMPLES.c.type_id, _SAMPLES.c.source, _SAMPLES.c.type, _SAMPLES.c.data)
-    known = [_SAMPLES.c.data.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]
-    found: dict[_Key, list[tuple[int, float]]] = defaultdict(list)
-    for report, at, type_id, source, kind, data in job.session.rows(sa.select(*columns).where(*known)):
+    is_known = [_SAMPLES.c.data.is_not(None), _SAMPLES.c.time.is_not(None), _SAMPLES.c.type_id.is_not(None)]
+    series: dict[_Key, list[tuple[int, float]]] = defaultdict(list)
+    for report, sample_time, type_id, source, kind, data in job.session.rows(sa.select(*columns).where(*is_known)):
         if report not in reports:
             continue
         numbers, texts = _decoded(data)
@@ -114,14 +114,14 @@ def _of_json(job: OpenJob, reports: Collection[int], fields: set[str]) -> Iterat
         adapter = _adapter(source, kind, " ".join(texts.values()), type_id)
         for field, value in numbers.items():
             if "bytes" in field.lower():
-                found[_Key(report, adapter, type_id, field)].append((at, value))
-    for key, samples in found.items():
+                series[_Key(report, adapter, type_id, field)].append((sample_time, value))
+    for key, samples in series.items():
         times, values = zip(*samples, strict=True)
         yield key, (np.array(times, dtype=np.int64), np.array(values, dtype=np.float64))
 
 
 def _decoded(data: str) -> tuple[dict[str, float], dict[str, str]]:
-    """The numbers and the texts of an event by field: nsys writes numbers as texts, too (measured in schema 3.7.2)."""
+    """Return an event's numbers and texts by field: nsys writes numbers as texts, too (measured in schema 3.7.2)."""
     try:
         event = json_in(data)
     except ValueError:
@@ -140,12 +140,12 @@ def _decoded(data: str) -> tuple[dict[str, float], dict[str, str]]:
     return numbers, texts
 
 
-def _flat(event: dict[str, Any], within: str) -> Iterator[tuple[str, Any]]:
+def _flat(event: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in event.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{within}{name}.")
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield f"{within}{name}", value
+            yield f"{prefix}{name}", value
 
 
 def _adapter(source: str | None, kind: str | None, device: str, type_id: int) -> str:
@@ -154,7 +154,7 @@ def _adapter(source: str | None, kind: str | None, device: str, type_id: int) ->
 
 
 def _totals(series: dict[_Key, tuple[Times, Floats]]) -> frozenset[str]:
-    """The fields that fall on no adapter and rise more than once on one; a rate by its name is none."""
+    """Return the fields that rise more than once on an adapter and never fall, except rates by name."""
     falling, rising = set(), set()
     for key, (times, values) in series.items():
         steps = np.diff(values[np.argsort(times, kind="stable")])

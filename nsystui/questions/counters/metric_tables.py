@@ -54,32 +54,32 @@ COLUMNS = (
 )
 TIME_COLUMNS = (RANK, DEVICE, _GPU, START, _METRIC, _UNIT, _number("value", "Value", 0))
 
-_TELLING = ("SM active", "tensor active", "DRAM read", "DRAM write", "SM issue")
-"""The families whose columns stay longest on a narrow screen."""
-Place = tuple[int, int]
-"""A report and the machine's number of a GPU."""
+_KEY_FAMILIES = ("SM active", "tensor active", "DRAM read", "DRAM write", "SM issue")
+"""The families whose columns remain longest on a narrow screen."""
+GpuKey = tuple[int, int]
+"""A report, and the machine's number of a GPU."""
 
 
 def metric_statistics(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate each metric of each GPU: statistics of the samples of the selected time.
+    """Tabulate statistics of each metric of each GPU in the selected time.
 
-    ``mean`` is weighted by how much of a sample's period lies in the time, the others count samples.
+    ``mean`` weights a sample by the part of its period in the time; other statistics count samples.
     """
     users = users_of_gpus(job, selection)
     rows: list[Row] = []
     sampled = [report for report in job.session.reports if report.count(tables.gpu_metrics)]
-    for every in in_runs(job.session, sampled, partial(_of_gpus, selection), tables.gpu_metrics, "metrics"):
-        for source, of_metrics in every:
-            rows += [(*user, *row) for user in users_of(users, source) for row in of_metrics]
+    for run in in_runs(job.session, sampled, partial(_gpu_statistics, selection), tables.gpu_metrics, "metrics"):
+        for source, metric_rows in run:
+            rows += [(*user, *row) for user in users_of(users, source) for row in metric_rows]
     rows.sort(key=lambda row: (row[0] is None, row[0] or 0, row[1] or 0))
     return metrics_answer(job, "metrics", COLUMNS, rows)
 
 
-def _of_gpus(selection: Selection, session: Session, _: list[Report]) -> list[tuple[MetricSource, list[Row]]]:
-    """The statistics of every metric of each GPU, with its first metric."""
+def _gpu_statistics(selection: Selection, session: Session, _: list[Report]) -> list[tuple[MetricSource, list[Row]]]:
+    """Return the statistics of every metric of each GPU, with its first metric."""
     return [
-        (found[0].source, [_statistics(one, selection.window) for one in found])
-        for found in samples_of(session, metric_sources(session, selection, every=True))
+        (gpu_samples[0].source, [_statistics(samples, selection.window) for samples in gpu_samples])
+        for gpu_samples in samples_of(session, metric_sources(session, selection, every=True))
     ]
 
 
@@ -91,15 +91,15 @@ def _statistics(samples: MetricSamples, window: Window | None) -> Row:
     source = samples.source
     figures: list[Value] = [None] * 5
     if len(values):
-        middle, p95 = np.percentile(values, (50, 95)).tolist()
+        median, p95 = np.percentile(values, (50, 95)).tolist()
         mean = float(np.average(values, weights=weights))
-        figures = [mean, float(values.min()), middle, p95, float(values.max())]
+        figures = [mean, float(values.min()), median, p95, float(values.max())]
     period = int(np.median(samples.ends - samples.starts)) if len(samples.ends) else None
     return (source.gpu, source.metric, source.unit, len(values), *figures, samples.implausible, period)
 
 
 def metrics_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
-    """Tabulate each metric of each GPU over time: the mean of the samples of each span, as the lanes have it."""
+    """Tabulate each metric of each GPU over time: means of samples, as in the lanes."""
     users, window = users_of_gpus(job, selection), job.extent(selection)
     sources = metric_sources(job.session, selection, every=True)
     starts = edges_of(window, bins)[:-1]
@@ -113,25 +113,25 @@ def metrics_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAns
 
 
 def with_metrics(answer: TableAnswer, job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
-    """Add the kernels in flight and each metric as columns to a table with a row for each rank, device and span."""
+    """Add the kernels in flight and each metric as columns to a table of ranks, devices and spans."""
     users, window = users_of_gpus(job, selection), job.extent(selection)
     sources = metric_sources(job.session, selection, every=True)
     metrics = columns_of(sources)
-    place = {column.key: number for number, column in enumerate(metrics, 1)}
-    nothing: list[Value] = [None] * bins
+    column_numbers = {column.key: number for number, column in enumerate(metrics, 1)}
+    missing: list[Value] = [None] * bins
     values = {
-        user: [plain_values(own), *(nothing for _ in metrics)]
-        for user, own in _in_flight(job, selection, window, bins).items()
+        user: [plain_values(in_flight), *(missing for _ in metrics)]
+        for user, in_flight in _in_flight(job, selection, window, bins).items()
     }
     for lane in metric_lanes(job.session, selection, window, bins, sources):
         for user in users.get((lane.source.report, lane.source.gpu), ()):
-            values[user][place[lane.source.metric]] = plain_values(lane.values)
+            values[user][column_numbers[lane.source.metric]] = plain_values(lane.values)
     rows = []
     busy = [column.key for column in answer.columns].index("busy_percent")
     for number, row in enumerate(answer.rows):
-        own = [column[number % bins] for column in values[row[0], row[1]]]
-        # Where the session had not begun, or was over, nothing is known of kernels.
-        rows.append((*row, *([None, *own[1:]] if row[busy] is None else own)))
+        cells = [column[number % bins] for column in values[row[0], row[1]]]
+        # Kernels are unknown before and after the session.
+        rows.append((*row, *([None, *cells[1:]] if row[busy] is None else cells)))
     return TableAnswer(answer.name, (*answer.columns, _IN_FLIGHT, *metrics), rows, answer.total, answer.notes)
 
 
@@ -141,75 +141,77 @@ _IN_FLIGHT = Column(
 
 
 def _in_flight(job: OpenJob, selection: Selection, window: Window, bins: int) -> dict[tuple[Value, Value], Floats]:
-    """By rank and device the mean number of kernels that ran at once in each span.
+    """Return the mean number of kernels that ran at once in each span, by rank and device.
 
-    Each is the time of all kernels in the span by its length. Of the kernels that began (and ended) in each span only
-    number and times are read.
+    It is the time of all kernels in the span divided by its length. Only counts and summed times of kernels that began
+    (and ended) in each span are read.
     """
     kernels, width = tables.kernels, window.end - window.start
     users: dict[tuple[Task, int], tuple[Value, Value]] = {
         (item.task.task, item.device): (item.task.rank, item.device)
         for item in selected_devices(job.session, selection, job.ranks)
     }
-    found = {user: np.zeros(bins) for user in users.values()}
+    means = {user: np.zeros(bins) for user in users.values()}
     if not width:
-        return {user: np.full(bins, np.nan) for user in found}
+        return {user: np.full(bins, np.nan) for user in means}
     edges = np.arange(bins + 1) * (width / bins)
     for sign, time in ((1, job_start(kernels)), (-1, job_end(kernels))):
         since = sa.func.greatest(sa.func.least(time - window.start, width), 0)
-        place = (kernels.c.report, kernels.c.process, kernels.c.device)
+        device_key = (kernels.c.report, kernels.c.process, kernels.c.device)
         number = (since * bins).op("//")(width).label("number")
-        query = sa.select(*place, number, sa.func.count(), sa.func.sum(since)).group_by(*place, number)
+        query = sa.select(*device_key, number, sa.func.count(), sa.func.sum(since)).group_by(*device_key, number)
         query = query.where(*where(kernels, selection.with_name(None)), kernels.c.end.is_not(None))
         counts: dict[tuple[Value, Value], NDArray[np.float64]] = {}
         for report, process, device, span, count, total in rows_by_report(job.session, query):
             if (Task(report, process), device) in users:
-                own = counts.setdefault(users[Task(report, process), device], np.zeros((2, bins + 2)))
-                own[:, span + 1] += (count, total)
-        for user, own in counts.items():
-            before = own.cumsum(axis=1)[:, : bins + 1]
-            found[user] += sign * np.diff(edges * before[0] - before[1]) * bins / width
-    return found
+                sums = counts.setdefault(users[Task(report, process), device], np.zeros((2, bins + 2)))
+                sums[:, span + 1] += (count, total)
+        for user, sums in counts.items():
+            cumulated = sums.cumsum(axis=1)[:, : bins + 1]
+            means[user] += sign * np.diff(edges * cumulated[0] - cumulated[1]) * bins / width
+    return means
 
 
-def users_of_gpus(job: OpenJob, selection: Selection) -> dict[Place, list[tuple[Value, Value]]]:
-    """Tell rank and device of every selected process that used a GPU."""
-    found: dict[Place, list[tuple[Value, Value]]] = {}
+def users_of_gpus(job: OpenJob, selection: Selection) -> dict[GpuKey, list[tuple[Value, Value]]]:
+    """Return rank and device of every selected process that used a GPU, by GPU."""
+    users: dict[GpuKey, list[tuple[Value, Value]]] = {}
     for item in selected_devices(job.session, selection, job.ranks):
         if item.gpu is not None:
-            found.setdefault((item.task.task.report, item.gpu), []).append((item.task.rank, item.device))
-    return found
+            users.setdefault((item.task.task.report, item.gpu), []).append((item.task.rank, item.device))
+    return users
 
 
-def users_of(users: dict[Place, list[tuple[Value, Value]]], source: MetricSource) -> list[tuple[Value, Value]]:
-    """Tell who used the GPU of a metric; nobody where no work on it was recorded."""
+def users_of(users: dict[GpuKey, list[tuple[Value, Value]]], source: MetricSource) -> list[tuple[Value, Value]]:
+    """Return the users of a metric's GPU: ``(None, None)`` if no work on it was recorded."""
     return users.get((source.report, source.gpu)) or [(None, None)]
 
 
 def columns_of(sources: Sequence[MetricSource]) -> tuple[Column, ...]:
-    """Make a column for each metric, under the name that was recorded; those that tell most stay longest."""
-    found = {one.metric: one for one in sources}
+    """Return a column for each metric, under its recorded name; `_KEY_FAMILIES` remain longest."""
+    by_metric = {source.metric: source for source in sources}
     return tuple(
         Column(
             metric,
-            header=safe_text(metric if " [" in metric or not one.unit else f"{metric} ({one.unit})"),
-            label=safe_text(one.family if one.is_percent or one.unit == "Hz" else f"{one.label} {one.unit}".rstrip()),
-            unit=Unit.PERCENT if one.is_percent else Unit.FREQUENCY if one.unit == "Hz" else Unit.COUNT,
+            header=safe_text(metric if " [" in metric or not source.unit else f"{metric} ({source.unit})"),
+            label=safe_text(
+                source.family if source.is_percent or source.unit == "Hz" else f"{source.label} {source.unit}".rstrip()
+            ),
+            unit=Unit.PERCENT if source.is_percent else Unit.FREQUENCY if source.unit == "Hz" else Unit.COUNT,
             decimals=3,
-            importance=1 + _TELLING.index(one.family) if one.family in _TELLING else 7,
+            importance=1 + _KEY_FAMILIES.index(source.family) if source.family in _KEY_FAMILIES else 7,
         )
-        for metric, one in found.items()
+        for metric, source in by_metric.items()
     )
 
 
 def plain_values(values: Floats) -> list[Value]:
-    """List values for rows: missing where they are not a number."""
+    """Return values for rows; missing if they are not a number."""
     return [None if np.isnan(value) else value for value in values.tolist()]
 
 
 def metrics_answer(
-    job: OpenJob, name: str, columns: tuple[Column, ...], rows: Sequence[Row], more: Iterable[str] = ()
+    job: OpenJob, name: str, columns: tuple[Column, ...], rows: Sequence[Row], notes: Iterable[str] = ()
 ) -> TableAnswer:
-    """Make a table of metrics, with ``more`` notes where the exports have samples."""
+    """Return a table of metrics, with ``notes`` if the exports have samples."""
     lacking = missing_note(job.session, tables.gpu_metrics)
-    return TableAnswer(name, columns, rows, len(rows), (lacking,) if lacking else tuple(more))
+    return TableAnswer(name, columns, rows, len(rows), (lacking,) if lacking else tuple(notes))

@@ -1,7 +1,7 @@
-"""The network: what each adapter and switch moved, and what moved while NCCL's collectives ran.
+"""The network: traffic of each adapter and switch, and traffic while NCCL's collectives ran.
 
-Every report of a host samples all of its adapters. One that several reports saw counts once: it is known by its host
-and GUID, a switch by its GUID alone, and of samples that overlap those of the report count that sampled it longest.
+Every report of a host samples all of its adapters. An adapter that several reports saw counts once, by host and GUID, a
+switch by GUID alone. If samples overlap, the report that sampled it longest counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Samples = tuple[Times, Times, Floats]
 """Starts, ends (job time) and rates: bytes/s, or ticks/ms of send waits. Samples of several ports add up."""
 
 RECEIVED, SENT, WAITS = range(3)
-"""The places of the figures of an adapter, and of the ends of their metrics' names here."""
+"""Indices of an adapter's figures, and of the endings of their metrics' names."""
 _ENDINGS = (("bytes received", "rx bytes", "rx_bytes"), ("bytes sent", "tx bytes", "tx_bytes"), ("send waits",))
 
 SWITCH, EFA = "InfiniBand switch", "EFA"
@@ -75,12 +75,12 @@ _COLLECTIVE_COLUMNS = (
     _SAMPLED,
 )
 _SLOW = 0.9
-"""The share of the collectives of a group that are faster than the slow ones."""
+"""The share of a group's collectives that are faster than its slow collectives."""
 
 
 @dataclass(frozen=True)
 class _Key:
-    """An adapter on one kind of link: ``name`` tells it where it has no GUID, and ``report`` where it has no host."""
+    """An adapter on one kind of link: ``name`` identifies it without a GUID, ``report`` without a host."""
 
     host: str
     link: str
@@ -91,10 +91,7 @@ class _Key:
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """An adapter or switch and its samples: ``figures`` are what it received and sent, and its send waits.
-
-    A switch has no host.
-    """
+    """An adapter or a switch (without host), with samples of bytes received and sent, and of send waits."""
 
     host: str
     link: str
@@ -105,15 +102,15 @@ class Adapter:
 
 
 def adapters(job: OpenJob, selection: Selection, with_efa: bool = True) -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
-    """List the adapters and switches that the reports of the selected ranks saw, each once, and notes."""
+    """Return the adapters and switches in the reports of the selected ranks, each once, and notes."""
 
     def make() -> tuple[tuple[Adapter, ...], tuple[str, ...]]:
         hosts = hosts_of(job)
-        chosen = set(hosts) if selection.tasks is None else {task.report for task in selection.tasks}
+        reports = set(hosts) if selection.tasks is None else {task.report for task in selection.tasks}
         notes: list[str] = []
         parts: dict[_Key, dict[tuple[int, int], list[Samples]]] = {}
         names: dict[_Key, str] = {}
-        sampled = [*_sampled(job, hosts, chosen, notes), *(_of_efa(job, hosts, chosen, notes) if with_efa else ())]
+        sampled = [*_sampled(job, hosts, reports, notes), *(_of_efa(job, hosts, reports, notes) if with_efa else ())]
         for figure, key, name, report, samples in sampled:
             parts.setdefault(key, {}).setdefault((figure, report), []).append(samples)
             names.setdefault(key, name)
@@ -124,13 +121,13 @@ def adapters(job: OpenJob, selection: Selection, with_efa: bool = True) -> tuple
 
 
 def hosts_of(job: OpenJob) -> dict[int, str]:
-    """Return the host of each report by its index; empty where the report does not name it."""
+    """Return the host of each report by its index; empty if the report does not name it."""
     return {report.index: report.metadata.host for report in job.session.reports}
 
 
 def _adapter(key: _Key, name: str, parts: dict[tuple[int, int], list[Samples]]) -> Adapter:
     received, sent, waits = (
-        once([_joined(samples) for (place, _), samples in sorted(parts.items()) if place == figure])
+        once([_joined(samples) for (index, _), samples in sorted(parts.items()) if index == figure])
         for figure in (RECEIVED, SENT, WAITS)
     )
     guid = None if key.guid is None else f"0x{key.guid & 0xFFFF_FFFF_FFFF_FFFF:x}"
@@ -139,69 +136,69 @@ def _adapter(key: _Key, name: str, parts: dict[tuple[int, int], list[Samples]]) 
 
 
 def _sampled(
-    job: OpenJob, hosts: dict[int, str], chosen: set[int], notes: list[str]
+    job: OpenJob, hosts: dict[int, str], selected_reports: set[int], notes: list[str]
 ) -> Iterator[tuple[int, _Key, str, int, Samples]]:
-    """The samples of ``NET_NIC_METRIC`` and of switches: figure, adapter, its name, report, samples."""
-    wanted, known = dict(_metrics(job)), _names(job)
-    if job.session.count(tables.nic_metrics) and not wanted:
+    """Yield samples of ``NET_NIC_METRIC`` and of switches: figure, adapter, its name, report, samples."""
+    figures, identities = dict(_figure_metrics(job)), _names(job)
+    if job.session.count(tables.nic_metrics) and not figures:
         notes.append("no sampled metric is bytes received, bytes sent or send waits")
-    if chosen != hosts.keys() and wanted:
+    if selected_reports != hosts.keys() and figures:
         notes.append("these are the adapters in the reports of the selected ranks")
-    for (report, nic, is_switch, metric), unit, (starts, ends, values) in _samples(job, sorted(wanted)):
-        if report not in chosen:
+    for (report, nic, is_switch, metric), unit, (starts, ends, values) in _samples(job, sorted(figures)):
+        if report not in selected_reports:
             continue
-        scale, bytes_per = 1.0, _BYTES.fullmatch(unit)
-        if wanted[metric] != WAITS:
-            if bytes_per is None:
+        scale, time_unit = 1.0, _BYTES.fullmatch(unit)
+        if figures[metric] != WAITS:
+            if time_unit is None:
                 notes.append(f"no rate of {metric!r}: its unit {unit!r} is not bytes per time")
                 continue
-            scale = _PER_SECOND[bytes_per[1]]
+            scale = _PER_SECOND[time_unit[1]]
         samples = starts, ends, values * scale
         if is_switch:
-            yield wanted[metric], _Key("", SWITCH, nic, "", None), "switch", report, samples
+            yield figures[metric], _Key("", SWITCH, nic, "", None), "switch", report, samples
             continue
-        guid, name = known.get((report, nic), (None, None))
+        guid, name = identities.get((report, nic), (None, None))
         link = _LINKS.get(metric.partition(":")[0].strip().lower(), "")
-        own = "" if guid is not None else name or f"adapter {nic}"
-        key = _Key(hosts[report], link, guid, own, None if hosts[report] else report)
-        yield wanted[metric], key, name or own, report, samples
+        fallback_name = "" if guid is not None else name or f"adapter {nic}"
+        key = _Key(hosts[report], link, guid, fallback_name, None if hosts[report] else report)
+        yield figures[metric], key, name or fallback_name, report, samples
 
 
-def _metrics(job: OpenJob) -> Iterator[tuple[str, int]]:
-    """The metrics that a figure is made of, with its place."""
+def _figure_metrics(job: OpenJob) -> Iterator[tuple[str, int]]:
+    """Yield the metrics of figures, with the figure's index."""
     column = tables.nic_metrics.c.metric
     if not job.session.count(tables.nic_metrics):
         return
     for (metric,) in job.session.rows(sa.select(column).where(column.is_not(None)).distinct()):
-        for place, endings in enumerate(_ENDINGS):
+        for figure, endings in enumerate(_ENDINGS):
             if metric.lower().endswith(endings):
-                yield metric, place
+                yield metric, figure
 
 
 def _samples(
     job: OpenJob, metrics: list[str]
 ) -> Iterator[tuple[tuple[int, int, int, str], str, tuple[Times, Times, Floats]]]:
-    """The samples of each (report, adapter, whether it is a switch, metric) with their unit, job time."""
+    """Yield the samples of each (report, adapter, whether it is a switch, metric) with their unit, job time."""
     table = tables.nic_metrics
     if not metrics:
         return
     keys = (table.c.report, table.c.nic, table.c.is_switch, table.c.metric)
-    known = [
+    is_known = [
         table.c.metric.in_(metrics),
         table.c.end.is_not(None),
         table.c.value.is_not(None),
         table.c.nic.is_not(None),
     ]
-    groups = sa.select(*keys, sa.func.min(table.c.unit)).where(*known).group_by(*keys).order_by(*keys)
+    groups = sa.select(*keys, sa.func.min(table.c.unit)).where(*is_known).group_by(*keys).order_by(*keys)
     for *key, unit in job.session.rows(groups):
-        moved = [(table.c[name] + table.c.clock_offset).label(name) for name in ("start", "end")]
-        is_own = [column == value for column, value in zip(keys, key, strict=True)]
-        rows = job.session.arrays(sa.select(*moved, table.c.value).where(*known, *is_own))
+        job_times = [(table.c[name] + table.c.clock_offset).label(name) for name in ("start", "end")]
+        is_in_group = [column == value for column, value in zip(keys, key, strict=True)]
+        rows = job.session.arrays(sa.select(*job_times, table.c.value).where(*is_known, *is_in_group))
         yield (key[0], key[1], key[2], key[3]), unit or "", (rows["start"], rows["end"], rows["value"])
 
 
 def _names(job: OpenJob) -> dict[tuple[int, int], tuple[Any, Any]]:
-    """GUID and name of each (report, adapter)."""
+    """Return GUID and name of each (report, adapter)."""
     table = tables.nic_devices
     if not job.session.count(table):
         return {}
@@ -210,19 +207,19 @@ def _names(job: OpenJob) -> dict[tuple[int, int], tuple[Any, Any]]:
 
 
 def _of_efa(
-    job: OpenJob, hosts: dict[int, str], chosen: set[int], notes: list[str]
+    job: OpenJob, hosts: dict[int, str], selected_reports: set[int], notes: list[str]
 ) -> Iterator[tuple[int, _Key, str, int, Samples]]:
-    """The same of EFA: counters that are running totals of bytes received or sent."""
-    efa = counters(job, chosen)
+    """Yield samples as `_sampled` does, from EFA counters that are running totals of bytes."""
+    efa = counters(job, selected_reports)
     left_out = set()
     for lane in efa.lanes:
         name = lane.counter.lower()
-        place = next((at for at, endings in enumerate(_ENDINGS) if name.endswith(endings)), None)
-        if place is None or not lane.is_total:
+        figure = next((index for index, endings in enumerate(_ENDINGS) if name.endswith(endings)), None)
+        if figure is None or not lane.is_total:
             left_out.add(lane.counter)
             continue
         key = _Key(hosts[lane.report], EFA, None, lane.adapter, None if hosts[lane.report] else lane.report)
-        yield place, key, lane.adapter, lane.report, (lane.starts, lane.ends, lane.values)
+        yield figure, key, lane.adapter, lane.report, (lane.starts, lane.ends, lane.values)
     if efa.lanes and not left_out.issuperset(lane.counter for lane in efa.lanes):
         notes.append("EFA counters are taken as running totals of bytes by their names, which NVIDIA does not document")
     if left_out:
@@ -235,15 +232,15 @@ def _joined(parts: Iterable[Samples]) -> Samples:
 
 
 def once(parts: Iterable[Samples]) -> Samples:
-    """Merge the samples of several reports: those of the longest, and of the others those of further times."""
-    covered, kept = EMPTY, []
-    for starts, ends, values in sorted(parts, key=lambda one: -union(one[0], one[1]).length):
+    """Merge the samples of several reports: the longest series, and samples of other times from other reports."""
+    covered, merged = EMPTY, []
+    for starts, ends, values in sorted(parts, key=lambda samples: -union(samples[0], samples[1]).length):
         first = np.searchsorted(covered.ends, starts, side="right")
         begin = np.append(covered.starts, np.iinfo(np.int64).max)[first]
         is_new = begin >= ends
-        kept.append((starts[is_new], ends[is_new], values[is_new]))
+        merged.append((starts[is_new], ends[is_new], values[is_new]))
         covered = merge(covered, union(starts[is_new], ends[is_new]))
-    return _joined(kept) if kept else _NOTHING
+    return _joined(merged) if merged else _NOTHING
 
 
 def moved_within(samples: Samples, times: Intervals) -> tuple[float | None, int]:
@@ -255,93 +252,93 @@ def moved_within(samples: Samples, times: Intervals) -> tuple[float | None, int]
     low = int(times.starts[0])
 
     def until(edges: Times) -> Floats:
-        moved = (edges - low).astype(np.float64)
-        difference: Floats = _integral(starts - low, values, moved) - _integral(ends - low, values, moved)
+        offsets = (edges - low).astype(np.float64)
+        difference: Floats = _integral(starts - low, values, offsets) - _integral(ends - low, values, offsets)
         return difference
 
     return float((until(times.ends) - until(times.starts)).sum()) / covered, covered
 
 
 def mean_rate(starts: Times, ends: Times, values: Floats, lo: int, hi: int, bins: int) -> Floats:
-    """Average a rate over the sampled part of each of ``bins`` equal spans of ``[lo, hi)``; NaN where none is.
+    """Average a rate over the sampled part of each of ``bins`` equal spans of ``[lo, hi)``; NaN without samples.
 
-    Each sample is a rate from its start to its end, shapes ``(n,)``; samples that overlap, of several ports, add up.
+    A sample is a rate from its start to its end, shapes ``(n,)``; overlapping samples, of several ports, add up.
     """
     edges = lo + np.arange(bins + 1) * ((hi - lo) / bins)
-    moved = edges - lo
-    total: Floats = np.subtract(_integral(starts - lo, values, moved), _integral(ends - lo, values, moved))
+    offsets = edges - lo
+    total: Floats = np.subtract(_integral(starts - lo, values, offsets), _integral(ends - lo, values, offsets))
     covered = covered_per_bin(union(starts, ends), lo, hi, bins)
     rate: Floats = np.diff(total) / np.where(covered > 0, covered, np.nan)
     return rate
 
 
 def _integral(times: Times, values: Floats, edges: NDArray[np.floating[Any]]) -> Floats:
-    """Σ value · max(edge − time, 0) for each edge."""
+    """Return Σ value · max(edge − time, 0) for each edge."""
     order = np.argsort(times, kind="stable")
-    at, value = times[order].astype(np.float64), values[order].astype(np.float64)
-    sums = np.concatenate(([0.0], np.cumsum(value)))
-    moments = np.concatenate(([0.0], np.cumsum(value * at)))
-    before = np.searchsorted(at, edges, side="left")
-    found: Floats = sums[before] * edges - moments[before]
-    return found
+    sorted_times, sorted_values = times[order].astype(np.float64), values[order].astype(np.float64)
+    sums = np.concatenate(([0.0], np.cumsum(sorted_values)))
+    moments = np.concatenate(([0.0], np.cumsum(sorted_values * sorted_times)))
+    indices = np.searchsorted(sorted_times, edges, side="left")
+    integral: Floats = sums[indices] * edges - moments[indices]
+    return integral
 
 
 def _peak(samples: Samples, times: Intervals) -> float | None:
-    """The highest rate at any time of ``times``, samples of several ports together."""
+    """Return the highest rate at any time of ``times``, adding up samples of several ports."""
     starts, ends, values = samples
     low, high = int(times.starts[0]), int(times.ends[-1])
     inside = (ends > low) & (starts < high)
     if not inside.any():
         return None
-    moments = np.concatenate((ends[inside], starts[inside]))  # what ends makes room before what begins
+    moments = np.concatenate((ends[inside], starts[inside]))  # ends before starts of the same time
     changes = np.concatenate((-values[inside], values[inside]))
     return float(np.cumsum(changes[np.argsort(moments, kind="stable")]).max())
 
 
 def network_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate what each adapter and switch moved in the selected time: mean rates of its sampled part, and peaks.
+    """Tabulate the traffic of each adapter and switch in the selected time: mean rates of its sampled part, and peaks.
 
-    ``reports`` is how many saw it.
+    ``reports`` is the number of reports that saw it.
     """
-    found, notes = adapters(job, selection)
+    sampled_adapters, notes = adapters(job, selection)
     window = job.extent(selection)
     times = union([window.start], [window.end])
     rows: list[Row] = []
-    for adapter in found if len(times) else ():
+    for adapter in sampled_adapters if len(times) else ():
         rates, covered = zip(*(moved_within(samples, times) for samples in adapter.figures), strict=True)
         peaks = (_peak(adapter.figures[figure], times) for figure in (SENT, RECEIVED))
         sampled = 100 * max(covered) / times.length
-        place = (adapter.host, adapter.name, adapter.link)
+        identity = (adapter.host, adapter.name, adapter.link)
         waits = _rounded(rates[WAITS])
-        rows.append((*place, rates[SENT], rates[RECEIVED], *peaks, waits, sampled, adapter.reports, adapter.guid))
-    return TableAnswer("network", _ADAPTER_COLUMNS, rows, notes=_notes(found, notes))
+        rows.append((*identity, rates[SENT], rates[RECEIVED], *peaks, waits, sampled, adapter.reports, adapter.guid))
+    return TableAnswer("network", _ADAPTER_COLUMNS, rows, notes=_notes(sampled_adapters, notes))
 
 
 def network_by_collective(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate what the adapters of a host moved while its collectives of a kind and size ran, by link.
+    """Tabulate the traffic of a host's adapters while its collectives of a kind and size ran, by link.
 
-    Rates are those of a host, its adapters together, over the sampled part of the time in which one of its kernels of
-    the group ran, and the mean over hosts by that time; waits are the mean over adapters. ``slow_waits`` are those
-    while the slowest tenth of the group ran. All kernels of the group count for a switch.
+    Rates add up a host's adapters over the sampled part of the time in which its kernels of the group ran; rows have
+    the mean over hosts, weighted by that time. Waits are the mean over adapters, ``slow_waits`` while the slowest tenth
+    of the group ran. For a switch, all kernels of the group count.
     """
-    found, notes = adapters(job, selection)
-    if not found:
-        return TableAnswer("network-by-collective", _COLLECTIVE_COLUMNS, [], notes=_notes(found, notes))
+    sampled_adapters, notes = adapters(job, selection)
+    if not sampled_adapters:
+        return TableAnswer("network-by-collective", _COLLECTIVE_COLUMNS, [], notes=_notes(sampled_adapters, notes))
     rows: list[Row] = []
     groups = list(_groups(job, selection))
     for (collective, bucket), group in groups:
-        for link in sorted({one.link for one in found}):
-            own = [one for one in found if one.link == link]
-            values = _group_row(group, own)
+        for link in sorted({adapter.link for adapter in sampled_adapters}):
+            link_adapters = [adapter for adapter in sampled_adapters if adapter.link == link]
+            values = _group_row(group, link_adapters)
             if values is not None:
                 rows.append((collective, bucket_label(int(bucket)), link, len(group), *values))
     if not groups:
         notes = (*notes, "no NCCL kernels in the selection")
-    return TableAnswer("network-by-collective", _COLLECTIVE_COLUMNS, rows, notes=_notes(found, notes))
+    return TableAnswer("network-by-collective", _COLLECTIVE_COLUMNS, rows, notes=_notes(sampled_adapters, notes))
 
 
 def _groups(job: OpenJob, selection: Selection) -> Iterator[tuple[Any, Any]]:
-    """The selected NCCL kernels by collective and bucket of sizes, with their host, and whether they are slow ones."""
+    """Yield the selected NCCL kernels by collective and size bucket, with host and slowness."""
     kernels = selected(job.pairing().kernels, selection)
     kernels = kernels[kernels["end"].notna()]
     hosts = hosts_of(job)
@@ -354,7 +351,7 @@ def _groups(job: OpenJob, selection: Selection) -> Iterator[tuple[Any, Any]]:
 
 
 def slow_collectives(job: OpenJob, selection: Selection) -> dict[str, Intervals]:
-    """Return by host when the slowest tenth of the NCCL kernels of each collective and size ran."""
+    """Return when the slowest tenth of the NCCL kernels of each collective and size ran, by host."""
 
     def make() -> dict[str, Intervals]:
         times: dict[str, Intervals] = {}
@@ -366,29 +363,29 @@ def slow_collectives(job: OpenJob, selection: Selection) -> dict[str, Intervals]
     return job.once(("slow-collectives", selection), make)
 
 
-def _group_row(group: Any, found: list[Adapter]) -> tuple[Any, ...] | None:
-    """Time, rates, waits, waits of the slow ones, hosts and the sampled share; ``None`` where nothing was sampled."""
+def _group_row(group: Any, link_adapters: list[Adapter]) -> tuple[Any, ...] | None:
+    """Return time, rates, waits, slow waits, hosts and the sampled share, or ``None`` without samples."""
     is_slow = group["is_slow"].to_numpy(bool)
     by_host: dict[str, list[Adapter]] = {}
-    for one in found:
-        by_host.setdefault(one.host, []).append(one)
+    for adapter in link_adapters:
+        by_host.setdefault(adapter.host, []).append(adapter)
     time, sampled, hosts = 0, 0, 0
     weighted, weights = [0.0] * 4, [0] * 4
-    for host, own in by_host.items():
-        here = group["host"].to_numpy() == host if host else np.ones(len(group), bool)
-        if not here.any():
+    for host, host_adapters in by_host.items():
+        is_on_host = group["host"].to_numpy() == host if host else np.ones(len(group), bool)
+        if not is_on_host.any():
             continue
         hosts += 1
-        times, slow = _times(group[here]), _times(group[here & is_slow])
+        times, slow = _times(group[is_on_host]), _times(group[is_on_host & is_slow])
         time += times.length
         longest = 0
-        for place, (figure, when) in enumerate(((SENT, times), (RECEIVED, times), (WAITS, times), (WAITS, slow))):
-            rates = [moved_within(one.figures[figure], when) for one in own] if len(when) else []
-            known = [rate for rate, _ in rates if rate is not None]
-            if known:
+        for index, (figure, span) in enumerate(((SENT, times), (RECEIVED, times), (WAITS, times), (WAITS, slow))):
+            rates = [moved_within(adapter.figures[figure], span) for adapter in host_adapters] if len(span) else []
+            known_rates = [rate for rate, _ in rates if rate is not None]
+            if known_rates:
                 covered = max(length for _, length in rates)
-                weighted[place] += covered * sum(known) / (len(known) if figure == WAITS else 1)
-                weights[place] += covered
+                weighted[index] += covered * sum(known_rates) / (len(known_rates) if figure == WAITS else 1)
+                weights[index] += covered
                 longest = max(longest, covered)
         sampled += longest
     if not sampled:
@@ -405,8 +402,8 @@ def _times(group: Any) -> Intervals:
     return union(group["start"].to_numpy(np.int64), group["end"].to_numpy(np.int64))
 
 
-def _notes(found: Sequence[Adapter], notes: Sequence[str]) -> tuple[str, ...]:
-    lengths = [ends - starts for one in found for starts, ends, _ in one.figures if len(starts)]
+def _notes(sampled_adapters: Sequence[Adapter], notes: Sequence[str]) -> tuple[str, ...]:
+    lengths = [ends - starts for adapter in sampled_adapters for starts, ends, _ in adapter.figures if len(starts)]
     if lengths:
         period = float(np.median(np.concatenate(lengths))) / 1e6
         notes = (

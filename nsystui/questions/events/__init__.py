@@ -1,1 +1,1 @@
-"""Single events in time order, at any size, and the pages of long tables."""
+"""Events in time order, at any size, and the pages of long tables."""

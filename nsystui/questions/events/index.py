@@ -1,7 +1,7 @@
-"""The time index of the event list; where everything is selected, from counts that are kept beside the packs.
+"""The time index of the event list; if everything is selected, from cached counts.
 
-These are counts of the events of each kind in bins of a report's own clock. Where the bins lie depends on what else is
-open, so the bins are kept with the counts, and counts of other bins are not used.
+Events of each kind are counted in bins of a report's own clock. The bins depend on the other open reports: they are
+cached with the counts, and counts of different bins are not used.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from nsystui.store.results import Arrays
 
 _ROWS_PER_BIN = 200
-_MOST_BINS = 1 << 16
+_MAX_BINS = 1 << 16
 
 
 def event_index(
     session: Session, selection: Selection, kinds: Sequence[EventKind], ranks: Sequence[RankedTask]
 ) -> TimeIndex:
-    """Count the selected events of ``kinds`` per bin of time; of everything selected, from counts that are kept."""
+    """Count the selected events of ``kinds`` per bin of time; if everything is selected, from cached counts."""
     if not kinds:
         return _no_events(session)
     if selection.is_everything:
         offsets = {report.index: report.clock_offset for report in session.reports}
-        every = [(offsets[index], *span) for kind in kinds for index, span in spans(session, kind).items()]
-        if not every:
+        extents = [(offsets[index], *span) for kind in kinds for index, span in spans(session, kind).items()]
+        if not extents:
             return _no_events(session)
-        low = min(offset + first for offset, first, _, _ in every)
-        high = max(offset + last for offset, _, last, _ in every)
-        width = _width(low, high, sum(number for *_, number in every))
+        low = min(offset + first for offset, first, _, _ in extents)
+        high = max(offset + last for offset, _, last, _ in extents)
+        width = _width(low, high, sum(number for *_, number in extents))
         bins = (high - low) // width + 1
         counts = sum((counts_per_bin(session, kind, low, width, bins) for kind in kinds), np.zeros(bins, np.int64))
         return TimeIndex.of_counts(session, low, width, counts)
@@ -71,8 +71,8 @@ def _no_events(session: Session) -> TimeIndex:
 
 
 def _width(low: int, high: int, number: int) -> int:
-    """The width of the bins for so many events, ns."""
-    return (high - low) // min(max(number // _ROWS_PER_BIN, 1), _MOST_BINS) + 1
+    """Return the width of the bins for ``number`` events, ns."""
+    return (high - low) // min(max(number // _ROWS_PER_BIN, 1), _MAX_BINS) + 1
 
 
 def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
@@ -87,15 +87,15 @@ def spans(session: Session, kind: EventKind) -> dict[int, tuple[int, int, int]]:
         rows = {report: span for report, *span in part.rows(query.group_by(KIND_TABLES[kind].table.c.report))}
         return {report.index: {"span": np.array(rows.get(report.index, []), np.int64)} for report in reports}
 
-    having = [report for report in session.reports if report.count(KIND_TABLES[kind].table)]
-    stored = of_each_report(session, having, f"span-{kind.value}", compute, by=KIND_TABLES[kind].table)
+    with_events = [report for report in session.reports if report.count(KIND_TABLES[kind].table)]
+    stored = of_each_report(session, with_events, f"span-{kind.value}", compute, by=KIND_TABLES[kind].table)
     return {index: tuple(arrays["span"].tolist()) for index, arrays in stored.items() if len(arrays["span"])}
 
 
 def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins: int) -> Counts:
     """Count the events of a kind that start in each bin of ``width`` ns from ``low`` (job time); shape ``(bins,)``.
 
-    Raises ``ValueError`` where one starts before ``low``.
+    Raises ``ValueError`` if an event starts before ``low``.
     """
     table, with_events = KIND_TABLES[kind].table, spans(session, kind)
     reports = [report for report in session.reports if report.index in with_events]
@@ -107,32 +107,32 @@ def counts_per_bin(session: Session, kind: EventKind, low: int, width: int, bins
         first = sa.func.min(table.c.start - begin).label("first")
         query = _of_kind(kind, missing, bin_of_event.label("bin"), first, sa.func.count().label("events"))
         columns = part.arrays(query.group_by(table.c.report, sa.text("bin")))
-        read = {name: np.ma.getdata(column) for name, column in columns.items()}
-        if len(read["first"]) and read["first"].min() < 0:
+        rows = {name: np.ma.getdata(column) for name, column in columns.items()}
+        if len(rows["first"]) and rows["first"].min() < 0:
             raise ValueError("an event starts before the first bin")
-        found: dict[int, Arrays] = {}
+        arrays_by_report: dict[int, Arrays] = {}
         for report in missing:
-            is_own = read["report"] == report.index
+            is_of_report = rows["report"] == report.index
             counts = np.zeros(bins, np.int64)
-            counts[read["bin"][is_own]] = read["events"][is_own]
-            found[report.index] = {"grid": np.array(grids[report.index], np.int64), "counts": counts}
-        return found
+            counts[rows["bin"][is_of_report]] = rows["events"][is_of_report]
+            arrays_by_report[report.index] = {"grid": np.array(grids[report.index], np.int64), "counts": counts}
+        return arrays_by_report
 
-    def fits(report: Report, arrays: Arrays) -> bool:
+    def has_same_bins(report: Report, arrays: Arrays) -> bool:
         return bool(arrays["grid"].tolist() == grids[report.index])
 
     total = np.zeros(bins, np.int64)
-    for arrays in of_each_report(session, reports, f"starts-{kind.value}", compute, fits, by=table).values():
+    for arrays in of_each_report(session, reports, f"starts-{kind.value}", compute, has_same_bins, by=table).values():
         total += arrays["counts"]
     return total
 
 
 def _of_kind(kind: EventKind, reports: Sequence[Report], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """The events of a kind in some reports, all of them; ``report`` and ``columns`` of each."""
+    """Select ``report`` and ``columns`` of all events of a kind in some reports."""
     source = KIND_TABLES[kind]
     report = source.table.c.report
     conditions: list[Condition] = [
-        of_reports(report, {one.index for one in reports}),
+        of_reports(report, {item.index for item in reports}),
         source.table.c.start.is_not(None),
     ]
     if source.condition is not None:

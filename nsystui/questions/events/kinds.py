@@ -1,4 +1,4 @@
-"""The kinds of events: what each is called, and how its table reads as rows of one common shape."""
+"""The kinds of events: their names, and their tables as rows of a common shape."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class EventKind(Enum):
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is work of a GPU, which an API call may have launched."""
+        """Whether it is GPU work, which an API call may have launched."""
         return self in GPU_KINDS
 
     @property
     def order(self) -> int:
-        """Its place among the kinds, by which events that start together are sorted."""
+        """Its position among the kinds, which sorts events with the same start."""
         return list(EventKind).index(self)
 
 
 GPU_KINDS = (EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.GRAPH)
 
 RUNTIMES = {EventKind.MPI: "MPI", EventKind.UCX: "UCX", EventKind.OPENACC: "OpenACC", EventKind.OPENMP: "OpenMP"}
-"""The kinds of what libraries and runtimes for parallel programs do on CPU threads, and their names."""
+"""The kinds for libraries and runtimes of parallel programs on CPU threads, and their names."""
 
 DEFAULT_KINDS = (
     EventKind.API,
@@ -60,17 +60,17 @@ DEFAULT_KINDS = (
     EventKind.MARK,
     *RUNTIMES,
 )
-"""OS runtime calls are many and seldom the question: they are shown on demand, or where there is little else."""
+"""OS runtime calls are many and seldom relevant: shown on request, or if there is little else."""
 
 
 def kinds_of(text: str) -> tuple[EventKind, ...]:
-    """Parse ``kernel,nccl``. Raises UsageError for a word that is no kind."""
+    """Parse ``kernel,nccl``. Raises UsageError for a word that is not a kind."""
     return members_of(text, EventKind, "kind")
 
 
 @dataclass(frozen=True)
 class KindTable:
-    """The source of one kind: its table, its name expression, and the condition that separates it from others."""
+    """The source of a kind: its table, its name expression, and the condition that excludes other kinds."""
 
     kind: EventKind
     table: sa.Table
@@ -79,7 +79,7 @@ class KindTable:
 
 
 def _domain_and_name(table: sa.Table) -> sa.ColumnElement[Any]:
-    """``domain:text``; a range of the default domain has no prefix (as nsys writes them)."""
+    """Return ``domain:text``, without a prefix for the default domain, as nsys writes it."""
     domain = sa.func.coalesce(table.c.domain, "")
     return sa.case((domain == "", table.c.name), else_=domain + ":" + table.c.name)
 
@@ -109,7 +109,7 @@ KIND_TABLES: dict[EventKind, KindTable] = {
 
 
 _NO_STREAM = 0xFFFFFFFF
-"""The stream of a synchronisation that waits for no single one."""
+"""The stream of a synchronisation that waits for no single stream."""
 
 
 def _or_null(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
@@ -120,7 +120,7 @@ def _or_null(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
 def events_query(
     kind: EventKind, selection: Selection, ranks: Sequence[RankedTask], extra: Sequence[sa.ColumnElement[bool]] = ()
 ) -> sa.Select[Any]:
-    """Select the selected events of one kind in the common shape; times in job time, ns."""
+    """Select events of a kind in the common shape; times in job time, ns."""
     source = KIND_TABLES[kind]
     table = source.table
     is_sync = table is tables.syncs

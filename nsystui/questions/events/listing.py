@@ -1,16 +1,12 @@
-"""The event list: everything that happened, in time order, at any size; and both ends of a launch.
+"""The event list: all events in time order, at any size; and both ends of a launch.
 
-Ten million rows cannot be sorted for each screen. Instead the events are counted once per bin of time; a page is then
-found by its bins, and only these bins are read and sorted (Parquet skips the rest).
+Ten million rows cannot be sorted for each screen. Instead, events are counted once per bin of time, and a page reads
+and sorts only its bins (Parquet skips all other row groups).
 
-A name filter leaves out the kinds of which no name passes (`kinds_with_name`). Kernels and calls have a few hundred
-names, whatever their number; those of each report are stored next to its columns. NVTX ranges may each have a name of
-their own, so that they are always searched.
+A name filter excludes kinds without a passing name (`kinds_with_name`): the few hundred names of kernels and calls are
+stored next to each report's columns. NVTX ranges are always searched, because each may have its own name.
 
-An API call and the GPU work that it launched are found from each other by (report, process, correlation id): see
-docs/exports.md#launches.
-
-`waited_for` says which CUDA event a wait waited for, and where that was recorded (docs/exports.md#cuda-events).
+An API call and its GPU work are linked by (report, process, correlation id): see docs/exports.md#launches.
 """
 
 from __future__ import annotations
@@ -60,13 +56,13 @@ EVENT_COLUMNS = (
     ROW_ID,
 )
 _KEYS = tuple(column.key for column in EVENT_COLUMNS)
-_FIRST_SPAN = 64  # bins that are searched first, and how much wider each next search is
+_FIRST_SPAN = 64  # bins of the first search, and growth of each further search
 _SPAN_GROWTH = 16
 
 
 @dataclass(frozen=True)
 class EventKey:
-    """The identity of an event: its report, kind and row; ``start`` (job time, ns) finds it fast."""
+    """The identity of an event: its report, kind and row; ``start`` (job time, ns) makes reading it fast."""
 
     report: int
     kind: EventKind
@@ -75,7 +71,7 @@ class EventKey:
 
 
 def key_of(row: Row) -> EventKey:
-    """The key of a row of an event list."""
+    """Return the key of a row of an event list."""
     values = dict(zip(_KEYS, row, strict=True))
     return EventKey(
         int(values["report"] or 0), EventKind(values["kind"]), int(values["row"] or 0), int(values["start"] or 0)
@@ -100,14 +96,14 @@ class EventList:
     def build(
         cls, session: Session, selection: Selection, ranks: Sequence[RankedTask], kinds: Sequence[EventKind] = ()
     ) -> EventList:
-        """Count the events of ``kinds`` (those that are there and not OS runtime, if none are named)."""
-        chosen = tuple(kinds) or default_kinds(session)
-        total = sum(count_all(session, kind) for kind in chosen)
-        index = event_index(session, selection, chosen, ranks)
+        """Count the events of ``kinds``, by default `default_kinds`."""
+        listed = tuple(kinds) or default_kinds(session)
+        total = sum(count_all(session, kind) for kind in listed)
+        index = event_index(session, selection, listed, ranks)
         notes = (
-            () if chosen else (f"no events in these exports: {option_advice(session.reports, '-t cuda,nvtx,osrt')}",)
+            () if listed else (f"no events in these exports: {option_advice(session.reports, '-t cuda,nvtx,osrt')}",)
         )
-        return cls(session, selection, chosen, tuple(ranks), index, total, notes)
+        return cls(session, selection, listed, tuple(ranks), index, total, notes)
 
     def __len__(self) -> int:
         return self.index.rows
@@ -124,7 +120,7 @@ class EventList:
             return self.session.rows(ordered.limit(limit).offset(offset - int(self.index.before[first])))
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
-        """Return the same rows in the order of a column; without kinds there is nothing to sort."""
+        """Return the same rows in the order of a column, or this list if it has no kinds."""
         if (key == "start" and not descending) or not self.kinds:
             return self
         rows = self._union().subquery()
@@ -133,30 +129,30 @@ class EventList:
         return PagedAnswer(self.session, self.name, self.columns, query, len(self), self.total, order, ties, self.notes)
 
     def position(self, key: EventKey) -> int | None:
-        """Return the index of an event in the list; ``None`` where the selection leaves it out."""
+        """Return the index of an event in the list, or ``None`` if it is not selected."""
         if key.kind not in self.kinds or not len(self):
             return None
-        here = self.index.bin_at(key.start)
-        if not 0 <= here < self.index.bins:
+        bin_number = self.index.bin_at(key.start)
+        if not 0 <= bin_number < self.index.bins:
             return None
-        first = int(self.index.before[here])
-        rows = self.page(first, int(self.index.before[here + 1]) - first)
-        return next((first + number for number, row in enumerate(rows) if key_of(row) == key), None)
+        first = int(self.index.before[bin_number])
+        rows = self.page(first, int(self.index.before[bin_number + 1]) - first)
+        return next((first + index for index, row in enumerate(rows) if key_of(row) == key), None)
 
     def at_time(self, moment: int) -> int:
-        """Return the index of the first event that starts at or after ``moment`` (the last event if there is none)."""
+        """Return the index of the first event from ``moment`` on, or of the last event if all start earlier."""
         index = self.index
         if moment <= index.low or not len(self):
             return 0
-        here = min(index.bin_at(moment), index.bins - 1)
-        earlier = index.starting(index.start_of(here), min(moment, index.start_of(here + 1)))
-        inside = int(self.session.scalar(sa.select(sa.func.count()).select_from(self._union(earlier).subquery())) or 0)
-        return min(int(index.before[here]) + inside, max(len(self) - 1, 0))
+        bin_number = min(index.bin_at(moment), index.bins - 1)
+        earlier = index.starting(index.start_of(bin_number), min(moment, index.start_of(bin_number + 1)))
+        number = int(self.session.scalar(sa.select(sa.func.count()).select_from(self._union(earlier).subquery())) or 0)
+        return min(int(index.before[bin_number]) + number, max(len(self) - 1, 0))
 
     def find(
         self, index: int, forward: bool, name: NameFilter | None = None, kind: EventKind | None = None
     ) -> int | None:
-        """Return the index of the nearest event after (or before) ``index`` with such a name and kind, or ``None``."""
+        """Return the index of the nearest event after (or before) ``index`` with this name and kind, or ``None``."""
         rows = self.page(index, 1)
         if not rows:
             return None
@@ -171,24 +167,24 @@ class EventList:
         return None
 
     def _spans_from(self, index: int, forward: bool) -> Iterator[tuple[int, int]]:
-        """All bins on one side of an event, that of the event first, in spans that grow: most finds end nearby."""
-        here = self.index.bins_of(index, index + 1)[0]
-        edge, width, last = (here if forward else here + 1), _FIRST_SPAN, self.index.bins
+        """Yield all bins on one side of an event, its own first, in growing spans: most matches are near."""
+        bin_number = self.index.bins_of(index, index + 1)[0]
+        edge, width, last = (bin_number if forward else bin_number + 1), _FIRST_SPAN, self.index.bins
         while edge < last if forward else edge > 0:
-            further = min(edge + width, last) if forward else max(edge - width, 0)
-            yield (edge, further) if forward else (further, edge)
-            edge, width = further, width * _SPAN_GROWTH
+            next_edge = min(edge + width, last) if forward else max(edge - width, 0)
+            yield (edge, next_edge) if forward else (next_edge, edge)
+            edge, width = next_edge, width * _SPAN_GROWTH
 
     def _nearest(
         self, event: EventKey, bins: ByTable, forward: bool, name: NameFilter | None, kinds: Sequence[EventKind]
     ) -> Sequence[Row]:
-        """The event in ``bins`` that is next after (or before) ``event`` and passes, if there is one."""
+        """Return the next event in ``bins`` after (or before) ``event`` that passes, if any."""
         rows = self._union(bins, name, kinds).subquery()
         order, key = _order(rows), (event.start, event.kind.order, event.report, event.row)
-        this, other = sa.tuple_(*[sa.literal(value, sa.BigInteger) for value in key]), sa.tuple_(*order)
+        event_key, row_key = sa.tuple_(*[sa.literal(value, sa.BigInteger) for value in key]), sa.tuple_(*order)
         query = (
             sa.select(*columns_of(rows))
-            .where(other > this if forward else other < this)
+            .where(row_key > event_key if forward else row_key < event_key)
             .order_by(*[column if forward else column.desc() for column in order])
             .limit(1)
         )
@@ -215,78 +211,78 @@ def _order(rows: sa.Subquery) -> tuple[sa.ColumnElement[Any], ...]:
 
 
 def default_kinds(session: Session) -> tuple[EventKind, ...]:
-    """Return the kinds that are there; OS runtime calls only where no GPU work, NVTX or MPI is."""
+    """Return the recorded default kinds, and OS runtime calls unless more than API calls are recorded."""
     present = tuple(kind for kind in DEFAULT_KINDS if session.count(KIND_TABLES[kind].table))
-    telling = [kind for kind in present if kind is not EventKind.API]
-    if not telling and session.count(KIND_TABLES[EventKind.OS].table):
+    other_than_api = [kind for kind in present if kind is not EventKind.API]
+    if not other_than_api and session.count(KIND_TABLES[EventKind.OS].table):
         return (*present, EventKind.OS)
     return present
 
 
 def columns_of(rows: Any) -> list[sa.ColumnElement[Any]]:
-    """Select the columns of the answer; pid and tid are parts of NVIDIA's ids (docs/exports.md#identifiers)."""
-    made = {
+    """Return the columns of the answer; pid and tid are parts of NVIDIA's ids (docs/exports.md#identifiers)."""
+    computed = {
         "tid": tid_column(rows.c.thread).label("tid"),
         "pid": pid_column(sa.func.nullif(rows.c.process, NO_PROCESS)).label("pid"),
     }
-    return [made[key] if key in made else rows.c[key] for key in _KEYS]
+    return [computed[key] if key in computed else rows.c[key] for key in _KEYS]
 
 
 def event_row(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Row | None:
-    """Read an event as a row of the event list; ``None`` where there is none."""
+    """Read an event as a row of the event list, or ``None`` if it does not exist."""
     table = KIND_TABLES[key.kind].table
     conditions = [table.c.report == key.report, table.c.row == key.row, _at(table, key)]
     rows = events_query(key.kind, Selection(), ranks, conditions).subquery()
-    found = session.part([key.report]).rows(sa.select(*columns_of(rows)).limit(1))
-    return tuple(found[0]) if found else None
+    result = session.part([key.report]).rows(sa.select(*columns_of(rows)).limit(1))
+    return tuple(result[0]) if result else None
 
 
 def window_of(row: Row) -> Window:
-    """The time span of an event of the list."""
+    """Return the time span of a row of an event list."""
     values = dict(zip(_KEYS, row, strict=True))
     start = int(values["start"] or 0)
     return Window.of_event(start, start + int(values["duration"] or 0))
 
 
-_OF_FEW_NAMES = frozenset({EventKind.API, EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.OS})
-_MANY = 1_000_000  # events, below which they are searched as fast as their names are found
+_FEW_NAMES = frozenset({EventKind.API, EventKind.KERNEL, EventKind.NCCL, EventKind.MEMORY, EventKind.OS})
+_MANY = 1_000_000  # with fewer events, a search is as fast as reading their names
 
 
 def kinds_with_name(session: Session, kinds: Sequence[EventKind], wanted: NameFilter) -> tuple[EventKind, ...]:
     """Return the ``kinds`` that may have an event whose name passes the filter."""
     if any(session.results(report).directory is None for report in session.reports):
-        return tuple(kinds)  # to find the names each time would take as long as the search
-    searched = [kind for kind in kinds if kind in _OF_FEW_NAMES and session.count(KIND_TABLES[kind].table) >= _MANY]
-    known = {kind: _names(session, kind) for kind in searched}
-    if not any(known.values()):
-        return tuple(kind for kind in kinds if kind not in known)
-    # By the same SQL that searches the events.
-    names = given({"name": sorted(set().union(*known.values()))}).subquery()
+        return tuple(kinds)  # reading the names each time would take as long as the search
+    searched = [kind for kind in kinds if kind in _FEW_NAMES and session.count(KIND_TABLES[kind].table) >= _MANY]
+    names_by_kind = {kind: _names(session, kind) for kind in searched}
+    if not any(names_by_kind.values()):
+        return tuple(kind for kind in kinds if kind not in names_by_kind)
+    # Match with the SQL that searches the events.
+    names = given({"name": sorted(set().union(*names_by_kind.values()))}).subquery()
     passing = {name for (name,) in session.rows(sa.select(names.c.name).where(matches(names.c.name, wanted)))}
-    return tuple(kind for kind in kinds if kind not in known or known[kind] & passing)
+    return tuple(kind for kind in kinds if kind not in names_by_kind or names_by_kind[kind] & passing)
 
 
 def _names(session: Session, kind: EventKind) -> frozenset[str]:
-    """The names of the events of a kind in all reports; of one without a name it is empty."""
+    """Return the names of the events of a kind in all reports; missing names are empty."""
     source = KIND_TABLES[kind]
     report = source.table.c.report
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         query = sa.select(report, sa.func.coalesce(source.name, "")).distinct()
-        query = query.where(of_reports(report, {one.index for one in reports}))
+        query = query.where(of_reports(report, {item.index for item in reports}))
         rows = part.rows(query if source.condition is None else query.where(source.condition))
         return {
-            one.index: {"names": json_array([name for index, name in rows if index == one.index])} for one in reports
+            item.index: {"names": json_array([name for index, name in rows if index == item.index])} for item in reports
         }
 
-    having = [one for one in session.reports if one.count(source.table)]
-    stored = of_each_report(session, having, f"event-names-{kind.value}", compute, by=source.table)
+    with_events = [item for item in session.reports if item.count(source.table)]
+    stored = of_each_report(session, with_events, f"event-names-{kind.value}", compute, by=source.table)
     return frozenset(name for arrays in stored.values() for name in json_of(arrays["names"]))
 
 
 @dataclass(frozen=True)
 class Partners:
-    """The events at the other end of a launch. ``reason`` says why ``rows`` (of an event list) is empty."""
+    """The events at the other end of a launch, or the ``reason`` why there are no ``rows`` (of an event list)."""
 
     rows: tuple[Row, ...]
     reason: str = ""
@@ -294,30 +290,30 @@ class Partners:
 
 @dataclass(frozen=True)
 class Launch:
-    """Times of a launch in ns: call start to work start, and call end to work start (``None`` if it began before)."""
+    """Times from the start and the end of a call to the start of its work, ns (``None`` for a negative ``queue``)."""
 
     delay: int
     queue: int | None
 
 
 def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Partners:
-    """Find the GPU work of an API call (a graph launch may have many), or the API call of GPU work or a sync."""
+    """Find the GPU work of an API call (several for a graph launch), or the API call of GPU work or a sync."""
     if key.kind is not EventKind.API and not key.kind.on_gpu and key.kind is not EventKind.SYNC:
         return Partners((), f"{key.kind.value} events have no correlation id")
     table, session = KIND_TABLES[key.kind].table, session.part([key.report])
     identity = sa.select(table.c.process, table.c.correlation_id)
-    recorded = session.rows(identity.where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
-    if not recorded or recorded[0][1] is None or recorded[0][0] in (None, NO_PROCESS):
+    identities = session.rows(identity.where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
+    if not identities or identities[0][1] is None or identities[0][0] in (None, NO_PROCESS):
         return Partners((), "this row has no correlation id")
-    process, correlation_id = recorded[0]
+    process, correlation_id = identities[0]
     parts = []
     for kind in GPU_KINDS if key.kind is EventKind.API else (EventKind.API,):
         columns = KIND_TABLES[kind].table.c
         is_same = [columns.process == process, columns.correlation_id == correlation_id]
         parts.append(events_query(kind, Selection(), ranks, [columns.report == key.report, *is_same]))
-    found = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
-    order = (found.c.start, found.c.kind_order, found.c.row)
-    rows = tuple(session.rows(sa.select(*columns_of(found)).order_by(*order)))
+    events = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
+    order = (events.c.start, events.c.kind_order, events.c.row)
+    rows = tuple(session.rows(sa.select(*columns_of(events)).order_by(*order)))
     if rows:
         return Partners(rows)
     if key.kind is EventKind.API:
@@ -326,7 +322,7 @@ def partners(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Pa
 
 
 def _at(table: sa.Table, key: EventKey) -> sa.ColumnElement[bool]:
-    """The event's own start: it lets Parquet skip all but one row group."""
+    """Return the condition on the event's start, which lets Parquet skip all but one row group."""
     return table.c.start == key.start - table.c.clock_offset
 
 
@@ -343,14 +339,14 @@ def launch(call: Row, work: Row) -> Launch:
 
 
 def facts(session: Session, key: EventKey) -> list[tuple[str, Any, str]]:
-    """Return the details of an event beyond its row: (word, value, canonical field), for a panel."""
+    """Return further details of an event as (word, value, canonical field), shown in a panel."""
     table, session = KIND_TABLES[key.kind].table, session.part([key.report])
-    found = session.rows(sa.select(table).where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
-    if not found:
+    rows = session.rows(sa.select(table).where(table.c.report == key.report, table.c.row == key.row, _at(table, key)))
+    if not rows:
         return []
-    values = dict(zip((column.name for column in table.c), found[0], strict=True))
-    places = {"report", "clock_offset", "row", "start", "end", "process", "thread"}
-    hidden = places | {"is_nccl", "is_memset", "event_type"}
+    values = dict(zip((column.name for column in table.c), rows[0], strict=True))
+    identity_keys = {"report", "clock_offset", "row", "start", "end", "process", "thread"}
+    hidden = identity_keys | {"is_nccl", "is_memset", "event_type"}
     shown = [
         (name.replace("_", " "), value, name)
         for name, value in values.items()
@@ -366,35 +362,38 @@ _WAITS = ("EventSynchronize", "WaitEvent")
 
 
 def waited_for(session: Session, key: EventKey, name: str) -> str:
-    """``waited for event 32, recorded on stream 20 1.2 ms before``, of a wait or its call; empty of anything else."""
+    """Return ``waited for event 32, recorded on stream 20 1.2 ms before`` (docs/exports.md#cuda-events).
+
+    Empty if the event is not a wait, nor its call.
+    """
     syncs, records, calls = tables.syncs, tables.cuda_events, tables.api_calls
     session = session.part([key.report])
     is_call = key.kind is EventKind.API and any(word in name for word in _WAITS)
     if not (is_call or key.kind is EventKind.SYNC) or not session.count(syncs):
         return ""
-    wanted = sa.select(syncs.c.process, syncs.c.context, syncs.c.event, syncs.c.event_sync, syncs.c.start)
-    wanted = wanted.join_from(syncs, calls, is_launched_by(syncs, calls)).where(
+    wait_query = sa.select(syncs.c.process, syncs.c.context, syncs.c.event, syncs.c.event_sync, syncs.c.start)
+    wait_query = wait_query.join_from(syncs, calls, is_launched_by(syncs, calls)).where(
         syncs.c.report == key.report,
         syncs.c.event.is_not(None),
         (calls if is_call else syncs).c.row == key.row,
-        # Only the name of the call tells: the rows of other waits, and of queries, have numbers of events too.
+        # Only the call's name identifies a wait for an event: other waits and queries have event numbers, too.
         sa.or_(*(calls.c.name.contains(word) for word in _WAITS)),
     )
-    found = session.rows(wanted.limit(1))
-    if not found:
+    waits = session.rows(wait_query.limit(1))
+    if not waits:
         return ""
-    process, context, event, event_sync, start = found[0]
+    process, context, event, event_sync, start = waits[0]
     words = f"waited for event {event}"
     if not session.count(records):
         record = recording_advice(session, session.reports, canonical.CUDA_EVENTS)
         return f"{words}; to see where it was recorded, {record}"
     query = sa.select(records.c.stream, calls.c.start).join_from(records, calls, is_launched_by(records, calls))
     query = query.where(records.c.report == key.report, records.c.process == process, calls.c.start <= start)
-    # Since schema 3.17.2 the two have a number in common; before, an event has one in its context.
-    own = [records.c.event_sync == event_sync] if event_sync else [
+    # Since schema 3.17.2, wait and record share a number; before, an event has a number in its context.
+    is_same_event = [records.c.event_sync == event_sync] if event_sync else [
         records.c.event == event, records.c.context == context,
     ]  # fmt: skip
-    rows = session.rows(query.where(*own).order_by(calls.c.start.desc(), records.c.row.desc()).limit(1))
+    rows = session.rows(query.where(*is_same_event).order_by(calls.c.start.desc(), records.c.row.desc()).limit(1))
     if not rows:
         return f"{words}; this export has no earlier record of that event"
     stream, recorded = rows[0]

@@ -1,1 +1,1 @@
-"""The CPU side: what ran on which thread, sampled and as the scheduler saw it, and what it meant for the GPUs."""
+"""The CPU side: the threads' work, as sampled and as scheduled, and the GPUs' idle time."""

@@ -1,7 +1,7 @@
-"""The call tree of the CPU samples of a selection: from callers to callees, or from callees to callers.
+"""The call tree of the selected CPU samples, from callers to callees, or reversed (docs/numbers.md#cpu-samples).
 
-See docs/numbers.md#cpu-samples. The trees of several reports become one: functions are alike where name and module are.
-Every sample is counted once at each level; what is left out of an answer is said, and never added to something else.
+Trees of several reports are merged: functions are equal if name and module are. Every sample counts once per level;
+notes report omitted branches, which are never added to other branches.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from nsystui.questions.job.job import OpenJob
 
 @dataclass(frozen=True, eq=False)
 class CallTree:
-    """A tree of calls with the samples of each node: ``own`` at this place, ``total`` here and below; shapes ``(n,)``.
+    """A tree of calls with the samples of each node: ``own`` at the node, ``total`` at or below it; shapes ``(n,)``.
 
-    In a tree from callees to callers a node's own samples are those whose stack ends (at its outermost caller) there.
+    In a tree from callees to callers, own samples have the node as their outermost caller.
     """
 
     tree: StackTree
@@ -47,42 +47,39 @@ class CallTree:
 
     @property
     def samples(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return int(self.total[0]) if len(self.total) else 0
 
     @property
     def nodes(self) -> int:
-        """How many nodes but the root have any samples."""
+        """The number of sampled nodes, without the root."""
         return int(np.count_nonzero(self.total[1:]))
 
     def below(self, node: int) -> list[int]:
-        """Return the children of a node that have samples, those with the most first; of the root, the first ones."""
+        """Return the sampled children of a node, most samples first."""
         first, last = np.searchsorted(self.tree.parent, [node, node + 1])
-        found = np.arange(max(first, 1), last)
-        found = found[self.total[found] > 0]
-        return [int(child) for child in found[np.lexsort((found, -self.total[found]))]]
+        children = np.arange(max(first, 1), last)
+        children = children[self.total[children] > 0]
+        return [int(child) for child in children[np.lexsort((children, -self.total[children]))]]
 
     def hot_path(self) -> list[int]:
-        """Follow the child with the most samples from the root on, as long as it has half of its parent's."""
-        node, found = 0, []
+        """Follow the largest child from the root, as long as it has half of its parent's samples."""
+        node, path = 0, []
         while below := self.below(node):
             if node and 2 * self.total[below[0]] < self.total[node]:
                 break
             node = below[0]
-            found.append(node)
-        return found
+            path.append(node)
+        return path
 
     def walk(self, is_shown: Callable[[int, int], bool]) -> Iterator[tuple[int, int, bool]]:
-        """Yield the nodes in the order of the tree, each with its level and whether it ``is_shown`` (node, level).
-
-        Nothing below a node that is not shown follows.
-        """
+        """Yield nodes in tree order with level and ``is_shown(node, level)``; skip all below hidden nodes."""
         waiting = [(node, 0) for node in reversed(self.below(0))]
         while waiting:
             node, level = waiting.pop()
-            shown = is_shown(node, level)
-            yield node, level, shown
-            if shown:
+            is_visible = is_shown(node, level)
+            yield node, level, is_visible
+            if is_visible:
                 waiting += [(child, level + 1) for child in reversed(self.below(node))]
 
     def function(self, node: int) -> Function:
@@ -90,30 +87,30 @@ class CallTree:
         return self.tree.functions[int(self.tree.function[node])]
 
     def above(self, node: int) -> list[int]:
-        """Return the nodes of the callers of one, the outermost first."""
+        """Return a node's callers, outermost first."""
         callers = []
         while node := int(self.tree.parent[node]):
             callers.append(node)
         return callers[::-1]
 
     def find_all(self, before: CallTree, nodes: Iterable[int]) -> set[int]:
-        """Find the nodes with the same functions and callers as some of another tree, where this tree has them."""
-        again: dict[int, int | None] = {0: 0}
+        """Return this tree's nodes with the same functions and callers as ``nodes`` of another tree."""
+        node_of: dict[int, int | None] = {0: 0}
         for node in sorted(nodes):  # a parent has a lower number
-            for old in (*before.above(node), node):
-                if old not in again:
-                    parent, function = again[int(before.tree.parent[old])], before.function(old)
+            for other in (*before.above(node), node):
+                if other not in node_of:
+                    parent, function = node_of[int(before.tree.parent[other])], before.function(other)
                     children = [] if parent is None else self.below(parent)
-                    again[old] = next((child for child in children if self.function(child) == function), None)
-        return {place for place in map(again.get, nodes) if place is not None}
+                    node_of[other] = next((child for child in children if self.function(child) == function), None)
+        return {match for match in map(node_of.get, nodes) if match is not None}
 
 
 def call_tree(
     samples: CpuSamples, group: SampleGroup, bottom_up: bool = False, is_root: Callable[[str], bool] | None = None
 ) -> CallTree:
-    """Build the tree of a group's samples. It begins at the functions whose full name ``is_root``, else at the ends.
+    """Build the tree of a group's samples, from functions whose full name ``is_root``, else from the ends of stacks.
 
-    Of functions that match within each other the outermost counts.
+    If matching functions call each other, the tree begins at the outermost.
     """
     return call_trees([(samples, group)], bottom_up, is_root)[0]
 
@@ -122,62 +119,62 @@ def call_trees(
     sides: Sequence[tuple[CpuSamples, SampleGroup]],
     bottom_up: bool = False,
     is_root: Callable[[str], bool] | None = None,
-    alike: Callable[[Function], Function] = lambda one: one,
+    alike: Callable[[Function], Function] = lambda function: function,
 ) -> list[CallTree]:
-    """Build trees as `call_tree` does, of several sides with the same nodes: each has a node where any has it.
+    """Build a tree like `call_tree` for each side; all trees have the same nodes.
 
-    Functions are the same that are ``alike``.
+    Functions that ``alike`` maps to the same value are merged.
     """
-    numbers: dict[Function, int] = {}
+    code_of: dict[Function, int] = {}
     parts = []
     for side, (samples, group) in enumerate(sides):
-        for report, own in group.own.items():
+        for report, node_counts in group.node_counts.items():
             tree = samples.stacks[report].tree
-            known = np.array([numbers.setdefault(alike(one), len(numbers)) for one in tree.functions], np.int64)
-            parts.append((side, tree, known, own))
-    none = numbers.setdefault(NO_FUNCTION, len(numbers))
-    functions = tuple(numbers)
-    wanted = None if is_root is None else np.array([is_root(one.name) for one in functions])
-    found = [_paths(tree, known, own, none, wanted, bottom_up) for _, tree, known, own in parts]
-    merged, places = _grown(functions, [path for path, *_ in found], [length for _, length, _ in found])
-    counted = np.zeros((len(sides), len(merged)), np.int64)
-    for (side, *_), place, (_, _, weight) in zip(parts, places, found, strict=True):
-        np.add.at(counted[side], place, weight)
-    return [CallTree(merged, own, merged.totals(own)) for own in counted]
+            codes = np.array([code_of.setdefault(alike(item), len(code_of)) for item in tree.functions], np.int64)
+            parts.append((side, tree, codes, node_counts))
+    unknown = code_of.setdefault(NO_FUNCTION, len(code_of))
+    functions = tuple(code_of)
+    is_start = None if is_root is None else np.array([is_root(function.name) for function in functions])
+    paths = [_paths(tree, codes, samples, unknown, is_start, bottom_up) for _, tree, codes, samples in parts]
+    merged, nodes = _grown(functions, [path for path, *_ in paths], [length for _, length, _ in paths])
+    counts = np.zeros((len(sides), len(merged)), np.int64)
+    for (side, *_), node, (_, _, weight) in zip(parts, nodes, paths, strict=True):
+        np.add.at(counts[side], node, weight)
+    return [CallTree(merged, samples, merged.totals(samples)) for samples in counts]
 
 
 def _paths(
-    tree: StackTree, known: Numbers, own: Numbers, none: int, wanted: Numbers | None, bottom_up: bool
+    tree: StackTree, codes: Numbers, counts: Numbers, unknown: int, is_start: Numbers | None, bottom_up: bool
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """The stacks that have samples as rows of functions (-1 behind their ends), their lengths, and their samples."""
-    nodes = np.flatnonzero(own)
-    weight = own[nodes]
+    """Return sampled stacks as rows of function codes (-1 after the end), their lengths, and sample counts."""
+    nodes = np.flatnonzero(counts)
+    weight = counts[nodes]
     columns, above = [], nodes
     while (above > 0).any():
-        columns.append(np.where(above > 0, known[tree.function[above]], -1))
+        columns.append(np.where(above > 0, codes[tree.function[above]], -1))
         above = tree.parent[above]
     if not columns:
         columns = [np.full(len(nodes), -1)]
     # From the function that ran to its outermost caller.
     path = np.stack(columns, axis=1)
-    path[nodes == 0, 0] = none
+    path[nodes == 0, 0] = unknown
     length = (path >= 0).sum(axis=1)
-    place = np.arange(path.shape[1])
-    if wanted is not None:
-        is_match = (path >= 0) & wanted[np.maximum(path, 0)]
-        last = np.where(is_match, place, -1).max(axis=1, initial=-1)
-        chosen = last >= 0
-        path, length, weight, last = path[chosen], length[chosen], weight[chosen], last[chosen]
+    position = np.arange(path.shape[1])
+    if is_start is not None:
+        is_match = (path >= 0) & is_start[np.maximum(path, 0)]
+        outermost = np.where(is_match, position, -1).max(axis=1, initial=-1)
+        has_start = outermost >= 0
+        path, length, weight, outermost = path[has_start], length[has_start], weight[has_start], outermost[has_start]
         if bottom_up:
-            # The match is the first, its callers follow.
-            index = place[None, :] + last[:, None]
+            # The match is first; its callers follow.
+            index = position[None, :] + outermost[:, None]
             inside = index < path.shape[1]
             path = np.where(inside, np.take_along_axis(path, np.minimum(index, path.shape[1] - 1), axis=1), -1)
-            length = length - last
+            length = length - outermost
         else:
-            length = last + 1
+            length = outermost + 1
     if not bottom_up:
-        index = length[:, None] - 1 - place[None, :]
+        index = length[:, None] - 1 - position[None, :]
         path = np.where(index >= 0, np.take_along_axis(path, np.maximum(index, 0), axis=1), -1)
     return path, length, weight
 
@@ -185,33 +182,32 @@ def _paths(
 def _grown(
     functions: tuple[Function, ...], paths: Sequence[Numbers], lengths: Sequence[Numbers]
 ) -> tuple[StackTree, list[Numbers]]:
-    """The tree over all paths, a level at a time, and the node of each path."""
-    deepest = max((int(length.max(initial=0)) for length in lengths), default=0)
+    """Build the tree of all paths, level by level; return it and each path's node."""
+    depth = max((int(length.max(initial=0)) for length in lengths), default=0)
     nodes = [np.zeros(len(length), np.int64) for length in lengths]
-    parents, called, levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)], [0]
-    made = 1
-    for level in range(deepest):
+    parents, functions_of_nodes, levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)], [0]
+    node_count = 1
+    for level in range(depth):
         rows = [np.flatnonzero(length > level) for length in lengths]
-        # Where no path is as deep, none has such a column.
-        called_here = [path[row, min(level, path.shape[1] - 1)] for path, row in zip(paths, rows, strict=True)]
-        keys = [nodes[number][row] * len(functions) + called_here[number] for number, row in enumerate(rows)]
-        known, inverse = np.unique(np.concatenate(keys), return_inverse=True)
-        places = np.split(made + inverse, np.cumsum([len(row) for row in rows])[:-1])
-        for number, row in enumerate(rows):
-            nodes[number][row] = places[number]
-        parents.append(known // len(functions))
-        called.append(known % len(functions))
-        levels.append(made)
-        made += len(known)
-    return StackTree(np.concatenate(parents), np.concatenate(called), np.array(levels), functions), nodes
+        # A side whose paths are all shorter has no such column.
+        level_functions = [path[row, min(level, path.shape[1] - 1)] for path, row in zip(paths, rows, strict=True)]
+        keys = [nodes[side][row] * len(functions) + level_functions[side] for side, row in enumerate(rows)]
+        unique_keys, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+        new_nodes = np.split(node_count + inverse, np.cumsum([len(row) for row in rows])[:-1])
+        for side, row in enumerate(rows):
+            nodes[side][row] = new_nodes[side]
+        parents.append(unique_keys // len(functions))
+        functions_of_nodes.append(unique_keys % len(functions))
+        levels.append(node_count)
+        node_count += len(unique_keys)
+    return StackTree(np.concatenate(parents), np.concatenate(functions_of_nodes), np.array(levels), functions), nodes
 
 
 def tree_of(
     job: OpenJob, selection: Selection, bottom_up: bool = False, thread: str | None = None, function: str | None = None
 ) -> tuple[CpuSamples, CallTree]:
-    """Read the samples of a selection and build their tree.
-
-    It begins at the functions with the full name ``function``, else at those that pass the name filter.
+    """Build the tree of the selected samples, from ``function`` (full name), else from functions that pass the name
+    filter.
     """
     samples = samples_of_job(job, selection)
     groups = grouped(samples, chosen_threads(job, samples, thread), "all")
@@ -249,41 +245,41 @@ def call_tree_table(
     least: float = 0.0,
     hot_only: bool = False,
 ) -> TableAnswer:
-    """List the nodes in the order of the tree. ``least``: percent of the samples below which a node is left out."""
+    """List the nodes with at least ``least`` percent of the samples in tree order."""
     samples, tree = tree_of(job, selection, bottom_up, thread)
     return nodes_table(tree, sampling_notes(job.session, samples), depth, least, hot_only)
 
 
 LEAST = 0.5
-"""Percent of the samples below which the command leaves a node out, unless told otherwise."""
+"""The command's default for the smallest share of samples of a node, percent."""
 
 
 def nodes_table(
     tree: CallTree, notes: tuple[str, ...], depth: int | None = None, least: float = LEAST, hot_only: bool = False
 ) -> TableAnswer:
-    """List the nodes of a tree in its order."""
-    whole, is_hot = tree.samples, set(tree.hot_path())
+    """List a tree's nodes in its order."""
+    samples, is_hot = tree.samples, set(tree.hot_path())
     rows: list[Row] = []
-    left_out = 0
+    hidden = 0
 
     def is_shown(node: int, level: int) -> bool:
         is_deep = depth is not None and level >= depth
-        return not (is_deep or (hot_only and node not in is_hot) or 100.0 * tree.total[node] < least * whole)
+        return not (is_deep or (hot_only and node not in is_hot) or 100.0 * tree.total[node] < least * samples)
 
-    for node, level, shown in tree.walk(is_shown):
-        if not shown:
-            left_out += 1
+    for node, level, is_visible in tree.walk(is_shown):
+        if not is_visible:
+            hidden += 1
             continue
-        function, total, own = tree.function(node), int(tree.total[node]), int(tree.own[node])
+        function, total, self_samples = tree.function(node), int(tree.total[node]), int(tree.own[node])
         rows.append(
             (
-                *(total, 100.0 * total / whole, own, 100.0 * own / whole),
+                *(total, 100.0 * total / samples, self_samples, 100.0 * self_samples / samples),
                 "◂" if node in is_hot else "",
                 "  " * level + function_name(function.name),
                 *(function.library, mode_of(function), level, node, int(tree.tree.parent[node])),
                 *(function.name, function.module),
             )
         )
-    if left_out:
-        notes = (*notes, f"{left_out:,} branches are left out (--least, --depth, --hot)")
-    return TableAnswer("calltree", COLUMNS, rows, len(rows) + left_out, notes)
+    if hidden:
+        notes = (*notes, f"{hidden:,} branches are left out (--least, --depth, --hot)")
+    return TableAnswer("calltree", COLUMNS, rows, len(rows) + hidden, notes)

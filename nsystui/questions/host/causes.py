@@ -1,4 +1,4 @@
-"""The causes of idle time that are told apart, their words, and which small ones are shown together."""
+"""Causes of idle time, their words, and the merging of small causes."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ KINDS = (
     NOTHING,
     PROFILER,
 )
-"""In this order where calls of two threads run side by side. Of `NOTHING` nothing else is recorded."""
+"""Earlier kinds win between simultaneous calls of two threads. `NOTHING`: nothing else is recorded."""
 
 ALLOCATIONS = ("Malloc", "Free", "MemAlloc", "MemCreate", "MemMap", "HostAlloc", "HostRegister")
 """Words in the names of CUDA calls that allocate or free memory."""
 FILE_READS = ("pread", "pread64", "preadv", "preadv2", "fread", "fread_unlocked")
-"""OS runtime calls that read files alone: ``read`` also reads pipes, by which processes send each other their data."""
+"""OS runtime calls that only read files; ``read`` also reads pipes between processes."""
 READS = re.compile(r"(?:p?read(?:v|64|v64|v2)?|fread(?:_unlocked)?|fgets|open(?:at|64)?|fopen(?:64)?)")
-"""OS runtime calls that read or open files, and perhaps pipes."""
+"""OS runtime calls that read or open files, perhaps pipes."""
 
 
 def kind_of(name: str) -> str:
-    """Tell the kind of a CUDA call by its name."""
+    """Return the kind of a CUDA call from its name."""
     if "Synchronize" in name:
         return SYNCHRONISING
     if "Launch" in name:
@@ -62,10 +62,10 @@ def kind_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause of idle time: its kind, the call or the function, and of another thread than the launching one its name.
+    """A cause of idle time: its kind, the call or function, and the thread, if it is not the launching thread.
 
-    ``caller`` is who called that: for an OS runtime call, where its stack is recorded. ``file`` says which files the
-    calls of that kind read or wrote, where that is recorded.
+    ``caller``: the calling function; for OS runtime calls, if the call stack is recorded. ``file``: the files that
+    calls of the kind read or wrote, if recorded.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Cause:
 
     @property
     def reads(self) -> bool:
-        """Whether a file is read, by the launching thread or by one that it waits for."""
+        """Whether the launching thread, or a thread that it waits for, reads a file."""
         if self.kind == WAITING:
             return self.what in FILE_READS
         return self.kind == IN_OS and bool(READS.fullmatch(self.what))
@@ -94,27 +94,27 @@ class Cause:
 
 
 MANY = "many functions"
-"""In the place of functions that have less than `_LEAST_SHARE` of the time in which a thread ran, each."""
+"""Shown for functions that each take less than `_LEAST_SHARE` of a thread's running time."""
 _LEAST_SHARE = 0.1
 
 
 def folded(times: Mapping[Cause, int]) -> dict[Cause, Cause]:
-    """Map each cause to what it is shown as: itself, or `MANY` for one of several small functions of a thread."""
+    """Map each cause to the cause shown: itself, or `MANY` for several small functions of a thread."""
     threads: dict[tuple[str, str], list[Cause]] = {}
     for cause in times:
         if cause.kind in (RUNNING_CODE, WAITING, GIL) and not cause.reads:
             threads.setdefault((cause.kind, cause.thread), []).append(cause)
     shown = {cause: cause for cause in times}
     for causes in threads.values():
-        least = _LEAST_SHARE * sum(times[cause] for cause in causes)
-        small = [cause for cause in causes if cause.what and times[cause] < least]
+        min_time = _LEAST_SHARE * sum(times[cause] for cause in causes)
+        small = [cause for cause in causes if cause.what and times[cause] < min_time]
         if len({cause.what for cause in small}) > 1:
             shown |= dict.fromkeys(small, Cause(small[0].kind, MANY, small[0].thread))
     return shown
 
 
 def shown_times(times: Mapping[Cause, int], shown: Mapping[Cause, Cause] | None = None) -> Counter[Cause]:
-    """Add up the times of causes (ns) under what they are shown as: ``shown``, else what `folded` says of them."""
+    """Sum the times of causes (ns) by the causes shown: ``shown``, or the result of `folded`."""
     shown = folded(times) if shown is None else shown
     sums: Counter[Cause] = Counter()
     for cause, time in times.items():

@@ -1,8 +1,7 @@
-"""CPU samples: when each was taken, on which thread, with which stack; and functions by the samples that they are in.
+"""CPU samples by thread, and the functions in their stacks (docs/numbers.md#cpu-samples).
 
-See docs/numbers.md#cpu-samples. Self samples have a function at the end of their stack, total ones anywhere, and count
-once for it however often the function calls itself. Samples without a recorded stack are a row of their own, so that
-self adds up to all samples.
+Self samples have the function at the end of their stack, total samples anywhere, counted once even if it calls itself.
+Samples without a recorded stack have a separate row, so that self samples add up to all samples.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True, eq=False)
 class ThreadSamples:
-    """The samples of one thread: job time, ns, in order, and the node of each in the tree of its report."""
+    """The samples of one thread: ascending times (job time, ns), and nodes in the report's tree."""
 
     times: Numbers
     nodes: Numbers
@@ -41,93 +40,93 @@ class ThreadSamples:
 
 @dataclass(frozen=True, eq=False)
 class CpuSamples:
-    """The samples by thread, and the stacks of each report that has any; ``of_python``: reports whose are Python's."""
+    """Samples by thread, and stacks by report; ``of_python``: reports whose samples are Python's."""
 
     threads: Mapping[Thread, ThreadSamples]
     stacks: Mapping[int, Stacks]
     of_python: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
-        return sum(len(one.times) for one in self.threads.values())
+        return sum(len(samples.times) for samples in self.threads.values())
 
     def within(self, windows: Mapping[int, Window]) -> CpuSamples:
-        """Return the samples of the reports in ``windows`` (by index), each in its own window."""
+        """Return the samples in each report's window; reports not in ``windows`` are left out."""
         threads = {}
-        for thread, one in self.threads.items():
+        for thread, samples in self.threads.items():
             if (window := windows.get(thread[0])) is not None:
-                first, last = np.searchsorted(one.times, [window.start, window.end])
-                threads[thread] = ThreadSamples(one.times[first:last], one.nodes[first:last])
+                first, last = np.searchsorted(samples.times, [window.start, window.end])
+                threads[thread] = ThreadSamples(samples.times[first:last], samples.nodes[first:last])
         return CpuSamples(threads, self.stacks)
 
     @cached_property
     def period(self) -> int | None:
-        """The usual time from one sample of a thread to the next, ns; ``None`` of too few samples."""
-        steps = [np.diff(one.times) for one in self.threads.values() if len(one.times) > 1]
+        """The usual time between samples of a thread, ns; ``None`` if there are too few."""
+        steps = [np.diff(samples.times) for samples in self.threads.values() if len(samples.times) > 1]
         return int(np.median(np.concatenate(steps))) if steps else None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of the stacks."""
-        damaged = sum(one.damaged for one in self.stacks.values())
-        found = ["no CPU samples were recorded: the samples of Python are shown"] if self.of_python else []
+        """Notes on stacks and Python samples."""
+        damaged = sum(stacks.damaged for stacks in self.stacks.values())
+        notes = ["no CPU samples were recorded: the samples of Python are shown"] if self.of_python else []
         if damaged:
-            found.append(
+            notes.append(
                 f"{damaged:,} call chains are damaged (frames are missing or repeated): lost frames are not shown"
             )
-        return tuple(found)
+        return tuple(notes)
 
 
 def samples_of_job(job: OpenJob, selection: Selection) -> CpuSamples:
-    """Read the samples of a selection, whatever its name filter; they are kept with the job."""
-    wide = selection.with_name(None)
-    return job.once(("host samples", wide), lambda: samples_of(job.session, wide))
+    """Read the selected samples, ignoring the name filter; cached in the job."""
+    unfiltered = selection.with_name(None)
+    return job.once(("host samples", unfiltered), lambda: samples_of(job.session, unfiltered))
 
 
 def samples_of(session: Session, selection: Selection, kind: str = "") -> CpuSamples:
-    """Read the samples of the selected threads in the window; of Python in reports without samples of the CPU.
+    """Read the samples of the selected threads in the window: Python's for reports without CPU samples.
 
-    With `PYTHON` as ``kind`` those of Python alone, also of threads that did not run.
+    With `PYTHON` as ``kind``, read only Python's, also of threads that did not run.
     """
     table, columns = tables.host_samples, tables.host_samples.c
     if not session.count(table):
         return CpuSamples({}, {})
     time = (columns.time + columns.clock_offset).label("time")
     query = sa.select(columns.report, columns.thread, time, columns.chain, columns.is_python)
-    # Stacks that were taken for another reason, where the thread left its CPU, count no cycles.
+    # Stacks taken because the thread left its CPU have no weight.
     is_sample = columns.is_python == 1 if kind == PYTHON else sa.or_(columns.weight.is_(None), columns.weight > 0)
     query = query.where(is_sample, *where(table, selection.with_name(None)))
-    found = session.arrays(query.order_by(time, columns.row))
-    of_python = found["is_python"] == 1
+    arrays = session.arrays(query.order_by(time, columns.row))
+    of_python = arrays["is_python"] == 1
     if of_python.any() and not kind:
         with_cpu = [
             report for (report,) in session.rows(sa.select(columns.report).where(columns.is_python == 0).distinct())
         ]
-        chosen = of_python != np.isin(found["report"], with_cpu)
-        found, of_python = {name: values[chosen] for name, values in found.items()}, of_python[chosen]
+        is_read = of_python != np.isin(arrays["report"], with_cpu)
+        arrays, of_python = {name: values[is_read] for name, values in arrays.items()}, of_python[is_read]
     reports = [report for report in selected_reports(session, selection) if report.count(table)]
     stacks = stacks_of(session, reports)
     threads = {}
-    for thread, rows in by_thread(found).items():
-        nodes = stacks[thread[0]].nodes(PYTHON if of_python[rows[0]] else SAMPLE, found["chain"][rows])
-        threads[thread] = ThreadSamples(found["time"][rows].astype(np.int64), nodes)
-    return CpuSamples(threads, stacks, frozenset(found["report"][of_python].tolist()))
+    for thread, rows in by_thread(arrays).items():
+        nodes = stacks[thread[0]].nodes(PYTHON if of_python[rows[0]] else SAMPLE, arrays["chain"][rows])
+        threads[thread] = ThreadSamples(arrays["time"][rows].astype(np.int64), nodes)
+    return CpuSamples(threads, stacks, frozenset(arrays["report"][of_python].tolist()))
 
 
 def sampling_notes(session: Session, samples: CpuSamples, with_count: bool = True) -> tuple[str, ...]:
-    """Say what to record where there are no samples, or no stacks of them, and `samples_words` unless told not to."""
-    lacking = missing_note(session, tables.host_samples)
-    if lacking:
-        return (lacking,)
+    """Return notes on unrecorded samples or stacks, and `samples_words` if ``with_count``."""
+    missing = missing_note(session, tables.host_samples)
+    if missing:
+        return (missing,)
     notes = list(samples.notes)
     if not session.count(tables.call_chains):
         notes.append(f"the samples have no call stacks: {option_advice(session.reports, '--backtrace=dwarf')}")
-    if with_count and (counted := samples_words(samples)):
-        notes.append(counted)
+    if with_count and (words := samples_words(samples)):
+        notes.append(words)
     return tuple(notes)
 
 
 def samples_words(samples: CpuSamples) -> str:
-    """Say how many there are, and how often a thread that runs has one; empty where too few tell."""
+    """Return the number and the usual interval of samples in words; empty if there are too few."""
     period = samples.period
     if period is None:
         return ""
@@ -135,82 +134,82 @@ def samples_words(samples: CpuSamples) -> str:
 
 
 NO_FUNCTION = Function("[no call stack]", "", False, False)
-"""What samples without a recorded stack are counted under."""
+"""The function of samples without a recorded stack."""
 BY = ("all", "rank", "thread")
 
 
 @dataclass(frozen=True, eq=False)
 class SampleGroup:
-    """Samples that are counted together: ``own`` is how many each node of the tree of a report has."""
+    """Samples counted together; ``node_counts``: samples of each tree node, by report."""
 
     threads: tuple[HostThread, ...]
-    own: Mapping[int, Numbers]
+    node_counts: Mapping[int, Numbers]
 
     @property
     def samples(self) -> int:
-        """How many there are."""
-        return sum(int(own.sum()) for own in self.own.values())
+        """The number of samples."""
+        return sum(int(samples.sum()) for samples in self.node_counts.values())
 
 
 def chosen_threads(job: OpenJob, samples: CpuSamples, wanted: str | None) -> list[HostThread]:
-    """Return the sampled threads, or those with the number or with ``wanted`` in their name."""
-    found = named_threads(job, samples.threads)
+    """Return the sampled threads, or threads with ``wanted`` as number or in their name."""
+    threads = named_threads(job, samples.threads)
     if not wanted:
-        return found
+        return threads
     number = whole_number(wanted)
-    is_wanted: Callable[[HostThread], bool] = (
-        (lambda one: one.tid == number) if number is not None else (lambda one: wanted.lower() in one.name.lower())
+    matches: Callable[[HostThread], bool] = (
+        (lambda item: item.tid == number) if number is not None else (lambda item: wanted.lower() in item.name.lower())
     )
-    return [one for one in found if is_wanted(one)]
+    return [item for item in threads if matches(item)]
 
 
 def grouped(samples: CpuSamples, threads: Sequence[HostThread], by: str) -> list[SampleGroup]:
-    """Group the samples of ``threads`` by thread, by rank (processes that are no rank by process), or together."""
+    """Group samples by thread, by rank (or process, if it is no rank), or all together."""
     groups: dict[object, list[HostThread]] = {}
-    for one in threads:
-        rank = one.task if one.rank is None else one.rank
-        groups.setdefault({"thread": one.thread, "rank": rank}.get(by), []).append(one)
-    found = []
+    for thread in threads:
+        rank = thread.task if thread.rank is None else thread.rank
+        groups.setdefault({"thread": thread.thread, "rank": rank}.get(by), []).append(thread)
+    sample_groups = []
     for group in groups.values():
-        own: dict[int, Numbers] = {}
+        node_counts: dict[int, Numbers] = {}
         for report, stacks in samples.stacks.items():
-            nodes = [samples.threads[one.thread].nodes for one in group if one.thread[0] == report]
+            nodes = [samples.threads[thread.thread].nodes for thread in group if thread.thread[0] == report]
             if nodes:
-                own[report] = np.bincount(np.concatenate(nodes), minlength=len(stacks.tree))
-        found.append(SampleGroup(tuple(group), own))
-    return found
+                node_counts[report] = np.bincount(np.concatenate(nodes), minlength=len(stacks.tree))
+        sample_groups.append(SampleGroup(tuple(group), node_counts))
+    return sample_groups
 
 
-def counts(tree: StackTree, own: Numbers) -> tuple[Numbers, Numbers]:
-    """Count the samples of each function at the end of a stack, and anywhere in one; shapes ``(functions,)``."""
-    functions = len(tree.functions)
-    at_end = np.bincount(tree.function[1:], own[1:], functions).astype(np.int64)
-    chosen = tree.is_outermost
-    anywhere = np.bincount(tree.function[chosen], tree.totals(own)[chosen], functions).astype(np.int64)
+def counts(tree: StackTree, node_counts: Numbers) -> tuple[Numbers, Numbers]:
+    """Count the samples of each function at the end of a stack, and anywhere; shapes ``(functions,)``."""
+    size = len(tree.functions)
+    at_end = np.bincount(tree.function[1:], node_counts[1:], size).astype(np.int64)
+    is_outermost = tree.is_outermost
+    anywhere = np.bincount(tree.function[is_outermost], tree.totals(node_counts)[is_outermost], size).astype(np.int64)
     return at_end, anywhere
 
 
 def function_counts(samples: CpuSamples, group: SampleGroup) -> dict[Function, tuple[int, int]]:
-    """Count self and total samples of each function that has any, over all reports; `NO_FUNCTION` among them."""
-    found: dict[Function, tuple[int, int]] = {}
-    for report, own in group.own.items():
+    """Count self and total samples of each function, including `NO_FUNCTION`, over all reports."""
+    counts_by_function: dict[Function, tuple[int, int]] = {}
+    for report, node_counts in group.node_counts.items():
         tree = samples.stacks[report].tree
-        at_end, anywhere = counts(tree, own)
-        numbers = np.flatnonzero(anywhere)
-        rows = zip(numbers.tolist(), at_end[numbers].tolist(), anywhere[numbers].tolist(), strict=True)
-        for number, own_samples, total in rows:
-            before = found.get(tree.functions[number], (0, 0))
-            found[tree.functions[number]] = before[0] + own_samples, before[1] + total
-        if own[0]:
-            before = found.get(NO_FUNCTION, (0, 0))
-            found[NO_FUNCTION] = before[0] + int(own[0]), before[1] + int(own[0])
-    return found
+        at_end, anywhere = counts(tree, node_counts)
+        indices = np.flatnonzero(anywhere)
+        rows = zip(indices.tolist(), at_end[indices].tolist(), anywhere[indices].tolist(), strict=True)
+        for index, self_samples, total in rows:
+            before = counts_by_function.get(tree.functions[index], (0, 0))
+            counts_by_function[tree.functions[index]] = before[0] + self_samples, before[1] + total
+        if node_counts[0]:
+            before = counts_by_function.get(NO_FUNCTION, (0, 0))
+            counts_by_function[NO_FUNCTION] = before[0] + int(node_counts[0]), before[1] + int(node_counts[0])
+    return counts_by_function
 
 
 def top_function(samples: CpuSamples, group: SampleGroup) -> Function | None:
     """Return the function at the end of most stacks; ``None`` without samples."""
-    found = function_counts(samples, group)
-    return max(found, key=lambda one: (found[one][0], one.name), default=None)
+    sums = function_counts(samples, group)
+    return max(sums, key=lambda function: (sums[function][0], function.name), default=None)
 
 
 def function_words(function: Function) -> str:
@@ -239,9 +238,9 @@ _PLACE = {"all": (), "rank": (RANK,), "thread": (RANK, THREAD, TID)}
 
 
 def place_of(group: SampleGroup, by: str) -> tuple[int | str | None, ...]:
-    """Return the values of the columns that say whose samples a group has."""
-    one = group.threads[0]
-    return {"all": (), "rank": (one.rank,), "thread": (one.rank, one.name, one.tid)}[by]
+    """Return the cells that identify a group."""
+    thread = group.threads[0]
+    return {"all": (), "rank": (thread.rank,), "thread": (thread.rank, thread.name, thread.tid)}[by]
 
 
 def mode_of(function: Function) -> str:
@@ -250,30 +249,30 @@ def mode_of(function: Function) -> str:
 
 
 def functions_table(job: OpenJob, selection: Selection, by: str = "all", thread: str | None = None) -> TableAnswer:
-    """Tabulate the functions of each group, those with the most samples at their end first."""
+    """Tabulate the functions of each group, most self samples first."""
     samples = samples_of_job(job, selection)
     rows: list[Row] = []
     for group in grouped(samples, chosen_threads(job, samples, thread), by):
-        whole, place = group.samples, place_of(group, by)
-        for function, (own, total) in function_counts(samples, group).items():
-            share = [value for count in (own, total) for value in (count, 100.0 * count / whole)]
+        group_total, cells = group.samples, place_of(group, by)
+        for function, (ends, total) in function_counts(samples, group).items():
+            share = [value for count in (ends, total) for value in (count, 100.0 * count / group_total)]
             name = function_name(function.name)
-            rows.append((*place, *share, name, function.library, mode_of(function), function.name, function.module))
+            rows.append((*cells, *share, name, function.library, mode_of(function), function.name, function.module))
     columns = (*_PLACE[by], *COLUMNS)
     keys = [column.key for column in columns]
-    own, total, full = keys.index("own"), keys.index("total"), keys.index("full_name")
-    rows.sort(key=lambda row: (*(-int(row[place] or 0) for place in (own, total)), str(row[full]), str(row[:own])))
-    found = len(rows)
+    ends, total, full = keys.index("own"), keys.index("total"), keys.index("full_name")
+    rows.sort(key=lambda row: (*(-int(row[index] or 0) for index in (ends, total)), str(row[full]), str(row[:ends])))
+    total_rows = len(rows)
     if selection.name is not None:
         rows = [row for row in rows if selection.name.matches(str(row[full]))]
-    return TableAnswer("functions", columns, rows, found, sampling_notes(job.session, samples))
+    return TableAnswer("functions", columns, rows, total_rows, sampling_notes(job.session, samples))
 
 
 def running_stretches(sampled: ThreadSamples | None, period: int | None, states: Segments | None) -> Segments:
-    """Find when a thread runs, labelled by the node of the nearest sample; 0 where there is none near enough.
+    """Return when a thread runs, labelled by the node of the nearest sample, or 0 if it is too far.
 
-    A sample tells of the time that is nearer to it than to the next one, while the thread stays on the CPU; without
-    ``states``, of a period before and after it.
+    A sample labels the time that is nearer to it than to other samples, while the thread stays on the CPU; without
+    ``states``, at most a period before and after it.
     """
     running = EMPTY if states is None else states.labelled(RUNNING)
     unsampled = Segments(running.starts, running.ends, np.zeros(len(running), np.int64))

@@ -1,7 +1,6 @@
-"""Host causes of the idle time of GPUs: all of it, in sum by cause or by NVTX range, or span by span.
+"""Idle time of GPUs and its causes on the host (docs/numbers.md#gaps).
 
-See docs/numbers.md#gaps. The parts are those of the budget: start-up before the steady state, the tail after the last
-operation, gaps in between. `before_launch` says in words what the thread that launched an operation did before it.
+Its parts are start-up before the steady state, gaps between operations, and the tail after the last operation.
 """
 
 from __future__ import annotations
@@ -56,16 +55,16 @@ from nsystui.store import tables
 PARTS = STARTUP, GAP, TAIL = ("start-up", "gap", "tail")
 BY = ("all", "rank", "range", "length", "pair")
 _LENGTHS = (0, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000, 10_000_000)
-"""The shortest idle span in each row of the histogram, ns: those of NVIDIA's guide to TensorRT-LLM, and 10 ms."""
-_WITH_RANGE = 100
-"""Of so many of the longest spans the NVTX range is looked for."""
+"""Lower bounds of the rows by length, ns: NVIDIA's guide to TensorRT-LLM, and 10 ms."""
+_MAX_WITH_RANGE = 100
+"""The number of longest spans that have an NVTX range."""
 
 
 @dataclass(frozen=True, eq=False)
 class IdleTime:
-    """All idle time of the selected GPUs: spans by cause, and the part of each, by its place in `PARTS`.
+    """All idle time of the selected GPUs by cause; ``idle`` is the exact sum, ns.
 
-    They add up to ``idle`` (ns) exactly.
+    ``parts``: the index in `PARTS` of each span, shape (spans,).
     """
 
     attribution: Attribution
@@ -81,47 +80,44 @@ def idle_time(
     wanted: Sequence[str] = PARTS,
     least: int = 0,
 ) -> IdleTime:
-    """Find the idle time of each selected GPU that worked at all, in the selection's window.
-
-    Only of the ``wanted`` parts, and in spans of at least ``least`` ns.
-    """
-    spans, parts = _spans(job, selection.with_name(None), step_name, wanted, least)
+    """Find the ``wanted`` parts of each working GPU's idle time in the window, in spans of at least ``least`` ns."""
+    spans, part_indices = _spans(job, selection.with_name(None), step_name, wanted, least)
     give_back()
     if selection == Selection(tasks=selection.tasks, name=selection.name) and wanted == PARTS and not least:
-        found = attribute_once(job, spans, with_ranges)
-    else:  # there are too many windows to keep the causes of each
-        found = attribute(job, spans, with_ranges)
-    return IdleTime(found, parts, int(found.time.sum()))
+        attribution = attribute_once(job, spans, with_ranges)
+    else:  # too many windows are possible to cache the causes of each
+        attribution = attribute(job, spans, with_ranges)
+    return IdleTime(attribution, part_indices, int(attribution.time.sum()))
 
 
 def _spans(
-    job: OpenJob, chosen: Selection, step_name: str | None, wanted: Sequence[str], least: int
+    job: OpenJob, selection: Selection, step_name: str | None, wanted: Sequence[str], min_length: int
 ) -> tuple[IdleSpans, Numbers]:
-    """The spans of `idle_time`, and the part of each."""
-    budgets = {(one.device.task.task, one.device.device): one for one in device_budgets(job, chosen, step_name)}
+    """Return the spans of `idle_time`, and the index of each span's part."""
+    budgets = {(item.device.task.task, item.device.device): item for item in device_budgets(job, selection, step_name)}
     gpus: list[tuple[Task, int]] = []
-    found: list[Intervals] = []
+    spans: list[Intervals] = []
     runs: list[tuple[int, int, int]] = []
-    for one in job.gpus(chosen):
-        task, device = one.device.task.task, one.device.device
+    for gpu in job.gpus(selection):
+        task, device = gpu.device.task.task, gpu.device.device
         if (budget := budgets.get((task, device))) is None:
             continue
-        window, begin, last = budget.window, budget.working.start, budget.working.end
-        edges = ((STARTUP, window.start, begin), (GAP, begin, last), (TAIL, last, window.end))
-        idle, before = one.idle(window), len(found)
-        for number, (part, *edge) in enumerate(edges):
-            here = idle.clip(*edge)
-            if least:
-                here = here.chosen(here.lengths >= least)
-            if part in wanted and len(here):
-                found.append(here)
-                runs.append((len(gpus), number, len(here)))
-        if len(found) > before:
+        window, steady_start, last = budget.window, budget.working.start, budget.working.end
+        edges = ((STARTUP, window.start, steady_start), (GAP, steady_start, last), (TAIL, last, window.end))
+        idle, previous = gpu.idle(window), len(spans)
+        for index, (part, *edge) in enumerate(edges):
+            inside = idle.clip(*edge)
+            if min_length:
+                inside = inside.chosen(inside.lengths >= min_length)
+            if part in wanted and len(inside):
+                spans.append(inside)
+                runs.append((len(gpus), index, len(inside)))
+        if len(spans) > previous:
             gpus.append((task, device))
-    numbers, parts, counts = np.array(runs, np.int64).reshape(-1, 3).T
-    starts = np.concatenate([EMPTY.starts, *(one.starts for one in found)])
-    ends = np.concatenate([EMPTY.ends, *(one.ends for one in found)])
-    return IdleSpans(gpus, np.repeat(narrow(numbers), counts), starts, ends), np.repeat(narrow(parts), counts)
+    gpu_indices, parts, counts = np.array(runs, np.int64).reshape(-1, 3).T
+    starts = np.concatenate([EMPTY.starts, *(item.starts for item in spans)])
+    ends = np.concatenate([EMPTY.ends, *(item.ends for item in spans)])
+    return IdleSpans(gpus, np.repeat(narrow(gpu_indices), counts), starts, ends), np.repeat(narrow(parts), counts)
 
 
 _CAUSE = Column("cause", header="Cause", label="cause")
@@ -129,7 +125,7 @@ _WHAT = Column("what", header="What", label="call or function")
 _THREAD = Column("thread", header="Other Thread", label="other thread", importance=1)
 _CALLER = Column("caller", header="Caller", label="caller", importance=2)
 _FILE = Column("file", header="Files", label="files", importance=2)
-"""Only where it is recorded."""
+"""Shown only if file accesses were recorded."""
 CAUSE_COLUMNS = (_CAUSE, _WHAT, _THREAD, _CALLER, _FILE)
 SUM_COLUMNS = (
     Column("time", header="Idle (ns)", label="idle", unit=Unit.DURATION),
@@ -147,7 +143,7 @@ RANGE_COLUMNS = (_RANGE, *SUM_COLUMNS[:_BEFORE_SPANS], _SHARE, *SUM_COLUMNS[_BEF
 LENGTH_COLUMNS = (
     Column("from", header="From (ns)", label="from", unit=Unit.DURATION),
     Column("to", header="To (ns)", label="to", unit=Unit.DURATION),
-    *(one.with_importance(0) if one.key == "spans" else one for one in RANGE_COLUMNS[1:]),
+    *(column.with_importance(0) if column.key == "spans" else column for column in RANGE_COLUMNS[1:]),
 )
 PAIR_COLUMNS = (
     Column("before", header="Operation Before", label="before"),
@@ -169,247 +165,245 @@ LIST_COLUMNS = (
 
 
 def gaps_table(job: OpenJob, selection: Selection, by: str = "all", step_name: str | None = None) -> TableAnswer:
-    """Tabulate idle time by cause (of each rank), or by NVTX range with its largest cause, the longest first.
+    """Tabulate idle time, longest first; the times add up to all idle time.
 
-    By length there is a row for the idle spans from one length to another, to the next row, with their largest cause;
-    the last has no end. By pair there is one for the spans between two operations (`pairs_around`), with their largest
-    cause. The times add up to all idle time.
+    By "all" or "rank", each cause has a row. By "range", "length" or "pair" (`pairs_around`), each group has a row with
+    its largest cause. Lengths ascend; the last has no upper bound.
     """
-    is_range, has_largest = by == "range", by in _OF_SPANS
+    is_range, merges_causes = by == "range", by in _MERGED_CAUSES
     idle = idle_time(job, selection, step_name, is_range)
     ranks = {item.task: item.rank for item in job.ranks}
     pairs = pairs_around(job, idle.attribution.spans) if by == "pair" else ([], np.zeros(0, np.int64))
     steps = _steps(job, selection, step_name, idle.attribution.spans) if by == "pair" else 0
-    shown, numbers, one = *_shown(idle, by, ranks, pairs), idle.attribution
-    groups = {key: number for number, key in enumerate(dict.fromkeys(_group(key, has_largest) for key in shown))}
-    group = np.array([groups[_group(key, has_largest)] for key in shown], np.int64)
+    shown, cause_indices, attribution = *_shown(idle, by, ranks, pairs), idle.attribution
+    row_indices = {key: index for index, key in enumerate(dict.fromkeys(_row_key(key, merges_causes) for key in shown))}
+    row_of_cause = np.array([row_indices[_row_key(key, merges_causes)] for key in shown], np.int64)
     times = np.zeros((len(shown), len(PARTS)), np.int64)
-    spans = np.zeros(len(groups), np.int64)
-    for part in one.portions():
-        np.add.at(times, (numbers[part], idle.parts[one.span[part]]), one.time[part])
-        of_group = distinct(group[numbers[part]] * len(one.spans) + one.span[part])
-        spans += np.bincount(of_group // len(one.spans), minlength=len(groups))
+    span_counts = np.zeros(len(row_indices), np.int64)
+    for part in attribution.portions():
+        np.add.at(times, (cause_indices[part], idle.parts[attribution.span[part]]), attribution.time[part])
+        row_spans = distinct(row_of_cause[cause_indices[part]] * len(attribution.spans) + attribution.span[part])
+        span_counts += np.bincount(row_spans // len(attribution.spans), minlength=len(row_indices))
     rows: list[Row] = []
-    for key, number in groups.items():
-        own = np.flatnonzero(group == number)
-        of_cause = times[own].sum(axis=1).tolist()
-        causes = zip(of_cause, (shown[place][1] for place in own), strict=True)
-        largest, cause = max(causes, key=lambda one: (one[0], one[1].words))
-        time = sum(of_cause)
-        share = (100.0 * time / idle.idle, *cause_cells(cause), *((100.0 * largest / time,) if has_largest else ()))
-        count = int(spans[number])
-        each = (time / count, count / steps if steps else None) if by == "pair" else ()
-        rows.append((*key[0], time, *share, count, *times[own].sum(axis=0).tolist(), *each))
+    for key, index in row_indices.items():
+        members = np.flatnonzero(row_of_cause == index)
+        cause_times = times[members].sum(axis=1).tolist()
+        causes = zip(cause_times, (shown[index][1] for index in members), strict=True)
+        largest, cause = max(causes, key=lambda item: (item[0], item[1].words))
+        time = sum(cause_times)
+        share = (100.0 * time / idle.idle, *cause_cells(cause), *((100.0 * largest / time,) if merges_causes else ()))
+        spans = int(span_counts[index])
+        means = (time / spans, spans / steps if steps else None) if by == "pair" else ()
+        rows.append((*key[0], time, *share, spans, *times[members].sum(axis=0).tolist(), *means))
     by_columns = {"rank": (RANK, *SUM_COLUMNS), "range": RANGE_COLUMNS, "length": LENGTH_COLUMNS, "pair": PAIR_COLUMNS}
     columns = by_columns.get(by, SUM_COLUMNS)
     keys = [column.key for column in columns]
-    texts = [place for place, column in enumerate(columns) if column in (_RANGE, *PAIR_COLUMNS[:2], *CAUSE_COLUMNS)]
+    searched = [index for index, column in enumerate(columns) if column in (_RANGE, *PAIR_COLUMNS[:2], *CAUSE_COLUMNS)]
     rows.sort(key=lambda row: (row[0] if by == "length" else -int(row[keys.index("time")] or 0), str(row)))
-    total = len(rows)
+    total_rows = len(rows)
     if selection.name is not None:
         matches = selection.name.matches
-        rows = [row for row in rows if matches(" ".join(str(row[number]) for number in texts if row[number]))]
+        rows = [row for row in rows if matches(" ".join(str(row[index]) for index in searched if row[index]))]
     reads = any(cause.reads for _, cause in shown)
     notes = (*_notes(job, selection, is_range), *([missing_note(job.session, tables.file_accesses)] if reads else []))
-    return _answer(job, columns, rows, total, [note for note in notes if note])
+    return _answer(job, columns, rows, total_rows, [note for note in notes if note])
 
 
 def _steps(job: OpenJob, selection: Selection, step_name: str | None, spans: IdleSpans) -> int:
-    """How many steps of the selected time the GPUs with idle spans have, all together."""
+    """Count the steps of all GPUs with idle spans in the selected time."""
     times = step_times(job.steps(step_name), selection.window)
     return sum(len(times.get(task, ())) for task, _ in spans.gpus)
 
 
-_OF_SPANS = ("range", "length", "pair")
-"""What idle time is grouped by without its cause."""
+_MERGED_CAUSES = ("range", "length", "pair")
+"""Groupings whose rows show only their largest cause."""
 
 
-def _place(by: str, number: int, one: Attribution, ranks: Mapping[Task, int], pairs: Sequence[Row]) -> Row:
-    """The cells before the times, by the number of a GPU, a range, a length or a pair."""
+def _group_cells(by: str, index: int, attribution: Attribution, ranks: Mapping[Task, int], pairs: Sequence[Row]) -> Row:
+    """Return the cells before the times, by the index of a GPU, a range, a length or a pair."""
     if by == "rank":
-        return (ranks.get(one.spans.gpus[number][0]),)
+        return (ranks.get(attribution.spans.gpus[index][0]),)
     if by == "range":
-        return (one.ranges[number],)
+        return (attribution.ranges[index],)
     if by == "pair":
-        return pairs[number]
-    return (_LENGTHS[number], (*_LENGTHS[1:], None)[number]) if by == "length" else ()
+        return pairs[index]
+    return (_LENGTHS[index], (*_LENGTHS[1:], None)[index]) if by == "length" else ()
 
 
 _Shown = tuple[Row, Cause]
-"""A cause as the rows of a place show it."""
+"""A group's cells, and a cause as shown there."""
 
 
-def _group(key: _Shown, has_largest: bool) -> tuple[Row, Cause | None]:
-    """What has one row."""
-    return key[0], None if has_largest else key[1]
+def _row_key(key: _Shown, merges_causes: bool) -> tuple[Row, Cause | None]:
+    return key[0], None if merges_causes else key[1]
 
 
 Pairs = tuple[Sequence[Row], NDArray[Any]]
-_SPAN = 4000
-"""Bytes that the lookup of the operations around a span takes."""
+_PAIR_BYTES = 4000
+"""Memory per span for finding the operations around it."""
 
 
 def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
-    """Name the operations of the GPU before and after the idle time that each span belongs to.
+    """Name the GPU's operations before and after the idle time of each span.
 
-    Returns the different pairs, and for each span the index of its pair. Spans that touch are parts of one idle time.
-    If several operations meet at one moment, the first by name counts; ``None`` means the edge of a window.
+    Returns the distinct pairs, and the index of each span's pair. Touching spans are one idle time. If several
+    operations match, the first by name counts; ``None`` is the edge of a window.
     """
     begins, ends = spans.starts.copy(), spans.ends.copy()
     touching = np.flatnonzero((spans.gpu[:-1] == spans.gpu[1:]) & (ends[:-1] == begins[1:]))
     begins[touching + 1], ends[touching] = spans.starts[touching], spans.ends[touching + 1]
-    names = {
+    name_columns = {
         tables.kernels: tables.kernels.c.short_name,
         tables.memory_ops: tables.memory_ops.c.operation,
         tables.graph_launches: sa.literal("CUDA graph"),
     }
     session, keys = job.session, ("report", "process", "device")
-    every = {
-        text or "" for table, name in names.items() if session.count(table)
+    names = {
+        text or "" for table, name in name_columns.items() if session.count(table)
         for (text,) in session.rows(sa.select(name).select_from(table).distinct())
     }  # fmt: skip
-    texts = [*sorted(every), None]
-    known = given({"text": texts[:-1], "code": range(len(every))}).subquery("names")
-    used: dict[int, int] = {}
-    places = np.empty(len(spans), np.int32)
-    for rows in session.slices(len(spans), _SPAN, "operations around idle time", "gaps"):
+    texts = [*sorted(names), None]
+    coded_names = given({"text": texts[:-1], "code": range(len(names))}).subquery("names")
+    seen: dict[int, int] = {}
+    indices = np.empty(len(spans), np.int32)
+    for rows in session.slices(len(spans), _PAIR_BYTES, "operations around idle time", "gaps"):
         part = spans.at(rows)
-        codes = np.full((2, len(part)), len(every))
+        codes = np.full((2, len(part)), len(names))
         hull = Window(int(begins[rows].min()) - 1, int(ends[rows].max()) + 1)
         near = Selection(hull, frozenset(task for task, _ in part.gpus))
-        for table, name in names.items():
+        for table, name in name_columns.items():
             columns = (*(table.c[key] for key in keys), job_start(table).label("start"), job_end(table).label("end"))
             is_whole = [table.c[key].is_not(None) for key in ("device", "start", "end")]
-            is_named = sa.func.coalesce(name, "") == known.c.text
-            query = sa.select(*columns, known.c.code).join_from(table, known, is_named)
+            is_named = sa.func.coalesce(name, "") == coded_names.c.text
+            query = sa.select(*columns, coded_names.c.code).join_from(table, coded_names, is_named)
             query = query.where(*is_whole, *where(table, near))
-            found = session.arrays(query) if session.count(table) else {}
-            for number, (task, device) in enumerate(part.gpus) if found else ():
+            operations = session.arrays(query) if session.count(table) else {}
+            for number, (task, device) in enumerate(part.gpus) if operations else ():
                 gpu = zip(keys, (task.report, task.process, device), strict=True)
-                own = np.logical_and.reduce([found[key] == value for key, value in gpu])
+                on_gpu = np.logical_and.reduce([operations[key] == value for key, value in gpu])
                 idle = np.flatnonzero(part.gpu == number)
                 for side, key, moments in ((0, "end", begins[rows]), (1, "start", ends[rows])):
-                    met = _first_at(moments[idle], found[key][own], found["code"][own], len(every))
-                    codes[side, idle] = np.minimum(codes[side, idle], met)
-        pairs, place = np.unique(codes[0] * len(texts) + codes[1], return_inverse=True)
-        places[rows] = np.array([used.setdefault(pair, len(used)) for pair in pairs.tolist()], np.int32)[place]
-    return [(texts[pair // len(texts)], texts[pair % len(texts)]) for pair in used], places
+                    matches = _first_at(moments[idle], operations[key][on_gpu], operations["code"][on_gpu], len(names))
+                    codes[side, idle] = np.minimum(codes[side, idle], matches)
+        pairs, inverse = np.unique(codes[0] * len(texts) + codes[1], return_inverse=True)
+        indices[rows] = np.array([seen.setdefault(pair, len(seen)) for pair in pairs.tolist()], np.int32)[inverse]
+    return [(texts[pair // len(texts)], texts[pair % len(texts)]) for pair in seen], indices
 
 
-def _first_at(moments: Times, times: Times, codes: Numbers, none: int) -> Numbers:
-    """The least of the codes whose time is the moment, for each moment; ``none`` where there is no such time."""
+def _first_at(moments: Times, times: Times, codes: Numbers, no_code: int) -> Numbers:
+    """Return the lowest code with a time equal to each moment, or ``no_code``; shape (moments,)."""
     order = np.lexsort((codes, times))
-    place = np.searchsorted(times[order], moments)
-    is_met = np.append(times[order], np.iinfo(np.int64).min)[place] == moments
-    return np.where(is_met, np.append(codes[order], none)[place], none)
+    index = np.searchsorted(times[order], moments)
+    is_match = np.append(times[order], np.iinfo(np.int64).min)[index] == moments
+    return np.where(is_match, np.append(codes[order], no_code)[index], no_code)
 
 
-def _shown(found: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:
-    """What the times of an attribution are shown as, and the number of that for each of them."""
-    one = found.attribution if by == "rank" else over_ranks(found.attribution)
-    known: dict[int, int] = {}
-    numbers = np.empty(len(one.time), np.int32)
-    for part in one.portions():
-        place: Any = np.int64(0)
+def _shown(idle: IdleTime, by: str, ranks: Mapping[Task, int], pairs: Pairs) -> tuple[list[_Shown], NDArray[np.int32]]:
+    """Return the causes shown for an attribution, and the index of each time's cause."""
+    table = idle.attribution if by == "rank" else over_ranks(idle.attribution)
+    code_of_key: dict[int, int] = {}
+    indices = np.empty(len(table.time), np.int32)
+    for part in table.portions():
+        group: Any = np.int64(0)
         if by == "length":
-            place = np.searchsorted(_LENGTHS, (one.spans.ends - one.spans.starts)[one.span[part]], "right") - 1
+            group = np.searchsorted(_LENGTHS, (table.spans.ends - table.spans.starts)[table.span[part]], "right") - 1
         elif by == "pair":
-            place = pairs[1][one.span[part]]
+            group = pairs[1][table.span[part]]
         elif by in ("rank", "range"):
-            place = one.spans.gpu[one.span[part]] if by == "rank" else one.range[part]
-        keys, inverse = np.unique(place * np.int64(len(one.causes)) + one.cause[part], return_inverse=True)
-        coded = np.array([known.setdefault(key, len(known)) for key in keys.tolist()], np.int32)
-        numbers[part] = coded[inverse.reshape(-1)]
-    times = np.zeros(len(known), np.int64)
-    for part in one.portions():
-        np.add.at(times, numbers[part], one.time[part])
-    whole: dict[Row, Counter[Cause]] = {}
-    causes_shown: list[_Shown] = []
-    for key, time in zip(known, times.tolist(), strict=True):
-        number, cause = divmod(key, len(one.causes))
-        cells = _place(by, number, one, ranks, pairs[0])
-        causes_shown.append((cells, one.causes[cause]))
-        whole.setdefault(cells, Counter())[one.causes[cause]] += time
-    of_place = {cells: folded(causes) for cells, causes in whole.items()}
-    shown = [(cells, of_place[cells][cause]) for cells, cause in causes_shown]
-    order = {key: number for number, key in enumerate(dict.fromkeys(shown))}
-    places = np.array([order[key] for key in shown], np.int32)
-    for part in one.portions():
-        numbers[part] = places[numbers[part]]
-    return list(order), numbers
+            group = table.spans.gpu[table.span[part]] if by == "rank" else table.range[part]
+        keys, inverse = np.unique(group * np.int64(len(table.causes)) + table.cause[part], return_inverse=True)
+        coded = np.array([code_of_key.setdefault(key, len(code_of_key)) for key in keys.tolist()], np.int32)
+        indices[part] = coded[inverse.reshape(-1)]
+    times = np.zeros(len(code_of_key), np.int64)
+    for part in table.portions():
+        np.add.at(times, indices[part], table.time[part])
+    times_by_group: dict[Row, Counter[Cause]] = {}
+    unfolded: list[_Shown] = []
+    for key, time in zip(code_of_key, times.tolist(), strict=True):
+        index, cause = divmod(key, len(table.causes))
+        cells = _group_cells(by, index, table, ranks, pairs[0])
+        unfolded.append((cells, table.causes[cause]))
+        times_by_group.setdefault(cells, Counter())[table.causes[cause]] += time
+    folded_causes = {cells: folded(causes) for cells, causes in times_by_group.items()}
+    shown = [(cells, folded_causes[cells][cause]) for cells, cause in unfolded]
+    index_of = {key: index for index, key in enumerate(dict.fromkeys(shown))}
+    new_indices = np.array([index_of[key] for key in shown], np.int32)
+    for part in table.portions():
+        indices[part] = new_indices[indices[part]]
+    return list(index_of), indices
 
 
 def parts_of_row(job: OpenJob, selection: Selection, values: Record) -> str:
-    """Name the NVTX ranges of most of the time of a row of `gaps_table`, or the causes of a row by range or length."""
-    found = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
+    """Name the longest NVTX ranges of a row of `gaps_table`, or the causes of a row that shows only the largest."""
+    idle = job.once(("idle time by range", selection), lambda: idle_time(job, selection, with_ranges=True))
     ranks = {item.task: item.rank for item in job.ranks}
-    one, wanted = found.attribution, {key: value for key, value in values.items() if key in _WORDS}
+    attribution, wanted_cells = idle.attribution, {key: value for key, value in values.items() if key in _CAUSE_KEYS}
     keys = {"range": ("range",), "length": ("from", "to"), "pair": ("before", "after"), "rank": ("rank",)}
-    by = next((by for by, own_keys in keys.items() if own_keys[0] in values), "all")
-    own, has_largest = tuple(values.get(key) for key in keys.get(by, ())), by in _OF_SPANS
-    pairs = pairs_around(job, one.spans) if by == "pair" else ([], np.zeros(0, np.int64))
+    by = next((by for by, group_keys in keys.items() if group_keys[0] in values), "all")
+    row_cells, merges_causes = tuple(values.get(key) for key in keys.get(by, ())), by in _MERGED_CAUSES
+    pairs = pairs_around(job, attribution.spans) if by == "pair" else ([], np.zeros(0, np.int64))
     times: Counter[str] = Counter()
-    shown, numbers = _shown(found, by, ranks, pairs)
-    for number, (place, cause) in enumerate(shown):
-        if place != own or not (
-            has_largest or dict(zip(_WORDS, cause_cells(cause), strict=True)).items() >= wanted.items()
+    shown_causes, indices = _shown(idle, by, ranks, pairs)
+    for index, (cells, cause) in enumerate(shown_causes):
+        if cells != row_cells or not (
+            merges_causes or dict(zip(_CAUSE_KEYS, cause_cells(cause), strict=True)).items() >= wanted_cells.items()
         ):
             continue
-        rows = numbers == number
-        if has_largest:
-            times[cause.words or cause.kind] += int(one.time[rows].sum())
+        rows = indices == index
+        if merges_causes:
+            times[cause.words or cause.kind] += int(attribution.time[rows].sum())
         else:
-            known, of_range = np.unique(one.range[rows], return_inverse=True)
-            spent = np.zeros(len(known), np.int64)
-            np.add.at(spent, of_range.reshape(-1), one.time[rows])
-            for name, time in zip(known.tolist(), spent.tolist(), strict=True):
-                times[one.ranges[name]] += time
-    longest = sorted(times, key=lambda name: (-times[name], name))[:_TOLD]
+            range_indices, inverse = np.unique(attribution.range[rows], return_inverse=True)
+            sums = np.zeros(len(range_indices), np.int64)
+            np.add.at(sums, inverse.reshape(-1), attribution.time[rows])
+            for range_index, time in zip(range_indices.tolist(), sums.tolist(), strict=True):
+                times[attribution.ranges[range_index]] += time
+    longest = sorted(times, key=lambda name: (-times[name], name))[:_MAX_NAMES]
     largest = [(name, 100.0 * times[name] / times.total()) for name in longest if times[name]]
-    said = ", ".join(f"{name} {format_value(Unit.PERCENT, share)}" for name, share in largest)
-    return f"{'causes' if has_largest else 'NVTX ranges'}: {said}" if said else ""
+    text = ", ".join(f"{name} {format_value(Unit.PERCENT, share)}" for name, share in largest)
+    return f"{'causes' if merges_causes else 'NVTX ranges'}: {text}" if text else ""
 
 
-_WORDS = tuple(column.key for column in CAUSE_COLUMNS)
-_TOLD = 3
+_CAUSE_KEYS = tuple(column.key for column in CAUSE_COLUMNS)
+_MAX_NAMES = 3
 
 
 def gaps_list(job: OpenJob, selection: Selection, least: int = LONG_GAP, step_name: str | None = None) -> TableAnswer:
-    """List the idle spans of at least ``least`` ns with its largest cause, the longest first."""
-    found = idle_time(job, selection, step_name)
-    one = found.attribution
-    lengths, starts = one.spans.ends - one.spans.starts, one.spans.starts
+    """List the idle spans of at least ``least`` ns with their largest cause, longest first."""
+    idle = idle_time(job, selection, step_name)
+    attribution = idle.attribution
+    lengths, starts = attribution.spans.ends - attribution.spans.starts, attribution.spans.starts
     order = np.lexsort((starts, -lengths))
-    numbers = order[lengths[order] >= least].tolist()
-    longest = [one.spans[number] for number in numbers[:_WITH_RANGE]]
+    indices = order[lengths[order] >= least].tolist()
+    longest = [attribution.spans[index] for index in indices[:_MAX_WITH_RANGE]]
     works = host_work(job, [CpuSpan(span.task, span.device, Window(span.start, span.end)) for span in longest])
     ranks = {item.task: item.rank for item in job.ranks}
     rows: list[Row] = []
-    for place, number in enumerate(numbers):
-        span, causes = one.spans[number], shown_times(one.of_span(number))
+    for position, index in enumerate(indices):
+        span, causes = attribution.spans[index], shown_times(attribution.of_span(index))
         cause = max(causes, key=lambda item: (causes[item], item.words))
         length = span.end - span.start
-        where = (ranks.get(span.task), span.device, PARTS[found.parts[number]], span.start, length)
-        range_name = works[place].range_name if place < len(works) else None
-        rows.append((*where, *cause_cells(cause), 100.0 * causes[cause] / length, range_name))
+        location = (ranks.get(span.task), span.device, PARTS[idle.parts[index]], span.start, length)
+        range_name = works[position].range_name if position < len(works) else None
+        rows.append((*location, *cause_cells(cause), 100.0 * causes[cause] / length, range_name))
     notes = _notes(job, selection)
-    if len(numbers) > _WITH_RANGE:
-        notes = (*notes, f"only the {_WITH_RANGE} longest spans have an NVTX range")
-    return _answer(job, LIST_COLUMNS, rows, len(one.spans), notes)
+    if len(indices) > _MAX_WITH_RANGE:
+        notes = (*notes, f"only the {_MAX_WITH_RANGE} longest spans have an NVTX range")
+    return _answer(job, LIST_COLUMNS, rows, len(attribution.spans), notes)
 
 
 def cause_cells(cause: Cause) -> tuple[str | None, ...]:
     """Return the cells of `CAUSE_COLUMNS`."""
-    return tuple(one or None for one in (cause.kind, cause.what, cause.thread, cause.caller, cause.file))
+    return tuple(cell or None for cell in (cause.kind, cause.what, cause.thread, cause.caller, cause.file))
 
 
 def _answer(
     job: OpenJob, columns: Sequence[Column], rows: Sequence[Row], total: int, notes: Sequence[str]
 ) -> TableAnswer:
-    """The table, with a column of files where they are recorded."""
-    kept = [place for place, one in enumerate(columns) if one is not _FILE or job.session.count(tables.file_accesses)]
-    shown = [tuple(row[place] for place in kept) for row in rows]
-    return TableAnswer("gaps", tuple(columns[place] for place in kept), shown, total, tuple(notes))
+    """Make the table, with a column of files if file accesses were recorded."""
+    kept = [index for index, item in enumerate(columns) if item is not _FILE or job.session.count(tables.file_accesses)]
+    shown = [tuple(row[index] for index in kept) for row in rows]
+    return TableAnswer("gaps", tuple(columns[index] for index in kept), shown, total, tuple(notes))
 
 
 def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tuple[str, ...]:
@@ -420,31 +414,31 @@ def _notes(job: OpenJob, selection: Selection, with_ranges: bool = False) -> tup
 
 
 def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
-    """Say in a sentence which thread has most of the CPU samples in the long gaps of the GPUs of its rank."""
+    """Return a sentence on the thread with most CPU samples in the long gaps of its rank's GPUs."""
     samples = samples_of_job(job, selection)
     if not len(samples):
         return ""
     windows = extents(job.session, selection)
     gaps: dict[Task, Intervals] = {}
-    for one in job.gpus(selection):
-        task = one.device.task.task
-        idle = one.gaps(windows[task.report])
+    for gpu in job.gpus(selection):
+        task = gpu.device.task.task
+        idle = gpu.gaps(windows[task.report])
         long = idle.chosen(idle.lengths >= LONG_GAP)
         gaps[task] = intersect(gaps[task], long) if task in gaps else long
     workers = workers_by_rank(job, gaps)
-    counted = []
+    counts = []
     for thread in named_threads(job, samples.threads):
-        idle, own = gaps.get(workers.get(thread.task, thread.task), EMPTY), samples.threads[thread.thread]
-        place = np.searchsorted(idle.starts, own.times, side="right") - 1
-        inside = (place >= 0) & (own.times < idle.ends[np.maximum(place, 0)]) if len(idle) else own.times < 0
-        counted.append((int(inside.sum()), thread, own.nodes[inside]))
-    total = sum(count for count, _, _ in counted)
+        idle, sampled = gaps.get(workers.get(thread.task, thread.task), EMPTY), samples.threads[thread.thread]
+        gap = np.searchsorted(idle.starts, sampled.times, side="right") - 1
+        inside = (gap >= 0) & (sampled.times < idle.ends[np.maximum(gap, 0)]) if len(idle) else sampled.times < 0
+        counts.append((int(inside.sum()), thread, sampled.nodes[inside]))
+    total = sum(count for count, _, _ in counts)
     if not total:
         return ""
-    count, thread, nodes = max(counted, key=lambda one: (one[0], one[1].thread))
+    count, thread, nodes = max(counts, key=lambda item: (item[0], item[1].thread))
     report = thread.thread[0]
-    own_nodes = {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))}
-    group = SampleGroup((thread,), own_nodes)
+    node_counts = {report: np.bincount(nodes, minlength=len(samples.stacks[report].tree))}
+    group = SampleGroup((thread,), node_counts)
     function = top_function(samples, group)
     where = ""
     if function is not None:
@@ -460,14 +454,14 @@ def samples_in_gaps(job: OpenJob, selection: Selection) -> str:
 
 
 LEAST = 10_000
-"""The shortest idle time before an operation that is looked into, ns: in less a thread does nothing but launch."""
-_MOST = 3
-_LEAST_SHARE = 0.05
+"""The shortest idle time to examine before an operation, ns; a shorter time contains only the launch."""
+_MAX_CAUSES = 3
+_MIN_SHARE = 0.05
 _CALLS = (SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS, IN_MPI, IN_OS)
 
 
 def before_launch(job: OpenJob, task: Task, device: int, start: int) -> str:
-    """Say why a GPU was idle before an operation that began at ``start`` (job time, ns); empty where it hardly was.
+    """Describe why a GPU was idle before an operation began at ``start`` (job time, ns); empty if it hardly was.
 
     ``the GPU was idle for 12.30 ms before: 61 % running direct_copy_kernel, 30 % in poll``
     """
@@ -479,11 +473,11 @@ def before_launch(job: OpenJob, task: Task, device: int, start: int) -> str:
 
 
 def causes_in(job: OpenJob, task: Task, device: int, start: int, end: int) -> str:
-    """Name the largest causes of idle time of a GPU: ``61 % running direct_copy_kernel, 30 % in poll``."""
+    """Name the largest causes of a GPU's idle time: ``61 % running direct_copy_kernel, 30 % in poll``."""
     times = shown_times(attribute(job, [IdleSpan(task, device, start, end)]).of_span(0))
     length = end - start
     ordered = sorted(times, key=lambda cause: (-times[cause], cause.words))
-    shown = [cause for cause in ordered if times[cause] >= _LEAST_SHARE * length][:_MOST]
+    shown = [cause for cause in ordered if times[cause] >= _MIN_SHARE * length][:_MAX_CAUSES]
     return ", ".join(f"{100 * times[cause] / length:.0f} % {_words(cause)}" for cause in shown)
 
 
@@ -498,12 +492,12 @@ def _words(cause: Cause) -> str:
 
 
 def _end_before(job: OpenJob, task: Task, device: int, start: int) -> int | None:
-    """When the last of the operations was over that began before ``start``; ``None`` where there is none."""
+    """Return the latest end of the GPU's operations that began before ``start``; job time, ns."""
     session = job.session.part([task.report])
     local = start - report_at(job.session, task.report).clock_offset
     ends = []
     for columns in (tables.of(table).c for table in GPU_TABLES if session.count(table)):
-        is_own = (columns.report == task.report, columns.process == task.process, columns.device == device)
-        end = session.scalar(sa.select(sa.func.max(columns.end)).where(*is_own, columns.start < local))
+        is_on_gpu = (columns.report == task.report, columns.process == task.process, columns.device == device)
+        end = session.scalar(sa.select(sa.func.max(columns.end)).where(*is_on_gpu, columns.start < local))
         ends += [] if end is None else [int(end)]
     return max(ends) + start - local if ends else None

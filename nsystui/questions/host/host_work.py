@@ -1,7 +1,4 @@
-"""The work of the CPU in spans of time, by kind: what the launching thread did, and in which NVTX range.
-
-The causes are those of `host.causes`.
-"""
+"""The CPU's work in spans of time: the launching thread's time by cause (`host.causes`), and its NVTX ranges."""
 
 from __future__ import annotations
 
@@ -28,15 +25,15 @@ from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-_NO_RANGES = (f"{mpi.DOMAIN}:", f"{segments.DOMAIN}:")
-"""What the names of ranges begin with that are causes themselves."""
-_SPAN = ("number", "report", "process", "thread", "lo", "hi")
+_CAUSE_PREFIXES = (f"{mpi.DOMAIN}:", f"{segments.DOMAIN}:")
+"""Prefixes of the names of ranges that are causes themselves."""
+_SPAN_KEYS = ("number", "report", "process", "thread", "lo", "hi")
 _UNKNOWN = -1
 
 
 @dataclass(frozen=True)
 class CpuSpan:
-    """A span of time in which the CPU of a task is looked at; ``device`` is whose gap it was."""
+    """A span in which a task's CPU work is examined; ``device`` is the idle GPU."""
 
     task: Task
     device: int
@@ -44,7 +41,7 @@ class CpuSpan:
 
     @property
     def length(self) -> int:
-        """Its length, ns."""
+        """The length, ns."""
         return self.window.end - self.window.start
 
 
@@ -52,7 +49,7 @@ class CpuSpan:
 class HostWork:
     """The CPU's work in a span: ns by cause (their sum is its length), and two NVTX ranges of the launching thread.
 
-    ``range_name`` is the shortest range around the middle of the span, ``next_range`` the first that starts behind it.
+    ``range_name``: the shortest around the span's middle; ``next_range``: the first to start after it.
     """
 
     span: CpuSpan
@@ -67,13 +64,13 @@ class HostWork:
 
     @property
     def calls(self) -> dict[str, str]:
-        """What took most of the time of each kind: a call, a function."""
-        longest = sorted(self.causes.items(), key=lambda one: (one[1], one[0].words))
+        """The longest call or function of each kind."""
+        longest = sorted(self.causes.items(), key=lambda item: (item[1], item[0].words))
         return {cause.kind: cause.words for cause, _ in longest if cause.what}
 
     @property
     def kind(self) -> str:
-        """The kind that took most of the time."""
+        """The kind with the most time."""
         spent = self.spent
         return max(KINDS, key=lambda kind: spent[kind])
 
@@ -83,13 +80,13 @@ _Range = tuple[int, int, str]
 
 
 def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) -> list[HostWork]:
-    """Find the CPU's work in each of some spans (dozens: each range is compared with all of its process).
+    """Find the CPU's work in some spans (dozens: each is compared with all ranges of its process).
 
-    Of a large job it is kept for the next question about the same spans.
+    For a large job, the result is cached.
     """
-    starts = [one.window.start - report_at(job.session, one.task.report).clock_offset for one in spans]
-    asked = [(one.task, one.device, start, one.length) for one, start in zip(spans, starts, strict=True)]
-    question = f"host work {with_calls} {asked}"
+    starts = [span.window.start - report_at(job.session, span.task.report).clock_offset for span in spans]
+    keys = [(span.task, span.device, start, span.length) for span, start in zip(spans, starts, strict=True)]
+    question = f"host work {with_calls} {keys}"
     compute = partial(_rows, job, spans, with_calls)
     rows = of_all_reports(job.session, Selection(), tables.api_calls, question, compute)
     return [
@@ -99,58 +96,58 @@ def host_work(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool = False) 
 
 
 def _rows(job: OpenJob, spans: Sequence[CpuSpan], with_calls: bool) -> list[Row]:
-    """The causes in each span with their times, as JSON, and the two ranges of `HostWork`."""
-    idle = [IdleSpan(one.task, one.device, one.window.start, one.window.end) for one in spans]
-    attributed = attribute(job, idle, with_calls=with_calls)
-    merged = over_ranks(attributed)
-    causes = [merged.of_span(number) for number in range(len(spans))]
-    whole: Counter[Cause] = Counter()
-    for of_span in causes:
-        whole.update(of_span)
-    shown = folded(whole)
+    """Return each span's causes with times, as JSON, and its two ranges."""
+    idle = [IdleSpan(span.task, span.device, span.window.start, span.window.end) for span in spans]
+    attribution = attribute(job, idle, with_calls=with_calls)
+    merged = over_ranks(attribution)
+    causes = [merged.of_span(index) for index in range(len(spans))]
+    totals: Counter[Cause] = Counter()
+    for span_causes in causes:
+        totals.update(span_causes)
+    shown_causes = folded(totals)
     rows: list[Row] = []
-    for span, of_span, ranges in zip(spans, causes, _overlapping(job.session, attributed), strict=True):
+    for span, span_causes, ranges in zip(spans, causes, _overlapping(job.session, attribution), strict=True):
         middle = (span.window.start + span.window.end) // 2
-        named = [one for one in ranges if one[2] and not one[2].startswith(_NO_RANGES)]
-        around = [(end - start, name) for start, end, name in named if start <= middle < end]
-        behind = (name for start, _, name in named if start >= middle)
-        times = [[time, *astuple(cause)] for cause, time in shown_times(of_span, shown).items()]
-        rows.append((json.dumps(times), min(around)[1] if around else None, next(behind, None)))
+        named = [item for item in ranges if item[2] and not item[2].startswith(_CAUSE_PREFIXES)]
+        enclosing = [(end - start, name) for start, end, name in named if start <= middle < end]
+        following = (name for start, _, name in named if start >= middle)
+        times = [[time, *astuple(cause)] for cause, time in shown_times(span_causes, shown_causes).items()]
+        rows.append((json.dumps(times), min(enclosing)[1] if enclosing else None, next(following, None)))
     return rows
 
 
 def _overlapping(session: Session, idle: Attribution) -> list[list[_Range]]:
-    """The NVTX ranges of the launching thread that overlap each span, by start; of its task where none is known."""
+    """Return the launching thread's NVTX ranges (if unknown, the task's) that overlap each span, by start."""
     table = tables.nvtx_ranges
-    found: list[list[_Range]] = [[] for _ in idle.spans]
+    ranges: list[list[_Range]] = [[] for _ in idle.spans]
     if not idle.spans or not session.count(table):
-        return found
+        return ranges
     columns, offset = table.c, table.c.clock_offset
-    threads = [idle.launchers[which] for which in idle.launcher.tolist()]
-    asked = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN), name="asked").data(
+    threads = [idle.launchers[launcher] for launcher in idle.launcher.tolist()]
+    values = sa.values(*(sa.column(key, sa.BigInteger) for key in _SPAN_KEYS), name="asked").data(
         [
-            (number, one.task.report, one.task.process, thread[1] if thread else _UNKNOWN, one.start, one.end)
-            for number, (one, thread) in enumerate(zip(idle.spans, threads, strict=True))
+            (index, item.task.report, item.task.process, thread[1] if thread else _UNKNOWN, item.start, item.end)
+            for index, (item, thread) in enumerate(zip(idle.spans, threads, strict=True))
         ]
     )
-    # Given as values the spans are known to be few: the rows go past them, in one scan.
-    wanted = sa.select(asked).cte("wanted")
-    own = wanted.c
+    # The planner knows that values are few, and scans the ranges once.
+    spans = sa.select(values).cte("wanted")
+    span = spans.c
     query = (
         sa.select(
-            own.number,
+            span.number,
             job_start(table).label("start"),
             job_end(table).label("end"),
             sa.func.coalesce(FOLDED_LABEL, "").label("name"),
         )
-        .join_from(table, wanted, sa.and_(columns.report == own.report, columns.process == own.process))
+        .join_from(table, spans, sa.and_(columns.report == span.report, columns.process == span.process))
         .where(
-            sa.or_(columns.thread == own.thread, own.thread == _UNKNOWN),
-            columns.start < own.hi - offset,
-            columns.end > own.lo - offset,
-            segments.may_overlap(table, [(one.task, one.start, one.end) for one in idle.spans]),
+            sa.or_(columns.thread == span.thread, span.thread == _UNKNOWN),
+            columns.start < span.hi - offset,
+            columns.end > span.lo - offset,
+            segments.may_overlap(table, [(item.task, item.start, item.end) for item in idle.spans]),
         )
     )
-    for number, start, end, label in sorted(session.rows(query)):
-        found[number].append((start, end, label))
-    return found
+    for index, start, end, label in sorted(session.rows(query)):
+        ranges[index].append((start, end, label))
+    return ranges

@@ -1,4 +1,4 @@
-"""Spans in which GPUs were idle: single ones, and as arrays as many as an export has."""
+"""Spans in which GPUs were idle, singly and as arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsystui.questions.algebra.intervals import Times
 
 @dataclass(frozen=True)
 class IdleSpan:
-    """A span in which a GPU (``device``: its CUDA ordinal in the task) was idle, job time."""
+    """An idle span of a GPU (``device``: CUDA ordinal in the task), job time, ns."""
 
     task: Task
     device: int
@@ -25,10 +25,7 @@ class IdleSpan:
 
 @dataclass(frozen=True, eq=False)
 class IdleSpans:
-    """The n spans in which GPUs were idle, of any number; job time, ns. Span i is of ``gpus[gpu[i]]`` (see `IdleSpan`).
-
-    Shapes are ``(n,)``.
-    """
+    """Idle spans of GPUs, job time, ns, shapes ``(n,)``; span i belongs to ``gpus[gpu[i]]`` (see `IdleSpan`)."""
 
     gpus: Sequence[tuple[Task, int]]
     gpu: NDArray[Any]
@@ -38,21 +35,21 @@ class IdleSpans:
     @classmethod
     def of(cls, spans: Sequence[IdleSpan]) -> IdleSpans:
         """Join single spans."""
-        numbers = {gpu: number for number, gpu in enumerate(dict.fromkeys((one.task, one.device) for one in spans))}
-        rows = [(numbers[one.task, one.device], one.start, one.end) for one in spans]
-        return cls(tuple(numbers), *np.array(rows, np.int64).reshape(-1, 3).T)
+        indices = {gpu: index for index, gpu in enumerate(dict.fromkeys((span.task, span.device) for span in spans))}
+        rows = [(indices[span.task, span.device], span.start, span.end) for span in spans]
+        return cls(tuple(indices), *np.array(rows, np.int64).reshape(-1, 3).T)
 
     def at(self, rows: slice) -> IdleSpans:
-        """Some of them, with their GPUs alone."""
+        """Return the spans in ``rows``, with only their GPUs."""
         used, gpu = np.unique(self.gpu[rows], return_inverse=True)
-        return IdleSpans([self.gpus[one] for one in used.tolist()], gpu, self.starts[rows], self.ends[rows])
+        return IdleSpans([self.gpus[index] for index in used.tolist()], gpu, self.starts[rows], self.ends[rows])
 
     def __len__(self) -> int:
         return len(self.gpu)
 
-    def __getitem__(self, number: int) -> IdleSpan:
-        task, device = self.gpus[self.gpu[number]]
-        return IdleSpan(task, device, int(self.starts[number]), int(self.ends[number]))
+    def __getitem__(self, index: int) -> IdleSpan:
+        task, device = self.gpus[self.gpu[index]]
+        return IdleSpan(task, device, int(self.starts[index]), int(self.ends[index]))
 
     def __iter__(self) -> Iterator[IdleSpan]:
         return map(self.__getitem__, range(len(self)))

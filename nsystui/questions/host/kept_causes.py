@@ -1,4 +1,4 @@
-"""The causes of all idle time of a job, kept: a table that needs them again finds them."""
+"""A cache of the causes of a job's idle time."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ _COLUMNS = ("launcher", "span", "cause", "range", "time")
 
 
 def attribute_once(job: OpenJob, spans: IdleSpans, with_ranges: bool) -> Attribution:
-    """Find the causes of each span as `attribute` does; those of the same spans are computed once.
+    """Find the causes like `attribute`, computed once for the same spans.
 
-    They are kept with the results of the first report that has idle time.
+    They are saved with the results of the first report that has idle time.
     """
     if not len(spans):
         return attribute(job, spans, with_ranges)
     session = job.session
     workers = workers_by_rank(job, {task for task, _ in spans.gpus})
-    # Names of NVTX ranges are folded over all reports, not only over those with idle time.
-    reports = [session.results(one).reports for one in session.reports]
+    # Names of NVTX ranges are folded over all reports, including reports without idle time.
+    reports = [session.results(report).reports for report in session.reports]
     digest = hashlib.sha256(repr((with_ranges, spans.gpus, sorted(workers.items()), reports)).encode())
     for values in (narrow(spans.gpu), spans.starts, spans.ends):
         digest.update(np.ascontiguousarray(values).data)
     question, version = f"causes-{digest.hexdigest()[:16]}", version_of()
     results = session.results(report_at(session, min(task.report for task, _ in spans.gpus)))
-    found = results.load(question, version, partial(_read, spans))
-    if found is None:
-        found = attribute(job, spans, with_ranges)
-        words = [list(map(astuple, found.causes)), found.ranges, found.launchers]
-        results.save(question, {**{key: getattr(found, key) for key in _COLUMNS}, "words": json_array(words)}, version)
-    return found
+    result = results.load(question, version, partial(_read, spans))
+    if result is None:
+        result = attribute(job, spans, with_ranges)
+        texts = [list(map(astuple, result.causes)), result.ranges, result.launchers]
+        results.save(question, {**{key: getattr(result, key) for key in _COLUMNS}, "words": json_array(texts)}, version)
+    return result
 
 
-def _read(spans: IdleSpans, kept: Any) -> Attribution:
-    """What was kept of the spans. Raises an error where it is something else."""
-    arrays = as_arrays(kept)
+def _read(spans: IdleSpans, stored: Any) -> Attribution:
+    """Read a saved attribution. Raises an error if ``stored`` is something else."""
+    arrays = as_arrays(stored)
     causes, ranges, launchers = json_of(arrays["words"])
     return Attribution(
         spans=spans,
-        launchers=tuple(one and (one[0], one[1]) for one in launchers),
-        causes=tuple(Cause(*one) for one in causes),
+        launchers=tuple(thread and (thread[0], thread[1]) for thread in launchers),
+        causes=tuple(Cause(*cause) for cause in causes),
         ranges=tuple(ranges),
         **{key: arrays[key] for key in _COLUMNS},
     )

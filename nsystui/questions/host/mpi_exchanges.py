@@ -1,8 +1,8 @@
-"""Exchanges of messages between pairs of MPI ranks: how long the pair took, and how long one waited for the other.
+"""Message exchanges between pairs of MPI ranks: duration, and each rank's wait for the other.
 
-The calls of two ranks that have as many blocking point-to-point calls are matched by their order; a match in which one
-names the other as its peer is an exchange. It lasts from when both have called to when both have returned. What a rank
-is in its call before the other one has called, it waits. See docs/triage.md#collectives-and-communication.
+If two ranks have equally many blocking point-to-point calls, the calls are matched by order; if one rank names the
+other as its peer, a match is an exchange. It lasts from the later call to the later return. A rank waits from its call
+to the other rank's call. See docs/triage.md#collectives-and-communication.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BLOCKING = "^MPI_(Send|Ssend|Rsend|Bsend|Recv|Mrecv|Sendrecv)(_replace)?$"
 
 @dataclass(frozen=True)
 class Pair:
-    """The exchanges of two tasks: their number, bytes and time (ns) in sum, and what each waited for the other, ns."""
+    """The exchanges of two tasks: count, total bytes, total time (ns), and each task's wait, ns."""
 
     tasks: tuple[Task, Task]
     count: int
@@ -42,14 +42,14 @@ class Pair:
 
     @property
     def size(self) -> float:
-        """The mean of the messages, bytes."""
+        """Mean message size, bytes."""
         return self.bytes / self.count
 
 
 def exchanges(session: Session, selection: Selection) -> list[Pair]:
-    """Find every pair of open ranks that exchanged messages in blocking calls, whose peers and sizes are recorded.
+    """Find each pair of open ranks that exchanged messages in blocking calls with recorded peers and sizes.
 
-    A rank that talks in several communicators is left out: in which of them a peer has its number is not recorded.
+    A rank in several communicators is left out, because a peer's communicator is not recorded.
     """
     task_of = {
         rank: Task(report.index, process)
@@ -66,45 +66,45 @@ _Columns = Mapping[str, NDArray[np.int64]]
 
 
 def _calls(session: Session, selection: Selection) -> dict[Task, _Columns]:
-    """Start, end, peer and bytes of the calls of each task, by start; -1 where there is no peer."""
-    own = _CALLS.c
-    size = sa.func.greatest(sa.func.coalesce(own.send_bytes, 0), sa.func.coalesce(own.recv_bytes, 0))
+    """Read start, end, peer and bytes of each task's calls, by start; -1 without a peer."""
+    columns = _CALLS.c
+    size = sa.func.greatest(sa.func.coalesce(columns.send_bytes, 0), sa.func.coalesce(columns.recv_bytes, 0))
     query = (
         sa.select(
-            own.report, own.process, own.communicator, job_start(_CALLS), job_end(_CALLS),
-            sa.func.coalesce(own.remote_rank, -1), size,
+            columns.report, columns.process, columns.communicator, job_start(_CALLS), job_end(_CALLS),
+            sa.func.coalesce(columns.remote_rank, -1), size,
         )
         .where(
-            *where(_CALLS, selection.with_name(None)), own.end.is_not(None),
-            sa.func.regexp_matches(own.name, _BLOCKING, type_=sa.Boolean),
+            *where(_CALLS, selection.with_name(None)), columns.end.is_not(None),
+            sa.func.regexp_matches(columns.name, _BLOCKING, type_=sa.Boolean),
         )
-        .order_by(own.report, own.process, own.start)
+        .order_by(columns.report, columns.process, columns.start)
     )  # fmt: skip
     rows: dict[Task, list[tuple[Any, ...]]] = {}
-    for report, process, *rest in session.rows(query) if session.count(_CALLS) else ():
-        rows.setdefault(Task(report, process), []).append(tuple(rest))
-    found: dict[Task, _Columns] = {}
-    for task, of_task in rows.items():
-        if len({row[0] for row in of_task}) == 1:
-            table = np.array([row[1:] for row in of_task], np.int64)
-            found[task] = {name: table[:, place] for place, name in enumerate(("start", "end", "peer", "bytes"))}
-    return found
+    for report, process, *values in session.rows(query) if session.count(_CALLS) else ():
+        rows.setdefault(Task(report, process), []).append(tuple(values))
+    calls: dict[Task, _Columns] = {}
+    for task, task_rows in rows.items():
+        if len({row[0] for row in task_rows}) == 1:
+            table = np.array([row[1:] for row in task_rows], np.int64)
+            calls[task] = {name: table[:, index] for index, name in enumerate(("start", "end", "peer", "bytes"))}
+    return calls
 
 
 def _pair(ranks: tuple[int, int], task_of: Mapping[int, Task], calls_of: Mapping[Task, _Columns]) -> Pair | None:
-    """The exchanges of two ranks, if there are any."""
+    """Return the exchanges of two ranks, if any."""
     rank, peer = ranks
     tasks = task_of[rank], task_of[peer]
-    calls, theirs = calls_of[tasks[0]], calls_of[tasks[1]]
-    if len(calls["start"]) != len(theirs["start"]):
+    calls, peer_calls = calls_of[tasks[0]], calls_of[tasks[1]]
+    if len(calls["start"]) != len(peer_calls["start"]):
         return None
-    both = (calls["peer"] == peer) | (theirs["peer"] == rank)
-    begin = np.maximum(calls["start"], theirs["start"])
-    end = np.maximum(calls["end"], theirs["end"])
-    met = np.minimum(calls["end"], theirs["end"]) > begin  # else the message lay in a buffer: nobody met anybody
-    chosen = both & met & (np.maximum(calls["bytes"], theirs["bytes"]) > 0)
-    if not chosen.any():
+    names_peer = (calls["peer"] == peer) | (peer_calls["peer"] == rank)
+    begin = np.maximum(calls["start"], peer_calls["start"])
+    end = np.maximum(calls["end"], peer_calls["end"])
+    overlaps = np.minimum(calls["end"], peer_calls["end"]) > begin  # else the message was buffered: neither rank waited
+    is_exchange = names_peer & overlaps & (np.maximum(calls["bytes"], peer_calls["bytes"]) > 0)
+    if not is_exchange.any():
         return None
-    waits = [int((begin - side["start"])[chosen].sum()) for side in (calls, theirs)]
-    size = int(np.maximum(calls["bytes"], theirs["bytes"])[chosen].sum())
-    return Pair(tasks, int(chosen.sum()), size, int((end - begin)[chosen].sum()), (waits[0], waits[1]))
+    waits = [int((begin - side["start"])[is_exchange].sum()) for side in (calls, peer_calls)]
+    size = int(np.maximum(calls["bytes"], peer_calls["bytes"])[is_exchange].sum())
+    return Pair(tasks, int(is_exchange.sum()), size, int((end - begin)[is_exchange].sum()), (waits[0], waits[1]))

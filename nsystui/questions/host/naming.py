@@ -1,4 +1,4 @@
-"""The threads of a job: names and ranks, which of them launched what, and the NVTX ranges that they are in."""
+"""The threads of a job: names, ranks, launched operations, and NVTX ranges."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ WORKER = "worker process"
 
 @dataclass(frozen=True)
 class HostThread:
-    """A thread with its place in the job; ``rank`` is ``None`` in a process that is no rank."""
+    """A thread and its rank; ``rank`` is ``None`` if the process is not a rank."""
 
     thread: Thread
     rank: int | None
     name: str
     shown: str = ""
-    """The name, with the number of the thread where others of its process have the same."""
+    """The name, with the thread's number if several threads of the process share it."""
 
     @property
     def task(self) -> Task:
-        """The process of the thread in its report."""
+        """The thread's process in its report."""
         return Task(self.thread[0], process_of(self.thread[1]))
 
     @property
@@ -49,57 +49,57 @@ class HostThread:
         return tid_of(self.thread[1])
 
     def words(self, is_worker: bool = False) -> str:
-        """``python (main) 41000``; of a thread of a worker process the process: ``worker process python 41063``."""
+        """Return ``python (main) 41000``, or for a worker ``worker process python 41063``."""
         name = self.name.removesuffix(" (main)")
         return f"{WORKER} {name} {pid_of(self.thread[1])}" if is_worker else f"{self.name} {self.tid}"
 
 
 def thread_names(session: Session) -> dict[Thread, str]:
-    """The names of the threads that have one, whatever the process: nsys writes the last name."""
+    """Return the names of named threads: nsys writes the last name."""
     columns = tables.threads.c
     query = sa.select(columns.report, columns.thread, columns.name).where(columns.name.is_not(None))
     return {(report, thread): name for report, thread, name in session.rows(query)} if session.reports else {}
 
 
 def worker_processes(job: OpenJob, ranks: Iterable[Task]) -> set[Task]:
-    """The processes of the programs of ``ranks``, in their reports, that are no rank and were on a CPU.
+    """Return processes that run a program of ``ranks`` in its report, are no rank, and were on a CPU.
 
-    Mostly workers of data loaders.
+    They are mostly workers of data loaders.
     """
     events, programs = tables.sched_events, process_names(job.session)
     if not job.session.count(events):
         return set()
-    own = {(task.report, programs.get(task)) for task in ranks}
+    rank_programs = {(task.report, programs.get(task)) for task in ranks}
     query = sa.select(events.c.report, events.c.process).where(
-        of_reports(events.c.report, {report for report, _ in own})
+        of_reports(events.c.report, {report for report, _ in rank_programs})
     )
-    found = {Task(report, process) for report, process in job.session.rows(query.distinct())}
-    others = found - {one.task for one in job.ranks}
-    return {task for task in others if (task.report, programs.get(task, "")) in own}
+    scheduled = {Task(report, process) for report, process in job.session.rows(query.distinct())}
+    others = scheduled - {rank.task for rank in job.ranks}
+    return {task for task in others if (task.report, programs.get(task, "")) in rank_programs}
 
 
 def workers_by_rank(job: OpenJob, tasks: Iterable[Task]) -> dict[Task, Task]:
-    """The rank of each worker process, where its report has one rank alone: whose worker it is, is not recorded."""
-    ranks = Counter(one.task.report for one in job.ranks)
-    alone = {task.report: task for task in tasks if ranks[task.report] == 1}
-    return {worker: alone[worker.report] for worker in sorted(worker_processes(job, alone.values()))}
+    """Return the rank of each worker process in reports with one rank: exports do not record a worker's rank."""
+    ranks = Counter(rank.task.report for rank in job.ranks)
+    single_ranks = {task.report: task for task in tasks if ranks[task.report] == 1}
+    return {worker: single_ranks[worker.report] for worker in sorted(worker_processes(job, single_ranks.values()))}
 
 
 def named_threads(job: OpenJob, threads: Iterable[Thread]) -> list[HostThread]:
-    """The threads with names, by rank, process and number; one without a name is called as its program is."""
+    """Return the threads by rank, process and number; unnamed threads are named after their program."""
     names, programs = thread_names(job.session), process_names(job.session)
-    ranks = {one.task: one.rank for one in job.ranks}
-    found = []
+    ranks = {rank.task: rank.rank for rank in job.ranks}
+    named = []
     for thread in sorted(threads):
         task = Task(thread[0], process_of(thread[1]))
         name = names.get(thread) or programs.get(task, "").rpartition("/")[2]
         if tid_of(thread[1]) == pid_of(thread[1]):
             name = f"{name} (main)".lstrip()
-        found.append(HostThread(thread, ranks.get(task), name))
-    alike = Counter((one.task, one.name) for one in found)
-    shown = [f"{one.name} {one.tid}" if alike[one.task, one.name] > 1 else one.name for one in found]
-    found = [replace(one, shown=words) for one, words in zip(found, shown, strict=True)]
-    return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.thread))
+        named.append(HostThread(thread, ranks.get(task), name))
+    counts = Counter((item.task, item.name) for item in named)
+    shown_names = [f"{item.name} {item.tid}" if counts[item.task, item.name] > 1 else item.name for item in named]
+    named = [replace(item, shown=words) for item, words in zip(named, shown_names, strict=True)]
+    return sorted(named, key=lambda item: (item.rank is None, item.rank or 0, item.thread))
 
 
 def usual_threads(session: Session, tasks: Iterable[Task]) -> dict[Task, Thread]:
@@ -110,24 +110,24 @@ def usual_threads(session: Session, tasks: Iterable[Task]) -> dict[Task, Thread]
     calls = sa.func.count().label("calls")
     query = sa.select(table.c.report, table.c.process, table.c.thread, calls)
     query = query.where(of_tasks(table, frozenset(tasks)), table.c.thread.is_not(None))
-    most: dict[Task, tuple[int, int]] = {}
-    for report, process, thread, number in session.rows(query.group_by(*query.selected_columns[:3])):
+    busiest: dict[Task, tuple[int, int]] = {}
+    for report, process, thread, count in session.rows(query.group_by(*query.selected_columns[:3])):
         task = Task(report, process)
-        most[task] = max(most.get(task, (0, 0)), (number, thread))
-    return {task: (task.report, thread) for task, (_, thread) in most.items()}
+        busiest[task] = max(busiest.get(task, (0, 0)), (count, thread))
+    return {task: (task.report, thread) for task, (_, thread) in busiest.items()}
 
 
 Launches = Mapping[tuple[Task, int], tuple[Times, Numbers]]
-"""Of each GPU (task, CUDA ordinal) the times of its operations, ascending, and the threads that launched them."""
+"""For each GPU (task, CUDA ordinal), ascending times of its operations, and the threads that launched them."""
 
 
 def launching_threads(
     session: Session, tasks: frozenset[Task], starts: Times, ends: Times, are_few: bool
 ) -> tuple[Launches, Launches]:
-    """Read which threads launched the operations of each GPU (task, CUDA ordinal) beside n idle spans (job time, ns).
+    """Read the threads that launched the operations of each GPU next to n idle spans (job time, ns).
 
-    Once by the times at which the operations began, to be found by the ``ends`` of spans, and once by those at which
-    they ended. Of ``are_few`` spans only these operations are read, else all of the time from the first to the last.
+    Returns them by start of the operations, to look up the ``ends`` of spans, and by end, to look up ``starts``. If
+    ``are_few``, only these operations are read, else all from the first span to the last.
     """
     calls, offsets = tables.api_calls, [report.clock_offset for report in session.reports]
     parts: dict[tuple[Task, int], list[tuple[Times, ...]]] = {}
@@ -143,31 +143,31 @@ def launching_threads(
         else:
             low, high = int(starts.min()) - max(offsets), int(ends.max()) - min(offsets)
             query = query.where(table.c.start <= high, sa.or_(table.c.end >= low, table.c.end.is_(None)))
-        found = {key: np.ma.filled(values, NO_THREAD) for key, values in session.arrays(query).items()}
-        place = np.zeros(len(found["thread"]), np.int64)
+        operations = {key: np.ma.filled(values, NO_THREAD) for key, values in session.arrays(query).items()}
+        gpu_codes = np.zeros(len(operations["thread"]), np.int64)
         for key in ("report", "process", "device"):
-            known, number = np.unique(found[key], return_inverse=True)
-            place = place * len(known) + number.reshape(-1)
-        for number, first in zip(*(part.tolist() for part in np.unique(place, return_index=True)), strict=True):
-            report, process, device = (int(found[key][first]) for key in ("report", "process", "device"))
-            part = tuple(found[key][place == number].astype(np.int64) for key in ("start", "end", "thread"))
+            unique_values, code = np.unique(operations[key], return_inverse=True)
+            gpu_codes = gpu_codes * len(unique_values) + code.reshape(-1)
+        for code, first in zip(*(column.tolist() for column in np.unique(gpu_codes, return_index=True)), strict=True):
+            report, process, device = (int(operations[key][first]) for key in ("report", "process", "device"))
+            part = tuple(operations[key][gpu_codes == code].astype(np.int64) for key in ("start", "end", "thread"))
             parts.setdefault((Task(report, process), device), []).append(part)
     launches: tuple[dict[tuple[Task, int], tuple[Times, Numbers]], ...] = ({}, {})
-    for gpu, own_parts in parts.items():
-        *edges, threads = (np.concatenate(part) for part in zip(*own_parts, strict=True))
-        for found_of, times in zip(launches, edges, strict=True):
+    for gpu, parts_of_gpu in parts.items():
+        *edges, threads = (np.concatenate(part) for part in zip(*parts_of_gpu, strict=True))
+        for launches_by_edge, times in zip(launches, edges, strict=True):
             order = np.lexsort((threads, times))
-            found_of[gpu] = times[order], threads[order]
+            launches_by_edge[gpu] = times[order], threads[order]
     return launches[0], launches[1]
 
 
 def threads_at(launches: Launches, task: Task, device: int, moments: Times) -> Numbers:
-    """Find the threads (globalTid) that launched the operations of a GPU at ``moments``; ``NO_THREAD`` for none."""
+    """Return the threads (globalTid) that launched a GPU's operations at ``moments``, or ``NO_THREAD``."""
     times, threads = launches.get((task, device), (_NO_TIMES, _NO_TIMES))
     if not len(times):
         return np.full(len(moments), NO_THREAD)
-    place = np.minimum(np.searchsorted(times, moments), len(times) - 1)
-    return np.where(times[place] == moments, threads[place], NO_THREAD)
+    index = np.minimum(np.searchsorted(times, moments), len(times) - 1)
+    return np.where(times[index] == moments, threads[index], NO_THREAD)
 
 
 _NO_TIMES = np.empty(0, np.int64)
@@ -179,9 +179,9 @@ _MPI_PREFIX = f"{DOMAIN}:"
 
 @dataclass(frozen=True, eq=False)
 class ThreadRanges:
-    """The innermost NVTX ranges of threads over time, whose numbers are folded where three or more names share a form.
+    """The innermost NVTX ranges of threads; numbers in names are folded if at least three names share a form.
 
-    ``names``: first `OUTSIDE`, then `NO_RANGES`.
+    The first two ``names`` are `OUTSIDE` and `NO_RANGES`.
     """
 
     ranges: NvtxRanges
@@ -191,41 +191,41 @@ class ThreadRanges:
 
     @classmethod
     def load(cls, job: OpenJob) -> ThreadRanges:
-        """Load the ranges of all threads of a job, and number their names; MPI calls get -1."""
+        """Load the ranges of all threads, and number their names; MPI calls get -1."""
         ranges = job.nvtx_ranges(Selection())
         folded = numbered(ranges.names)
-        found = {OUTSIDE: 0, NO_RANGES: 1}
+        numbers = {OUTSIDE: 0, NO_RANGES: 1}
         labels = [
-            # An MPI call that is a range is a cause: what is around it tells more.
-            -1 if name.startswith(_MPI_PREFIX) else found.setdefault(text if text in folded else name, len(found))
+            # An MPI call is a cause itself: the range around it adds more information.
+            -1 if name.startswith(_MPI_PREFIX) else numbers.setdefault(text if text in folded else name, len(numbers))
             for name, text in ((name, template(name)) for name in ranges.names)
         ]
         reports = frozenset(lane.report for lane in ranges.lanes)
-        return cls(ranges, tuple(found), np.array(labels, np.int64), reports)
+        return cls(ranges, tuple(numbers), np.array(labels, np.int64), reports)
 
     @cached_property
     def _lanes(self) -> Mapping[Thread, int]:
-        return {(one.report, one.thread): number for number, one in enumerate(self.ranges.lanes)}
+        return {(lane.report, lane.thread): index for index, lane in enumerate(self.ranges.lanes)}
 
-    def of(self, task: Task, thread: Thread | None, when: Window) -> Segments:
-        """The places in ``names`` over all of ``when``, job time."""
+    def of(self, task: Task, thread: Thread | None, window: Window) -> Segments:
+        """Return the indices in ``names`` over all of ``window``, job time."""
         if task.report not in self.reports:
-            return Segments(np.array([when.start]), np.array([when.end]), np.array([1]))
+            return Segments(np.array([window.start]), np.array([window.end]), np.array([1]))
         ranges = self.ranges
         lane = self._lanes.get(thread, -1) if thread is not None else -1
-        mine = ranges.nested_of(lane)
-        # Those that begin in that time, and those around its beginning: of millions of ranges few matter.
-        met = [mine[slice(*np.searchsorted(ranges.values("start", mine), [when.start, when.end]))]]
-        around = ranges.innermost_at(np.array([lane]), np.array([when.start]))
+        lane_ranges = ranges.nested_of(lane)
+        # Few of the millions of ranges begin in the window or contain its start.
+        parts = [lane_ranges[slice(*np.searchsorted(ranges.values("start", lane_ranges), [window.start, window.end]))]]
+        around = ranges.innermost_at(np.array([lane]), np.array([window.start]))
         while around[0] >= 0:
-            met.append(around)
+            parts.append(around)
             around = ranges.values("parent", around)
-        rows = np.concatenate(met)
+        rows = np.concatenate(parts)
         moments = np.concatenate((ranges.values("start", rows), ranges.values("end", rows)))
-        inside = moments[(moments > when.start) & (moments < when.end)]
-        edges = np.concatenate(([when.start], distinct(inside), [when.end]))
+        inside = moments[(moments > window.start) & (moments < window.end)]
+        edges = np.concatenate(([window.start], distinct(inside), [window.end]))
         around = ranges.innermost_at(np.full(len(edges) - 1, lane), edges[:-1])
-        while len(other := np.flatnonzero((around >= 0) & (self.labels[ranges.values("name", around)] < 0))):
-            around[other] = ranges.values("parent", around[other])
+        while len(mpi := np.flatnonzero((around >= 0) & (self.labels[ranges.values("name", around)] < 0))):
+            around[mpi] = ranges.values("parent", around[mpi])
         labels = np.where(around >= 0, self.labels[ranges.values("name", around)], 0)
         return Segments(edges[:-1], edges[1:], labels)

@@ -1,11 +1,11 @@
-"""Call stacks, interned: the functions that call each other as one tree for each report, and the node of each chain.
+"""Interned call stacks: for each report, a tree of the functions that call each other, and each chain's node.
 
-A stack is a node of that tree: the function that ran, called by its parent, and so on to the root, which is node 0 and
-no function. Addresses that nsys could not resolve are folded by module, and what such addresses of one module call
-among themselves is one frame. A damaged chain (a depth is missing or there twice) is what is left of it, without
-holes: every chain has one node, whatever its rows say, so that sums over functions are right.
+A stack is a node: the function that ran, called by its parent, and so on to the root, which is node 0 and not a
+function. Unresolved addresses are folded by module; consecutive folded frames of a module are one frame. A damaged
+chain (a depth is missing or repeated) keeps its other frames, without gaps: every chain has exactly one node, so that
+sums over functions are right.
 
-Which files OS runtime calls read and write, where that is recorded (docs/numbers.md#gaps).
+Also the files that OS runtime calls access, if recorded (docs/numbers.md#gaps).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 
 SAMPLE, OS_CALL, CUDA_CALL, PYTHON = KINDS = ("sample", "os", "cuda", "python")
-"""Whose the chains are: those of CPU samples, OS runtime calls, CUDA calls and samples of Python are numbered apart."""
+"""The origins of chains: CPU samples, OS runtime calls, CUDA calls and Python samples are numbered separately."""
 NO_STACK = 0
 """The node of an event without a recorded stack."""
 
-_DEEPEST = 1024
-"""Frames of a stack at most, counted from the function that ran: nsys records far fewer."""
+_MAX_DEPTH = 1024
+"""The maximum number of frames, counted from the function that ran; nsys records far fewer."""
 _ADDRESS = re.compile(r"(0x[0-9a-fA-F]+)?$")
 
 Numbers = NDArray[np.int64]
@@ -53,7 +53,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a module, or with ``is_folded`` all of a module that is not resolved."""
+    """A function; if ``is_folded``, all unresolved functions of its module."""
 
     name: str
     module: str
@@ -68,10 +68,10 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class StackTree:
-    """The stacks of n nodes: ``parent`` and ``function`` (an index into ``functions``), shapes ``(n,)``.
+    """A tree of n nodes: ``parent``, and ``function``, an index into ``functions``, shapes ``(n,)``.
 
-    Node 0 is the root: its parent is itself, its function -1. Nodes are numbered level by level, which begin at
-    ``levels``, and by parent, so a parent has a lower number than its children, and ``parent`` ascends.
+    Node 0 is the root: its parent is itself, its function -1. Nodes are numbered by level (``levels`` holds the first
+    node of each) and by parent: parents precede children, and ``parent`` ascends.
     """
 
     parent: Numbers
@@ -82,76 +82,76 @@ class StackTree:
     def __len__(self) -> int:
         return len(self.parent)
 
-    def totals(self, own: Numbers) -> Numbers:
-        """Add up each node and all below it; ``own`` has the shape ``(n,)``, or ``(n, k)`` for k sums at once."""
-        found = own.copy()
+    def totals(self, counts: Numbers) -> Numbers:
+        """Sum each node and its descendants; ``counts`` has shape ``(n,)``, or ``(n, k)`` for k sums at once."""
+        totals = counts.copy()
         edges = [*self.levels.tolist(), len(self)]
         for first, last in reversed(list(pairwise(edges[1:]))):
-            np.add.at(found, self.parent[first:last], found[first:last])
-        return found
+            np.add.at(totals, self.parent[first:last], totals[first:last])
+        return totals
 
     @cached_property
     def is_outermost(self) -> NDArray[np.bool_]:
-        """Whether no caller of a node is the same function: a recursive call is in the total of the first one."""
-        found = np.ones(len(self), np.bool_)
-        found[:1] = False
+        """Whether no caller is the same function: totals count recursion at the outermost call."""
+        is_outermost = np.ones(len(self), np.bool_)
+        is_outermost[:1] = False
         nodes = np.arange(1, len(self))
         above = self.parent[nodes]
         while len(nodes):
             is_same = self.function[above] == self.function[nodes]
-            found[nodes[is_same]] = False
+            is_outermost[nodes[is_same]] = False
             is_open = (above > 0) & ~is_same
             nodes, above = nodes[is_open], self.parent[above[is_open]]
-        return found
+        return is_outermost
 
     def path(self, node: int) -> list[int]:
-        """Return the functions from the outermost caller to the one of ``node``, as indices."""
-        found = []
+        """Return the indices of the functions from the outermost caller to ``node``."""
+        functions = []
         while node:
-            found.append(int(self.function[node]))
+            functions.append(int(self.function[node]))
             node = int(self.parent[node])
-        return found[::-1]
+        return functions[::-1]
 
     def outside(self, node: int, libraries: re.Pattern[str]) -> int:
-        """Find the innermost caller, or the node itself, that is in none of some modules (file names)."""
+        """Return the node or its innermost caller outside of modules (file names) that match ``libraries``."""
         while node and libraries.fullmatch(self.functions[int(self.function[node])].library):
             node = int(self.parent[node])
         return node
 
-    def words(self, node: int, most: int = _DEEPEST) -> str:
-        """Write ``inner ‹ caller ‹ …``: the function of a node and its callers, at most ``most`` functions."""
-        called = [function_name(self.functions[one].name) for one in self.path(node)[::-1]]
-        return " ‹ ".join(called[:most] + ["…"] * (len(called) > most))
+    def words(self, node: int, limit: int = _MAX_DEPTH) -> str:
+        """Return ``inner ‹ caller ‹ …``: the function and its callers, at most ``limit`` functions."""
+        called = [function_name(self.functions[function].name) for function in self.path(node)[::-1]]
+        return " ‹ ".join(called[:limit] + ["…"] * (len(called) > limit))
 
 
 LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
-"""Modules whose functions do what their caller wants."""
+"""Modules whose functions only serve their caller."""
 
 
 def program_function(tree: StackTree | None, node: int, libraries: re.Pattern[str] = LIBRARY) -> str:
-    """Name the innermost function of a stack that is resolved and of the program: not of the kernel, not of libc."""
+    """Name the innermost resolved function of the program, excluding the kernel and ``libraries``."""
     if tree is None or not node:
         return ""
     innermost = tree.functions[int(tree.function[node])]
     while node:
-        one = tree.functions[int(tree.function[node])]
-        if not (one.is_folded or one.is_kernel or libraries.fullmatch(one.library) or one.name.startswith("[")):
-            return _in_file(one)
+        frame = tree.functions[int(tree.function[node])]
+        if not (frame.is_folded or frame.is_kernel or libraries.fullmatch(frame.library) or frame.name.startswith("[")):
+            return _in_file(frame)
         node = int(tree.parent[node])
     return _in_file(innermost)
 
 
 def _in_file(function: Function) -> str:
-    """The name; of a function of Python with its file, since many are called alike."""
+    """Return a function's name, for Python with its file, because many functions share a name."""
     name = function_name(function.name)
     return f"{name} ({function.library})" if function.library.endswith(".py") else name
 
 
 @dataclass(frozen=True, eq=False)
 class Stacks:
-    """The stacks of one report: the tree, and for each kind its chains in order with their nodes.
+    """The stacks of one report: the tree, and each kind's ascending chains with their nodes.
 
-    ``damaged``: the number of chains that are not what nsys writes.
+    ``damaged``: the number of chains with missing or repeated depths, or too many frames.
     """
 
     tree: StackTree
@@ -159,42 +159,40 @@ class Stacks:
     damaged: int
 
     def nodes(self, kind: str, chains: Any) -> Numbers:
-        """Return the node of each of ``chains``, `NO_STACK` for one that has none (or is masked)."""
-        known, nodes = self.chains[kind]
-        wanted = np.ma.filled(chains, -1).astype(np.int64)
-        if not len(known):
-            return np.zeros(len(wanted), np.int64)
-        place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        return np.where(known[place] == wanted, nodes[place], NO_STACK)
+        """Return each chain's node, or `NO_STACK` if it has no frames or is masked."""
+        stored, nodes = self.chains[kind]
+        requested = np.ma.filled(chains, -1).astype(np.int64)
+        if not len(stored):
+            return np.zeros(len(requested), np.int64)
+        index = np.minimum(np.searchsorted(stored, requested), len(stored) - 1)
+        return np.where(stored[index] == requested, nodes[index], NO_STACK)
 
 
 def stacks_of(session: Session, reports: Sequence[Report]) -> dict[int, Stacks]:
-    """Return the stacks of each report, by its index; computed once and kept with its columns."""
-    found = of_each_report(
+    """Return the stacks of each report, by index; cached with its columns."""
+    results = of_each_report(
         session, reports, "stacks", _compute, by=tables.stack_frames, doing="call stacks", in_memory=True
     )
     stacks = {}
-    for index, arrays in found.items():
-        known = json_of(arrays["names"])
-        functions = tuple(Function(name, module, bool(kernel), bool(folded)) for name, module, kernel, folded in known)
-        parent, function, levels = (
-            arrays[key].astype(np.int64, copy=False) for key in ("parent", "function", "levels")
-        )
-        chains = {kind: (arrays[f"{kind}.chains"], arrays[f"{kind}.nodes"]) for kind in KINDS}
+    for index, saved in results.items():
+        rows = json_of(saved["names"])
+        functions = tuple(Function(name, module, bool(kernel), bool(folded)) for name, module, kernel, folded in rows)
+        parent, function, levels = (saved[key].astype(np.int64, copy=False) for key in ("parent", "function", "levels"))
+        chains = {kind: (saved[f"{kind}.chains"], saved[f"{kind}.nodes"]) for kind in KINDS}
         tree = StackTree(parent, function, levels, functions)
-        stacks[index] = Stacks(tree, chains, int(arrays["damaged"][0]))
+        stacks[index] = Stacks(tree, chains, int(saved["damaged"][0]))
     return stacks
 
 
 def os_callers(session: Session, chains_of: Mapping[Thread, Numbers]) -> dict[int, dict[int, str]]:
-    """Find the functions that made OS runtime calls, by report and chain, of the chains of each thread's calls."""
-    of_reports: dict[int, list[Numbers]] = {}
+    """Return the functions that made OS runtime calls, by report and chain, from each thread's chains."""
+    by_report: dict[int, list[Numbers]] = {}
     for (report, _), chains in chains_of.items():
-        of_reports.setdefault(report, []).append(chains)
+        by_report.setdefault(report, []).append(chains)
     callers: dict[int, dict[int, str]] = {}
-    for index, stacks in stacks_of(session, [one for one in session.reports if one.index in of_reports]).items():
-        known = np.unique(np.concatenate(of_reports[index]))
-        nodes = zip(known.tolist(), stacks.nodes(OS_CALL, known).tolist(), strict=True)
+    for index, stacks in stacks_of(session, [item for item in session.reports if item.index in by_report]).items():
+        unique_chains = np.unique(np.concatenate(by_report[index]))
+        nodes = zip(unique_chains.tolist(), stacks.nodes(OS_CALL, unique_chains).tolist(), strict=True)
         callers[index] = {chain: program_function(stacks.tree, node) for chain, node in nodes if node}
     return callers
 
@@ -208,147 +206,147 @@ def _compute(session: Session, reports: list[Report]) -> dict[int, Arrays]:
     names: dict[int, dict[int, str]] = {report.index: {} for report in reports}
     for report, number, name in session.rows(query.distinct()) if indices else ():
         names[report][int(number)] = str(name)
-    chosen = [index for index in indices if names[index]]
-    chains = {kind: _chains(session, chosen, kind) for kind in KINDS} if chosen else {}
-    none = dict.fromkeys(KINDS, (_NONE, _NONE, _NO_FRAMES))
+    with_names = [index for index in indices if names[index]]
+    chains = {kind: _chains(session, with_names, kind) for kind in KINDS} if with_names else {}
+    empty = dict.fromkeys(KINDS, (_NO_NUMBERS, _NO_NUMBERS, _NO_FRAMES))
     return {
-        index: _stacks(own, {kind: chains[kind][index] for kind in KINDS} if own else none)
-        for index, own in names.items()
+        index: _stacks(texts, {kind: chains[kind][index] for kind in KINDS} if texts else empty)
+        for index, texts in names.items()
     }
 
 
-def _stacks(names: Mapping[int, str], found: Mapping[str, _Chains]) -> Arrays:
-    """The tree over the stacks of all kinds, and the chains of each kind."""
+def _stacks(names: Mapping[int, str], chains_of_kind: Mapping[str, _Chains]) -> Arrays:
+    """Build the tree of all stacks, and the chains of each kind."""
     chains: list[tuple[Numbers, Numbers]] = []
     parts: list[Arrays] = []
     stacks = 0
     for kind in KINDS:
-        chain, stack, frames = found[kind]
-        if len(frames.get("stack", _NONE)):
-            known, place = np.unique(frames["stack"], return_inverse=True)
-            # Frames without a chain, or a chain without frames, are what is left of a damaged export.
-            is_there = np.isin(stack, known)
-            chain, stack = chain[is_there], stacks + np.searchsorted(known, stack[is_there])
-            parts.append({**frames, "stack": stacks + place.reshape(-1)})
-            stacks += len(known)
+        chain, stack, frames = chains_of_kind[kind]
+        if len(frames.get("stack", _NO_NUMBERS)):
+            stack_numbers, index = np.unique(frames["stack"], return_inverse=True)
+            # Damaged exports have frames without a chain, and chains without frames.
+            has_frames = np.isin(stack, stack_numbers)
+            chain, stack = chain[has_frames], stacks + np.searchsorted(stack_numbers, stack[has_frames])
+            parts.append({**frames, "stack": stacks + index.reshape(-1)})
+            stacks += len(stack_numbers)
         else:
-            chain, stack = _NONE, _NONE
+            chain, stack = _NO_NUMBERS, _NO_NUMBERS
         chains.append((chain, stack))
     if not parts:
-        nothing = {f"{kind}.{what}": _NONE for kind in KINDS for what in ("chains", "nodes")}
+        nothing = {f"{kind}.{suffix}": _NO_NUMBERS for kind in KINDS for suffix in ("chains", "nodes")}
         root = {"parent": np.zeros(1, np.int64), "function": np.full(1, -1), "levels": np.zeros(1, np.int64)}
         return {**nothing, **root, "names": json_array([]), "damaged": np.zeros(1, np.int64)}
-    every = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    functions, function = _functions(every, names)
-    nodes, is_damaged, tree = _tree(every["stack"], every["depth"], function, functions)
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    functions, function = _functions(columns, names)
+    nodes, is_damaged, tree = _tree(columns["stack"], columns["depth"], function, functions)
     arrays: dict[str, NDArray[Any]] = {**tree}
     for kind, (chain, stack) in zip(KINDS, chains, strict=True):
         arrays[f"{kind}.chains"], arrays[f"{kind}.nodes"] = chain, nodes[stack]
     arrays["damaged"] = np.array([sum(int(is_damaged[stack].sum()) for _, stack in chains)])
-    arrays["names"] = json_array([[one.name, one.module, one.is_kernel, one.is_folded] for one in functions])
+    arrays["names"] = json_array([[item.name, item.module, item.is_kernel, item.is_folded] for item in functions])
     return arrays
 
 
-_NONE = np.empty(0, np.int64)
+_NO_NUMBERS = np.empty(0, np.int64)
 _NO_FRAMES: Arrays = {}
-_FRAME = ("function", "module", "is_kernel")
+_FRAME_COLUMNS = ("function", "module", "is_kernel")
 
 
 _Chains = tuple[Numbers, Numbers, "Arrays"]
-"""The chains of a kind in order, each once, the stack of each, and the frames of the stacks."""
+"""Distinct chains in order, their stacks, and the stacks' frames."""
 
 
 def _chains(session: Session, reports: Sequence[int], kind: str) -> dict[int, _Chains]:
-    """The chains of a kind of each report, all read at once: a query has its cost for each that is open."""
-    rows, places = tables.stack_frames.c, tables.call_chains.c
-    facts = [sa.func.coalesce(rows[name], -1).label(name) for name in _FRAME]
-    query = sa.select(rows.report, rows.stack, rows.depth, *facts).where(
-        of_reports(rows.report, reports), rows.kind == kind
+    """Read one kind of chains of all reports at once: each query has a cost per open report."""
+    frame, chain = tables.stack_frames.c, tables.call_chains.c
+    frame_values = [sa.func.coalesce(frame[name], -1).label(name) for name in _FRAME_COLUMNS]
+    query = sa.select(frame.report, frame.stack, frame.depth, *frame_values).where(
+        of_reports(frame.report, reports), frame.kind == kind
     )
-    query = query.where(rows.stack.is_not(None), rows.depth.is_not(None))
-    frames = _by_report(session.arrays(query.order_by(rows.report, rows.stack)), reports)
-    query = sa.select(places.report, places.chain, places.stack).where(
-        of_reports(places.report, reports), places.kind == kind
+    query = query.where(frame.stack.is_not(None), frame.depth.is_not(None))
+    frames = _by_report(session.arrays(query.order_by(frame.report, frame.stack)), reports)
+    query = sa.select(chain.report, chain.chain, chain.stack).where(
+        of_reports(chain.report, reports), chain.kind == kind
     )
-    query = query.where(places.chain.is_not(None))
-    found = _by_report(session.arrays(query.order_by(places.report, places.chain, places.stack)), reports)
-    return {index: _chains_of(frames[index], found[index]) for index in reports}
+    query = query.where(chain.chain.is_not(None))
+    chains = _by_report(session.arrays(query.order_by(chain.report, chain.chain, chain.stack)), reports)
+    return {index: _chains_of(frames[index], chains[index]) for index in reports}
 
 
-def _by_report(found: Arrays, reports: Sequence[int]) -> dict[int, Arrays]:
-    """The rows of each report, which are together, without the column that says so."""
-    of_report = found["report"]
-    names = [name for name in found if name != "report"]
-    edges = {index: np.searchsorted(of_report, [index, index + 1]) for index in reports}
-    return {index: {name: found[name][low:high] for name in names} for index, (low, high) in edges.items()}
+def _by_report(columns: Arrays, reports: Sequence[int]) -> dict[int, Arrays]:
+    """Split rows, which are sorted by report, and drop the column ``report``."""
+    report_indices = columns["report"]
+    names = [name for name in columns if name != "report"]
+    edges = {index: np.searchsorted(report_indices, [index, index + 1]) for index in reports}
+    return {index: {name: columns[name][low:high] for name in names} for index, (low, high) in edges.items()}
 
 
-def _chains_of(frames: Arrays, found: Arrays) -> _Chains:
-    chain, stack = found["chain"], found["stack"]
-    # A chain that was read in two chunks has the frames of both, as a stack of its own.
-    known, first, count = np.unique(chain, return_index=True, return_counts=True)
-    whole, parts = stack[first], [frames]
-    for number in np.flatnonzero(count > 1).tolist():
-        own = -1 - number
-        for piece in stack[first[number] : first[number] + count[number]].tolist():
-            lo, hi = np.searchsorted(frames["stack"], [piece, piece + 1])
+def _chains_of(frames: Arrays, chains: Arrays) -> _Chains:
+    chain, stack = chains["chain"], chains["stack"]
+    # A chain read in two chunks gets a new stack with all frames.
+    unique_chains, first, count = np.unique(chain, return_index=True, return_counts=True)
+    stacks, parts = stack[first], [frames]
+    for index in np.flatnonzero(count > 1).tolist():
+        joined_stack = -1 - index
+        for number in stack[first[index] : first[index] + count[index]].tolist():
+            lo, hi = np.searchsorted(frames["stack"], [number, number + 1])
             part = {name: values[lo:hi] for name, values in frames.items()}
-            parts.append({**part, "stack": np.full(hi - lo, own, np.int64)})
-        whole[number] = own
-    return known, whole, {name: np.concatenate([part[name] for part in parts]) for name in frames}
+            parts.append({**part, "stack": np.full(hi - lo, joined_stack, np.int64)})
+        stacks[index] = joined_stack
+    return unique_chains, stacks, {name: np.concatenate([part[name] for part in parts]) for name in frames}
 
 
 def _functions(frames: Arrays, names: Mapping[int, str]) -> tuple[list[Function], Numbers]:
-    """The different functions, and which one each frame is."""
-    # Of each column by itself, and then of one number: rows of three numbers take ten times as long to sort.
-    known = [np.unique(frames[name], return_inverse=True) for name in _FRAME]
-    shape = [len(values) for values, _ in known]
-    keys, inverse = np.unique(np.ravel_multi_index([place for _, place in known], shape), return_inverse=True)
-    places = np.unravel_index(keys, shape)
-    columns = (values[place].tolist() for (values, _), place in zip(known, places, strict=True))
-    numbers: dict[Function, int] = {}
-    found = []
+    """Return the distinct functions, and each frame's index into them."""
+    # Sorting rows of three numbers, instead of one combined key, takes ten times as long.
+    uniques = [np.unique(frames[name], return_inverse=True) for name in _FRAME_COLUMNS]
+    shape = [len(values) for values, _ in uniques]
+    keys, inverse = np.unique(np.ravel_multi_index([index for _, index in uniques], shape), return_inverse=True)
+    value_indices = np.unravel_index(keys, shape)
+    columns = (values[index].tolist() for (values, _), index in zip(uniques, value_indices, strict=True))
+    indices: dict[Function, int] = {}
+    function_indices = []
     for function, module, kernel in zip(*columns, strict=True):
-        name, where = names.get(function, ""), names.get(module) or "[Unknown]"
+        name, path = names.get(function, ""), names.get(module) or "[Unknown]"
         is_folded = bool(_ADDRESS.match(name))
         if is_folded:
-            library = where.rpartition("/")[2] or where
+            library = path.rpartition("/")[2] or path
             name = library if library.startswith("[") else f"[{library}]"
-        found.append(numbers.setdefault(Function(name, where, kernel > 0, is_folded), len(numbers)))
-    return list(numbers), np.array(found, np.int64)[inverse.reshape(-1)]
+        function_indices.append(indices.setdefault(Function(name, path, kernel > 0, is_folded), len(indices)))
+    return list(indices), np.array(function_indices, np.int64)[inverse.reshape(-1)]
 
 
 def _tree(
     stack: Numbers, depth: Numbers, function: Numbers, functions: Sequence[Function]
 ) -> tuple[Numbers, NDArray[np.bool_], Arrays]:
-    """The node of each stack, whether it is damaged, and the tree. Stacks are numbered from 0, each has frames."""
+    """Return each stack's node, whether it is damaged, and the tree; stacks are numbered from 0."""
     order = np.lexsort((depth, stack))
     stack, depth, function = stack[order], depth[order], function[order]
     is_new = np.concatenate(([True], stack[1:] != stack[:-1]))
     stacks = int(stack[-1]) + 1
     expected = np.arange(len(stack)) - np.flatnonzero(is_new)[stack]
-    is_damaged = np.bincount(stack, (depth != expected) | (expected >= _DEEPEST), stacks) > 0
-    is_double = ~is_new & np.concatenate(([False], depth[1:] == depth[:-1]))
-    is_folded = np.array([one.is_folded for one in functions])[function]
-    # Of addresses of one module that call each other one stays.
+    is_damaged = np.bincount(stack, (depth != expected) | (expected >= _MAX_DEPTH), stacks) > 0
+    is_repeated = ~is_new & np.concatenate(([False], depth[1:] == depth[:-1]))
+    is_folded = np.array([item.is_folded for item in functions])[function]
+    # Fold addresses of a module that call each other.
     is_same = ~is_new & is_folded & np.concatenate(([False], function[1:] == function[:-1]))
-    kept = ~is_double & ~is_same & (expected < _DEEPEST)
-    stack, function = stack[kept], function[kept]
-    # From the outermost caller on, a level at a time: the children of a node are the functions that differ.
+    is_kept = ~is_repeated & ~is_same & (expected < _MAX_DEPTH)
+    stack, function = stack[is_kept], function[is_kept]
+    # By level from the outermost caller: each distinct function called from a node is a child.
     position = np.cumsum(np.bincount(stack, minlength=stacks))[stack] - 1 - np.arange(len(stack))
     by_level = np.argsort(position, kind="stable")
     edges = np.searchsorted(position[by_level], np.arange(int(position.max()) + 2)).tolist()
     nodes = np.zeros(stacks, np.int64)
     parents, called, levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)], [0]
-    made = 1
+    node_count = 1
     for first, last in pairwise(edges):
         rows = by_level[first:last]
         keys, inverse = np.unique(nodes[stack[rows]] * len(functions) + function[rows], return_inverse=True)
-        nodes[stack[rows]] = made + inverse
+        nodes[stack[rows]] = node_count + inverse
         parents.append(keys // len(functions))
         called.append(keys % len(functions))
-        levels.append(made)
-        made += len(keys)
+        levels.append(node_count)
+        node_count += len(keys)
     tree = {"parent": np.concatenate(parents), "function": np.concatenate(called), "levels": np.array(levels)}
     return nodes, is_damaged, tree
 
@@ -358,19 +356,19 @@ _TID = (1 << 24) - 1
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """The accesses of each thread, by report and the system's own number of it; their labels are places in the rest."""
+    """File accesses by report and the system's thread number, labelled by index into ``paths`` and ``sizes``."""
 
     threads: Mapping[Thread, Segments] = field(default_factory=dict)
     paths: Sequence[str] = ()
     sizes: Sequence[int] = ()
 
-    def accessed(self, thread: Thread, when: Intervals) -> str:
-        """Name the files accessed within ``when``: ``/data/a.tar, 12 MiB``, ``1,204 files in /data, 1.3 GiB``.
+    def accessed(self, thread: Thread, intervals: Intervals) -> str:
+        """Name the files accessed within ``intervals``: ``/data/a.tar, 12 MiB``, ``1,204 files in /data, 1.3 GiB``.
 
-        Of an access that begins or ends outside all bytes count; one of a file that is not known does not.
+        All bytes of an access count, even if it begins or ends outside; accesses of unknown files do not.
         """
-        own = self.threads.get((thread[0], thread[1] & _TID), NO_SEGMENTS).within(when)
-        rows = [row for row in np.unique(own.labels).tolist() if self.paths[row]]
+        accesses = self.threads.get((thread[0], thread[1] & _TID), NO_SEGMENTS).within(intervals)
+        rows = [row for row in np.unique(accesses.labels).tolist() if self.paths[row]]
         paths = sorted({self.paths[row] for row in rows})
         if not paths:
             return ""
@@ -385,21 +383,21 @@ class Files:
 
 
 def files_of(session: Session, selection: Selection) -> Files:
-    """Read the accesses in the window of a selection."""
-    table, names = tables.file_accesses, tables.files
+    """Read the selection's file accesses."""
+    table, files = tables.file_accesses, tables.files
     if not session.count(table):
         return Files()
     columns = table.c
-    path = sa.select(names.c.report, names.c.file, sa.func.min(names.c.path).label("path"))
-    known = path.group_by(names.c.report, names.c.file).subquery("known")
+    path = sa.select(files.c.report, files.c.file, sa.func.min(files.c.path).label("path"))
+    paths = path.group_by(files.c.report, files.c.file).subquery("known")
     query = sa.select(
         columns.report,
         columns.tid.label("thread"),
         job_start(table).label("start"),
         job_end(table).label("end"),
-        sa.func.coalesce(known.c.path, "").label("path"),
+        sa.func.coalesce(paths.c.path, "").label("path"),
         sa.func.coalesce(columns.bytes, 0).label("bytes"),
-    ).outerjoin_from(table, known, sa.and_(known.c.report == columns.report, known.c.file == columns.file))
-    found = session.arrays(query.where(*where(table, selection.with_name(None))))
-    threads = {key: outermost(found["start"][rows], found["end"][rows], rows) for key, rows in by_thread(found).items()}
-    return Files(threads, [str(one) for one in found["path"]], found["bytes"].tolist())
+    ).outerjoin_from(table, paths, sa.and_(paths.c.report == columns.report, paths.c.file == columns.file))
+    rows = session.arrays(query.where(*where(table, selection.with_name(None))))
+    threads = {key: outermost(rows["start"][at], rows["end"][at], at) for key, at in by_thread(rows).items()}
+    return Files(threads, [str(path) for path in rows["path"]], rows["bytes"].tolist())

@@ -1,8 +1,7 @@
-"""The time of each thread in the selection, in parts that add up to its window.
+"""The time of each thread in the selection, in parts that add up to its window (docs/numbers.md#threads).
 
-See docs/numbers.md#threads. In an MPI call, else in a CUDA call, else in an OS runtime call; outside of all of them
-running on a CPU, off it though it could run, off it because it waits, off it for a reason that was not recorded; the
-rest was not recorded. On CPU is all time on a CPU, in calls or not.
+In an MPI call, else in a CUDA call, else in an OS runtime call; outside of calls: running on a CPU, runnable, waiting,
+off the CPU for an unrecorded reason; else not recorded. "On CPU" is all time on a CPU, in calls or not.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ from nsystui.questions.queries.time_window import extents
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-_CALL = 400
-"""Bytes that a CUDA call takes with the time around it."""
+_CALL_BYTES = 400
+"""Memory per CUDA call, including the time around it."""
 
 
 @dataclass(frozen=True)
 class ThreadTime:
-    """The time of a thread in parts that add up to ``window``, ns. ``None``: the report of the thread lacks it."""
+    """The time of a thread in parts that add up to ``window``, ns; ``None`` if unrecorded."""
 
     mpi: int | None
     cuda: int | None
@@ -63,7 +62,7 @@ class ThreadTime:
 
     @property
     def window(self) -> int:
-        """The time of all parts, ns."""
+        """The sum of all parts, ns."""
         return sum(getattr(self, part.name) or 0 for part in fields(self))
 
 
@@ -72,7 +71,7 @@ PARTS = tuple(part.name for part in fields(ThreadTime))
 
 @dataclass(frozen=True, eq=False)
 class HostTimes:
-    """What is recorded of the threads of a selection: calls, scheduling and samples, in job time."""
+    """Calls, scheduling and GIL of a selection's threads, job time."""
 
     mpi: Calls
     cuda: Calls
@@ -80,11 +79,11 @@ class HostTimes:
     scheduling: Scheduling
     gil: Gil
     lacking: Mapping[int, frozenset[str]]
-    """The parts of a thread's time of which each report says nothing."""
+    """The parts that each report did not record."""
 
     @classmethod
     def load(cls, session: Session, selection: Selection) -> HostTimes:
-        """Read the selection's window, without CUDA calls, and the scheduling of all threads of its reports."""
+        """Read the window, without CUDA calls, and the scheduling of all threads of its reports."""
         return cls(
             calls_of(session, mpi_rows(session), selection),
             NO_CALLS,
@@ -97,79 +96,79 @@ class HostTimes:
     def slices(
         self, session: Session, selection: Selection, windows: Mapping[int, Window]
     ) -> Iterator[tuple[HostTimes, Mapping[int, Window]]]:
-        """Read the CUDA calls in slices that fit into memory, with the part of each window."""
+        """Yield slices with CUDA calls that fit into memory, and each slice's part of the windows."""
         count = max(session.count(tables.api_calls), 1)
-        for rows in session.slices(count, _CALL, "threads", "calls"):
-            cut = {
+        for rows in session.slices(count, _CALL_BYTES, "threads", "calls"):
+            slice_windows = {
                 report: Window(
-                    *(one.start + (one.end - one.start) * min(row, count) // count for row in (rows.start, rows.stop))
+                    *(old.start + (old.end - old.start) * min(row, count) // count for row in (rows.start, rows.stop))
                 )
-                for report, one in windows.items()
+                for report, old in windows.items()
             }
-            chosen = replace(selection, window=None, windows=tuple(cut.items()))
-            yield replace(self, cuda=calls_of(session, tables.api_calls, chosen)), cut
+            slice_selection = replace(selection, window=None, windows=tuple(slice_windows.items()))
+            yield replace(self, cuda=calls_of(session, tables.api_calls, slice_selection)), slice_windows
 
     def threads(self) -> set[Thread]:
-        """Return every thread of which anything is recorded, except threads with CUDA calls alone."""
+        """Return all recorded threads, except threads with only CUDA calls."""
         recorded = (self.mpi, self.os, self.scheduling)
-        return {thread for one in recorded for thread in one.threads} | {*self.gil.held, *self.gil.waited}
+        return {thread for part in recorded for thread in part.threads} | {*self.gil.held, *self.gil.waited}
 
 
 def _lacking(session: Session) -> dict[int, frozenset[str]]:
-    by_range = {report.index for report in nvtx_reports(session)}
-    found = {}
+    with_mpi_ranges = {report.index for report in nvtx_reports(session)}
+    lacking = {}
     for report in session.reports:
-        there = {
-            ("mpi",): report.count(tables.mpi_calls) or report.index in by_range,
+        recorded = {
+            ("mpi",): report.count(tables.mpi_calls) or report.index in with_mpi_ranges,
             ("cuda",): report.count(tables.api_calls),
             ("os",): report.count(tables.os_calls),
             ("running", "runnable", "waiting", "off"): report.count(tables.sched_events),
         }
-        found[report.index] = frozenset(part for parts, is_there in there.items() if not is_there for part in parts)
-    return found
+        lacking[report.index] = frozenset(part for parts, count in recorded.items() if not count for part in parts)
+    return lacking
 
 
 def _idle(job: OpenJob, selection: Selection, windows: Mapping[int, Window]) -> dict[Task, list[Intervals]]:
-    """When each GPU of each task was idle in the window of its report."""
-    found: dict[Task, list[Intervals]] = {}
-    for one in job.busy(selection).devices:
-        task = one.device.task.task
-        found.setdefault(task, []).append(one.idle(windows[task.report]))
-    return found
+    """Return each GPU's idle time in its report's window, by task."""
+    idle: dict[Task, list[Intervals]] = {}
+    for gpu in job.busy(selection).devices:
+        task = gpu.device.task.task
+        idle.setdefault(task, []).append(gpu.idle(windows[task.report]))
+    return idle
 
 
 def thread_time(thread: Thread, times: HostTimes, window: Window) -> tuple[ThreadTime, Mapping[str, Intervals]]:
     """Split the window into the parts of `ThreadTime`: the length of each, and its intervals."""
     rest = union([window.start], [window.end])
-    when: dict[str, Intervals] = {}
+    intervals: dict[str, Intervals] = {}
     for part, calls in (("mpi", times.mpi), ("cuda", times.cuda), ("os", times.os)):
         covered = calls.threads.get(thread, NO_SEGMENTS).covered
-        when[part] = intersect(rest, covered)
+        intervals[part] = intersect(rest, covered)
         rest = subtract(rest, covered)
     states = times.scheduling.threads.get(thread, NO_SEGMENTS)
     for part, state in (("running", RUNNING), ("runnable", RUNNABLE), ("waiting", BLOCKED), ("off", OFF)):
-        when[part] = intersect(rest, states.labelled(state))
-    when["unknown"] = subtract(rest, states.covered)
-    spent: dict[str, int | None] = {part: found.length for part, found in when.items()}
+        intervals[part] = intersect(rest, states.labelled(state))
+    intervals["unknown"] = subtract(rest, states.covered)
+    spent: dict[str, int | None] = {part: time.length for part, time in intervals.items()}
     if not np.isin(states.labels, (RUNNABLE, BLOCKED)).any():
         spent |= {"runnable": None, "waiting": None}
     spent |= dict.fromkeys(times.lacking[thread[0]])
-    return ThreadTime(**spent), when  # type: ignore[arg-type]
+    return ThreadTime(**spent), intervals  # type: ignore[arg-type]
 
 
 def thread_over_time(
     job: OpenJob, selection: Selection, task: Task, tid: int, bins: int
 ) -> tuple[Window, dict[str, NDArray[np.float64]]]:
-    """Cut the window of a thread's report into ``bins``: the share of each, 0 to 1, that each of `PARTS` takes."""
+    """Return a thread's window, and each part's share (0 to 1) of each of ``bins`` slices of it."""
     window = extents(job.session, selection).get(task.report, Window(0, 0))
-    chosen = selection.with_name(None).with_tasks(frozenset({task}))
+    task_selection = selection.with_name(None).with_tasks(frozenset({task}))
     width = (window.end - window.start) / bins or 1
     shares = {part: np.zeros(bins) for part in PARTS}
-    times = HostTimes.load(job.session, chosen)
-    for known, cut in times.slices(job.session, chosen, {task.report: window}):
-        _, when = thread_time((task.report, task.process | tid), known, cut[task.report])
+    times = HostTimes.load(job.session, task_selection)
+    for slice_times, windows in times.slices(job.session, task_selection, {task.report: window}):
+        _, intervals = thread_time((task.report, task.process | tid), slice_times, windows[task.report])
         for part, share in shares.items():
-            share += covered_per_bin(when[part], window.start, window.end, bins) / width
+            share += covered_per_bin(intervals[part], window.start, window.end, bins) / width
     return window, shares
 
 
@@ -232,11 +231,11 @@ COLUMNS = (
 
 
 def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate each thread with anything recorded in the selection, by rank and process."""
+    """Tabulate each recorded thread in the selection, by rank and process."""
     session = job.session
     times, samples = HostTimes.load(session, selection), samples_of_job(job, selection)
     windows = extents(session, selection)
-    found: dict[Thread, list[tuple[int | None, ...]]] = {}
+    parts_by_thread: dict[Thread, list[tuple[int | None, ...]]] = {}
     calls = tables.api_calls.c
     callers = sa.select(calls.report, calls.thread).where(
         calls.thread.is_not(None), *where(tables.api_calls, selection.with_name(None))
@@ -246,76 +245,76 @@ def threads_table(job: OpenJob, selection: Selection) -> TableAnswer:
         job, {*times.threads(), *samples.threads, *((report, thread) for report, thread in with_calls)}
     )
     threads = [
-        one for one in threads if one.thread[0] in windows and (selection.tasks is None or one.task in selection.tasks)
+        it for it in threads if it.thread[0] in windows and (selection.tasks is None or it.task in selection.tasks)
     ]
-    for known, cut in times.slices(session, selection, windows):
-        idle = _idle(job, selection, cut)
-        for one in threads:
-            spent, when = thread_time(one.thread, known, cut[one.thread[0]])
-            meanwhile = _while_idle(when, idle.get(one.task), spent)
-            found.setdefault(one.thread, []).append((*astuple(spent), *meanwhile))
+    for slice_times, slice_windows in times.slices(session, selection, windows):
+        idle = _idle(job, selection, slice_windows)
+        for thread in threads:
+            spent, intervals = thread_time(thread.thread, slice_times, slice_windows[thread.thread[0]])
+            while_idle = _while_idle(intervals, idle.get(thread.task), spent)
+            parts_by_thread.setdefault(thread.thread, []).append((*astuple(spent), *while_idle))
     rows: list[Row] = []
-    total = 0
-    for one in threads:
-        report = one.thread[0]
+    total_rows = 0
+    for thread in threads:
+        report = thread.thread[0]
         sums: list[Any] = [
-            None if None in times_of else sum(times_of) for times_of in zip(*found[one.thread], strict=True)
+            None if None in values else sum(values) for values in zip(*parts_by_thread[thread.thread], strict=True)
         ]
         spent = ThreadTime(*sums[: len(PARTS)])
-        window, sampled = windows[report], samples.threads.get(one.thread)
-        both = (times.gil.held, times.gil.waited) if times.gil else ()
-        with_gil = [known.get(one.thread, EMPTY).clip(window.start, window.end).length for known in both]
-        if spent.unknown == spent.window and sampled is None and not any(with_gil):
+        window, sampled = windows[report], samples.threads.get(thread.thread)
+        gil_times = (times.gil.held, times.gil.waited) if times.gil else ()
+        gil_lengths = [part.get(thread.thread, EMPTY).clip(window.start, window.end).length for part in gil_times]
+        if spent.unknown == spent.window and sampled is None and not any(gil_lengths):
             continue
-        total += 1
-        if selection.name is not None and not selection.name.matches(one.name):
+        total_rows += 1
+        if selection.name is not None and not selection.name.matches(thread.name):
             continue
         top = None
         if sampled is not None:
-            own = {report: np.bincount(sampled.nodes, minlength=len(samples.stacks[report].tree))}
-            function = top_function(samples, SampleGroup((one,), own))
+            node_counts = {report: np.bincount(sampled.nodes, minlength=len(samples.stacks[report].tree))}
+            function = top_function(samples, SampleGroup((thread,), node_counts))
             top = function_words(function) if function is not None else None
         parts = [getattr(spent, part) for part in _LABELS]
         shares = [None if time is None else 100.0 * time / spent.window if spent.window else None for time in parts]
         rows.append(
             (
-                *(one.rank, one.shown, *shares),
-                *_scheduled(one.thread, times.scheduling, window, spent.running is not None),
+                *(thread.rank, thread.shown, *shares),
+                *_scheduled(thread.thread, times.scheduling, window, spent.running is not None),
                 *sums[len(PARTS) :],
-                *with_gil,
+                *gil_lengths,
                 *(top, len(sampled.times) if sampled is not None else 0 if report in samples.stacks else None),
-                *(pid_of(one.thread[1]), one.tid, *parts, spent.window, report, one.task.process),
+                *(pid_of(thread.thread[1]), thread.tid, *parts, spent.window, report, thread.task.process),
             )
         )
-    lacking = [missing_note(session, table) for table in (tables.sched_events, tables.host_samples, tables.os_calls)]
-    columns = tuple(one for one in COLUMNS if times.gil or one not in GIL_COLUMNS)
-    notes = (*filter(None, lacking), *job.busy(selection.with_name(None)).notes)
-    return TableAnswer("threads", columns, rows, total, notes)
+    missing = [missing_note(session, table) for table in (tables.sched_events, tables.host_samples, tables.os_calls)]
+    columns = tuple(column for column in COLUMNS if times.gil or column not in GIL_COLUMNS)
+    notes = (*filter(None, missing), *job.busy(selection.with_name(None)).notes)
+    return TableAnswer("threads", columns, rows, total_rows, notes)
 
 
 def _scheduled(thread: Thread, scheduling: Scheduling, window: Window, is_scheduled: bool) -> tuple[int | None, ...]:
-    """The time on a CPU, the context switches and the migrations in the window; ``None`` if they were not recorded."""
+    """Return time on a CPU, context switches and migrations in the window; ``None`` if unrecorded."""
     if not is_scheduled:
         return None, None, None
     on_cpu = scheduling.cpus.get(thread, NO_SEGMENTS).covered.clip(window.start, window.end).length
-    events = (found.get(thread, _NO_TIMES) for found in (scheduling.switches, scheduling.moves))
-    return (on_cpu, *(int(((one >= window.start) & (one < window.end)).sum()) for one in events))
+    events = (by_thread.get(thread, _NO_TIMES) for by_thread in (scheduling.switches, scheduling.moves))
+    return (on_cpu, *(int(((times >= window.start) & (times < window.end)).sum()) for times in events))
 
 
 _NO_TIMES: Times = np.empty(0, np.int64)
 
 
 def _while_idle(
-    when: Mapping[str, Intervals], idle: Sequence[Intervals] | None, spent: ThreadTime
+    intervals: Mapping[str, Intervals], idle: Sequence[Intervals] | None, spent: ThreadTime
 ) -> tuple[int | None, ...]:
-    """What the thread did while each GPU of its process was idle: ran, was in calls, was off the CPU; and all idle."""
+    """Return a thread's time summed over idle times of its GPUs: running, in calls, off the CPU, total."""
     if idle is None:
         return None, None, None, None
 
-    def together(*parts: str) -> int:
-        return sum(intersect(gaps, when[part]).length for gaps in idle for part in parts)
+    def overlap(*parts: str) -> int:
+        return sum(intersect(gaps, intervals[part]).length for gaps in idle for part in parts)
 
-    ran = None if spent.running is None else together("running")
-    off = None if spent.off is None else together("runnable", "waiting", "off")
-    calls = None if spent.mpi is spent.cuda is spent.os is None else together("mpi", "cuda", "os")
+    ran = None if spent.running is None else overlap("running")
+    off = None if spent.off is None else overlap("runnable", "waiting", "off")
+    calls = None if spent.mpi is spent.cuda is spent.os is None else overlap("mpi", "cuda", "os")
     return ran, calls, off, sum(gaps.length for gaps in idle)

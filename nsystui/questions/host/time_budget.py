@@ -1,23 +1,19 @@
-"""The budget of time: where the time of each GPU went, in parts that add up, and what the CPU did while it was idle.
-
-See docs/numbers.md#budget. The time of each of the longest spans is split by cause (`host.causes`), all with the NVTX
-range of that thread around the middle of the span, or where there is none the next one; the profiler's own work is a
-cause of its own. Time of which nothing is recorded is located by that range, or else by the call beside it; without
-either, and in the spans that are not among the longest, it is unexplained. A number in the name of a range is ``*``.
+"""The time budget of each GPU, in parts that add up, and the CPU's work while the GPU was idle.
 
 See docs/numbers.md#budget. Busy time is compute, exposed NCCL, memory operations that nothing hides, and whole CUDA
-graphs, as in `Breakdown`. Idle time is start-up, long gaps, short gaps and the tail:
+graphs, as in `Breakdown`. Idle time has these parts:
 
-* start-up: idle before the *steady state*, which begins with the first step that is not slow, or, without steps, where
-  the GPU first works at least half as much as on average;
-* tail: idle after the last operation of the GPU;
-* gaps: idle in between, long ones of `LONG_GAP` or more apart from short ones.
+* start-up: before the *steady state*, which begins with the first step that is not slow, or, without steps, when the
+  GPU first works at least a third as much as on average;
+* tail: after the GPU's last operation;
+* gaps: in between; long gaps last `LONG_GAP` or more.
 
-Time before a rank's capture began, or after it ended, is not idle: nothing was recorded then.
+Time before and after a rank's capture is not idle, because nothing was recorded. Start-up and tail belong to the
+capture, not to the selection: a window in the middle of the job has neither.
 
-`idle_causes` gives the causes of start-up, long gaps and tail: see there.
-
-Start-up and tail belong to the capture, not to the selection: a window in the middle of the job has neither.
+The longest idle spans are split by cause (`host.causes`), each with the launching thread's NVTX range around its
+middle, or else the next range; numbers in ranges are ``*``. The profiler's work is a separate cause. Unrecorded time is
+located by that range, or else by the nearest call; without either, and in shorter spans, it is unexplained.
 """
 
 from __future__ import annotations
@@ -48,10 +44,10 @@ PROFILER = "the profiler"
 
 _NUMBER = re.compile(r"\b\d+\b")
 
-_LONGEST_NAME, _LONGEST_CAUSE = 30, 50
+_MAX_NAME, _MAX_CAUSE = 30, 50
 
-_LOOKED_AT = 100
-"""The number of longest spans of each part in which the CPU's work is examined."""
+_MAX_SPANS = 100
+"""The number of longest spans of each part whose CPU work is examined."""
 
 
 @dataclass(frozen=True)
@@ -64,116 +60,116 @@ class SummedCause:
 
 @dataclass(frozen=True)
 class IdleCauses:
-    """The causes of parts of a budget, the largest first, `UNEXPLAINED` last; they add up to their part exactly."""
+    """The causes of parts of a budget, largest first, `UNEXPLAINED` last; they add up to the part exactly."""
 
     startup: tuple[SummedCause, ...] = ()
     long_gaps: tuple[SummedCause, ...] = ()
     short_gaps: tuple[SummedCause, ...] = ()
-    """Only triage knows them."""
+    """Computed only by triage."""
     tail: tuple[SummedCause, ...] = ()
 
 
 def caused_budgets(
     job: OpenJob, selection: Selection, step_name: str | None = None
 ) -> tuple[list[DeviceBudget], IdleCauses]:
-    """Compute the budget of each GPU, and the causes of the idle time of all; kept with the job."""
+    """Compute the budget of each GPU, and the causes of all idle time; cached in the job."""
 
-    def make() -> tuple[list[DeviceBudget], IdleCauses]:
+    def compute() -> tuple[list[DeviceBudget], IdleCauses]:
         budgets = device_budgets(job, selection, step_name)
         return budgets, idle_causes(job, selection, budgets)
 
-    return job.once(("idle causes", selection.with_name(None), step_name), make)
+    return job.once(("idle causes", selection.with_name(None), step_name), compute)
 
 
 IdleTime = tuple[Task, int, Intervals]
-"""A GPU (task, CUDA ordinal) and when it was idle, job time."""
+"""A GPU (task, CUDA ordinal) and its idle time, job time."""
 
 
 def idle_causes(job: OpenJob, selection: Selection, budgets: Sequence[DeviceBudget]) -> IdleCauses:
-    """Find the causes of the start-up, the long gaps and the tail of some GPUs."""
-    whole = in_sum(budgets)
+    """Find the causes of the GPUs' start-up, long gaps and tail."""
+    total = in_sum(budgets)
     parts = [
-        [(one.device.task.task, one.device.device, getattr(one, name)) for one in budgets]
+        [(budget.device.task.task, budget.device.device, getattr(budget, name)) for budget in budgets]
         for name in ("startup", "long_gaps", "after")
     ]
-    startup, long_gaps, tail = causes_of(job, selection, parts, (whole.startup, whole.long_gaps, whole.tail))
+    startup, long_gaps, tail = causes_of(job, selection, parts, (total.startup, total.long_gaps, total.tail))
     return IdleCauses(startup, long_gaps, tail=tail)
 
 
 def causes_of(
     job: OpenJob, selection: Selection, parts: Sequence[Sequence[IdleTime]], times: Sequence[int]
 ) -> list[tuple[SummedCause, ...]]:
-    """Find the causes of each of some parts of the time, which take ``times``, ns: in their longest spans."""
-    own = profiler_overhead(job.session, selection.with_name(None))
-    found: list[dict[str, int]] = [{} for _ in parts]
+    """Find the causes of parts of the time, which take ``times``, ns, from their longest spans."""
+    overhead = profiler_overhead(job.session, selection.with_name(None))
+    times_by_name: list[dict[str, int]] = [{} for _ in parts]
     longest: list[list[CpuSpan]] = []
-    for spent, part in zip(found, parts, strict=True):
+    for time_of, part in zip(times_by_name, parts, strict=True):
         spans: list[CpuSpan] = []
         for task, device, intervals in part:
-            free = subtract(intervals, own.get(task, EMPTY))
-            _add(spent, PROFILER, intervals.length - free.length)
-            chosen = np.argsort(free.starts - free.ends, kind="stable")[:_LOOKED_AT]
-            windows = map(Window, free.starts[chosen].tolist(), free.ends[chosen].tolist())
+            idle = subtract(intervals, overhead.get(task, EMPTY))
+            _add(time_of, PROFILER, intervals.length - idle.length)
+            longest_first = np.argsort(idle.starts - idle.ends, kind="stable")[:_MAX_SPANS]
+            windows = map(Window, idle.starts[longest_first].tolist(), idle.ends[longest_first].tolist())
             spans += [CpuSpan(task, device, window) for window in windows]
         spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
-        longest.append(spans[:_LOOKED_AT])
-    # All at once: what is recorded of the threads is read for each question.
+        longest.append(spans[:_MAX_SPANS])
+    # A single question, because each reads all records of the threads.
     works = iter(host_work(job, [span for spans in longest for span in spans], with_calls=True))
     causes = []
-    for spent, spans, time in zip(found, longest, times, strict=True):
+    for time_of, spans, time in zip(times_by_name, longest, times, strict=True):
         for work in islice(works, len(spans)):
             for cause, share in work.causes.items():
-                _add(spent, _name(work, cause), share)
-        named = ((name, share) for name, share in spent.items() if name != UNEXPLAINED)
-        known = sorted(named, key=lambda cause: (-cause[1], cause[0]))
-        rest = time - sum(share for _, share in known)
+                _add(time_of, _name(work, cause), share)
+        named = ((name, share) for name, share in time_of.items() if name != UNEXPLAINED)
+        listed = sorted(named, key=lambda cause: (-cause[1], cause[0]))
+        rest = time - sum(share for _, share in listed)
         causes.append(
-            tuple(SummedCause(name, share) for name, share in [*known, *([(UNEXPLAINED, rest)] if rest else [])])
+            tuple(SummedCause(name, share) for name, share in [*listed, *([(UNEXPLAINED, rest)] if rest else [])])
         )
     return causes
 
 
-def _add(found: dict[str, int], name: str, time: int) -> None:
+def _add(time_of: dict[str, int], name: str, time: int) -> None:
     if time:
-        found[name] = found.get(name, 0) + time
+        time_of[name] = time_of.get(name, 0) + time
 
 
 def _name(work: HostWork, cause: HostCause) -> str:
     word, name = ("in", work.range_name) if work.range_name else ("before", work.next_range)
-    where = f"`{shorten(_NUMBER.sub('*', name), _LONGEST_NAME)}`" if name else ""
+    quoted = f"`{shorten(_NUMBER.sub('*', name), _MAX_NAME)}`" if name else ""
     if cause.kind == NOTHING:
-        place = f"{word} range {where}" if where else cause.what
-        return f"nothing recorded, {place}" if place else UNEXPLAINED
-    words = replace(cause, what=shorten(cause.what, _LONGEST_CAUSE)).words
-    is_told = work.range_name and cause.what and work.range_name.endswith(cause.what)
-    # The range of a library around the call of the same name tells no more.
-    return f"{words} {word} {where}" if where and not is_told else words
+        location = f"{word} range {quoted}" if quoted else cause.what
+        return f"nothing recorded, {location}" if location else UNEXPLAINED
+    words = replace(cause, what=shorten(cause.what, _MAX_CAUSE)).words
+    is_same_name = work.range_name and cause.what and work.range_name.endswith(cause.what)
+    # A library's range around the call of the same name adds nothing.
+    return f"{words} {word} {quoted}" if quoted and not is_same_name else words
 
 
 def budget_with_causes(job: OpenJob, selection: Selection, step_name: str | None = None) -> TableAnswer:
-    """Tabulate the budget of each GPU, with notes on the causes of the idle time of all."""
-    budgets, found = caused_budgets(job, selection, step_name)
-    whole = in_sum(budgets).time
-    parts = (("start-up", found.startup), ("long gaps", found.long_gaps), ("tail", found.tail))
-    worded = [(part, cause_words(causes, whole)) for part, causes in parts]
-    notes = [f"{part} by cause: {words}" for part, words in worded if words]
+    """Tabulate the budget of each GPU, with notes on the causes of all idle time."""
+    budgets, idle = caused_budgets(job, selection, step_name)
+    total = in_sum(budgets).time
+    parts = (("start-up", idle.startup), ("long gaps", idle.long_gaps), ("tail", idle.tail))
+    words_of_parts = [(part, cause_words(causes, total)) for part, causes in parts]
+    notes = [f"{part} by cause: {words}" for part, words in words_of_parts if words]
     return replace(budget_table(budgets), notes=(*notes, *job.busy(selection.with_name(None)).notes))
 
 
 def cause_words(causes: Sequence[SummedCause], whole: int, most: int = 5) -> str:
-    """Write ``cudaMalloc in `data loading` 6.1 %, unexplained 1.6 %``, of ``whole`` ns; at most ``most`` causes.
+    """Return ``cudaMalloc in `data loading` 6.1 %, unexplained 1.6 %``, of ``whole`` ns; at most ``most`` causes.
 
-    What rounds to 0.0 % is left out; nothing where that is all.
+    Causes that round to 0.0 % are left out.
     """
     named = [cause for cause in causes if cause.name != UNEXPLAINED]
     most = min(most, sum(_is_seen(cause, whole) for cause in named))
     others = sum(cause.time for cause in named[most:])
     shown = [*named[:most], SummedCause("other causes", others), *causes[len(named) :]]
-    return ", ".join(f"{one.name} {100 * one.time / whole:.1f} %" for one in shown if _is_seen(one, whole))
+    return ", ".join(f"{cause.name} {100 * cause.time / whole:.1f} %" for cause in shown if _is_seen(cause, whole))
 
 
 def idle_words(budget: Budget, causes: IdleCauses | None, most: int, least: float = 0) -> list[str]:
-    """Write ``start-up 18.2 % (cudaMalloc 6.1 %, …)`` for each part of the idle time, with ``most`` causes of each.
+    """Return ``start-up 18.2 % (cudaMalloc 6.1 %, …)`` for each part of the idle time, with at most ``most`` causes.
 
     Parts of less than ``least`` percent are left out.
     """
@@ -184,16 +180,16 @@ def idle_words(budget: Budget, causes: IdleCauses | None, most: int, least: floa
         ("gaps under 1 ms", budget.short_gaps, causes.short_gaps),
         ("tail", budget.tail, causes.tail),
     )
-    found = []
-    for name, time, why in parts:
+    words = []
+    for name, time, part_causes in parts:
         if 100 * time < least * budget.time:
             continue
-        reasons = cause_words(why, budget.time, most) if time and most else ""
+        cause_list = cause_words(part_causes, budget.time, most) if time and most else ""
         share = format_value(Unit.PERCENT, 100 * time / budget.time)
-        found.append(f"{name} {share}{f' ({reasons})' if reasons else ''}")
+        words.append(f"{name} {share}{f' ({cause_list})' if cause_list else ''}")
     if budget.unrecorded and 100 * budget.unrecorded >= least * budget.time:
-        found.append(f"not recorded {format_value(Unit.PERCENT, 100 * budget.unrecorded / budget.time)}")
-    return found
+        words.append(f"not recorded {format_value(Unit.PERCENT, 100 * budget.unrecorded / budget.time)}")
+    return words
 
 
 def _is_seen(cause: SummedCause, whole: int) -> bool:
@@ -201,15 +197,15 @@ def _is_seen(cause: SummedCause, whole: int) -> bool:
 
 
 LONG_GAP = 1_000_000
-"""The shortest gap that is long, ns."""
+"""The shortest long gap, ns."""
 
-_FEWEST_STEPS = 3
-_SPANS = 100
+_MIN_STEPS = 3
+_BUSY_BINS = 100
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The time of a window by part, ns: of one GPU, or the sum over several. The parts add up to ``time`` exactly."""
+    """The time of a window by part, ns, of one GPU or several; the parts add up to ``time`` exactly."""
 
     compute: int = 0
     exposed_nccl: int = 0
@@ -228,7 +224,7 @@ class Budget:
 
     @property
     def time(self) -> int:
-        """All of the time, ns."""
+        """The sum of all parts, ns."""
         return self.compute + self.exposed_nccl + self.memory + self.graph + self.idle + self.unrecorded
 
     def __add__(self, other: Budget) -> Budget:
@@ -240,10 +236,10 @@ PARTS = ("compute", "exposed_nccl", "memory", "graph", "startup", "long_gaps", "
 
 @dataclass(frozen=True, eq=False)
 class DeviceBudget:
-    """The budget of a GPU, and where its steady state begins (job time, ns). ``window``: as far as it was recorded.
+    """The budget of a GPU. ``steady``: start of its steady state, job time, ns; ``window``: the recorded time.
 
-    ``working`` is the part of the window from there to the GPU's last operation. ``startup``, ``long_gaps`` and
-    ``after`` (the tail) are when it was idle then, cut at the edges of these parts.
+    ``working``: from the steady state to the GPU's last operation. ``startup``, ``long_gaps`` and ``after`` (the tail):
+    the idle time of these parts.
     """
 
     device: Device
@@ -261,40 +257,40 @@ def device_budgets(
 ) -> list[DeviceBudget]:
     """Compute the budget of each selected GPU that worked, over the selection's window (else the job's extent).
 
-    With ``steady``: of the GPUs of its tasks, each over its window, all of which is in the steady state.
+    With ``steady``, only of its tasks' GPUs, each over its window, all of it steady.
     """
-    chosen = selection.with_name(None)
+    unfiltered = selection.with_name(None)
     if steady is None:
-        return job.once(("device budgets", chosen, step_name), lambda: _device_budgets(job, chosen, step_name))
-    return _device_budgets(job, chosen, step_name, steady)
+        return job.once(("device budgets", unfiltered, step_name), lambda: _device_budgets(job, unfiltered, step_name))
+    return _device_budgets(job, unfiltered, step_name, steady)
 
 
 def _device_budgets(
-    job: OpenJob, chosen: Selection, step_name: str | None, steady: Mapping[Task, Window] | None = None
+    job: OpenJob, selection: Selection, step_name: str | None, steady: Mapping[Task, Window] | None = None
 ) -> list[DeviceBudget]:
-    windows = extents(job.session, chosen)
-    whole = extents(job.session, chosen.with_window(None))
+    windows = extents(job.session, selection)
+    full = extents(job.session, selection.with_window(None))
     steps = step_times(job.steps(step_name))
-    found = []
-    for one in job.gpus(chosen):
-        task = one.device.task.task
-        worked = one.worked(whole[task.report])
+    budgets = []
+    for gpu in job.gpus(selection):
+        task = gpu.device.task.task
+        worked = gpu.worked(full[task.report])
         if worked is None or (steady is not None and task not in steady):
             continue
         if steady is not None:
-            found.append(_budget(one, worked, steady[task].start, steady[task]))
+            budgets.append(_budget(gpu, worked, steady[task].start, steady[task]))
         else:
-            found.append(_budget(one, worked, steady_start(one, worked, steps.get(task)), windows[task.report]))
-    return found
+            budgets.append(_budget(gpu, worked, steady_start(gpu, worked, steps.get(task)), windows[task.report]))
+    return budgets
 
 
 def steady_start(device: DeviceIntervals, worked: Window, steps: StepTimes | None) -> int:
-    """Find when the steady state of a GPU begins (job time, ns). ``worked``: from its first operation to its last."""
-    if steps is not None and steps.on_gpu and len(steps) >= _FEWEST_STEPS:
+    """Return when a GPU's steady state begins, job time, ns; ``worked``: its first to last operation."""
+    if steps is not None and steps.on_gpu and len(steps) >= _MIN_STEPS:
         return max(int(steps.start[steps.first_steady]), worked.start)
-    shares = np.nan_to_num(device.busy(worked, _SPANS))
+    shares = np.nan_to_num(device.busy(worked, _BUSY_BINS))
     first = int(np.argmax(shares >= shares.mean() / 3))
-    return worked.start + first * (worked.end - worked.start) // _SPANS
+    return worked.start + first * (worked.end - worked.start) // _BUSY_BINS
 
 
 def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window) -> DeviceBudget:
@@ -324,14 +320,14 @@ def _budget(device: DeviceIntervals, worked: Window, steady: int, window: Window
 
 def in_sum(budgets: Iterable[DeviceBudget]) -> Budget:
     """Add up the budgets of GPUs."""
-    return sum((one.budget for one in budgets), Budget())
+    return sum((item.budget for item in budgets), Budget())
 
 
 def steady_window(budgets: Sequence[DeviceBudget]) -> Window | None:
-    """Return the time in which all GPUs are in their steady state, to the window's end; ``None`` where it is empty."""
+    """Return the time in which all GPUs are steady, to the window's end; ``None`` if empty."""
     if not budgets:
         return None
-    start, end = max(one.steady for one in budgets), max(one.window.end for one in budgets)
+    start, end = max(item.steady for item in budgets), max(item.window.end for item in budgets)
     return Window(start, end) if start < end else None
 
 
@@ -364,17 +360,17 @@ COLUMNS = (
 def budget_table(budgets: Iterable[DeviceBudget]) -> TableAnswer:
     """Tabulate the budgets of GPUs; the percentages of a row add up to 100."""
     rows: list[Row] = []
-    for one in budgets:
-        times = [getattr(one.budget, part) for part in PARTS]
-        shares = [100.0 * time / one.budget.time if one.budget.time else None for time in times]
-        rows.append((one.device.task.rank, one.device.device, *shares, one.steady, *times))
+    for item in budgets:
+        times = [getattr(item.budget, part) for part in PARTS]
+        shares = [100.0 * time / item.budget.time if item.budget.time else None for time in times]
+        rows.append((item.device.task.rank, item.device.device, *shares, item.steady, *times))
     return TableAnswer("budget", COLUMNS, rows, len(rows))
 
 
 def by_task(budgets: Iterable[DeviceBudget]) -> Mapping[Task, Budget]:
-    """Add up the budgets of the GPUs of each task."""
+    """Add up the budgets of each task's GPUs."""
     sums: dict[Task, Budget] = {}
-    for one in budgets:
-        task = one.device.task.task
-        sums[task] = sums.get(task, Budget()) + one.budget
+    for item in budgets:
+        task = item.device.task.task
+        sums[task] = sums.get(task, Budget()) + item.budget
     return sums

@@ -1,1 +1,1 @@
-"""Training steps: where they begin and end, and the work of each."""
+"""Training steps: their beginnings and ends, and the work of each."""

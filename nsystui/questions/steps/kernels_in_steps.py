@@ -1,4 +1,4 @@
-"""The kernel summary by training step: which kernels, or families of them, each step's kernel time went to."""
+"""The kernel summary by training step: each step's kernel time by kernel or family."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from nsystui.store.session import Session
 if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
 
-_ROW = 100
-"""Bytes that a kernel takes while the statistics of its group are made."""
+_KERNEL_BYTES = 100
+"""Memory per kernel for the statistics of its group."""
 _SHIFT = 32
-"""A group is the number of its step above so many bits, and that of its keys."""
+"""A group number has the step above these bits, and its keys' index below."""
 _MISSING = -(2**62)
-"""In place of a number that the export lacks; as a time it is in no step."""
+"""A missing number; as a time, it is in no step."""
 
 
-def kernels_in_steps(job: OpenJob, selection: Selection, steps: Steps, **wanted: Any) -> TableAnswer:
-    """Summarise kernels as `kernel_summary` does, by step among others; ``wanted`` are its further arguments.
+def kernels_in_steps(job: OpenJob, selection: Selection, steps: Steps, **options: Any) -> TableAnswer:
+    """Summarise kernels like `kernel_summary`, by step and other keys; ``options`` are its further arguments.
 
-    A kernel belongs to the step of its process in which its launch began, whichever thread made it. Shares are of the
-    kernel time of the step. The steps are in order, and last comes what is in none.
+    A kernel belongs to its process's step in which its launch began, on any thread. Shares are of the step's kernel
+    time. Steps are in order; kernels outside of steps are last.
     """
-    answer = kernel_summary(job.session, selection, **wanted, summarise=partial(_rows_in_steps, steps))
+    answer = kernel_summary(job.session, selection, **options, summarise=partial(_rows_in_steps, steps))
     return replace(answer, notes=(*answer.notes, *steps.notes))
 
 
 def count_in_steps(session: Session, selection: Selection, steps: Steps) -> int:
-    """Count the selected kernels that were launched in a step."""
+    """Count the selected kernels launched in steps."""
     parts = _launched(steps, session, tables.kernels, {}, where(tables.kernels, selection))
     return sum(int((numbers != NO_STEP).sum()) for numbers, _ in parts)
 
@@ -55,29 +55,29 @@ def _launched(
     steps: Steps,
     session: Session,
     rows_of: sa.FromClause,
-    wanted: Mapping[str, sa.ColumnElement[Any]],
+    columns: Mapping[str, sa.ColumnElement[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
 ) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
-    """Yield the steps of kernels, shape ``(n,)``, and the columns ``wanted`` of them.
+    """Yield the steps of kernels, shape ``(n,)``, and their ``columns``.
 
-    The calls are joined a span of correlation ids at a time: all at once they would take gigabytes.
+    Calls are joined by spans of correlation ids, because a single join takes gigabytes.
     """
     table, ids = tables.kernels, tables.kernels.c.correlation_id
     spans = list(launch_id_spans(session, [report.index for report in session.reports]))
-    chosen = [(ids.between(*span), tables.api_calls.c.correlation_id.between(*span)) for span in spans]
-    others = sa.or_(ids.is_(None), ids < spans[0][0], ids > spans[-1][1]) if spans else sa.true()
-    for own, of_calls in (*chosen, (others, sa.false())):
-        calls = first_calls(of_calls)
+    in_spans = [(ids.between(*span), tables.api_calls.c.correlation_id.between(*span)) for span in spans]
+    outside = sa.or_(ids.is_(None), ids < spans[0][0], ids > spans[-1][1]) if spans else sa.true()
+    for is_in_span, call_condition in (*in_spans, (outside, sa.false())):
+        calls = first_calls(call_condition)
         query = sa.select(
             table.c.report,
             sa.func.coalesce(table.c.process, -1).label("process"),
             sa.func.coalesce(calls.c.start, _MISSING).label("launch"),
-            *(column.label(key) for key, column in wanted.items()),
+            *(column.label(key) for key, column in columns.items()),
         )
         query = query.select_from(rows_of.outerjoin(calls, is_launched_by(table, calls)))
-        for batch in session.array_batches(query.where(own, *conditions, table.c.end.is_not(None))):
-            places = (batch.pop(key).astype(np.int64) for key in ("report", "process", "launch"))
-            yield steps.numbers_at(*places), batch
+        for batch in session.array_batches(query.where(is_in_span, *conditions, table.c.end.is_not(None))):
+            launches = (batch.pop(key).astype(np.int64) for key in ("report", "process", "launch"))
+            yield steps.numbers_at(*launches), batch
 
 
 def _rows_in_steps(
@@ -89,38 +89,38 @@ def _rows_in_steps(
     conditions: Sequence[sa.ColumnElement[bool]],
     columns: Sequence[Column],
 ) -> Sequence[Row]:
-    """The rows of `statistics.summary_rows` for each step."""
+    """Return the rows of `statistics.summary_rows` for each step."""
     texts = {key.key: Texts() for key in keys if isinstance(key.type, sa.String)}
-    wanted = {key.key: sa.func.coalesce(key.element, "" if key.key in texts else _MISSING) for key in keys}
+    fields = {key.key: sa.func.coalesce(key.element, "" if key.key in texts else _MISSING) for key in keys}
     kinds: dict[tuple[int, ...], int] = {}
-    group, time = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-    for step, batch in _launched(steps, session, rows_of, {**wanted, "duration": value}, conditions):
-        coded = [texts[key].coded(batch[key]) if key in texts else batch[key].astype(np.int64) for key in wanted]
-        # With a row of zeros, for there may be no keys.
-        own, place = np.unique(np.stack([*coded, 0 * step]), axis=1, return_inverse=True)
-        kind = np.array([kinds.setdefault(tuple(one), len(kinds)) for one in own.T.tolist()], np.int64)
-        group.append((step << _SHIFT) + kind[place.reshape(-1)])
-        time.append(narrow(batch["duration"]))
-    every, times = np.concatenate(group), np.concatenate(time)
-    del group, time
+    group_parts, time_parts = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+    for step, batch in _launched(steps, session, rows_of, {**fields, "duration": value}, conditions):
+        coded = [texts[key].coded(batch[key]) if key in texts else batch[key].astype(np.int64) for key in fields]
+        # The row of zeros is needed if there are no keys.
+        unique_keys, key_index = np.unique(np.stack([*coded, 0 * step]), axis=1, return_inverse=True)
+        kind = np.array([kinds.setdefault(tuple(codes), len(kinds)) for codes in unique_keys.T.tolist()], np.int64)
+        group_parts.append((step << _SHIFT) + kind[key_index.reshape(-1)])
+        time_parts.append(narrow(batch["duration"]))
+    groups, times = np.concatenate(group_parts), np.concatenate(time_parts)
+    del group_parts, time_parts
     give_back()
-    numbers, arrays = measures_of(every, times, session.limits.rows_at_once(_ROW))
-    del every, times
-    step = numbers >> _SHIFT
-    values = np.array(list(kinds), np.int64).reshape(-1, len(keys) + 1)[numbers & ((1 << _SHIFT) - 1), :-1].T
-    for key, column in zip(wanted, values, strict=True):
+    group_numbers, arrays = measures_of(groups, times, session.limits.rows_at_once(_KERNEL_BYTES))
+    del groups, times
+    step = group_numbers >> _SHIFT
+    values = np.array(list(kinds), np.int64).reshape(-1, len(keys) + 1)[group_numbers & ((1 << _SHIFT) - 1), :-1].T
+    for key, column in zip(fields, values, strict=True):
         names = texts[key].texts if key in texts else ()
-        cells = [names[value] or None for value in column.tolist()] if names else _known(column, _MISSING)
+        cells = [names[value] or None for value in column.tolist()] if names else _without_missing(column, _MISSING)
         arrays[key] = np.array(cells, object)
-    whole_of, first = np.unique(step, return_inverse=True)
-    whole = np.bincount(first.reshape(-1), arrays["total"], len(whole_of))[first.reshape(-1)]
-    arrays["share"] = np.divide(100.0 * arrays["total"], whole, out=np.zeros(len(step)), where=whole > 0)
-    arrays["step"] = np.array(_known(step, NO_STEP), object)
-    ties = [texts[key].ranks()[column] if key in texts else column for key, column in zip(wanted, values, strict=True)]
+    unique_steps, step_index = np.unique(step, return_inverse=True)
+    totals = np.bincount(step_index.reshape(-1), arrays["total"], len(unique_steps))[step_index.reshape(-1)]
+    arrays["share"] = np.divide(100.0 * arrays["total"], totals, out=np.zeros(len(step)), where=totals > 0)
+    arrays["step"] = np.array(_without_missing(step, NO_STEP), object)
+    ties = [texts[key].ranks()[column] if key in texts else column for key, column in zip(fields, values, strict=True)]
     order = np.lexsort((*reversed(ties), -arrays["total"], step, step == NO_STEP))
     shown = tuple(column.key for column in columns)
     return ArrayRows({key: narrow(arrays.pop(key)[order]) for key in shown}, shown)
 
 
-def _known(numbers: NDArray[np.int64], missing: int) -> list[int | None]:
+def _without_missing(numbers: NDArray[np.int64], missing: int) -> list[int | None]:
     return [None if number == missing else number for number in numbers.tolist()]

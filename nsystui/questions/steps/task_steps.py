@@ -1,4 +1,4 @@
-"""The steps of one task, how they are stored, and the GPU work that they are found in."""
+"""The steps of one task, their storage, and the GPU work launched in them."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 NO_STEP = NO_PHASE = -1
 FEWEST = 3
-"""So many steps must follow one another, unless the user named them."""
+"""The minimum number of consecutive steps, unless the user named them."""
 LEAST_COVERAGE = 0.5
-"""The share of a task's GPU time that must have been launched in them."""
+"""The minimum share of a task's GPU time launched in its steps."""
 
 _TIMES = ("starts", "ends")
 _GPU = ("op_count", "op_time", "start", "end")
-_FOUND = ("name", "anchor", "agree", "differ", "is_doubtful", "labels")
+_FACTS = ("name", "anchor", "agree", "differ", "is_doubtful", "labels")
 
 
 @dataclass(frozen=True, eq=False)
 class TaskSteps:
     """The n steps of a task by start. Times are job time, ns; shapes are ``(n,)``.
 
-    ``name``: what the ranges are called, with ``*`` for numbers, or the work that marks the steps. ``numbers``:
-    ascending, those in the names; where they repeat (steps counted anew in each epoch) or there are none, the places
-    0, 1, … ``starts``, ``ends``: on the CPU; steps do not overlap. ``gpu``: the GPU operations launched in each.
-    ``outside``: the durations of those launched in none, added up.
+    ``name``: of the ranges, with ``*`` for numbers, or of the work that marks the steps. ``numbers``: ascending, from
+    the names; 0, 1, … if they repeat (steps counted anew in each epoch) or are missing. ``starts``, ``ends``: on the
+    CPU; steps do not overlap. ``gpu``: the GPU operations launched in each step. ``outside``: the total duration of
+    operations launched outside of steps.
 
-    ``anchor``: what they were found by. Of the other names that come back once a step, ``agree`` give as many steps and
-    ``differ`` do not. ``is_doubtful``: nothing tells them from layers.
+    ``anchor``: the kind of work that marks the steps. Among names that repeat once per step, ``agree`` give the same
+    number of steps and ``differ`` do not. ``is_doubtful``: the steps may be layers.
 
-    ``labels``: the names of the ranges, none where they were found otherwise. ``on_gpu``: when each begins and ends on
-    the GPU if other ranges lie between the steps; see `spans`. ``phases``: codes of `phases.PHASES`.
+    ``labels``: the names of the ranges, empty for other anchors. ``on_gpu``: begin and end on the GPU if other ranges
+    lie between the steps; see `spans`. ``phases``: codes of `phases.PHASES`.
     """
 
     task: Task
@@ -79,11 +79,11 @@ class TaskSteps:
         return float(np.median(ends - starts))
 
     def spans(self) -> tuple[Times, Times]:
-        """Return when each step that launched something begins and ends on the GPU, ns.
+        """Return begin and end on the GPU of each step that launched something, ns.
 
-        A step begins once its range has begun and the work of the steps before has ended, and at the latest with its
-        first operation: idle time before that operation belongs to the step whose range it is in. It ends where the
-        next one begins; the last step, and a step that still runs when the next begins, end with their last operation.
+        A step begins when its range has begun and earlier steps' work has ended, at the latest with its first
+        operation: idle time before that belongs to the step whose range contains it. It ends when the next step begins;
+        the last step, and steps that still run then, end with their last operation.
         """
         has_work = self.gpu.op_count > 0
         if self.on_gpu is not None:
@@ -95,75 +95,75 @@ class TaskSteps:
         return begin, np.where(until > begin, until, last)
 
     def places_at(self, times: Times) -> Times:
-        """Find the step whose CPU range contains each time (its end excluded), by its place; ``NO_STEP`` for none."""
-        place = np.searchsorted(self.starts, times, side="right") - 1
-        return np.where((place >= 0) & (times < self.ends[place]), place, NO_STEP)
+        """Return the index of the step whose CPU range ``[start, end)`` contains each time, or ``NO_STEP``."""
+        index = np.searchsorted(self.starts, times, side="right") - 1
+        return np.where((index >= 0) & (times < self.ends[index]), index, NO_STEP)
 
 
-def to_arrays(every: Sequence[TaskSteps], clock_offset: int) -> Arrays:
-    """Join the steps of the tasks of a report one after the other, on the report's own clock."""
+def to_arrays(task_steps: Sequence[TaskSteps], clock_offset: int) -> Arrays:
+    """Concatenate the steps of a report's tasks, on the report's clock."""
 
-    def joined(of: Iterable[Any], name: str, offset: int = 0) -> Times:
-        return np.concatenate([np.zeros(0, np.int64), *(getattr(one, name) for one in of)]) - offset
+    def joined(items: Iterable[Any], name: str, offset: int = 0) -> Times:
+        return np.concatenate([np.zeros(0, np.int64), *(getattr(item, name) for item in items)]) - offset
 
-    gpu = [steps.gpu for steps in every]
+    gpu = [steps.gpu for steps in task_steps]
     return {
-        "process": np.array([steps.task.process for steps in every], np.int64),
-        "count": np.array([len(steps) for steps in every], np.int64),
-        "outside": np.array([steps.outside for steps in every], np.int64),
-        "found": json_array([{name: getattr(steps, name) for name in _FOUND} for steps in every]),
-        "numbers": joined(every, "numbers"),
-        **{name: joined(every, name, clock_offset) for name in _TIMES},
+        "process": np.array([steps.task.process for steps in task_steps], np.int64),
+        "count": np.array([len(steps) for steps in task_steps], np.int64),
+        "outside": np.array([steps.outside for steps in task_steps], np.int64),
+        "found": json_array([{name: getattr(steps, name) for name in _FACTS} for steps in task_steps]),
+        "numbers": joined(task_steps, "numbers"),
+        **{name: joined(task_steps, name, clock_offset) for name in _TIMES},
         **{f"gpu_{name}": joined(gpu, name) for name in _GPU[:2]},
         **{f"gpu_{name}": joined(gpu, name, clock_offset) for name in _GPU[2:]},
     }
 
 
 def of_arrays(report: int, arrays: Arrays, clock_offset: int) -> Iterator[TaskSteps]:
-    """Undo ``to_arrays``, for a report with this index."""
+    """Restore the steps of a report, by index, from the result of `to_arrays`."""
     first = 0
     single = (arrays[key].tolist() for key in ("process", "count", "outside"))
-    for process, count, outside, found in zip(*single, json_of(arrays["found"]), strict=True):
+    for process, count, outside, facts in zip(*single, json_of(arrays["found"]), strict=True):
         keys = ("numbers", *_TIMES, *(f"gpu_{key}" for key in _GPU))
-        own = {key: arrays[key][first : first + count] for key in keys}
+        columns = {key: arrays[key][first : first + count] for key in keys}
         first += count
-        starts, ends = (own[key] + clock_offset for key in _TIMES)
-        gpu_start, gpu_end = own["gpu_start"] + clock_offset, own["gpu_end"] + clock_offset
-        gpu = without_holes(Projection(own["gpu_op_count"], gpu_start, gpu_end, own["gpu_op_time"]))
-        task, numbers = Task(report, process), own["numbers"]
-        yield TaskSteps(task, numbers=numbers, starts=starts, ends=ends, gpu=gpu, outside=outside, **found)
+        starts, ends = (columns[key] + clock_offset for key in _TIMES)
+        gpu_start, gpu_end = columns["gpu_start"] + clock_offset, columns["gpu_end"] + clock_offset
+        gpu = without_holes(Projection(columns["gpu_op_count"], gpu_start, gpu_end, columns["gpu_op_time"]))
+        task, numbers = Task(report, process), columns["numbers"]
+        yield TaskSteps(task, numbers=numbers, starts=starts, ends=ends, gpu=gpu, outside=outside, **facts)
 
 
 def without_holes(gpu: Projection) -> Projection:
-    """The projection with times of 0 where a step launched nothing and so has no place on any clock."""
+    """Return the projection with times of 0 for steps that launched nothing."""
     is_empty = gpu.op_count == 0
     return replace(gpu, start=np.where(is_empty, 0, gpu.start), end=np.where(is_empty, 0, gpu.end))
 
 
-_JOINED = 1 << 19
-"""About so many API calls are joined with their operations at once."""
+_CALLS_AT_ONCE = 1 << 19
+"""The approximate number of API calls to join at once."""
 
 
 def launched_work(
     session: Session, reports: Iterable[int], more: Mapping[str, Sequence[sa.Label[Any]]] = MappingProxyType({})
 ) -> Iterator[tuple[Task, dict[str, Any]]]:
-    """Yield the GPU operations of each task in portions: their ``launch``, ``start`` and ``end`` in job time.
+    """Yield each task's GPU operations in portions: ``launch``, ``start`` and ``end`` in job time.
 
-    ``more`` are further columns by the name of their table. Ids count up, and so do portions, roughly, with time.
+    ``more``: additional columns by table name. Ids, and so portions, ascend roughly with time.
     """
-    chosen = sorted(set(reports))
+    indices = sorted(set(reports))
     work = [tables.of(table) for table in GPU_TABLES if session.count(table)]
-    for ids in launch_id_spans(session, chosen) if work else ():
+    for ids in launch_id_spans(session, indices) if work else ():
         for table in work:
-            query = _launches_query(table, chosen, ids).add_columns(*more.get(table.name, ()))
+            query = _launches_query(table, indices, ids).add_columns(*more.get(table.name, ()))
             for batch in session.array_batches(query):
                 yield from rows_by_task(batch)
 
 
 def launch_id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the correlation ids of the calls in portions, first and last: a join of all at once would hold all calls.
+    """Yield the first and last correlation ids of portions of the calls: one join would hold all calls in memory.
 
-    Ids count up, so that each portion is in a few row groups.
+    Ids ascend, so that each portion is in a few row groups.
     """
     calls = tables.api_calls
     if not session.count(calls):
@@ -172,13 +172,13 @@ def launch_id_spans(session: Session, reports: Sequence[int]) -> Iterator[tuple[
     query = sa.select(sa.func.count(ids), sa.func.min(ids), sa.func.max(ids)).where(of_reports(calls.c.report, reports))
     ((count, first, last),) = session.rows(query)
     if count:
-        width = (last - first + 1) * _JOINED // count + 1
+        width = (last - first + 1) * _CALLS_AT_ONCE // count + 1
         for start in range(first, last + 1, width):
             yield start, min(start + width - 1, last)
 
 
 def rows_by_task(batch: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
-    """The rows of each task."""
+    """Yield the rows of each task."""
     reports, processes = batch.pop("report"), batch.pop("process")
     for report in np.unique(reports).tolist():
         for process in np.unique(processes[reports == report]).tolist():
@@ -187,7 +187,7 @@ def rows_by_task(batch: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]
 
 
 def _launches_query(table: sa.Table, reports: Sequence[int], ids: tuple[int, int]) -> sa.Select[Any]:
-    """Each operation of a table whose correlation id is one of ``ids``, with the time of its launch; job time."""
+    """Select a table's operations with correlation ids in ``ids``, and their launch times; job time."""
     calls, columns = tables.api_calls, table.c
     return (
         sa.select(
@@ -201,6 +201,6 @@ def _launches_query(table: sa.Table, reports: Sequence[int], ids: tuple[int, int
         .where(
             of_reports(columns.report, reports),
             columns.end.is_not(None),
-            *(one.c.correlation_id.between(*ids) for one in (calls, table)),
+            *(item.c.correlation_id.between(*ids) for item in (calls, table)),
         )
     )

@@ -1,4 +1,4 @@
-"""What the threads of a report ran on CPUs: stretches by the function that samples saw, from its scheduling."""
+"""Functions that threads ran on CPUs, as stretches of time from samples and scheduling events."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from nsystui.store.report import Report
 from nsystui.store.session import Session
 
 ON_CPU = "on CPU"
-"""The name of a stretch of which no sample tells the function."""
+"""The name of a stretch if no sample identifies its function."""
 MOST = 8_000_000
-"""Samples and scheduling events of a report that are read for lanes."""
+"""The most samples and scheduling events of a report that lanes read."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stretches:
-    """The n stretches of a thread on CPUs by start, job time; ``name``: index into the names; ``node`` of the stack."""
+    """A thread's n stretches on CPUs by start, job time; ``name``: index of the name; ``node`` of the stack tree."""
 
     start: Times
     end: Times
@@ -35,7 +35,7 @@ class Stretches:
 
 @dataclass(frozen=True, eq=False)
 class CpuWork:
-    """The stretches of each thread (globalTid), their names, the stacks, and when each was in which state."""
+    """Stretches by thread (globalTid), their names and stacks, and the states of each thread over time."""
 
     threads: Mapping[int, Stretches] = field(default_factory=dict)
     names: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class CpuWork:
 
     @classmethod
     def load(cls, session: Session, report: Report, tasks: frozenset[Task]) -> CpuWork:
-        """That of some tasks of a report; nothing where nothing is recorded, or too much."""
+        """Load the work of some tasks of a report; empty if there are no events, or too many."""
         if not 0 < events_of(report) <= MOST:
             return cls()
         part, selection = session.part([report.index]), Selection(tasks=tasks)
@@ -55,24 +55,24 @@ class CpuWork:
         threads = {}
         for thread in {*samples.threads, *scheduling.threads}:
             states = scheduling.threads.get(thread)
-            found = running_stretches(samples.threads.get(thread), period, states)
-            nodes, place = np.unique(found.labels, return_inverse=True)
+            segments = running_stretches(samples.threads.get(thread), period, states)
+            nodes, node_indices = np.unique(segments.labels, return_inverse=True)
             functions = [program_function(tree, node) or ON_CPU for node in nodes.tolist()]
             numbers = np.array([names.setdefault(name, len(names)) for name in functions], np.int32)
-            if len(found):
-                threads[thread[1]] = _joined(found, numbers[place.reshape(-1)])
-        return cls(threads, tuple(names), tree, {thread[1]: own for thread, own in scheduling.threads.items()})
+            if len(segments):
+                threads[thread[1]] = _join(segments, numbers[node_indices.reshape(-1)])
+        return cls(threads, tuple(names), tree, {thread[1]: states for thread, states in scheduling.threads.items()})
 
 
-def _joined(found: Segments, name: NDArray[np.int32]) -> Stretches:
-    """Stretches of one function that follow one another without a pause are one, with the stack of the first."""
-    begins = np.ones(len(found), np.bool_)
-    begins[1:] = (name[1:] != name[:-1]) | (found.starts[1:] > found.ends[:-1])
-    first = np.flatnonzero(begins)
-    last = np.append(first[1:], len(found)) - 1
-    return Stretches(found.starts[first], found.ends[last], name[first], found.labels[first])
+def _join(segments: Segments, name: NDArray[np.int32]) -> Stretches:
+    """Join contiguous stretches of one function, with the stack of the first."""
+    is_first = np.ones(len(segments), np.bool_)
+    is_first[1:] = (name[1:] != name[:-1]) | (segments.starts[1:] > segments.ends[:-1])
+    first = np.flatnonzero(is_first)
+    last = np.append(first[1:], len(segments)) - 1
+    return Stretches(segments.starts[first], segments.ends[last], name[first], segments.labels[first])
 
 
 def events_of(report: Report) -> int:
-    """How many samples and scheduling events a report has."""
+    """Count the samples and scheduling events of a report."""
     return report.count(tables.host_samples) + report.count(tables.sched_events)

@@ -1,4 +1,4 @@
-"""The critical path of a step as a lane: its pieces one after the other, each with its event where it has one."""
+"""The critical path of a step as a lane of consecutive pieces, each with its event if it has one."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ class PathEvents(ThreadEvents):
 
     pieces: tuple[paths.Named, ...] = ()
 
-    def category_of(self, place: int) -> str:
-        return _CATEGORIES.get(self.pieces[place].piece.kind, "idle")
+    def category_of(self, index: int) -> str:
+        return _CATEGORIES.get(self.pieces[index].piece.kind, "idle")
 
 
 def path_lane_at(job: OpenJob, lane: LaneIdentity, time: int, base: Window) -> tuple[LaneIdentity, str]:
-    """Return the lane of the path of the step of a rank at a time, and a sentence; without steps, of ``base``. Blocks.
+    """Return the path lane of a rank's step at a time (of ``base`` without steps), and a sentence. Blocks.
 
-    Raises UsageError where no step is there, or where it has too many operations.
+    Raises UsageError if no step contains the time, or if it has too many operations.
     """
     steps = step_times(job.steps()).get(lane.task)
-    found, name = base, ""
+    window, name = base, ""
     if steps is not None and steps.on_gpu:
-        here = np.flatnonzero((steps.start <= time) & (time < steps.start + steps.duration))
-        if not len(here):
+        step_indices = np.flatnonzero((steps.start <= time) & (time < steps.start + steps.duration))
+        if not len(step_indices):
             raise UsageError(f"rank {lane.rank} has no step at this time: move the cursor into a step")
-        found, name = steps.window(int(here[0])), f"step {steps.numbers[here[0]]}"
-    made = LaneIdentity(lane.task, lane.rank, path=found, name=name)
-    return made, f"critical path of {name or 'the selected time'}: {path_words(path_events(job, made))}"
+        window, name = steps.window(int(step_indices[0])), f"step {steps.numbers[step_indices[0]]}"
+    path_lane = LaneIdentity(lane.task, lane.rank, path=window, name=name)
+    return path_lane, f"critical path of {name or 'the selected time'}: {path_words(path_events(job, path_lane))}"
 
 
-def path_words(own: PathEvents) -> str:
-    """What most of a path is: ``CPU 52.8 %, compute 40.3 %, NCCL 5.8 %``."""
+def path_words(events: PathEvents) -> str:
+    """Return the largest parts of a path: ``CPU 52.8 %, compute 40.3 %, NCCL 5.8 %``."""
     times = Counter[str]()
-    for one in own.pieces:
-        times[paths.KINDS[one.piece.kind]] += one.piece.end - one.piece.start
-    whole = times.total()
-    return ", ".join(f"{kind} {format_value(Unit.PERCENT, 100 * time / whole)}" for kind, time in times.most_common(3))
+    for named in events.pieces:
+        times[paths.KINDS[named.piece.kind]] += named.piece.end - named.piece.start
+    total = times.total()
+    return ", ".join(f"{kind} {format_value(Unit.PERCENT, 100 * time / total)}" for kind, time in times.most_common(3))
 
 
 def path_events(job: OpenJob, lane: LaneIdentity) -> PathEvents:
-    """Return the pieces of the path of a lane, which stay with the job. Blocks."""
+    """Return the pieces of a lane's path, cached in the job. Blocks."""
     task, window = lane.task, lane.path
     assert window is not None
     return job.once(("path lane", task, window), lambda: _events(job, task, window))
@@ -69,27 +69,27 @@ def path_events(job: OpenJob, lane: LaneIdentity) -> PathEvents:
 
 def _events(job: OpenJob, task: Task, window: Window) -> PathEvents:
     pieces = tuple(paths.named_pieces(job, task, window))
-    start, end = (np.array([one.piece[edge] for one in pieces], np.int64) for edge in (0, 1))
-    category = np.array([_CATEGORIES.get(one.piece.kind, "") for one in pieces], np.str_)
+    start, end = (np.array([item.piece[edge] for item in pieces], np.int64) for edge in (0, 1))
+    category = np.array([_CATEGORIES.get(item.piece.kind, "") for item in pieces], np.str_)
     parts = [(name, category == name) for name in dict.fromkeys(_CATEGORIES.values())]
-    busy = tuple((name, union(start[own], end[own])) for name, own in parts if own.any())
-    work = LaneWork(busy, tuple(own for _, own in busy), recorded(report_at(job.session, task.report)))
+    busy = tuple((name, union(start[is_part], end[is_part])) for name, is_part in parts if is_part.any())
+    work = LaneWork(busy, tuple(intervals for _, intervals in busy), recorded(report_at(job.session, task.report)))
     names = {name: number for number, name in enumerate(dict.fromkeys(map(_words, pieces)))}
-    name = np.array([names[_words(one)] for one in pieces], np.int32)
+    name = np.array([names[_words(item)] for item in pieces], np.int32)
     return PathEvents(None, tuple(names), start, end, name, np.arange(len(pieces)), work, True, pieces)
 
 
-def _words(one: paths.Named) -> str:
-    return one.name or paths.KINDS[one.piece.kind]
+def _words(named: paths.Named) -> str:
+    return named.name or paths.KINDS[named.piece.kind]
 
 
 def row_of_piece(timeline: Timeline, lane: LaneIdentity, piece: paths.PathPiece) -> Row | None:
-    """Find the operation of a piece, or the call that takes most of it; a row of events."""
+    """Find the operation of a piece, or the call with the most time in it: a row of the event list."""
     window = Window(piece.start, piece.end)
     if piece.table != NONE:
         kind = (EventKind.NCCL if piece.kind == NCCL else EventKind.KERNEL, EventKind.MEMORY, EventKind.GRAPH)
         key = EventKey(piece.task.report, kind[piece.table], piece.row, piece.begun)
         return event_row(timeline.session, key, timeline.ranks)
     calls = replace(lane, thread=piece.thread, calls=EventKind.API, path=None)
-    is_known = piece.task == lane.task and calls in timeline.lanes(frozenset({lane.task}))[0]
-    return longest_range_in(timeline, calls, window)[0] if is_known else None
+    has_lane = piece.task == lane.task and calls in timeline.lanes(frozenset({lane.task}))[0]
+    return longest_range_in(timeline, calls, window)[0] if has_lane else None

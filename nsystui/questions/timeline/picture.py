@@ -1,4 +1,4 @@
-"""Lanes over a window: columns with the names of their events, as lines of text and as a table."""
+"""Lanes over a window: columns with the names of events, as lines of text and as a table."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from nsystui.questions.timeline.events import EventSpan, long_events, matching_c
 from nsystui.questions.timeline.lanes import CATEGORIES, IDLE, UNSEEN, LaneColumns, LaneIdentity, Timeline, columns
 
 NAMED_COLUMNS = 5
-"""An event of so many columns is drawn with its name."""
+"""The least columns of an event with a name."""
 
-# Above this many operations in sight, about, no single one is looked for: the columns say enough, and at once.
-_MOST_OPERATIONS = 150_000
+# The most visible operations, about, to read single operations; otherwise columns are enough, and fast.
+_MAX_OPERATIONS = 150_000
 
 
 @dataclass(frozen=True, eq=False)
 class LanePicture:
-    """One lane over a window. ``spans`` are its widest events by start; ``marked`` the columns with a name looked for,
-    ``None`` where none is.
+    """One lane over a window, with its widest events by start in ``spans``.
 
-    ``busy`` is the share of the window in which anything ran, 0 to 1; ``None`` of no time, or outside the recording.
+    ``marked``: the columns with a wanted name, ``None`` without a search. ``busy``: the share of the window with any
+    work, ``None`` for an empty window or outside the recording.
     """
 
     lane: LaneIdentity
@@ -44,48 +44,48 @@ class LanePicture:
 def lane_pictures(
     timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int, wanted: NameFilter | None = None
 ) -> list[LanePicture]:
-    """Draw ``lanes`` in ``count`` columns, with the events of at least ``NAMED_COLUMNS`` and the matches."""
+    """Draw ``lanes`` in ``count`` columns, with events of at least ``NAMED_COLUMNS``, and matches."""
     spans, marked = _names(timeline, lanes, window, count), _matches(timeline, lanes, window, count, wanted)
     return [
         LanePicture(
-            one.lane,
-            one.columns,
-            one.busy,
-            tuple(spans[one.lane]),
-            None if wanted is None else frozenset(marked.get(one.lane, ())),
+            picture.lane,
+            picture.columns,
+            picture.busy,
+            tuple(spans[picture.lane]),
+            None if wanted is None else frozenset(marked.get(picture.lane, ())),
         )
-        for one in plain_pictures(timeline, lanes, window, count)
+        for picture in plain_pictures(timeline, lanes, window, count)
     ]
 
 
 def plain_pictures(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int) -> list[LanePicture]:
-    """Draw lanes without matches and names of GPU work: no query, milliseconds a lane at any length."""
-    found = []
+    """Draw lanes without matches and names of GPU work: no query, milliseconds per lane for any window."""
+    pictures = []
     for lane in lanes:
         work = timeline.work(lane)
         length = window.end - window.start
-        seen = window.start < work.recorded.end and window.end > work.recorded.start
-        busy = min(work.busy_within(window) / length, 1.0) if length > 0 and seen else None
+        is_recorded = window.start < work.recorded.end and window.end > work.recorded.start
+        busy = min(work.busy_within(window) / length, 1.0) if length > 0 and is_recorded else None
         spans = tuple(thread_spans(timeline, lane, window, count)) if lane.is_host else ()
-        found.append(LanePicture(lane, columns(work, window, count), busy, spans))
-    return found
+        pictures.append(LanePicture(lane, columns(work, window, count), busy, spans))
+    return pictures
 
 
 def has_names(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> bool:
-    """Tell whether the window is short enough to look for single operations of GPU lanes."""
-    return len(lanes) > 0 and operations(timeline, lanes, window) <= _MOST_OPERATIONS
+    """Return whether the window is short enough to read single operations of GPU lanes."""
+    return len(lanes) > 0 and operations(timeline, lanes, window) <= _MAX_OPERATIONS
 
 
 def operations(timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window) -> int:
-    """Estimate how many operations of the lanes' reports lie in ``window``."""
+    """Estimate how many operations of the lanes' reports are in ``window``."""
     total = 0.0
     for report in timeline.session.reports:
         lane = next((lane for lane in lanes if lane.task.report == report.index and not lane.is_host), None)
         if lane is not None:
-            seen = timeline.work(lane).recorded
+            span = timeline.work(lane).recorded
             rows = sum(report.count(table) for table in GPU_TABLES)
-            first = seen.start if report.packed.first_event is None else report.packed.first_event + report.clock_offset
-            last = seen.end if report.packed.last_event is None else report.packed.last_event + report.clock_offset
+            first = span.start if report.packed.first_event is None else report.packed.first_event + report.clock_offset
+            last = span.end if report.packed.last_event is None else report.packed.last_event + report.clock_offset
             inside = max(0, min(window.end, last) - max(window.start, first))
             total += rows * inside / max(last - first, 1)
     return int(total)
@@ -95,14 +95,14 @@ def _names(
     timeline: Timeline, lanes: Sequence[LaneIdentity], window: Window, count: int
 ) -> dict[LaneIdentity, list[EventSpan]]:
     gpu = [lane for lane in lanes if not lane.is_host]
-    found: dict[LaneIdentity, list[EventSpan]] = {lane: [] for lane in gpu}
+    spans_by_lane: dict[LaneIdentity, list[EventSpan]] = {lane: [] for lane in gpu}
     if has_names(timeline, gpu, window):
-        least = -(-(window.end - window.start) * (NAMED_COLUMNS - 1) // count)
-        found = long_events(timeline, gpu, window, least)
+        min_length = -(-(window.end - window.start) * (NAMED_COLUMNS - 1) // count)
+        spans_by_lane = long_events(timeline, gpu, window, min_length)
     for lane in lanes:
         if lane.is_host:
-            found[lane] = thread_spans(timeline, lane, window, count)
-    return found
+            spans_by_lane[lane] = thread_spans(timeline, lane, window, count)
+    return spans_by_lane
 
 
 def _matches(
@@ -110,15 +110,15 @@ def _matches(
 ) -> dict[LaneIdentity, set[int]]:
     if wanted is None:
         return {}
-    found = matching_columns(timeline, [lane for lane in lanes if not lane.is_host], window, count, wanted)
+    columns_by_lane = matching_columns(timeline, [lane for lane in lanes if not lane.is_host], window, count, wanted)
     for lane in lanes:
         if lane.is_host:
-            found[lane] = matching_ranges(timeline, lane, window, count, wanted)
-    return found
+            columns_by_lane[lane] = matching_ranges(timeline, lane, window, count, wanted)
+    return columns_by_lane
 
 
 LETTERS = {"compute": "K", "nccl": "N", "memory": "M", "graph": "G", "api": "A", "os": "O", "cpu": "C"}
-"""The letter of each category of work: upper case where a column is busy for half of its time or more."""
+"""The letters of categories: upper case if a column is busy for half its time or more."""
 
 RANGE, THIN_RANGE = "═", "─"
 """NVTX ranges that cover half of a column or more, and less."""
@@ -130,13 +130,13 @@ LEGEND = (
     "(lower case: less than half of the column)"
 )
 _HALF = 0.5
-_LEAST_CUT = 6
-"""Cells in which the beginning of a name says something."""
+_MIN_CUT = 6
+"""Cells in which the beginning of a name is useful."""
 
 
 @dataclass(frozen=True)
 class EventName:
-    """The name of an event on a lane: the columns that it may take, and whether it began before the first of them."""
+    """The name of an event on a lane: the columns that it may use, and whether it began before them."""
 
     first: int
     last: int
@@ -146,9 +146,9 @@ class EventName:
 
 @dataclass(frozen=True)
 class LaneText:
-    """A lane of n columns: the letters, the category of each column or ``""``, and the share of it that is busy.
+    """A lane of n columns: its letters, and the category (or ``""``) and busy share of each column.
 
-    ``shades``: 1 where a column belongs to an event whose neighbour has shade 0. ``names`` do not overlap.
+    ``shades`` (0 or 1) of neighbouring events differ. ``names`` do not overlap.
     """
 
     text: str
@@ -159,10 +159,10 @@ class LaneText:
     marked: frozenset[int] | None = None
 
     def with_names(self) -> str:
-        """Write the names over the letters."""
+        """Return the letters, overwritten by the names."""
         cells = list(self.text)
         for name in self.names:
-            # The last column keeps its letter, which says what it is.
+            # The last column keeps its letter, which shows the category.
             is_range = self.categories[name.first] == "nvtx"
             room = name.last - name.first + 1 - (1 if is_range else 2)
             text = (BEGAN_BEFORE if name.is_cut else BEGIN) + shown_name(name.text, room)
@@ -174,7 +174,7 @@ class LaneText:
 
 def lane_text(picture: LanePicture) -> LaneText:
     """Draw a lane."""
-    cells, categories, shares = [], [], []
+    cells, categories, busy_shares = [], [], []
     for category, busy in zip(picture.columns.category.tolist(), picture.columns.busy.tolist(), strict=True):
         is_work = category not in (UNSEEN, IDLE)
         name = CATEGORIES[category] if is_work else ""
@@ -185,18 +185,18 @@ def lane_text(picture: LanePicture) -> LaneText:
         else:
             cells.append(LETTERS[name] if busy >= _HALF else LETTERS[name].lower())
         categories.append(name)
-        shares.append(busy if is_work else 0.0)
+        busy_shares.append(busy if is_work else 0.0)
     names, shades = _names_of(picture, categories)
-    return LaneText("".join(cells), tuple(categories), tuple(shares), tuple(shades), tuple(names), picture.marked)
+    return LaneText("".join(cells), tuple(categories), tuple(busy_shares), tuple(shades), tuple(names), picture.marked)
 
 
 def column_of(time: int, window: Window, count: int) -> int:
-    """Return the column of ``window`` that holds ``time``, which may lie outside of 0 to ``count - 1``."""
+    """Return the column of ``window`` that contains ``time``, which may be outside of 0 to ``count - 1``."""
     return (time - window.start) * count // max(window.end - window.start, 1)
 
 
 def _names_of(picture: LanePicture, categories: list[str]) -> tuple[list[EventName], list[int]]:
-    """The names that have room, and the shades of the columns: events side by side have different ones."""
+    """Return the names that have room, and the shades of the columns: neighbouring events differ."""
     window, count = picture.columns.window, len(categories)
     firsts = [*(column_of(span.start, window, count) for span in picture.spans), count]
     names, shades = [], [0] * count
@@ -207,7 +207,7 @@ def _names_of(picture: LanePicture, categories: list[str]) -> tuple[list[EventNa
         first, last = max(first, 0), min(last, count - 1)
         if following > first:
             last = min(last, following - 1)
-        # Where something else takes most of the columns, a name would say what is not so.
+        # If another category takes most of the columns, a name would be wrong.
         if first > last or categories[(first + last) // 2] != span.category:
             continue
         first += categories[first : last + 1].index(span.category)
@@ -228,17 +228,17 @@ def cut_end(text: str, room: int) -> str:
 
 
 def shown_name(name: str, room: int) -> str:
-    """Cut a name to ``room`` cells; in a few its beginning says more than a sign that it goes on."""
-    return cut_end(name, room) if room >= _LEAST_CUT else cut_end(name, len(name))[: max(room, 0)]
+    """Cut a name to ``room`` cells; in a few cells, without an ellipsis."""
+    return cut_end(name, room) if room >= _MIN_CUT else cut_end(name, len(name))[: max(room, 0)]
 
 
 _WORDS = {EventKind.API: "API", EventKind.OS: "OS", **RUNTIMES}
 
 
 def lane_label(lane: LaneIdentity, is_open: bool | None = None) -> str:
-    """Name a lane: ``rank 0 GPU``, below it ``path step 5``, ``stream 7``, ``NVTX python``, ``API``; or a nested level.
+    """Return the label of a lane: ``rank 0 GPU``, or below it ``path step 5``, ``stream 7``, ``NVTX python``, ``API``.
 
-    ``is_open`` puts a sign before the rank: whether its lanes are shown, ``None`` for no sign.
+    ``is_open`` adds a sign before the rank: whether its lanes are shown.
     """
     if lane.has_stretches:
         return f"  {'path' if lane.path is not None else 'CPU'} {lane.name}".rstrip()
@@ -273,18 +273,18 @@ TIMELINE_COLUMNS = (
 
 
 def timeline_table(pictures: Sequence[LanePicture], notes: tuple[str, ...] = ()) -> Answer:
-    """Tabulate the category that dominates each column of each lane, and the share of each category in percent.
+    """Tabulate the dominating category of each column of each lane, and the share of each category in percent.
 
-    ``event`` is the single event that covers the column whole. Missing where the report was not recording.
+    ``event`` is an event that covers all of the column. Values are missing outside the recording.
     """
     rows = [row for picture in pictures for row in _rows(picture)]
     return TableAnswer("timeline", TIMELINE_COLUMNS, rows, notes=notes)
 
 
 def _rows(picture: LanePicture) -> Iterator[Row]:
-    lane, found = picture.lane, picture.columns
-    count = len(found.category)
-    lo, length = found.window.start, found.window.end - found.window.start
+    lane, cells = picture.lane, picture.columns
+    count = len(cells.category)
+    lo, length = cells.window.start, cells.window.end - cells.window.start
     thread = None if lane.thread is None else tid_of(lane.thread)
     is_range = lane.is_host and lane.calls is None and not lane.has_stretches
     kind = (
@@ -299,26 +299,26 @@ def _rows(picture: LanePicture) -> Iterator[Row]:
         else "stream"
     )
     kind = kind if lane.calls is None else _WORDS[lane.calls]
-    place = (lane.rank, kind, lane.device, lane.stream, thread, lane.level if is_range else None)
-    for number, (category, busy) in enumerate(zip(found.category.tolist(), found.busy.tolist(), strict=True)):
-        first, last = lo + number * length // count, lo + (number + 1) * length // count
-        seen = category != UNSEEN
+    lane_cells = (lane.rank, kind, lane.device, lane.stream, thread, lane.level if is_range else None)
+    for index, (category, busy) in enumerate(zip(cells.category.tolist(), cells.busy.tolist(), strict=True)):
+        first, last = lo + index * length // count, lo + (index + 1) * length // count
+        is_seen = category != UNSEEN
         shares = [
-            100.0 * float(found.shares[name][number]) if seen and name in found.shares else None for name in _SHARES
+            100.0 * float(cells.shares[name][index]) if is_seen and name in cells.shares else None for name in _SHARES
         ]
         event = next((span.name for span in picture.spans if span.start <= first and span.end >= last), None)
         yield (
-            *place,
+            *lane_cells,
             first,
             last - first,
-            CATEGORIES[category] if seen else None,
+            CATEGORIES[category] if is_seen else None,
             None if math.isnan(busy) else 100.0 * busy,
             *shares,
             event,
         )
 
 
-_LABEL, _VALUE, _LEAST_COLUMNS = 20, 8, 10
+_LABEL, _VALUE, _MIN_COLUMNS = 20, 8, 10
 
 
 def lanes_as_table(job: OpenJob, selection: Selection, width: int | None, all_lanes: bool) -> Answer:
@@ -328,8 +328,8 @@ def lanes_as_table(job: OpenJob, selection: Selection, width: int | None, all_la
 
 
 def lanes_as_text(job: OpenJob, selection: Selection, width: int | None, all_lanes: bool) -> TextDrawing | None:
-    """Draw a line of ``width`` cells (``None``: the terminal's) for each lane, below a legend, if there are lanes."""
-    count = max((width or terminal.text_width(120)) - _LABEL - _VALUE, _LEAST_COLUMNS)
+    """Draw a legend and a line of ``width`` cells (``None``: the terminal's) for each lane, if there are lanes."""
+    count = max((width or terminal.text_width(120)) - _LABEL - _VALUE, _MIN_COLUMNS)
     pictures, notes = pictures_of(job, selection, count, all_lanes)
     if not pictures:
         return None
@@ -347,7 +347,7 @@ def lanes_as_text(job: OpenJob, selection: Selection, width: int | None, all_lan
 def pictures_of(
     job: OpenJob, selection: Selection, count: int, all_lanes: bool
 ) -> tuple[list[LanePicture], tuple[str, ...]]:
-    """Draw the lanes of a selection in ``count`` columns; with notes on them."""
+    """Draw the lanes of a selection in ``count`` columns, and return notes on them."""
     timeline = Timeline.of(job, selection)
     opened = frozenset(item.task for item in timeline.tasks) if all_lanes else frozenset()
     lanes, _ = timeline.lanes(opened)

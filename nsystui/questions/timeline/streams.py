@@ -1,7 +1,7 @@
-"""The streams of each GPU: what runs on them, for which NVTX ranges, and how long their launches queue.
+"""The streams of each GPU: their operations, the NVTX ranges around them, and how long their launches queue.
 
-An operation is queued from the start of the API call that launched it to its own start, as HTA counts the queue length
-of a stream (docs/numbers.md#streams).
+An operation is queued from the start of the API call that launched it to its own start, like HTA's queue length of a
+stream (docs/numbers.md#streams).
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ COLUMNS = (
     ),
     Column("purpose", header="NVTX Range of All", label="range of all", importance=1),
 )
-"""``kind``: what takes 95 % of the time of the stream's operations, else ``mixed``."""
+"""``kind``: the kind with 95 % of the time of the stream's operations, else ``mixed``."""
 
 QUEUE_LIMIT = 1024
-"""So many launches of a stream wait at most, as HTA has it: then the launching thread waits, too."""
+"""The most waiting launches of a stream, according to HTA; then the launching thread waits, too."""
 _MOSTLY = 0.95
 _SAMPLED = 1000
-"""Number of launches of a stream, evenly chosen, whose ranges are examined."""
-_PLACE = ("device", "stream", "context")
+"""The number of launches of a stream, evenly spaced, whose ranges are read."""
+_KEYS = ("device", "stream", "context")
 _CONTEXT = Column("context", header="Context", label="ctx", unit=Unit.NUMBER)
 StreamPlace = tuple[Task, int, int, int]
-"""A process, a CUDA ordinal in it, a stream, and its context: contexts number their streams from the same start."""
+"""Process, CUDA ordinal, stream and context; contexts number their streams from the same start."""
 
 
 @dataclass
 class _Launches:
-    """The launches of a stream: times of the calls and of the operations' starts; calls and threads of some of them."""
+    """The launches of a stream: times of calls and of operations' starts; calls and threads of a sample."""
 
     called: list[Times] = field(default_factory=list)
     start: list[Times] = field(default_factory=list)
-    some: list[tuple[Times, Times]] = field(default_factory=list)
+    sampled: list[tuple[Times, Times]] = field(default_factory=list)
     count: int = 0
 
     def times(self) -> tuple[Times, Times]:
-        """Take the times of the calls and of the operations' starts, ns; no operation starts before its call."""
+        """Return and free the times of calls and of operations' starts, ns; no operation starts before its call."""
         called, start = (np.concatenate(parts) for parts in (self.called, self.start))
         self.called, self.start = [], []
         return called, np.maximum(start, called, out=start)
@@ -82,42 +82,42 @@ class _Launches:
 
 @dataclass(frozen=True, eq=False)
 class LaunchQueue:
-    """The launches of a stream, job time in ns: when each was ``called``, and when operations began; both ascending."""
+    """The launches of a stream: times of the calls and of the operations' starts, job time, ns, ascending."""
 
     called: Times
     start: Times
 
     @property
     def waiting(self) -> Times:
-        """How many launches wait right after each call."""
+        """The number of waiting launches right after each call."""
         return np.arange(1, len(self.called) + 1) - np.searchsorted(self.start, self.called, side="right")
 
     def mean(self, edges: Times) -> NDArray[np.float64]:
-        """Return how many launches wait in the mean over each span between neighbouring ``edges``."""
+        """Return the mean number of waiting launches in each span between neighbouring ``edges``."""
 
         def since(times: Times) -> NDArray[np.float64]:
-            """The time from each of ``times`` that is before an edge to this edge, in sum."""
+            """Return the sum, for each edge, of the time passed since each of ``times`` before it."""
             before = np.searchsorted(times, edges, side="right")
-            # In floats: ten million launches over some minutes are beyond 64 bits.
+            # Floats, because ten million launches over some minutes exceed 64 bits.
             sums = np.insert(np.cumsum(times - edges[0], dtype=np.float64), 0, 0.0)
             passed: NDArray[np.float64] = before.astype(np.float64) * (edges - edges[0]) - sums[before]
             return passed
 
         waited = np.diff(since(self.called) - since(self.start)).clip(0.0)
-        found: NDArray[np.float64] = waited / np.maximum(np.diff(edges), 1)
-        return found
+        means: NDArray[np.float64] = waited / np.maximum(np.diff(edges), 1)
+        return means
 
     def most(self, edges: Times) -> Times:
-        """Return how many launches wait at the most in each span between neighbouring ``edges``."""
+        """Return the largest number of waiting launches in each span between neighbouring ``edges``."""
         before, began = (np.searchsorted(times, edges, side="right") for times in (self.called, self.start))
-        found: Times = (before - began)[:-1]
+        largest: Times = (before - began)[:-1]
         inside = np.arange(*np.searchsorted(self.called, edges[[0, -1]]))
-        np.maximum.at(found, np.searchsorted(edges, self.called[inside], side="right") - 1, self.waiting[inside])
-        return found
+        np.maximum.at(largest, np.searchsorted(edges, self.called[inside], side="right") - 1, self.waiting[inside])
+        return largest
 
     def time_at(self, limit: int) -> int:
         """Return how long ``limit`` launches or more wait, ns."""
-        # While n have begun, the limit is reached once that many more were called.
+        # While n operations have started, the limit is reached after n + limit calls.
         since, until = self.called[limit - 1 :].copy(), self.start[: max(len(self.start) - limit + 1, 0)]
         np.maximum(since[1:], until[:-1], out=since[1:])
         spent = np.subtract(until, since, out=since)
@@ -125,56 +125,56 @@ class LaunchQueue:
 
 
 def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate the selected streams by rank, device and compute time; queues and ranges are those of all of the time.
+    """Tabulate the selected streams by rank, device and compute time; queues and ranges are of all of the time.
 
-    ``launched``: the share of operations whose API call was recorded, missing of a part of the time. ``queued``: the
-    most launches that waited at a time, ``queued_mean``: the mean over the time from the first launch to the last
-    start, ``at_limit``: how long `QUEUE_LIMIT` or more waited. ``purpose``: the innermost NVTX range name around every
-    launch that was looked at, unless it is around those of all other streams, too.
+    ``launched``: the share of operations with a recorded API call, missing if a window is selected. ``queued``: the
+    most waiting launches, ``queued_mean``: their mean from the first launch to the last start, ``at_limit``: how long
+    `QUEUE_LIMIT` or more waited. ``purpose``: the innermost NVTX range name around all sampled launches, unless all
+    other streams have it, too.
     """
-    chosen = selection.with_name(None)
+    unfiltered = selection.with_name(None)
     ranks = {item.task: item.rank for item in selected_ranks(job.ranks, selection)}
-    spent = {place: times for place, times in _spent(job.session, chosen).items() if place[0] in ranks}
-    launches = _launches(job.session, {place: count for place, (count, *_) in spent.items()})
+    operations = {key: times for key, times in _totals(job.session, unfiltered).items() if key[0] in ranks}
+    launches = _launches(job.session, {key: count for key, (count, *_) in operations.items()})
     ranges = job.nvtx_ranges(Selection(tasks=selection.tasks))
-    names = {place: _ranges_of_all(ranges, place[0].report, own) for place, own in launches.items()}
+    names = {key: _ranges_of_all(ranges, key[0].report, queued) for key, queued in launches.items()}
     ranges.forget()
     shared = frozenset.intersection(*map(frozenset, names.values())) if len(names) > 1 else frozenset()
     rows: list[Row] = []
-    beside = []
-    for place, (count, *times) in sorted(spent.items(), key=lambda one: (ranks[one[0][0]], one[0])):
-        task, device, stream, context = place
-        own = launches.get(place)
-        purpose = next((name for name in names.get(place, ()) if name not in shared), None)
-        queue: Sequence[object] = _queue(own) if own is not None else (None,) * 5
-        launched = 100.0 * (own.count if own is not None else 0) / count if selection.window is None else None
-        rest = (_kind(times), count, launched, *times, *queue, purpose)
-        rows.append((ranks[task], device, stream, context, *rest))  # type: ignore[arg-type]
+    shared_streams = []
+    for key, (count, *times) in sorted(operations.items(), key=lambda item: (ranks[item[0][0]], item[0])):
+        task, device, stream, context = key
+        queued = launches.get(key)
+        purpose = next((name for name in names.get(key, ()) if name not in shared), None)
+        queue: Sequence[object] = _queue(queued) if queued is not None else (None,) * 5
+        launched = 100.0 * (queued.count if queued is not None else 0) / count if selection.window is None else None
+        values = (_kind(times), count, launched, *times, *queue, purpose)
+        rows.append((ranks[task], device, stream, context, *values))  # type: ignore[arg-type]
         if min(times[:2]) and times[1] < _MOSTLY * sum(times):
-            beside.append(
+            shared_streams.append(
                 f"{format_value(Unit.DURATION, times[1])} on {numbered('stream', stream)} of rank {ranks[task]}"
             )
-    notes = [f"communication on streams that also compute: {few(beside)}"] if beside else []
-    return _with_contexts(TableAnswer("streams", COLUMNS, rows, len(rows), tuple(notes)), spent)
+    notes = [f"communication on streams that also compute: {few(shared_streams)}"] if shared_streams else []
+    return _with_contexts(TableAnswer("streams", COLUMNS, rows, len(rows), tuple(notes)), operations)
 
 
 def _with_contexts(answer: TableAnswer, places: Iterable[StreamPlace]) -> TableAnswer:
     """Show the context of each stream, the fourth value of the rows, if contexts share stream numbers."""
-    known = list(places)
-    if len({place[:3] for place in known}) < len(known):
+    keys = list(places)
+    if len({key[:3] for key in keys}) < len(keys):
         return replace(answer, columns=(*answer.columns[:3], _CONTEXT, *answer.columns[3:]))
     return replace(answer, rows=[(*row[:3], *row[4:]) for row in answer.rows])
 
 
 def _kind(times: Sequence[int]) -> str:
     words = ("compute", "communication", "copies")
-    return next((word for word, one in zip(words, times, strict=True) if one >= _MOSTLY * sum(times)), "mixed")
+    return next((word for word, time in zip(words, times, strict=True) if time >= _MOSTLY * sum(times)), "mixed")
 
 
-def _spent(session: Session, selection: Selection) -> dict[StreamPlace, list[int]]:
-    """The operations of each stream, and the durations of what computes, communicates and copies, ns."""
-    found: dict[StreamPlace, list[int]] = {}
-    others = communicating(session)
+def _totals(session: Session, selection: Selection) -> dict[StreamPlace, list[int]]:
+    """Count the operations of each stream, and sum their compute, communication and copy times, ns."""
+    sums_by_stream: dict[StreamPlace, list[int]] = {}
+    names = communicating(session)
     for table in (tables.kernels, tables.graph_launches, tables.memory_ops):
         if not session.count(table):
             continue
@@ -182,42 +182,42 @@ def _spent(session: Session, selection: Selection) -> dict[StreamPlace, list[int
         context = sa.func.coalesce(columns.context, UNKNOWN)
         keys = (columns.report, columns.process, columns.device, columns.stream, context)
         is_kernel = table is tables.kernels
-        own_time = sa.case((communicates(others), duration(table)), else_=0) if is_kernel else sa.literal_column("0")
-        sums = (sa.cast(sa.func.sum(value), sa.BigInteger) for value in (duration(table), own_time))
+        comm_time = sa.case((communicates(names), duration(table)), else_=0) if is_kernel else sa.literal_column("0")
+        sums = (sa.cast(sa.func.sum(value), sa.BigInteger) for value in (duration(table), comm_time))
         query = sa.select(*keys, sa.func.count(), *sums).where(*where(table, selection), columns.end.is_not(None))
-        for report, process, *place, count, time, communication in session.rows(query.group_by(*keys)):
-            own = found.setdefault((Task(report, process), *place), [0, 0, 0, 0])
-            own[0] += count
-            own[3 if table is tables.memory_ops else 1] += time - communication
-            own[2] += communication
-    return found
+        for report, process, *key, count, time, communication in session.rows(query.group_by(*keys)):
+            stream_sums = sums_by_stream.setdefault((Task(report, process), *key), [0, 0, 0, 0])
+            stream_sums[0] += count
+            stream_sums[3 if table is tables.memory_ops else 1] += time - communication
+            stream_sums[2] += communication
+    return sums_by_stream
 
 
 def _launches(session: Session, counts: Mapping[StreamPlace, int]) -> dict[StreamPlace, _Launches]:
     calls = tables.api_calls.c.thread.label("thread")
-    more = {
-        one.name: (*(sa.func.coalesce(tables.of(one).c[key], UNKNOWN).label(key) for key in _PLACE), calls)
-        for one in GPU_TABLES
+    extra_columns = {
+        table.name: (*(sa.func.coalesce(tables.of(table).c[key], UNKNOWN).label(key) for key in _KEYS), calls)
+        for table in GPU_TABLES
     }
-    found: dict[StreamPlace, _Launches] = {place: _Launches() for place in counts}
-    for task, work in launched_work(session, {place[0].report for place in counts}, more):
-        numbers = np.stack([work[key] for key in _PLACE], axis=1)
+    launches_by_stream: dict[StreamPlace, _Launches] = {key: _Launches() for key in counts}
+    for task, work in launched_work(session, {key[0].report for key in counts}, extra_columns):
+        numbers = np.stack([work[key] for key in _KEYS], axis=1)
         for device, stream, context in np.unique(numbers, axis=0).tolist():
-            if (own := found.get(place := (task, device, stream, context))) is None:
+            if (stream_launches := launches_by_stream.get(key := (task, device, stream, context))) is None:
                 continue
-            rows = np.flatnonzero((numbers == place[1:]).all(axis=1))
-            own.called.append(work["launch"][rows])
-            own.start.append(work["start"][rows])
-            every = max(counts[place] // _SAMPLED, 1)
-            chosen = rows[-own.count % every :: every]
-            own.some.append((work["launch"][chosen], work["thread"][chosen]))
-            own.count += len(rows)
-    return {place: own for place, own in found.items() if own.count}
+            rows = np.flatnonzero((numbers == key[1:]).all(axis=1))
+            stream_launches.called.append(work["launch"][rows])
+            stream_launches.start.append(work["start"][rows])
+            step = max(counts[key] // _SAMPLED, 1)
+            sample = rows[-stream_launches.count % step :: step]
+            stream_launches.sampled.append((work["launch"][sample], work["thread"][sample]))
+            stream_launches.count += len(rows)
+    return {key: stream_launches for key, stream_launches in launches_by_stream.items() if stream_launches.count}
 
 
-def _queue(own: _Launches) -> tuple[int, float, int, float, float]:
-    """The largest and the mean number of queued launches, the time at the limit, and the delay: median and p90, ns."""
-    called, start = own.times()
+def _queue(launches: _Launches) -> tuple[int, float, int, float, float]:
+    """Return the largest and mean queue, the time at the limit, and the delay: median and 90th percentile, ns."""
+    called, start = launches.times()
     delay = start - called
     waited, (median, p90) = int(delay.sum()), np.percentile(delay, (50, 90), overwrite_input=True).tolist()
     del delay
@@ -233,36 +233,36 @@ TIME_COLUMNS = (RANK, DEVICE, STREAM, START, _QUEUED, _QUEUED_MEAN)
 
 
 def queues(job: OpenJob, selection: Selection) -> Mapping[StreamPlace, LaunchQueue]:
-    """Find the queue of each selected stream over all of the time, by rank, device and stream; kept with the job."""
-    chosen = selection.with_name(None).with_window(None)
+    """Return each selected stream's queue over all of the time, by rank, device and stream; cached in the job."""
+    wide = selection.with_name(None).with_window(None)
 
     def make() -> dict[StreamPlace, LaunchQueue]:
-        ranks = {item.task: item.rank for item in selected_ranks(job.ranks, chosen)}
-        counts = {place: count for place, (count, *_) in _spent(job.session, chosen).items() if place[0] in ranks}
+        ranks = {item.task: item.rank for item in selected_ranks(job.ranks, wide)}
+        counts = {key: count for key, (count, *_) in _totals(job.session, wide).items() if key[0] in ranks}
         launches = _launches(job.session, counts)
-        places = sorted(launches, key=lambda place: (ranks[place[0]], place))
-        return {place: LaunchQueue(*(np.sort(times) for times in launches[place].times())) for place in places}
+        keys = sorted(launches, key=lambda key: (ranks[key[0]], key))
+        return {key: LaunchQueue(*(np.sort(times) for times in launches[key].times())) for key in keys}
 
-    return job.once(("queues", chosen), make)
+    return job.once(("queues", wide), make)
 
 
 def queues_over_time(job: OpenJob, selection: Selection, bins: int) -> TableAnswer:
-    """Tabulate how many launches wait in each of ``bins`` equal spans of the selected time, stream by stream."""
+    """Tabulate how many launches wait in each of ``bins`` equal spans of the selection, by stream."""
     edges = edges_of(job.extent(selection), bins)
     ranks = {item.task: item.rank for item in job.ranks}
     rows: list[Row] = []
-    of_places = queues(job, selection)
-    for (task, *place), queue in of_places.items():
-        found = (own.tolist() for own in (queue.most(np.array(edges)), queue.mean(np.array(edges)).round(2)))
-        rows += [(ranks[task], *place, *one) for one in zip(edges[:-1], *found, strict=True)]
-    return _with_contexts(TableAnswer("queues", TIME_COLUMNS, rows, len(rows)), of_places)
+    queue_by_stream = queues(job, selection)
+    for (task, *key), queue in queue_by_stream.items():
+        values = (numbers.tolist() for numbers in (queue.most(np.array(edges)), queue.mean(np.array(edges)).round(2)))
+        rows += [(ranks[task], *key, *item) for item in zip(edges[:-1], *values, strict=True)]
+    return _with_contexts(TableAnswer("queues", TIME_COLUMNS, rows, len(rows)), queue_by_stream)
 
 
-def _ranges_of_all(ranges: NvtxRanges, report: int, own: _Launches) -> list[str]:
-    """The names of the ranges, numbers aside, that are around every launch that is looked at; the innermost first."""
-    called, thread = (np.concatenate(parts) for parts in zip(*own.some, strict=True))
+def _ranges_of_all(ranges: NvtxRanges, report: int, launches: _Launches) -> list[str]:
+    """Return the names, without numbers, of the ranges around every sampled launch, innermost first."""
+    called, thread = (np.concatenate(parts) for parts in zip(*launches.sampled, strict=True))
     lane_of = {lane.thread: number for number, lane in enumerate(ranges.lanes) if lane.report == report}
-    lanes = np.array([lane_of.get(one, -1) for one in thread.tolist()], np.int64)
+    lanes = np.array([lane_of.get(item, -1) for item in thread.tolist()], np.int64)
     innermost = ranges.innermost_at(lanes, called)
     kinds, counts = np.unique(innermost, return_counts=True)
     common: list[str] | None = None
@@ -275,6 +275,6 @@ def _ranges_of_all(ranges: NvtxRanges, report: int, own: _Launches) -> list[str]
 def _chain(ranges: NvtxRanges, index: int) -> Iterator[str]:
     while index >= 0:
         name = ranges.names[ranges.value("name", index)]
-        if not is_of_nccl(name):  # what these tell, the collectives tell, too
+        if not is_of_nccl(name):  # the collectives show these, too
             yield template(name)
         index = ranges.value("parent", index)

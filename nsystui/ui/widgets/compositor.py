@@ -1,8 +1,8 @@
-"""Repaints of changed cells alone: the one place that reaches into Textual's compositor.
+"""Repaints of changed cells only: the only module that uses Textual's private compositor.
 
-Textual sends a line that changed from the beginning of its widget, so that a cell at the end costs all before it: a
-cursor through the colours of a chart would take 2 KB for a step. No public way of Textual's sends less. Where its
-insides look different from those of Textual 8.2, its own way stays: the same screen, and more bytes.
+Textual sends a changed line from the beginning of its widget: a cursor that moves through the colours of a chart would
+take 2 KB per step. No public way sends less. If the compositor differs from Textual 8.2's, Textual's larger updates
+stay.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ else:
 if TYPE_CHECKING or _IS_KNOWN:
 
     class ChangedCells(ChopsUpdate):
-        """Changed spans of lines, and nothing beside them."""
+        """Changed spans of lines, without the cells before them."""
 
         def render_segments(self, console: Console) -> str:
-            """Render the spans for the terminal; as Textual does where that fails."""
+            """Render the spans for the terminal; if that fails, let Textual render the update."""
             try:
                 written = []
                 for y, first, last in self.spans:
@@ -42,10 +42,10 @@ if TYPE_CHECKING or _IS_KNOWN:
                 return super().render_segments(console)
 
     class SparingCompositor(Compositor):
-        """Textual's compositor, but for the update of a part of the screen."""
+        """Textual's compositor, with smaller updates for parts of the screen."""
 
         def render_partial_update(self) -> ChopsUpdate | None:
-            """Render what changed since the last update; ``None`` where nothing did."""
+            """Render the changes since the last update, or return ``None`` if nothing changed."""
             update = super().render_partial_update()
             try:
                 return None if update is None else ChangedCells(update.chops, update.spans, update.chop_ends)
@@ -54,7 +54,7 @@ if TYPE_CHECKING or _IS_KNOWN:
 
 
 def paint_sparingly(screen: Screen[Any]) -> bool:
-    """Have a new screen repaint changed cells alone; ``False`` where Textual's own way stays."""
+    """Make a new screen repaint changed cells only; return whether it does."""
     if not _IS_KNOWN or type(getattr(screen, "_compositor", None)) is not Compositor:
         return False
     screen._compositor = SparingCompositor()

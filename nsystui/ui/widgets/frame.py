@@ -1,4 +1,4 @@
-"""The lines of the frame around every screen: title, selection, choices, keys and status, each cut to its width."""
+"""The lines around every screen, each cut to its width: title, selection, choices, keys and status."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ Value = TypeVar("Value")
 
 CRUMB = " › "
 GAP = "   "
-"""Between what stands left and what stands right on a line, at least."""
+"""Least space between the left and right parts of a line."""
 
 BETWEEN = "  "
-"""Between the phrases of a status."""
+"""Space between the phrases of a status."""
 
 SHORTEST_CUT = 8
-"""Cells below which a second piece of text is left out rather than cut to something unreadable."""
+"""Cells below which a second text is left out, because it would be unreadable."""
 
 UPDATE_INTERVAL = 0.5
-"""Seconds between two updates of words that progress changes."""
+"""Seconds between two updates of a progress text."""
 
 StyledText = tuple[str, str]
 """Text and the component class that styles it (empty: the line's own style)."""
 
 
 def progress_bar(fraction: float, width: int = 10) -> str:
-    """``▓▓▓▓▓▓▓░░░ 71 %`` for 0.71; the bar alone takes ``width`` cells."""
+    """Return ``▓▓▓▓▓▓▓░░░ 71 %`` for 0.71; the bar itself takes ``width`` cells."""
     fraction = min(1.0, max(0.0, fraction))
     full = int(fraction * width)  # rounded down, so that a full bar means done
     return f"{'▓' * full}{'░' * (width - full)} {int(fraction * 100)} %"
 
 
 class TextLine(Widget):
-    """One line of text with something at its left and something at its right. Base of the lines below."""
+    """One line with text at its left and right. Base of the lines below."""
 
     ALLOW_SELECT = False
 
@@ -60,33 +60,33 @@ class TextLine(Widget):
         self._drawn = Strip([])
 
     def show_parts(self, left: Iterable[StyledText], right: Iterable[StyledText] = ()) -> None:
-        """Draw these parts, from the first cell that changes; nothing happens if they stand there already."""
+        """Show these parts; draw only from the first changed cell on, if any."""
         new = (tuple(left), tuple(right))
         if new != (self._left, self._right):
             self._left, self._right = new
-            width, same = self.size.width, 0
+            width, same_width = self.size.width, 0
             if width and self._drawn.cell_length == width:
                 lines = (self._drawn, self.render_line(0))
                 cells = ([(char, segment.style) for segment in line for char in segment.text] for line in lines)
-                alike = takewhile(lambda pair: pair[0] == pair[1], zip(*cells, strict=False))
-                same = sum(width_of(char) for (char, _), _ in alike)
-            self.refresh(Region(same, 0, width - same, 1))
+                same_cells = takewhile(lambda pair: pair[0] == pair[1], zip(*cells, strict=False))
+                same_width = sum(width_of(char) for (char, _), _ in same_cells)
+            self.refresh(Region(same_width, 0, width - same_width, 1))
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """Left and right parts for a line of ``width`` cells."""
+        """Return the left and right parts for a line of ``width`` cells."""
         return self._left, self._right
 
     def render_line(self, y: int) -> Strip:
-        """Draw the left parts, then the right ones; of too much the right is cut first."""
+        """Draw the left and right parts; the right parts are cut first."""
         width = self.size.width
         left, right = self.parts_for(width) if y == 0 else ((), ())
         right_width = sum(width_of(text) for text, _ in right)
         left_width = sum(width_of(text) for text, _ in left)
-        if right and left_width + len(GAP) + right_width > width:  # what is left says more: it may cut the right
+        if right and left_width + len(GAP) + right_width > width:  # the left parts matter more
             right_room = max(0, width - min(left_width, width * 2 // 3) - len(GAP))
-            right = _cut(right, right_room)
+            right = _cut_parts(right, right_room)
             right_width = sum(width_of(text) for text, _ in right)
-        left = _cut(left, width - right_width - (len(GAP) if right_width else 0))
+        left = _cut_parts(left, width - right_width - (len(GAP) if right_width else 0))
         filler = width - right_width - sum(width_of(text) for text, _ in left)
         segments = [
             Segment(text, self.get_component_rich_style(name) if name else self.rich_style)
@@ -100,27 +100,27 @@ class TextLine(Widget):
 
 
 def _part_at(parts: Iterable[str], x: int) -> int | None:
-    """The number of the part that covers the cell ``x``; ``None`` where there is none."""
+    """Return the index of the part that covers the cell ``x``, or ``None``."""
     edges = accumulate(map(width_of, parts))
-    return next((number for number, edge in enumerate(edges) if 0 <= x < edge), None)
+    return next((index for index, edge in enumerate(edges) if 0 <= x < edge), None)
 
 
-def _fewer_phrases(text: str, room: int) -> str:
-    """``loading 0 of 1  ▓░░░ 10 %  344,062 rows`` with as many of its phrases as there is room for.
+def _fit_phrases(text: str, room: int) -> str:
+    """Return as many phrases of ``loading 0 of 1  ▓░░░ 10 %  344,062 rows`` as ``room`` cells hold.
 
     The bar stays, or at least its share: ``loading 10 %``.
     """
     phrases = text.split(BETWEEN)
     _, _, share = phrases[1].partition(" ") if len(phrases) > 1 else ("", "", "")
     shortest = [f"{text.split()[0]} {share}"] if share else []
-    for some in (phrases, phrases[:-1], phrases[1:2], shortest):
-        if some and width_of(BETWEEN.join(some)) <= room:
-            return BETWEEN.join(some)
+    for candidate in (phrases, phrases[:-1], phrases[1:2], shortest):
+        if candidate and width_of(BETWEEN.join(candidate)) <= room:
+            return BETWEEN.join(candidate)
     return text
 
 
-def _cut(parts: Sequence[StyledText], room: int) -> list[StyledText]:
-    """``parts`` in at most ``room`` cells; the one that does not fit is cut in its middle, later ones leave."""
+def _cut_parts(parts: Sequence[StyledText], room: int) -> list[StyledText]:
+    """Return ``parts`` in at most ``room`` cells: shorten the first that is too long, and leave out later parts."""
     kept: list[StyledText] = []
     for text, name in parts:
         if width_of(text) > room and kept and room < SHORTEST_CUT:
@@ -132,7 +132,7 @@ def _cut(parts: Sequence[StyledText], room: int) -> list[StyledText]:
 
 
 class StatusText(TextLine):
-    """Shows the status of a running operation: at most two updates a second, however often it reports."""
+    """A line with the status of an operation, updated at most twice a second."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"status-text--status"}
 
@@ -143,42 +143,42 @@ class StatusText(TextLine):
         self._text = ""
         self._status = ""
         self._shown_at = -UPDATE_INTERVAL
-        self._later: Timer | None = None
+        self._status_timer: Timer | None = None
 
     @property
     def status(self) -> str:
-        """The newest status, shown already or about to be."""
+        """The newest status, perhaps not shown yet."""
         return self._status
 
     def set_status(self, status: str, at_once: bool = False) -> None:
-        """Show ``status`` at the right, now or when the half second is over; the end, or an empty one, at once."""
+        """Show ``status`` at the right, at most twice a second; ``at_once`` and empty texts do not wait."""
         self._status = safe_text(status)
         wait = self._shown_at + UPDATE_INTERVAL - time.monotonic()
         if at_once or not status or wait <= 0 or not self.is_attached:
             self._show()
-        elif self._later is None:  # else the timer will find the newest
-            self._later = self.set_timer(wait, self._show)
+        elif self._status_timer is None:  # a running timer will show the newest status
+            self._status_timer = self.set_timer(wait, self._show)
 
     def _show(self) -> None:
-        if self._later is not None:
-            self._later.stop()
-            self._later = None
+        if self._status_timer is not None:
+            self._status_timer.stop()
+            self._status_timer = None
         self._shown_at = time.monotonic()
         right = [(self._status, "status-text--status")] if self._status else []
         self.show_parts([(self._text, "")] if self._text else [], right)
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """The text, and as much of the status as there is room for."""
+        """Return the text, and the phrases of the status that fit."""
         room = width - sum(width_of(text) for text, _ in self._left) - len(GAP)
-        return self._left, [(_fewer_phrases(text, room), name) for text, name in self._right]
+        return self._left, [(_fit_phrases(text, room), name) for text, name in self._right]
 
 
 class TitleLine(StatusText):
-    """Line 1: the job, every screen by its key with the current one marked, and at the right how far the loading is.
+    """Line 1: the job, a tab for each screen with the current tab marked, and the progress of loading at the right.
 
     Args:
         tabs: Key, name and short name of each screen, ``(("1", "Overview", "Ovw"), ("2", "Kernels", "Krn"))``.
-        active: Key of the screen this line is on.
+        active: Key of the screen that shows this line.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"title-line--name", "title-line--active", "title-line--tab"}
@@ -197,21 +197,21 @@ class TitleLine(StatusText):
         self._active = active
 
     def update(self, name: str = "") -> None:
-        """Shows the name of the job."""
+        """Show the name of the job."""
         self._text = safe_text(name)
         self._show()
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """The tabs stay; the progress keeps its bar; the name of the job takes what is left."""
+        """Return all tabs, the progress with its bar, and the job's name if there is room."""
         tabs: list[StyledText] = []
-        beside = len(self.PROGRAM) + len(BETWEEN) + sum(len(GAP) + width_of(text) for text, _ in self._right)
-        for names, others in ((1, beside), (2, 0), (0, 0)):  # long names, short ones, keys alone
-            tabs = self._tab_parts(names)
-            if sum(width_of(text) for text, _ in tabs) + others <= width:
+        extras_width = len(self.PROGRAM) + len(BETWEEN) + sum(len(GAP) + width_of(text) for text, _ in self._right)
+        for name_index, extra_width in ((1, extras_width), (2, 0), (0, 0)):  # long names, short names, keys only
+            tabs = self._tab_parts(name_index)
+            if sum(width_of(text) for text, _ in tabs) + extra_width <= width:
                 break
         room = width - sum(width_of(text) for text, _ in tabs)
         room_right = room - len(GAP)
-        right = [(cut(_fewer_phrases(text, room_right), room_right), name) for text, name in self._right]
+        right = [(cut(_fit_phrases(text, room_right), room_right), name) for text, name in self._right]
         right = right if room_right >= SHORTEST_CUT else []
         room -= sum(width_of(text) + len(GAP) for text, _ in right)
         left: list[StyledText] = []
@@ -223,34 +223,34 @@ class TitleLine(StatusText):
             left.append((BETWEEN, ""))
         return [*left, *tabs], right
 
-    def _tab_parts(self, names: int) -> list[StyledText]:
-        """``1 Overview│2 Kernels│3 NCCL``: between bars stands the current one."""
+    def _tab_parts(self, name_index: int) -> list[StyledText]:
+        """Return the parts of ``1 Overview│2 Kernels│3 NCCL``, with the current tab between bars."""
         parts: list[StyledText] = []
-        before = False
+        previous = False
         for tab in self._tabs:
             active = tab[0] == self._active
-            text = f"{tab[0]} {tab[names]}" if names else tab[0]
+            text = f"{tab[0]} {tab[name_index]}" if name_index else tab[0]
             if parts or active:
-                parts.append(("│" if active or before else " ", "title-line--active" if active or before else ""))
+                parts.append(("│" if active or previous else " ", "title-line--active" if active or previous else ""))
             parts.append((text, "title-line--active" if active else "title-line--tab"))
-            before = active
-        return [*parts, ("│", "title-line--active")] if before else parts
+            previous = active
+        return [*parts, ("│", "title-line--active")] if previous else parts
 
     def on_click(self, event: events.Click) -> None:
-        """Presses the key of the tab."""
+        """Press the key of the tab."""
         texts = [text for text, _ in self.parts_for(self.size.width)[0]]
-        number = _part_at(texts, event.x)
-        text = texts[number] if number is not None else ""
+        index = _part_at(texts, event.x)
+        text = texts[index] if index is not None else ""
         if text[:1] in {tab[0] for tab in self._tabs} and text[1:2] in ("", " "):
             self.app.simulate_key(text[:1])
 
 
 class SelectionLine(TextLine):
-    """Line 2: the selection, and at the right how many rows there are of it; a click takes a crumb of it away."""
+    """Line 2: the selection, and its number of rows at the right; a click on a crumb removes it."""
 
     @dataclass
     class CrumbClicked(Message):
-        """The place of the crumb."""
+        """A click on a crumb, with its index."""
 
         place: int
 
@@ -259,12 +259,12 @@ class SelectionLine(TextLine):
         self._selection = self._count = ""
 
     def update(self, selection: str) -> None:
-        """Shows ``selection``, such as ``ranks 0-63 · 6.0–7.0 s``."""
+        """Show ``selection``, such as ``ranks 0-63 · 6.0–7.0 s``."""
         self._selection = safe_text(selection)
         self._show()
 
     def show_count(self, count: str) -> None:
-        """Shows ``9,600 of 9,600 instances`` at the right."""
+        """Show ``9,600 of 9,600 instances`` at the right."""
         self._count = safe_text(count)
         self._show()
 
@@ -272,18 +272,18 @@ class SelectionLine(TextLine):
         self.show_parts(*([(text, "")] if text else [] for text in (self._selection, self._count)))
 
     def on_click(self, event: events.Click) -> None:
-        """Tell which crumb was clicked."""
+        """Post `CrumbClicked`."""
         edge = 0
-        for place, crumb in enumerate(self._selection.split(CRUMB_GAP)):
+        for index, crumb in enumerate(self._selection.split(CRUMB_GAP)):
             edge += width_of(crumb)
             if event.x < edge:
-                self.post_message(self.CrumbClicked(place))
+                self.post_message(self.CrumbClicked(index))
                 return
             edge += len(CRUMB_GAP)
 
 
 class KeyLine(TextLine):
-    """The last line: the keys that act here, as many as fit whole. Those that lead to all others always fit."""
+    """The last line: as many active keys as fit uncut, always with the keys in ``ALWAYS``, which lead to all others."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"key-line--key", "key-line--label", "key-line--notice"}
 
@@ -299,38 +299,35 @@ class KeyLine(TextLine):
     def __init__(self, keys: Sequence[tuple[str, str]], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._keys = tuple(keys)
-        self._silence: Timer | None = None
+        self._notice_timer: Timer | None = None
 
     def update(self, keys: Iterable[tuple[str, str]]) -> None:
-        """Show these keys and what they do, most useful first: ``[("⏎", "open"), ("/", "find"), ("?", "help")]``."""
+        """Show these keys and their actions, most useful first: ``[("⏎", "open"), ("/", "find"), ("?", "help")]``."""
         keys = tuple(keys)
         if keys != self._keys:
             self._keys = keys
             self.refresh()
 
     def say(self, text: str, seconds: float = 6.0) -> None:
-        """Show a sentence in place of the keys for a while: why a key can't act here, or what it just did.
-
-        Without any words the keys are shown again.
-        """
-        if self._silence is not None:
-            self._silence.stop()
+        """Show a sentence instead of the keys for a while, or the keys again if ``text`` is empty."""
+        if self._notice_timer is not None:
+            self._notice_timer.stop()
         self.show_parts([(safe_text(text), "key-line--notice")] if text else [])
-        self._silence = self.set_timer(seconds, lambda: self.show_parts([]))
+        self._notice_timer = self.set_timer(seconds, lambda: self.show_parts([]))
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """The notice, or the keys that fit whole."""
+        """Return the notice, or the keys that fit uncut."""
         if self._left:
             return self._left, ()
         keys = [(key_name(key, self.app), label) for key, label in self._keys]
         sizes = [width_of(key) + 1 + width_of(label) for key, label in keys]
         room = width - sum(size + 2 for size, (key, _) in zip(sizes, keys, strict=True) if key in self.ALWAYS)
         parts: list[StyledText] = []
-        full = False
+        is_full = False
         for size, (key, label) in zip(sizes, keys, strict=True):
             if key not in self.ALWAYS:
-                full = full or size > room  # nothing less useful squeezes in after one that did not fit
-                if full:
+                is_full = is_full or size > room  # no shorter key may follow a more useful key that did not fit
+                if is_full:
                     continue
                 room -= size + 2
             gap = [("  ", "key-line--label")] if parts else []
@@ -338,19 +335,19 @@ class KeyLine(TextLine):
         return parts, ()
 
     def on_click(self, event: events.Click) -> None:
-        """Presses the key."""
+        """Press the key."""
         parts, _ = self.parts_for(self.size.width)
-        number = _part_at((text for text, _ in parts), event.x)
-        if number is not None:
-            text, name = parts[number]
-            shown = text if name == "key-line--key" else parts[number - 1][0] if number else ""
-            self.app.simulate_key(textual_key(shown))
+        index = _part_at((text for text, _ in parts), event.x)
+        if index is not None:
+            text, name = parts[index]
+            key = text if name == "key-line--key" else parts[index - 1][0] if index else ""
+            self.app.simulate_key(textual_key(key))
 
 
 class Choice(NamedTuple):
-    """One thing that is chosen on a screen: ``view  [kernels] memory``. Its label begins with the key that changes it.
+    """A choice on a screen: ``view  [kernels] memory``. Its label begins with the key that changes it.
 
-    ``choose`` is called with the place of another option.
+    ``choose`` is called with the index of another option.
     """
 
     label: str
@@ -360,15 +357,16 @@ class Choice(NamedTuple):
 
     @classmethod
     def among(cls, label: str, words: Mapping[Value, str], chosen: Value, choose: Callable[[Value], object]) -> Choice:
-        """Offer values by the words for them; ``choose`` is called with another value."""
+        """Offer values, each by its words; ``choose`` is called with another value."""
         values = list(words)
-        return cls(label, tuple(words.values()), values.index(chosen), lambda place: choose(values[place]))
+        return cls(label, tuple(words.values()), values.index(chosen), lambda index: choose(values[index]))
 
 
 class ChoiceLine(TextLine):
-    """Line 3: the way down to this screen, its views, how rows are grouped and shown; each with the current one.
+    """Line 3: the path to this screen, its views, and how rows are grouped and shown.
 
-    Where not all options fit, the last choice leaves out those that its key comes to last.
+    If not all options fit, the last choice leaves out options first, beginning with the option that its key reaches
+    last.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -394,55 +392,54 @@ class ChoiceLine(TextLine):
         self._choices: tuple[Choice, ...] = ()
 
     def show_choices(self, path: Sequence[str], choices: Sequence[Choice]) -> None:
-        """Shows the way here, ``("sgemm", "launches")``, and what can be chosen; without either the line is gone."""
+        """Show the path, ``("sgemm", "launches")``, and the choices; without either the line is hidden."""
         self._path = CRUMB.join(map(safe_text, path))
         self._choices = tuple(choices)
         self.display = bool(self._path or self._choices)
-        self.show_parts([(self._path, ""), *((f"{one.label} {one.options} {one.chosen}", "") for one in self._choices)])
+        self.show_parts([(self._path, ""), *((f"{c.label} {c.options} {c.chosen}", "") for c in self._choices)])
 
     def parts_for(self, width: int) -> tuple[Sequence[StyledText], Sequence[StyledText]]:
-        """The path and the choices, with fewer options where room is short."""
-        return [(text, style) for text, style, _, _ in self._laid_out(width)], ()
+        """Return the path and the choices, with fewer options if room is short."""
+        return [(text, style) for text, style, _, _ in self._fitted_parts(width)], ()
 
-    def _laid_out(self, width: int) -> list[tuple[str, str, int, int]]:
-        """Text and style of each part, with the choice and the option that it stands for (-1: none)."""
-        shown = [  # from the chosen option on, as the key goes through them
+    def _fitted_parts(self, width: int) -> list[tuple[str, str, int, int]]:
+        """Return the text, style, choice index and option index (or -1) of each part."""
+        shown = [  # from the chosen option on, in the order of the key
             [(choice.chosen + step) % len(choice.options) for step in range(len(choice.options))]
             for choice in self._choices
         ]
-        parts = self._parts(shown)
-        # The last choice gives up first, the views last.
+        parts = self._choice_parts(shown)
         for options in reversed(shown):
             while _width(parts) > width and len(options) > 1:
                 options.pop()
-                parts = self._parts(shown)
+                parts = self._choice_parts(shown)
         if self._path and _width(parts) > width:
             room = max(SHORTEST_CUT, width - _width(parts) + width_of(self._path))
             parts[0] = (cut(self._path, room), *parts[0][1:])
         return parts
 
-    def _parts(self, shown: Sequence[Sequence[int]]) -> list[tuple[str, str, int, int]]:
+    def _choice_parts(self, shown: Sequence[Sequence[int]]) -> list[tuple[str, str, int, int]]:
         parts = [(self._path, "choice-line--path", -1, -1)] if self._path else []
-        for place, choice in enumerate(self._choices):
+        for choice_index, choice in enumerate(self._choices):
             if parts:
                 parts.append(("    ", "choice-line--label", -1, -1))
-            parts.append((choice.label[0], "choice-line--key", place, -1))
-            parts.append((f"{choice.label[1:]} ", "choice-line--label", place, -1))
-            for number, option in enumerate(choice.options):
+            parts.append((choice.label[0], "choice-line--key", choice_index, -1))
+            parts.append((f"{choice.label[1:]} ", "choice-line--label", choice_index, -1))
+            for option_index, option in enumerate(choice.options):
                 text = safe_text(option)
-                if number == choice.chosen:
-                    parts.append((f"[{text}]", "choice-line--chosen", place, number))
-                elif number in shown[place]:
-                    parts.append((f" {text} ", "choice-line--other", place, number))
-            if len(shown[place]) < len(choice.options):
-                parts.append((" …", "choice-line--other", place, -1))
+                if option_index == choice.chosen:
+                    parts.append((f"[{text}]", "choice-line--chosen", choice_index, option_index))
+                elif option_index in shown[choice_index]:
+                    parts.append((f" {text} ", "choice-line--other", choice_index, option_index))
+            if len(shown[choice_index]) < len(choice.options):
+                parts.append((" …", "choice-line--other", choice_index, -1))
         return parts
 
     def on_click(self, event: events.Click) -> None:
         """Choose the option that was clicked."""
-        parts = self._laid_out(self.size.width)
-        at = _part_at((text for text, *_ in parts), event.x)
-        _, _, choice, option = parts[at] if at is not None else ("", "", -1, -1)
+        parts = self._fitted_parts(self.size.width)
+        index = _part_at((text for text, *_ in parts), event.x)
+        _, _, choice, option = parts[index] if index is not None else ("", "", -1, -1)
         if option >= 0:
             self._choices[choice].choose(option)
 
@@ -452,7 +449,7 @@ def _width(parts: Sequence[tuple[str, str, int, int]]) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """``text`` in at most ``width`` cells, without its end where it does not fit: names begin with what tells most."""
+    """Return ``text`` in at most ``width`` cells, cut at its end because names begin with their distinctive part."""
     if width_of(text) <= width:
         return text
     kept = text[: max(width - 1, 0)]

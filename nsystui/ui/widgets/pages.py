@@ -1,4 +1,4 @@
-"""The pages of an answer that a table keeps, however long it is, and the row of another that is about the same."""
+"""The pages of an answer that a table keeps, and the same row in another answer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from textual.widget import Widget
 from nsystui.base.answer import FILES_ONLY, PLACES, Answer, Row, TableAnswer, Unit
 
 PAGE_ROWS = 200
-"""Rows asked for at a time: several screens' worth, and still one short query."""
+"""Rows read at a time: several screens, and still a short query."""
 
 MAX_PAGES = 32
-"""Pages kept (6,400 rows): paging back and forth asks nothing again, and memory stays small."""
+"""Pages kept (6,400 rows): paging back and forth needs no query, and memory stays small."""
 
 
 class PageCache:
-    """The pages of one answer, the least recently used given up first. Pages are numbered from 0."""
+    """The pages of an answer, numbered from 0; the least recently used are evicted."""
 
     def __init__(self, answer: Answer, page_rows: int = PAGE_ROWS, max_pages: int = MAX_PAGES) -> None:
         self.answer = answer
@@ -28,14 +28,14 @@ class PageCache:
         self._row_count = len(answer)
         self._is_reading = False
         self.failure: Exception | None = None
-        """Why a page could not be read. No other one is asked for then: that would fail again and again."""
+        """The error of a page. No further page is read then, because each would fail again."""
 
     def __len__(self) -> int:
-        """How many rows the answer has (asked once: counting may be a query)."""
+        """Return the number of rows, read once because counting may be a query."""
         return self._row_count
 
     def row(self, index: int) -> Row | None:
-        """Row ``index`` if its page is here, else ``None``."""
+        """Return a row, or ``None`` if its page is not loaded."""
         page = self._pages.get(index // self.page_rows)
         if page is None:
             return None
@@ -44,27 +44,27 @@ class PageCache:
         return page[within] if within < len(page) else None
 
     def missing(self, first: int, count: int) -> list[int]:
-        """The pages that rows ``first`` to ``first + count`` need and that are not here."""
+        """Return the pages of rows ``first`` to ``first + count`` that are not loaded."""
         last = min(first + count, self._row_count) - 1
         if last < first or self.failure is not None:
             return []
-        wanted = range(first // self.page_rows, last // self.page_rows + 1)
-        return [number for number in wanted if number not in self._pages]
+        pages = range(first // self.page_rows, last // self.page_rows + 1)
+        return [page for page in pages if page not in self._pages]
 
     def read(self, numbers: Sequence[int]) -> None:
-        """Ask the answer for pages, and keep them."""
+        """Read pages and keep them."""
         try:
             for number in numbers:
                 self._keep({number: self._page(number)})
-        except Exception as error:  # whatever a query can raise: the table says it, the program lives on
+        except Exception as error:  # of any type: the table shows it
             self.failure = error
 
     def read_in_thread(
         self, widget: Widget, numbers: Sequence[int], then: Callable[[PageCache, Collection[int]], object]
     ) -> None:
-        """Ask for pages in a thread, one request at a time; ``then`` hears in ``widget`` which of them are here.
+        """Read pages in a thread; ``then`` is called in ``widget`` with the pages that arrived.
 
-        While one runs nothing is queued: when it is back, the window as it is by then asks for what it lacks.
+        Nothing is queued meanwhile: afterwards, the window asks for the pages that it lacks by then.
         """
 
         async def ask() -> None:
@@ -92,37 +92,36 @@ class PageCache:
             self._pages.popitem(last=False)
 
 
-_MOST_COMPARED = 100_000
-"""Rows among which the same one is looked for."""
-_TELLING = (Unit.NUMBER, *PLACES, Unit.TEXT, Unit.TIME)
-"""The units of what a row is about, the most telling first: numbers of ranks and streams, names, moments."""
+_MAX_COMPARED = 100_000
+"""Rows up to which the same row is searched."""
+_IDENTIFYING = (Unit.NUMBER, *PLACES, Unit.TEXT, Unit.TIME)
+"""Units of columns that identify a row, most distinctive first: numbers of ranks and streams, names, times."""
 
 
 def same_row(before: Answer | None, number: int, after: Answer) -> int | None:
-    """Return the number of the row of ``after`` that is about the same as the row ``number`` of ``before``.
+    """Return the index in ``after`` of the row with the same subject as row ``number`` of ``before``, or ``None``.
 
-    It is the same in as many columns as it takes to tell that row from all others of ``before``. ``None`` where there
-    is none, or where one of the two is not in memory.
+    Columns are compared until they distinguish the row from all others of ``before``. Both answers must be in memory.
     """
     if not isinstance(before, TableAnswer) or not isinstance(after, TableAnswer) or number >= len(before):
         return None
-    if max(len(before), len(after)) > _MOST_COMPARED:
+    if max(len(before), len(after)) > _MAX_COMPARED:
         return None
 
-    def rank(place: int) -> int:
-        column = before.columns[place]
-        is_telling = column.unit in _TELLING and column.importance < FILES_ONLY
-        return _TELLING.index(column.unit) if is_telling else len(_TELLING)
+    def rank(index: int) -> int:
+        column = before.columns[index]
+        identifies = column.unit in _IDENTIFYING and column.importance < FILES_ONLY
+        return _IDENTIFYING.index(column.unit) if identifies else len(_IDENTIFYING)
 
-    there = {column.key: place for place, column in enumerate(after.columns)}
-    shared = [place for place, column in enumerate(before.columns) if column.key in there]
+    new_indices = {column.key: index for index, column in enumerate(after.columns)}
+    shared = [index for index, column in enumerate(before.columns) if column.key in new_indices]
     row = before.rows[number]
-    others = [other for place, other in enumerate(before.rows) if place != number]
-    alike = list(enumerate(after.rows))
-    for place in sorted(shared, key=rank):
-        now = there[before.columns[place].key]
-        alike = [(new, other) for new, other in alike if other[now] == row[place]]
-        others = [other for other in others if other[place] == row[place]]
-        if not others:
+    other_rows = [other_row for index, other_row in enumerate(before.rows) if index != number]
+    candidates = list(enumerate(after.rows))
+    for index in sorted(shared, key=rank):
+        new_index = new_indices[before.columns[index].key]
+        candidates = [(row_index, item) for row_index, item in candidates if item[new_index] == row[index]]
+        other_rows = [other_row for other_row in other_rows if other_row[index] == row[index]]
+        if not other_rows:
             break
-    return alike[0][0] if alike else None
+    return candidates[0][0] if candidates else None

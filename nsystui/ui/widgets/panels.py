@@ -1,4 +1,4 @@
-"""Lines of text on a screen: parts with a style each, notes, plain lines, a panel at the side, details below."""
+"""Lines of text: styled parts, notes, plain lines, a panel at the side, details below."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from nsystui.base.text import fit, safe_text, shorten, width_of
 from nsystui.ui.widgets.window import CategoryWidget
 
 Part = tuple[str, str]
-"""Words and what they are: a category (``"nccl"``), ``"bold"``, ``"dim"``, or nothing.
+"""Text and its style: a category (``"nccl"``), ``"bold"``, ``"dim"``, or empty.
 
-Blocks may be of one category before another: ``"compute/nccl"``.
+A block may show one category before another: ``"compute/nccl"``.
 """
 
-_OWN = {"bold", "dim"}
+_TEXT_STYLES = {"bold", "dim"}
 _SWATCH = re.compile(r"\W+(?=\w)")
-"""Before the words of a category, in its own colour also where words keep that of the terminal."""
+"""Marks before the words of a category, in its colour even if the words are not."""
 
 
 def wrapped(parts: Sequence[Part], width: int, indent: Part = ("", "")) -> list[list[Part]]:
-    """``parts`` two blanks apart, on as many lines of ``width`` cells as they need, each beginning like ``indent``.
+    """Wrap ``parts``, two blanks apart, into lines of ``width`` cells.
 
-    The first line begins with ``indent``, the others with as many blanks.
+    The first line begins with ``indent``, further lines with as many blanks.
     """
     margin = width_of(indent[0])
     lines: list[list[Part]] = []
@@ -48,7 +48,7 @@ def wrapped(parts: Sequence[Part], width: int, indent: Part = ("", "")) -> list[
 
 
 class PartLines(CategoryWidget):
-    """Lines of parts, each cut at the right edge; as high as there are lines, unless its CSS says otherwise."""
+    """Lines of parts, cut at the right edge; as high as its lines, unless its CSS sets a height."""
 
     ALLOW_SELECT = False
 
@@ -70,7 +70,7 @@ class PartLines(CategoryWidget):
         return ["".join(text for text, _ in line) for line in self._lines]
 
     def show_lines(self, lines: Sequence[Sequence[Part]]) -> None:
-        """Shows these lines; strings from files may be among them. Only lines that changed are drawn again."""
+        """Show these lines, perhaps from files; draw only changed lines."""
         before = self._lines
         self._lines = tuple(tuple((safe_text(text), style) for text, style in line) for line in lines)
         if len(before) != len(self._lines):
@@ -81,7 +81,6 @@ class PartLines(CategoryWidget):
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """A line for each."""
         return len(self._lines)
 
     def render_line(self, y: int) -> Strip:
@@ -91,7 +90,7 @@ class PartLines(CategoryWidget):
         segments, room = [], width
         for text, style in line:
             text = shorten(text, room)
-            swatch = _SWATCH.match(text) if style and style not in _OWN else None
+            swatch = _SWATCH.match(text) if style and style not in _TEXT_STYLES else None
             for piece in (text[: swatch.end()], text[swatch.end() :]) if swatch else (text,):
                 segments.append(Segment(piece, self._style_of(style, piece)))
             room -= width_of(text)
@@ -101,19 +100,19 @@ class PartLines(CategoryWidget):
         return Strip(Segment.simplify(segment for segment in segments if segment.text), width)
 
     def _style_of(self, style: str, text: str) -> Style:
-        """The style of a part: a bar or a swatch is a fill, which has its colour on every terminal."""
+        """Return the style of a part: bars and swatches are fills, coloured on every terminal."""
         if not style:
             return self.rich_style
         if "/" in style:
             return self.fill_style(style)
-        if style in _OWN:
+        if style in _TEXT_STYLES:
             return self.get_component_rich_style(f"part-lines--{style}")
         is_words = any(character.isalnum() for character in text)
         return self.words_style(style) if is_words else self.fill_style(style)
 
 
 class NoteLines(Widget):
-    """As many lines as the notes need, at most four unless a screen allows more; none where there is nothing to say."""
+    """Wrapped notes on at most four lines, unless a screen allows more; empty without notes."""
 
     ALLOW_SELECT = False
 
@@ -124,16 +123,16 @@ class NoteLines(Widget):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self._notes: tuple[str, ...] = ()
-        self._most = 4
+        self._max_lines = 4
 
     def allow(self, lines: int) -> None:
-        """How many lines there may be at most."""
-        if lines != self._most:
-            self._most = lines
+        """Set the maximum number of lines."""
+        if lines != self._max_lines:
+            self._max_lines = lines
             self.refresh(layout=True)
 
     def show_notes(self, notes: Sequence[str]) -> None:
-        """Shows these sentences, each beginning on its own line."""
+        """Show these sentences, each from a new line on."""
         safe = tuple(safe_text(note) for note in notes)
         if safe != self._notes:
             self._notes = safe
@@ -141,12 +140,11 @@ class NoteLines(Widget):
 
     def _lines(self, width: int) -> list[str]:
         lines = [line for note in self._notes for line in textwrap.wrap(note, max(width, 20))]
-        if len(lines) > self._most:
-            lines = [*lines[: self._most - 1], fit(f"{lines[self._most - 1]} …", width)]
+        if len(lines) > self._max_lines:
+            lines = [*lines[: self._max_lines - 1], fit(f"{lines[self._max_lines - 1]} …", width)]
         return lines
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """The lines of the wrapped notes, at most so many as are allowed."""
         return len(self._lines(width))
 
     def render_line(self, y: int) -> Strip:
@@ -157,7 +155,7 @@ class NoteLines(Widget):
 
 
 class PlainLines(Widget):
-    """Lines of text, cut at the right edge; only those that change are drawn again. Base of the panels below."""
+    """Lines of text, cut at the right edge. Base of the panels below."""
 
     ALLOW_SELECT = False
 
@@ -167,7 +165,7 @@ class PlainLines(Widget):
         self.lines: tuple[str, ...] = ()
 
     def show_lines(self, lines: Sequence[str]) -> None:
-        """Shows these lines; strings from files may be among them."""
+        """Show these lines, perhaps from files; draw only changed lines."""
         before, self.lines = self.lines, tuple(safe_text(line) for line in lines)
         for y in range(max(len(before), len(self.lines))):
             if before[y : y + 1] != self.lines[y : y + 1]:
@@ -180,7 +178,7 @@ class PlainLines(Widget):
         return Strip([Segment(line, self.line_style(y))], self.size.width)
 
     def line_style(self, y: int) -> Style:
-        """The style of a line."""
+        """Return the style of a line."""
         return self.rich_style
 
 
@@ -188,30 +186,29 @@ _BLOCKS = re.compile("([█▉▊▋▌▍▎▏▁▂▃▄▅▆▇●○■�
 
 
 class SidePanel(CategoryWidget, PlainLines):
-    """Lines beside or below a table; their bars and marks have the colour of ``category``."""
+    """Lines next to or below a table; their bars and marks have the colour of ``category``."""
 
     DEFAULT_CSS = "SidePanel { height: 1fr; }"
 
     category: str | None = None
 
     def render_line(self, y: int) -> Strip:
-        """Draw bars and marks in the colour of the category."""
         strip = super().render_line(y)
         if self.category is None:
             return strip
-        style, of_bars = self.line_style(y), self.fill_style(self.category)
+        style, bar_style = self.line_style(y), self.fill_style(self.category)
         pieces = enumerate(_BLOCKS.split(strip.text))
         return Strip(
-            [Segment(text, of_bars if number % 2 else style) for number, text in pieces if text], self.size.width
+            [Segment(text, bar_style if index % 2 else style) for index, text in pieces if text], self.size.width
         )
 
 
-_FLAT = 8
-"""A pane of fewer lines has a line for each paragraph, another one a line for each fact."""
+_MAX_FLAT = 8
+"""Height up to which a pane has a line for each paragraph; taller panes have a line for each fact."""
 
 
 class DetailPane(PlainLines):
-    """The details of the row under the cursor, and where it goes from there; laid out for its own size."""
+    """The details of the row under the cursor and the doors from it, arranged for the pane's size."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"detail-pane--name"}
 
@@ -226,20 +223,20 @@ class DetailPane(PlainLines):
         self._doors = ""
 
     def show(self, details: Sequence[Sequence[str]], doors: str = "") -> None:
-        """Shows paragraphs of facts, the name first."""
-        self._details, self._doors = [one for one in details if any(one)], doors
+        """Show paragraphs of facts, with the name first."""
+        self._details, self._doors = [facts for facts in details if any(facts)], doors
         self._lay_out()
 
     def on_resize(self) -> None:
         self._lay_out()
 
     def line_style(self, y: int) -> Style:
-        """The name, on the first line, is bold."""
+        """Return bold for the name, which is on the first line."""
         return self.rich_style if y else self.get_component_rich_style("detail-pane--name")
 
     def _lay_out(self) -> None:
         width, height = self.size
-        is_tall = height > _FLAT
+        is_tall = height > _MAX_FLAT
         self._border = "│ " if is_tall else "  "
         width -= len(self._border)
         if width < 1 or not self._details:
@@ -257,24 +254,24 @@ class DetailPane(PlainLines):
 
 
 def fill(details: Sequence[Sequence[str]], width: int, room: int) -> list[str]:
-    """Paragraphs of facts in ``room`` lines: a line for each, and more for those that need them while there is room."""
+    """Arrange paragraphs in ``room`` lines: a line each, and more for long paragraphs if there is room."""
     paragraphs = list(details)
     if len(paragraphs) > room:
         kept = max(room - 1, 1)
-        paragraphs = [*paragraphs[:kept], [fact for one in paragraphs[kept:] for fact in one]]
+        paragraphs = [*paragraphs[:kept], [fact for paragraph in paragraphs[kept:] for fact in paragraph]]
     lines: list[str] = []
-    for others, facts in zip(range(len(paragraphs) - 1, -1, -1), paragraphs, strict=True):
-        lines += _filled(facts, max(width, 8), max(room - len(lines) - others, 1))
+    for remaining, facts in zip(range(len(paragraphs) - 1, -1, -1), paragraphs, strict=True):
+        lines += _fill_paragraph(facts, max(width, 8), max(room - len(lines) - remaining, 1))
     return lines
 
 
-def _filled(facts: Sequence[str], width: int, most: int) -> list[str]:
-    """Facts side by side, none broken that fits ``width``; the last of ``most`` lines holds what is left."""
+def _fill_paragraph(facts: Sequence[str], width: int, max_lines: int) -> list[str]:
+    """Join facts in lines, unbroken if they fit ``width``; the last of ``max_lines`` holds all that remain."""
     lines: list[str] = []
     for piece in (piece for fact in facts for piece in textwrap.wrap(safe_text(fact), width)):
         if lines and width_of(lines[-1]) + 2 + width_of(piece) <= width:
             lines[-1] += "  " + piece
         else:
             lines.append(piece)
-    between = "  " if len(facts) > 1 else " "
-    return lines if len(lines) <= most else [*lines[: most - 1], between.join(lines[most - 1 :])]
+    separator = "  " if len(facts) > 1 else " "
+    return lines if len(lines) <= max_lines else [*lines[: max_lines - 1], separator.join(lines[max_lines - 1 :])]

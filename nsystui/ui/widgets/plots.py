@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 NOTHING = " "
-"""Exactly 0: an idle stretch must not look like a little work."""
+"""Exactly 0: idle time must not look like a little work."""
 
 NO_DATA = "·"
-"""Nothing was recorded here; not the same as 0."""
+"""Nothing was recorded, which is not 0."""
 
 BAR = "▇"
 TRACE = "▁"
-"""A bar that is not nothing but less than half a cell."""
+"""The bar of a positive value that is less than half a cell."""
 
 TICK = "│"
 
@@ -28,10 +28,9 @@ _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
 def blocks(bins: Sequence[float], width: int) -> str:
-    """``bins`` (0..1 each, NaN: no data) as ``width`` blocks.
+    """Return ``bins`` (0..1 each, NaN: no data) as ``width`` blocks.
 
-    Meant for ``width`` bins. Of more, each block shows the largest that it covers, so that a peak stays visible; of
-    fewer, blocks repeat.
+    With more bins than blocks, each block shows its largest bin, so that peaks stay visible; with fewer, blocks repeat.
     """
     if len(bins) == 0:
         return " " * width
@@ -41,8 +40,8 @@ def blocks(bins: Sequence[float], width: int) -> str:
 def _largest(bins: Sequence[float], column: int, width: int) -> float:
     first = column * len(bins) // width
     covered = bins[first : max(first + 1, (column + 1) * len(bins) // width)]
-    known = [value for value in covered if not math.isnan(value)]
-    return max(known, default=math.nan)
+    values = [value for value in covered if not math.isnan(value)]
+    return max(values, default=math.nan)
 
 
 def _block(value: float) -> str:
@@ -51,31 +50,31 @@ def _block(value: float) -> str:
     return BLOCKS[min(len(BLOCKS) - 1, int(value * len(BLOCKS)))] if value > 0 else NOTHING
 
 
-def _steps(at_least: float) -> Iterator[int]:
-    """1, 2, 5, 10, 20, 50 … whole nanoseconds, from ``at_least`` on."""
+def _steps(min_step: float) -> Iterator[int]:
+    """Yield 1, 2, 5, 10, 20, 50 … ns, from ``min_step`` on."""
     power = 1
     while True:
         for factor in (1, 2, 5):
-            if factor * power >= at_least:
+            if factor * power >= min_step:
                 yield factor * power
         power *= 10
 
 
 def _tick_label(time: int, step: int, largest: int) -> str:
-    """``time`` with as many decimals as ``step`` needs, in the unit that suits the ``largest`` time of the axis."""
+    """Return ``time`` with the decimals that ``step`` needs, in the unit for the ``largest`` time of the axis."""
     size, unit = next((size, unit) for size, unit in _UNITS if largest >= size or size == 1)
     whole, rest = divmod(abs(time), size)
     digits = f"{rest:0{len(str(size)) - 1}d}" if size > 1 else ""
-    wanted = max(0, len(str(size)) - len(str(step)))  # steps begin with 1, 2 or 5: one digit matters
-    digits = digits[:wanted]
+    decimals = max(0, len(str(size)) - len(str(step)))  # steps have one significant digit
+    digits = digits[:decimals]
     groups = " ".join(digits[index : index + 3] for index in range(0, len(digits), 3))
     return f"{'-' if time < 0 else ''}{whole:,}{'.' if groups else ''}{groups} {unit}"
 
 
 def time_axis(lo: int, hi: int, width: int) -> str:
-    """Tick marks with their times below a chart of ``width`` columns from ``lo`` to ``hi`` ns.
+    """Return tick marks with their times below a chart of ``width`` columns from ``lo`` to ``hi`` ns.
 
-    Each ``│`` stands in the column that holds its time; the distance is 1, 2 or 5 times a power of ten.
+    Each ``│`` is in the column of its time; ticks are 1, 2 or 5 times a power of ten apart.
     """
     if hi <= lo or width <= 0:
         return " " * max(0, width)
@@ -98,7 +97,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def bar(value: object, full: float, width: int) -> str:
-    """``value`` as a bar in ``width`` cells, which are all filled at ``full``; blanks for what is no number."""
+    """Return ``value`` as a bar in ``width`` cells, all filled at ``full``; blanks unless it is a positive number."""
     if not isinstance(value, int | float) or not value > 0:
         return " " * width
     eighths = max(1, round(min(value / full, 1.0) * width * 8))
@@ -106,7 +105,7 @@ def bar(value: object, full: float, width: int) -> str:
 
 
 def stacked_bar(parts: Sequence[tuple[str, float]], full: float, width: int) -> list[tuple[str, str]]:
-    """The values of categories end to end in ``width`` cells, which are all filled at ``full``; the rest is idle.
+    """Return the values of categories end to end in ``width`` cells, all filled at ``full``; empty cells are idle.
 
     Runs of cells with their category; ``compute/nccl``: the first ends in a cell that the second fills.
     """
@@ -120,14 +119,14 @@ def stacked_bar(parts: Sequence[tuple[str, float]], full: float, width: int) -> 
     for cell in range(0, width * 8, 8):
         spans = zip(parts, edges, edges[1:], strict=False)
         shares = [(name, min(end, cell + 8) - max(start, cell)) for (name, _), start, end in spans]
-        own = [(name, eighths) for name, eighths in shares if eighths > 0]
-        filled = sum(eighths for _, eighths in own)
+        used = [(name, eighths) for name, eighths in shares if eighths > 0]
+        filled = sum(eighths for _, eighths in used)
         if not filled:
             glyph, category = "░", "idle"
-        elif filled < 8 or len(own) == 1:
-            glyph, category = _EIGHTHS[filled % 8] if filled < 8 else "█", max(own, key=lambda one: one[1])[0]
+        elif filled < 8 or len(used) == 1:
+            glyph, category = _EIGHTHS[filled % 8] if filled < 8 else "█", max(used, key=lambda item: item[1])[0]
         else:
-            glyph, category = _EIGHTHS[own[0][1]], f"{own[0][0]}/{max(own[1:], key=lambda one: one[1])[0]}"
+            glyph, category = _EIGHTHS[used[0][1]], f"{used[0][0]}/{max(used[1:], key=lambda item: item[1])[0]}"
         if runs and runs[-1][1] == category:
             runs[-1] = (runs[-1][0] + glyph, category)
         else:
@@ -136,7 +135,7 @@ def stacked_bar(parts: Sequence[tuple[str, float]], full: float, width: int) -> 
 
 
 def tick_line(ticks: Sequence[tuple[int, str]], width: int) -> str:
-    """Labels behind tick marks in their columns; a label that would touch the next tick is left out, its mark stays."""
+    """Return labels after tick marks in their columns, without labels that would touch the next tick."""
     line = [" "] * width
     ends = [column for column, _ in ticks[1:]] + [width + 1]
     for (column, label), end in zip(ticks, ends, strict=True):
@@ -148,10 +147,10 @@ def tick_line(ticks: Sequence[tuple[int, str]], width: int) -> str:
 
 
 def step_axis(numbers: Sequence[int], width: int) -> str:
-    """The numbers of the steps below their columns, as many as fit."""
+    """Return the numbers of the steps below their columns, as many as fit."""
     line = ""
-    for place, number in enumerate(numbers):
-        cell = place * width // len(numbers)
+    for index, number in enumerate(numbers):
+        cell = index * width // len(numbers)
         label = f"│{number}"
         if cell >= len(line) + (1 if line else 0) and cell + len(label) <= width:
             line = line.ljust(cell) + label
@@ -161,11 +160,9 @@ def step_axis(numbers: Sequence[int], width: int) -> str:
 def histogram_lines(
     labels: Sequence[str], counts: Sequence[int], width: int, words: Sequence[str] | None = None
 ) -> list[str]:
-    """A line of ``width`` cells for each bucket: label, bar, count. Bars share one scale, the largest fills its room.
+    """Return a line of ``width`` cells for each bucket: label, bar, count. The largest bar fills its room.
 
-    ``words`` stand in the place of the counts, where these have a unit.
-
-    Too narrow for bars of four cells, there are none; then labels are cut.
+    ``words`` replace counts that have a unit. Bars of fewer than four cells are left out; then labels are cut.
     """
     labels = [safe_text(label) for label in labels]
     numbers = [f"{count:,}" for count in counts] if words is None else list(words)
@@ -191,7 +188,7 @@ def _bar(count: int, largest: int, width: int) -> str:
     return BAR * math.floor(count / largest * width + 0.5) or TRACE
 
 
-# From how many points on a cell has which mark; they differ in size, not in colour.
+# The least points of each mark; marks differ in size, not in colour.
 _MARKS = ((10, "■"), (2, "○"), (1, "·"))
 
 Words = Callable[[float], str]
@@ -199,26 +196,23 @@ Ends = tuple[float, float]
 
 
 def label_width(y_words: Words, ends: Ends) -> int:
-    """How many cells the labels of the y axis take, with the axis itself."""
+    """Return the cells of the y axis and its labels."""
     return max(width_of(y_words(end)) for end in ends) + 2
 
 
 def plot_lines(plot: Density, width: int, x_words: Words, y_words: Words) -> list[str]:
-    """A line for each row of ``plot`` and one for the x axis, each ``width`` cells wide.
-
-    The words make a label of a value; only the ends of the axes have one.
-    """
+    """Return a line of ``width`` cells for each row of ``plot`` and for the x axis, with labels at the ends of axes."""
     rows = ["".join(_mark(count) for count in counts) for counts in plot.counts]
     return framed(rows, (plot.x, plot.y), width, (x_words, y_words))
 
 
 def framed(rows: Sequence[str], ends: tuple[Ends, Ends], width: int, words: tuple[Words, Words]) -> list[str]:
-    """The rows of a plot with the ends of its axes, x first."""
+    """Return the rows of a plot with the ends of its axes; ``ends`` and ``words`` are x, then y."""
     labels = label_width(words[1], ends[1])
     lines = []
-    for number, marks in enumerate(rows):
-        at_end = {0: ends[1][1], len(rows) - 1: ends[1][0]}.get(number)
-        label = words[1](at_end) if at_end is not None else ""
+    for index, marks in enumerate(rows):
+        end_value = {0: ends[1][1], len(rows) - 1: ends[1][0]}.get(index)
+        label = words[1](end_value) if end_value is not None else ""
         lines.append(fit(fit(label, labels - 2, "right") + " │" + marks, width))
     left, right = (words[0](end) for end in ends[0])
     room = max(width - labels - width_of(left), 0)
@@ -226,4 +220,4 @@ def framed(rows: Sequence[str], ends: tuple[Ends, Ends], width: int, words: tupl
 
 
 def _mark(count: int) -> str:
-    return next((mark for least, mark in _MARKS if count >= least), " ")
+    return next((mark for min_count, mark in _MARKS if count >= min_count), " ")

@@ -1,4 +1,4 @@
-"""The one line in which a user types something: a filter, a time, a file's name."""
+"""The line in which a user types a filter, a time or a file's name."""
 
 from __future__ import annotations
 
@@ -23,31 +23,30 @@ Result = TypeVar("Result")
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Parses the answer to a choice: one of ``words``, or its beginning; else raises UsageError."""
+    """Return a parser of one of ``words`` or its beginning; it raises UsageError for other texts."""
 
-    def chosen(text: str) -> str:
+    def parse(text: str) -> str:
         typed = text.strip().lower()
-        found = next((word for word in words if typed and word.startswith(typed)), None)
-        if found is None:
+        match = next((word for word in words if typed and word.startswith(typed)), None)
+        if match is None:
             raise UsageError(" or ".join(words))
-        return found
+        return match
 
-    return chosen
+    return parse
 
 
-class _Shown(Highlighter):
-    """How a text is drawn that stays as it is: a filter may be a name with an escape sequence in it."""
+class _SafeText(Highlighter):
+    """Draws text safely, without changing it: a filter may be a name with an escape sequence."""
 
     def highlight(self, text: Text) -> None:
         text.plain = safe_text(text.plain)
 
 
 class LinePrompt(Widget):
-    """A line to type in, over the key line; hidden until ``ask``. One for each screen is enough.
+    """A line to type in, over the key line; hidden until ``ask``. A screen needs only one.
 
-    It lies on a layer of its own and always has its place there, so that opening it moves nothing and repaints one
-    line. Enter submits, unless ``parse`` says what is wrong with the text, and Esc cancels; either closes it and gives
-    the focus back.
+    It has a layer of its own and always keeps its space: opening it moves nothing and repaints one line. Enter submits
+    unless ``parse`` rejects the text, and Esc cancels; both close it and restore the focus.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel", show=False)]
@@ -74,18 +73,18 @@ class LinePrompt(Widget):
         self._focus_before: Widget | None = None
         self._message = Static(markup=False, classes="line-prompt--message")
         self._label = Static(markup=False, classes="line-prompt--label")
-        self._input = Input(compact=True, select_on_focus=False, highlighter=_Shown())
+        self._input = Input(compact=True, select_on_focus=False, highlighter=_SafeText())
         self._input.cursor_blink = False  # a blinking cursor sends 2 KB a second
 
     def compose(self) -> ComposeResult:
-        """Compose the line for words above the label and the input."""
+        """Compose the message above the label and the input."""
         yield self._message
         with Horizontal():
             yield self._label
             yield self._input
 
     def on_mount(self) -> None:
-        """Give the screen the layer that the prompt lies on."""
+        """Add the prompt's layer to the screen."""
         if self.LAYER not in self.screen.layers:
             self.screen.styles.layers = " ".join((*self.screen.layers, self.LAYER))
 
@@ -96,12 +95,11 @@ class LinePrompt(Widget):
 
     @property
     def value(self) -> str:
-        """The text as it stands."""
+        """The current text."""
         return self._input.value
 
     @value.setter
     def value(self, text: str) -> None:
-        """The text as it stands."""
         self._input.value = text
 
     def ask(
@@ -113,15 +111,15 @@ class LinePrompt(Widget):
         understood: Callable[[Result], str] | None = None,
         replaced: bool = False,
     ) -> None:
-        """Asks for a text.
+        """Ask for a text.
 
         Args:
-            label: What stands before the text: ``"find"``, ``"go to time"``, ``"export to"``.
-            value: The text to begin with; the cursor stands at its end.
-            parse: Called with the text on Enter. The prompt stays open and shows the reason if it raises NsystuiError.
-            then: Called with the result of ``parse`` when the prompt is closed.
-            understood: What the text means, in words, which stand above it while it is typed.
-            replaced: Whether the text to begin with is selected, so that what is typed replaces it.
+            label: The words before the text: ``"find"``, ``"go to time"``, ``"export to"``.
+            value: The initial text, with the cursor at its end.
+            parse: Called with the text on Enter. If it raises NsystuiError, the prompt stays open and shows the reason.
+            then: Called with the result of ``parse`` after the prompt is closed.
+            understood: Returns the meaning of the text, shown above it during typing.
+            replaced: Select the initial text, so that typing replaces it.
         """
         if not self.is_open:
             self._focus_before = self.screen.focused
@@ -136,15 +134,15 @@ class LinePrompt(Widget):
         self.screen.set_focus(self._input)
 
     def close(self) -> None:
-        """Hide the prompt and give the focus back to who had it."""
+        """Hide the prompt and restore the focus."""
         if self.is_open:
             self.remove_class("-open", "-failed", "-understood")
             if self._focus_before is not None and self._focus_before.is_attached:
-                self.screen.set_focus(self._focus_before)  # its own focus() would repaint all of it
+                self.screen.set_focus(self._focus_before)  # the widget's focus() would repaint all of it
             self._focus_before = None
 
     def fail(self, message: str) -> None:
-        """Shows the error in the text, on a line above it, until the text changes."""
+        """Show the error above the text until the text changes."""
         self._message.update(safe_text(message))
         self.remove_class("-understood")
         self.add_class("-failed")
@@ -173,7 +171,7 @@ class LinePrompt(Widget):
         self._show_understood(event.value)
 
     def _show_understood(self, text: str) -> None:
-        """Says what the text means, once it means something."""
+        """Show the meaning of the text if it has any."""
         words = ""
         if self._understood is not None and self._parse is not None and text.strip():
             with contextlib.suppress(NsystuiError):

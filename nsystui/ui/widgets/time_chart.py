@@ -1,7 +1,7 @@
-"""What every chart over time shares: labels, an axis, a cursor with its column and lane.
+"""The common base of charts over time: labels, an axis, a cursor with its column and lane.
 
-A key repaints the cells that changed and no others: Textual sends a line from its beginning to the last cell that
-changed, so that a cursor through sixteen lanes would cost 5 KB for each key.
+A key repaints changed cells only: Textual sends a line from its beginning to the last changed cell, so that a cursor
+through sixteen lanes would cost 5 KB for each key.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.window import CategoryWidget, RowWindow
 
 MARKER = "▸ "
-"""Stands before the label of the cursor's lane."""
+"""The mark before the label of the cursor's lane."""
 
 CURSOR_ROWS = 3
-"""The lowest rows of a high lane show the cursor, each for some bytes a step."""
+"""Lowest rows of a high lane that show the cursor; each costs some bytes per step."""
 REVERSE = Style(reverse=True)
 
 _NEAR = 8
-"""Cells that changed are painted with those between them where they are nearer than so many."""
+"""Distance of changed cells below which the cells between them are painted, too."""
 
 
 Words = tuple[tuple[str, Style], ...]
@@ -39,7 +39,7 @@ Words = tuple[tuple[str, Style], ...]
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of a chart: the label at the left, a cell for each column of time, the value at the right."""
+    """A line of a chart: a label, a cell for each column of time, and a value at the right."""
 
     label: Words
     cells: str
@@ -53,18 +53,18 @@ class _Line:
 
 
 class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
-    """The drawing that both charts share; a subclass gives the cells of its lanes and of the axis.
+    """The base of both charts; a subclass draws the cells of its lanes and of the axis.
 
     Args:
         label_width: Cells for the labels at the left.
-        value_width: Cells for the values at the right; 0 for none.
+        value_width: Cells for the values at the right, 0 without values.
     """
 
     ALLOW_SELECT = False
     AXIS_ABOVE: ClassVar[bool] = False
     HAS_CURSOR: ClassVar[bool] = True
     CARET: ClassVar[str] = "▲"
-    """Shows the column of the cursor on the axis, where that is blank and no part of a label."""
+    """Shows the cursor's column on the axis, in blank cells outside labels."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"time-chart--axis", "time-chart--current"}
 
@@ -78,40 +78,40 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
     """The column of time under the cursor, from 0."""
 
     cursor_lane: reactive[int] = reactive(0, repaint=False, init=False)
-    """The lane the cursor is in, from 0."""
+    """The lane of the cursor, from 0."""
 
     def __init__(self, *, label_width: int, value_width: int, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self.label_width = label_width
         self.value_width = value_width
         self._lo, self._hi = 0, 0
-        self._window = RowWindow()  # on the rows of the lanes
-        self._places: tuple[tuple[int, int], ...] = ()  # by row: lane and row of the lane
+        self._window = RowWindow()  # over the rows of all lanes
+        self._row_parts: tuple[tuple[int, int], ...] = ()  # for each row: its lane, and its index in the lane
         self._painted: dict[int, _Line] = {}
-        self._pressed: int | None = None  # the column in which the mouse was pressed
+        self._pressed: int | None = None  # the column where the mouse was pressed
 
     def label_of(self, lane: int) -> str:
-        """The label of a lane."""
+        """Return the label of a lane."""
         raise NotImplementedError
 
     def value_of(self, lane: int) -> str:
-        """The value at the right of a lane."""
+        """Return the value at the right of a lane."""
         raise NotImplementedError
 
     def cells_of(self, lane: int, part: int) -> tuple[str, Sequence[Style]]:
-        """A character and a style for each column of a row of a lane, with the cursor where it is drawn."""
+        """Return a character and a style for each column of a row of a lane, including the cursor."""
         raise NotImplementedError
 
     def axis_cells(self, number: int) -> str:
-        """A character for each column of a line of the axis, with the marks."""
+        """Return a character for each column of a line of the axis, including marks."""
         raise NotImplementedError
 
     def axis_label(self, number: int) -> str:
-        """What stands at the left of a line of the axis."""
+        """Return the text at the left of a line of the axis."""
         return ""
 
     def axis_lines(self) -> int:
-        """How many lines the axis has."""
+        """Return the number of lines of the axis."""
         return 1
 
     @property
@@ -120,41 +120,41 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         raise NotImplementedError
 
     def lane_at(self, row: int) -> tuple[int, int]:
-        """The (first) lane of a row, and which row of the lane it is."""
-        return self._places[row]
+        """Return the (first) lane of a row, and the index of the row in it."""
+        return self._row_parts[row]
 
     def rows_of(self, lane: int) -> tuple[int, int]:
-        """The first and the last row of a lane."""
+        """Return the first and last row of a lane."""
         raise NotImplementedError
 
     def label_words(self, lane: int, part: int, plain: Style) -> Words:
-        """The label of a row of a lane, ``label_width`` cells."""
+        """Return the label of a row of a lane, ``label_width`` cells."""
         return ((fit("" if part else safe_text(self.label_of(lane)), self.label_width), plain),)
 
     def row_value(self, lane: int, part: int) -> str:
-        """The value at the right of a row of a lane."""
+        """Return the value at the right of a row of a lane."""
         return "" if part else self.value_of(lane)
 
     def is_current(self, lane: int) -> bool:
-        """Whether the cursor is in the row of this (first) lane."""
+        """Return whether the cursor is in the row of this (first) lane."""
         return lane == self.cursor_lane
 
     @dataclass
     class Wheel(Message):
-        """The wheel turned at a column of ``chart``: to zoom in (1) or out (-1)."""
+        """Posted when the wheel turns at a column of ``chart``: zoom in (1) or out (-1)."""
 
         chart: TimeChart
         direction: int
         column: int
 
     def point(self, lane: int | None, column: int) -> None:
-        """The mouse was pressed on a lane (``None``: on the axis) and a column."""
+        """Handle a press on a lane (``None``: on the axis) and a column."""
 
     def drag(self, first: int, column: int) -> None:
-        """The mouse is drawn from one column to another with its button held down."""
+        """Handle a drag from column ``first`` to another."""
 
     def column_at(self, x: int) -> int:
-        """The column at a cell of the widget, clamped."""
+        """Return the column at a cell of the widget, clamped."""
         return max(0, min(x - self._left, self.chart_width - 1))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
@@ -168,25 +168,25 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         self.point(None if row is None else self.lane_at(row)[0], self._pressed)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Draw from where the mouse was pressed to its column."""
+        """Drag from the pressed column to the mouse's column."""
         if self._pressed is not None and self.column_at(event.x) != self.cursor_column:
             event.stop()
             self.drag(self._pressed, self.column_at(event.x))
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        """Let go of the mouse."""
+        """Release the mouse."""
         if self._pressed is not None:
             event.stop()
             self._pressed = None
             self.release_mouse()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Tell the screen to zoom in at a column."""
+        """Ask the screen to zoom in at a column."""
         event.stop()
         self.post_message(self.Wheel(self, 1, self.column_at(event.x)))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Tell the screen to zoom out at a column."""
+        """Ask the screen to zoom out at a column."""
         event.stop()
         self.post_message(self.Wheel(self, -1, self.column_at(event.x)))
 
@@ -196,7 +196,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return self.columns_in(self.size.width)
 
     def columns_in(self, width: int) -> int:
-        """Columns of time of a chart of ``width`` cells."""
+        """Return the columns of time in a chart of ``width`` cells."""
         return max(1, width - self._left - (self.value_width + 1 if self.value_width else 0))
 
     @property
@@ -213,7 +213,7 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def has_colours(self) -> bool:
-        """Whether a cell may be of any colour, not only of the 16 of a terminal, or of none."""
+        """Whether cells may have any colour, not only a terminal's 16, or none."""
         return not self._is_plain and not self.app.current_theme.ansi
 
     @property
@@ -221,31 +221,31 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         return self.app.no_color or draws_in_ascii(self.app)
 
     def fit_window(self) -> None:
-        """Notices how many lanes there is room for."""
+        """Fit the window to the height of the widget."""
         self._window.height = max(1, self.size.height - self.axis_lines())
         self.reveal_lane()
 
     def reveal_lane(self) -> None:
-        """Has the lane of the cursor in sight, its last row and then its first."""
+        """Scroll to the last row, then to the first row of the cursor's lane."""
         first, last = self.rows_of(self.cursor_lane)
         if last != first:
             self._window.reveal(last)
         self._window.reveal(first)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Textual calls this once a repaint, also before it announces a new size."""
+        """Fit the window, because Textual repaints before it announces a new size."""
         self.fit_window()
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
-        """Draw a line of the chart anew, and remember it as painted."""
-        line = self._painted[y] = self._line(y)  # anew: its colours may have changed
+        """Draw a line of the chart, and remember it as painted."""
+        line = self._painted[y] = self._line(y)  # not reused: its colours may have changed
         strip = Strip(line.segments())
-        width = self.size.width  # less than the labels and one column take, on a tiny terminal
+        width = self.size.width  # on a tiny terminal, less than the labels and one column
         return strip if strip.cell_length == width else strip.adjust_cell_length(width, self.rich_style)
 
     def repaint_changes(self) -> None:
-        """Paints the cells that differ from those on the screen."""
+        """Repaint the cells that differ from the screen."""
         if not self.is_attached:
             return
         for y in range(self.size.height):
@@ -256,32 +256,29 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
                     self.refresh(Region(first, y, end - first, 1))
 
     def _changed(self, old: _Line, new: _Line) -> list[tuple[int, int]]:
-        """From and to which cells of the screen two lines differ: the label, the columns of time and the value apart.
-
-        Together they would have all of the cells between them.
-        """
+        """Return the spans of cells in which two lines differ; label, columns and value are separate spans."""
         if len(old.cells) != len(new.cells):
             return [(0, self.size.width)]
         pairs = zip(zip(old.cells, old.styles, strict=True), zip(new.cells, new.styles, strict=True), strict=True)
-        places = [place for place, (before, after) in enumerate(pairs) if before != after]
-        found = [(0, self._left)] if old.label != new.label else []
+        columns = [column for column, (before, after) in enumerate(pairs) if before != after]
+        spans = [(0, self._left)] if old.label != new.label else []
         runs: list[list[int]] = []
-        for place in places:
-            if runs and place - runs[-1][1] < _NEAR:
-                runs[-1][1] = place
+        for column in columns:
+            if runs and column - runs[-1][1] < _NEAR:
+                runs[-1][1] = column
             else:
-                runs.append([place, place])
-        found += [(self._left + first, self._left + last + 1) for first, last in runs]
+                runs.append([column, column])
+        spans += [(self._left + first, self._left + last + 1) for first, last in runs]
         if (old.value, old.value_style) != (new.value, new.value_style):
-            found.append((self._left + len(new.cells), self.size.width))
-        return found
+            spans.append((self._left + len(new.cells), self.size.width))
+        return spans
 
     def _line(self, y: int) -> _Line:
         plain = self.rich_style
         rows = self._window.rows()
-        axis = y if self.AXIS_ABOVE else y - len(rows)
-        if 0 <= axis < self.axis_lines() and self.lane_count:
-            return self._axis_line(axis)
+        axis_number = y if self.AXIS_ABOVE else y - len(rows)
+        if 0 <= axis_number < self.axis_lines() and self.lane_count:
+            return self._axis_line(axis_number)
         row = self._row_at(y)
         if row is None:
             return _Line(((" " * self.size.width, plain),), "", (), "", plain)
@@ -289,17 +286,17 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
         is_current = self.HAS_CURSOR and self.is_current(lane)
         marker = MARKER if is_current and not part else " " * len(MARKER)
         value = fit(safe_text(self.row_value(lane, part)), self.value_width, "right") if self.value_width else ""
-        base = self.get_component_rich_style("time-chart--current") if is_current and not part else plain
-        label = ((marker, base), *self.label_words(lane, part, base), (" ", base))
+        style = self.get_component_rich_style("time-chart--current") if is_current and not part else plain
+        label = ((marker, style), *self.label_words(lane, part, style), (" ", style))
         return _Line(label, *self.cells_of(lane, part), f" {value}" if value else "", plain)
 
     def _row_at(self, y: int) -> int | None:
-        """The row of lanes on a line of the widget."""
+        """Return the row of lanes on a line of the widget."""
         row = self._window.top + (y - self.axis_lines() if self.AXIS_ABOVE else y)
         return row if row in self._window.rows() else None
 
     def _axis_line(self, number: int) -> _Line:
-        """A line of the axis; the first has the cursor, which never takes the place of a label."""
+        """Return a line of the axis; the cursor is on the first, but never replaces a label."""
         style = self.get_component_rich_style("time-chart--axis")
         cells = self.axis_cells(number)
         styles = [style] * len(cells)
@@ -310,6 +307,6 @@ class TimeChart(CategoryWidget, OwnFocus, can_focus=True):
                 cells = cells[:column] + self.CARET + cells[column + 1 :]
             else:
                 styles[column] += REVERSE
-        rest = " " * max(0, self.size.width - self._left - len(cells))
+        filler = " " * max(0, self.size.width - self._left - len(cells))
         label = " " * len(MARKER) + fit(self.axis_label(number), self.label_width) + " "
-        return _Line(((label, style),), cells, styles, rest, style)
+        return _Line(((label, style),), cells, styles, filler, style)

@@ -1,7 +1,4 @@
-"""Which rows of a long list are in sight: arithmetic without a screen.
-
-A widget that draws categories is a ``CategoryWidget``.
-"""
+"""Which rows of a long list are in sight, and the base of widgets that draw categories."""
 
 from __future__ import annotations
 
@@ -15,47 +12,47 @@ from nsystui.ui.page import category_style
 
 @dataclass
 class RowWindow:
-    """``height`` lines that show the rows from ``top`` on, of ``count`` in all."""
+    """``height`` lines that show ``count`` rows from ``top`` on."""
 
     count: int = 0
     height: int = 1
     top: int = 0
 
     def shows(self, row: int) -> bool:
-        """Whether a row is in sight."""
+        """Return whether a row is in sight."""
         return self.top <= row < self.top + self.height
 
     def rows(self) -> range:
-        """The rows in sight."""
+        """Return the rows in sight."""
         return range(self.top, min(self.top + self.height, self.count))
 
     def thumb(self) -> range:
-        """The lines that the thumb of a scrollbar takes where rows are cut."""
+        """Return the lines of a scrollbar's thumb, if the rows do not all fit."""
         size = max(1, self.height * self.height // self.count)
         first = self.top * (self.height - size) // (self.count - self.height)
         return range(first, first + size)
 
     def clamp(self, row: int) -> int:
-        """The nearest row that exists (0 when none does)."""
+        """Return the nearest existing row (0 if there are no rows)."""
         return max(0, min(row, self.count - 1))
 
     def reveal(self, row: int) -> bool:
-        """Scroll so that ``row`` is in sight; whether that moved the window.
+        """Scroll so that ``row`` is in sight; return whether the window moved.
 
-        A step over the edge scrolls by a third of the window rather than by a line, because a terminal gets every line
-        anew for each scroll: holding the key down would otherwise send a screenful for each row.
+        A step over the edge scrolls by a third of the window: each scroll sends every line, and a held key would
+        otherwise send a screenful for each row.
         """
         slack = self.height // 3
-        if not self.top - self.height <= row < self.top + 2 * self.height:  # a jump: land in the middle
+        if not self.top - self.height <= row < self.top + 2 * self.height:  # after a jump, to the middle
             return self._scroll_to(row - self.height // 2)
         if row < self.top:
             return self._scroll_to(row - slack)
         if row >= self.top + self.height:
             return self._scroll_to(row - self.height + 1 + slack)
-        return self._scroll_to(self.top)  # clamps, after rows or height changed
+        return self._scroll_to(self.top)  # clamp the top: rows or height may have changed
 
     def scroll(self, rows: int) -> int:
-        """Move the window by ``rows``; by how many it moved, which is less at an end."""
+        """Move the window by ``rows``, less at an end; return the actual movement."""
         before = self.top
         self._scroll_to(self.top + rows)
         return self.top - before
@@ -72,10 +69,10 @@ class CategoryWidget(Widget):
     """A widget that draws categories."""
 
     def words_style(self, category: str) -> Style:
-        """The style of words about a category."""
+        """Return the style of words about a category."""
         return self.rich_style + category_style(self.app.theme, category, is_fill=False)
 
     def fill_style(self, category: str) -> Style:
-        """The style of blocks of a category, or of one before another: ``compute/nccl``."""
-        before, *behind = (category_style(self.app.theme, name, is_fill=True) for name in category.split("/"))
-        return self.rich_style + before + (Style(bgcolor=behind[0].color) if behind else Style())
+        """Return the style of blocks of a category, or of two, one before the other: ``compute/nccl``."""
+        front, *behind = (category_style(self.app.theme, name, is_fill=True) for name in category.split("/"))
+        return self.rich_style + front + (Style(bgcolor=behind[0].color) if behind else Style())

@@ -1,8 +1,8 @@
 """The table of the whole program: a window on an answer of one row or of ten million.
 
-It asks the answer only for the pages it draws, formats only the rows in sight, and repaints only what a key changed:
-two lines for a step of the cursor. Everything is drawn from plain segments, so nothing in the data is ever read as
-markup; ``safe_text`` (in ``table_layout``) keeps escape sequences out.
+It reads only the pages that it draws, formats only visible rows, and repaints only changes: two lines for a step of the
+cursor. It draws plain segments, so that data is never read as markup; ``safe_text`` (in ``table_layout``) removes
+escape sequences.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from nsystui.ui.widgets.repainting import OwnFocus
 from nsystui.ui.widgets.table_layout import PieceKind, TableLayout, message_lines
 from nsystui.ui.widgets.window import SEVERITIES, CategoryWidget, RowWindow
 
-_PRESSED = Style(reverse=True)
-"""A letter that can be pressed."""
+_LETTER_STYLE = Style(reverse=True)
+"""The style of a letter that can be pressed."""
 
 
 @dataclass
 class TableMessage(Message, namespace="window_table"):
-    """From ``table``; ``@on(WindowTable.RowSelected, "#kernels")`` selects by its id."""
+    """A message from ``table``; ``@on(WindowTable.RowSelected, "#kernels")`` selects by its id."""
 
     table: WindowTable
 
@@ -46,25 +46,25 @@ class TableMessage(Message, namespace="window_table"):
 
 @dataclass
 class RowHighlighted(TableMessage, namespace="window_table"):
-    """The cursor stands on ``row`` (also after ``set_answer``, and when that row's page has arrived)."""
+    """Posted when the cursor is on ``row``, after ``set_answer``, and when its page has arrived."""
 
     row: int
 
     def can_replace(self, message: Message) -> bool:
-        """A held key leaves one message in the queue, the newest."""
+        """Keep only the newest message of a held key in the queue."""
         return isinstance(message, RowHighlighted) and message.table is self.table
 
 
 @dataclass
 class RowSelected(TableMessage, namespace="window_table"):
-    """Enter on ``row``, or a click on the row that has the cursor."""
+    """Posted for Enter on ``row``, or a click on the row with the cursor."""
 
     row: int
 
 
 @dataclass
 class SortRequested(TableMessage, namespace="window_table"):
-    """The user wants another order. The screen sorts, then calls ``set_answer`` and ``mark_sorted``."""
+    """Posted when the user wants another order. The screen sorts, then calls ``set_answer`` and ``mark_sorted``."""
 
     key: str
     descending: bool
@@ -72,34 +72,34 @@ class SortRequested(TableMessage, namespace="window_table"):
 
 @dataclass
 class PageFailed(TableMessage, namespace="window_table"):
-    """A page could not be read; the table shows ``error`` in its body until the next ``set_answer``."""
+    """Posted if a page could not be read; the table shows ``error`` until the next ``set_answer``."""
 
     error: Exception
 
 
 MARKER = "▸ "
-"""Stands before the cursor's row of the table with the focus: to be found without colour, and by a screen reader."""
+"""The mark before the cursor's row in the focused table, for screen readers and terminals without colour."""
 
 PATIENCE = 0.15
-"""Seconds that ``background`` waits for rows before it draws ``…`` in their places."""
+"""Seconds that ``background`` waits for rows before it draws ``…`` instead."""
 
 
 class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     """A scrolling table of an ``Answer``.
 
     Args:
-        answer: What to show; ``set_answer`` shows another.
-        empty_text: Sentences for the body when there are no rows: why, and what to record.
-        elastic: Key of the text column that takes the room to spare; else the last text.
-        prefix: For a tree: what stands before the first text column of a row (indentation and ``▶``/``▼``).
-        row_style: From the values of a row by their columns, its category (``"nccl"``, see ``categories``), which
-            colours its name and bar, or ``None``. Of a severity the name stays as it is, and its letter is coloured.
-        bar_category: The category of the bars of rows that have none.
-        background: Fetch pages in a thread and draw ``…`` until they arrive: for answers whose pages take time.
-        free_keys: Keys of ``BINDINGS`` that this table leaves to its screen, such as ``{"g", "left", "right"}``.
+        answer: The answer to show; ``set_answer`` shows another.
+        empty_text: Sentences for an empty table: why it is empty, and what to record.
+        elastic: Key of the text column that gets spare room, by default the last text column.
+        prefix: For a tree: the text before a row's first text column (indentation and ``▶``/``▼``).
+        row_style: Returns a row's category (of `base.drawing.CATEGORIES`) or ``None`` from its values by column. The
+            category colours the name and the bar; a severity colours its letter, not the name.
+        bar_category: The category of bars in rows without a category.
+        background: Read slow pages in a thread, and draw ``…`` until they arrive.
+        free_keys: Keys of ``BINDINGS`` left to the screen, such as ``{"g", "left", "right"}``.
     """
 
-    ALLOW_SELECT = False  # selecting text would need an offset in every cell's style: bytes on every line
+    ALLOW_SELECT = False  # selection would need bytes on every line: an offset in each cell's style
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
@@ -166,38 +166,39 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.row_style = row_style
         self.bar_category = bar_category
         self.cell_styles: Callable[[Record], Mapping[str, str]] | None = None
-        """The categories of columns that have one of their own, by their keys, from the values of a row."""
+        """Returns categories of single columns, by key, from the values of a row."""
         self.background = background
         self.free_keys = frozenset(free_keys)
         self.elastic = elastic
         self.title: tuple[str, str] = ("", "")
-        """A name for the rows, with how many there are in a line above the headings, and what else is said of them."""
+        """A line above the headings: a name for the rows, shown with their number, and further words."""
         self.answer: Answer | None = None
-        """The answer that is shown; `set_answer` shows another."""
+        """The answer that is shown."""
         self._table = TableLayout(())
-        self._formatted: dict[int, list[str]] = {}  # the rows in sight, as text
+        self._formatted: dict[int, list[str]] = {}  # the visible rows
         self.names: Mapping[str, str] = {}
-        """Texts that the next answer shows in place of others: the smart names of kernels. Its values stay full."""
-        self._is_worded = False  # whether the units of the columns are chosen: of pages, by the first that is there
-        self._window_changed = True  # rows or room in sight differ from what was measured
+        """Texts that the next answer shows instead of values: the smart names of kernels."""
+        self._is_worded = False  # whether units are chosen
+        self._window_changed = True  # since the last measurement
         self._window = RowWindow()
         self._cache: PageCache | None = None
         self.is_placed = False
-        """Whether the cursor was moved, so that it stands on a row and not at the top."""
-        self._selects = False  # whether Enter was pressed on a row that is not here yet
-        self._letters: Mapping[str, str] = {}  # while the user picks an order: column keys by letters
+        """Whether the cursor was moved; otherwise it is at the top."""
+        self._is_selecting = False  # whether Enter waits for its row to be read
+        self._letters: Mapping[str, str] = {}  # column keys by letter, while an order is picked
         self.sorted_by: tuple[str, bool] | None = None
-        """Column key and whether descending, as last marked."""
-        self._order_asked: tuple[str, bool] | None = None  # the screen may still be sorting
-        self._patience: Timer | None = None
-        self._room = (0, 0)  # cells of a line and lines of rows, as last laid out
+        """The column key last marked as sorted, and whether descending."""
+        self._requested_order: tuple[str, bool] | None = None  # perhaps not sorted yet
+        self._draw_timer: Timer | None = None
+        self._room = (0, 0)  # width and rows of the last layout
         if answer is not None:
             self.set_answer(answer)
 
     def set_answer(self, answer: Answer, keep_cursor: bool = False) -> None:
-        """Show ``answer`` with the cursor on the same row as now, wherever that is in it, if the user put it there.
+        """Show ``answer``, with the cursor on the same row if the user moved it there.
 
-        Otherwise, or where it is not among rows in memory, on the first row; with ``keep_cursor`` on the same number.
+        If that row is not in ``answer`` or not in memory, the cursor is on the first row, or on the same row number
+        with ``keep_cursor``.
         """
         is_first = self.answer is None
         same_columns = self.answer is not None and self.answer.columns == answer.columns
@@ -217,7 +218,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.set_reactive(WindowTable.cursor_row, self._window.clamp(cursor))
         self._window.reveal(self.cursor_row)
         self.refresh_rows()
-        self._selects = self._selects and self.row_count > 0 and (is_first or same_columns)
+        self._is_selecting = self._is_selecting and self.row_count > 0 and (is_first or same_columns)
         self._announce()
 
     @property
@@ -232,32 +233,32 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     @property
     def current_row(self) -> Row | None:
-        """The row under the cursor, as ``row_at`` gives it."""
+        """The row under the cursor, see ``row_at``."""
         return self.row_at(self.cursor_row)
 
     @property
     def current_values(self) -> dict[str, Value]:
-        """The values of the row under the cursor by the keys of its columns; empty where there is no row."""
+        """The values of the row under the cursor by column key; empty without a row."""
         row = self.current_row
         return {} if row is None or self.answer is None else record(self.answer.columns, row)
 
     @property
     def name_key(self) -> str | None:
-        """The key of the column that names a row: the elastic one."""
+        """The key of the column that names a row: the elastic column."""
         elastic = self._table.elastic
         return None if elastic is None or self.answer is None else self.answer.columns[elastic].key
 
     @property
     def hidden_facts(self) -> dict[str, str]:
-        """The values of the row under the cursor that there is no room for, as ``label value``, by column key."""
+        """The values of the cursor's row in hidden columns, as ``label value``, by column key."""
         return {} if self.current_row is None else self._table.hidden_facts(self.current_row)
 
     def move_to(self, row: int) -> None:
-        """Put the cursor on ``row`` (clamped), scrolling as little as needed."""
+        """Put the cursor on ``row`` (clamped), and scroll to it."""
         self.cursor_row = row
 
     def refresh_rows(self) -> None:
-        """Draw everything again: after the screen changed ``prefix``, ``row_style`` or ``empty_text``."""
+        """Draw all rows again, after a change of ``prefix``, ``row_style`` or ``empty_text``."""
         self._formatted.clear()
         self._redraw()
 
@@ -273,19 +274,19 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return int(bool(self.title[0]))
 
     @property
-    def _is_cut(self) -> bool:
-        """Whether there are more rows than the window shows."""
+    def _has_scrollbar(self) -> bool:
+        """Whether the window does not show all rows."""
         return self._window.count > self._window.height
 
     def mark_sorted(self, key: str | None, descending: bool = True) -> None:
-        """Mark the heading of the column that the rows are sorted by (``None``: no column)."""
-        self.sorted_by = self._order_asked = None if key is None else (key, descending)
+        """Mark the heading of the sorted column (``None``: no column)."""
+        self.sorted_by = self._requested_order = None if key is None else (key, descending)
         self.refresh_rows()
 
     def pick_order(self) -> bool:
-        """Mark a letter in each heading: the next key sorts by its column, or reverses it where it sorts already.
+        """Mark a letter in each heading: the next key sorts by its column, or reverses the order of a sorted column.
 
-        ``s`` asks for the next column instead; every other key goes back. ``False`` where there is nothing to sort.
+        ``s`` sorts by the next column, and other keys cancel. Return whether there is anything to sort.
         """
         self._show_letters(self._table.sort_letters() if self.row_count else {})
         return bool(self._letters)
@@ -295,7 +296,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.refresh(Region(0, self._above, self.size.width, 1))
 
     def on_key(self, event: events.Key) -> None:
-        """Take the letter of a column while an order is picked."""
+        """Handle the letter of a column while an order is picked."""
         if not self._letters:
             return
         event.stop()
@@ -308,27 +309,27 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self._sort_or_reverse(letters[event.key])
 
     def _sort_or_reverse(self, key: str) -> None:
-        if self._order_asked is not None and self._order_asked[0] == key:
-            self._ask_for_order(key, not self._order_asked[1])
+        if self._requested_order is not None and self._requested_order[0] == key:
+            self._request_order(key, not self._requested_order[1])
         else:
             self.sort_by(key)
 
     def sort_next_column(self, step: int = 1) -> None:
-        """Ask for the order of the next column (``step=-1``: the previous), those too narrow to show included."""
-        key = self._table.key_next_to(self._order_asked[0] if self._order_asked else None, step)
+        """Request the order of the next column (``step=-1``: the previous), even if it is not shown."""
+        key = self._table.key_next_to(self._requested_order[0] if self._requested_order else None, step)
         if key is not None:
             self.sort_by(key)
 
     def sort_by(self, key: str) -> None:
-        """Ask for the order of column ``key``: names and times from the first on, amounts from the largest on."""
-        self._ask_for_order(key, self._table.descends(key))
+        """Request the order of column ``key``: names and times ascending, amounts descending."""
+        self._request_order(key, self._table.descends(key))
 
-    def _ask_for_order(self, key: str, descending: bool) -> None:
-        self._order_asked = (key, descending)
+    def _request_order(self, key: str, descending: bool) -> None:
+        self._requested_order = (key, descending)
         self.post_message(self.SortRequested(self, key, descending))
 
     def row_at(self, index: int) -> Row | None:
-        """Row ``index``; ``None`` if there is none, or (``background``) if its page has not arrived."""
+        """Return a row, or ``None`` if it does not exist or (``background``) its page has not arrived."""
         if self._cache is None or not 0 <= index < len(self._cache):
             return None
         if not self.background:
@@ -338,23 +339,23 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
     def _read(self, cache: PageCache, numbers: Sequence[int]) -> None:
         cache.read(numbers)
         if numbers and cache.failure is not None:
-            self._tell_failure(cache.failure)
+            self._post_failure(cache.failure)
 
     def _missing(self) -> list[int]:
-        """The pages that the window lacks."""
+        """Return the pages that the window lacks."""
         return self._cache.missing(self._window.top, self._window.height) if self._cache is not None else []
 
     def _pages_arrived(self, cache: PageCache, pages: Collection[int]) -> None:
-        """Pages are here, or could not be read."""
+        """Show pages that arrived, or their failure."""
         if cache is self._cache:
             if cache.failure is not None:
-                self._tell_failure(cache.failure)
+                self._post_failure(cache.failure)
             if self.cursor_row // cache.page_rows in pages:
                 self._announce()
         self._redraw()
 
-    def _tell_failure(self, error: Exception) -> None:
-        # Not posted here: this may be a repaint, where Textual takes the screen for the sender and does not tell it.
+    def _post_failure(self, error: Exception) -> None:
+        # Not immediately: in a repaint, Textual takes the screen for the sender and does not notify it.
         self.call_next(lambda: self.post_message(self.PageFailed(self, error)))
 
     def validate_cursor_row(self, row: int) -> int:
@@ -366,13 +367,13 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.is_placed = True
         if self._window.reveal(new):
             self._redraw()
-        elif self._patience is None:  # else the whole window is about to be drawn
+        elif self._draw_timer is None:  # a running timer will draw the whole window
             self._redraw_row(old)
             self._redraw_row(new)
         self._announce()
 
     def focus_changed(self) -> None:
-        """Redraw the cursor's row; picking an order ends."""
+        """Redraw the cursor's row, and stop picking an order."""
         if self._letters:
             self._show_letters({})
         self._redraw_row(self.cursor_row)
@@ -383,16 +384,16 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
 
     def _scroll(self, rows: int) -> None:
         """Move the window, and the cursor with it, so that the eye stays on the same line."""
-        moved = self._window.scroll(rows)
-        if moved:
+        offset = self._window.scroll(rows)
+        if offset:
             self._redraw()
-        self.cursor_row += moved or rows  # at the end already: the cursor goes the rest of the way
+        self.cursor_row += offset or rows  # at an end, only the cursor moves
 
     def _redraw(self) -> None:
-        """Draw the whole window, whose rows or room changed; in the background, once its rows are here.
+        """Draw the window after its rows or room changed; in the background, when its rows have arrived.
 
-        What stands on the screen stays until then, unless that takes longer than ``PATIENCE``: most pages come sooner,
-        and painting placeholders for them would double the bytes.
+        Until then, at most for ``PATIENCE``, the old picture stays: most pages are faster, and placeholders would
+        double the bytes.
         """
         self._window_changed = True
         missing = self._missing() if self.background and self.is_attached else []
@@ -400,13 +401,13 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self._draw_now()
             return
         self._cache.read_in_thread(self, missing, self._pages_arrived)
-        if self._patience is None:
-            self._patience = self.set_timer(PATIENCE, self._draw_now)
+        if self._draw_timer is None:
+            self._draw_timer = self.set_timer(PATIENCE, self._draw_now)
 
     def _draw_now(self) -> None:
-        if self._patience is not None:
-            self._patience.stop()
-            self._patience = None
+        if self._draw_timer is not None:
+            self._draw_timer.stop()
+            self._draw_timer = None
         self.refresh()
 
     def _announce(self) -> None:
@@ -415,12 +416,12 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self._select()
 
     def _select(self) -> None:
-        if self._selects and self.current_row is not None:
-            self._selects = False
+        if self._is_selecting and self.current_row is not None:
+            self._is_selecting = False
             self.post_message(self.RowSelected(self, self.cursor_row))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Our actions name the key that runs them, so that keys in ``free_keys`` fall through to the screen."""
+        """Let keys in ``free_keys`` fall through to the screen: each action's first parameter is its key."""
         return not (parameters and parameters[0] in self.free_keys)
 
     def action_step(self, _key: str, rows: int) -> None:
@@ -428,7 +429,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.cursor_row += rows
 
     def action_page(self, _key: str, direction: int) -> None:
-        """Scroll by a window, and the cursor with it."""
+        """Scroll by a window, with the cursor."""
         self._scroll(direction * self._window.height)
 
     def action_edge(self, _key: str, end: int) -> None:
@@ -436,17 +437,17 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self.cursor_row = self.row_count - 1 if end else 0
 
     def action_pan(self, _key: str, direction: int) -> None:
-        """Move along names that are cut; back to their beginning."""
+        """Move along cut names, or back to their beginning."""
         if self._table.pan_by(direction):
             self.refresh()
 
     def action_select(self, _key: str) -> None:
-        """Tell the screen that the row was chosen, once it is there."""
-        self._selects = self.answer is None or self.row_count > 0
+        """Select the row, as soon as it is read."""
+        self._is_selecting = self.answer is None or self.row_count > 0
         self._select()
 
     def on_click(self, event: events.Click) -> None:
-        """Sort by a heading; put the cursor on a row, or choose the one that has it."""
+        """Sort by a heading; put the cursor on a row, or select the row with the cursor."""
         line = event.y - self._above
         row = self._window.top + line - 1
         if line < 0:
@@ -471,10 +472,10 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         self._scroll(-3)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Textual asks here for the lines in sight, once a repaint: the moment to fetch and measure rows.
+        """Read and measure the visible rows, once a repaint.
 
-        Not when a key is handled: of a held PgDn only the windows that are really painted are fetched. And not when a
-        resize is announced: by then Textual has painted the new size already.
+        On each key, a held PgDn would read windows that are never painted. A resize event follows the repaint of the
+        new size.
         """
         room = (self.size.width, max(1, self.size.height - 1 - self._above))
         if room != self._room:
@@ -487,7 +488,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return super().render_lines(crop)
 
     def _measure_window(self) -> None:
-        """Fetch and format the rows in sight, and lay out the columns for them."""
+        """Read and format the visible rows, and lay out the columns for them."""
         cache = self._cache
         if cache is None:
             return
@@ -496,29 +497,29 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             self._read(cache, missing)
         elif missing:
             cache.read_in_thread(self, missing, self._pages_arrived)
-        present = {index: row for index in self._window.rows() if (row := cache.row(index)) is not None}
-        if present and not self._is_worded:
+        rows = {index: row for index in self._window.rows() if (row := cache.row(index)) is not None}
+        if rows and not self._is_worded:
             self._is_worded = True
-            self._table.word(list(present.values()), of_all=False)
+            self._table.word(list(rows.values()), of_all=False)
             self._formatted.clear()
         before, self._formatted = self._formatted, {}
-        for index, row in present.items():
+        for index, row in rows.items():
             self._formatted[index] = before.get(index) or self._table.format(row, self._prefix_of(index))
-        placed = {one.index for one in self._table.placed}
+        placed = {column.index for column in self._table.placed}
         self._table.place(self._row_width - len(MARKER), self.sorted_by[0] if self.sorted_by else None)
-        if placed != {one.index for one in self._table.placed}:
-            self.call_next(self._announce)  # the details list the columns that have no place
+        if placed != {column.index for column in self._table.placed}:
+            self.call_next(self._announce)  # the details list the hidden columns
 
     @property
     def _row_width(self) -> int:
-        """The cells of a row: beside those that are cut stands a scrollbar."""
-        return max(0, self.size.width - (2 if self._is_cut else 0))
+        """The cells of a row, without the scrollbar."""
+        return max(0, self.size.width - (2 if self._has_scrollbar else 0))
 
     def _prefix_of(self, index: int) -> str:
         return self.prefix(index) if self.prefix is not None else ""
 
     def render_line(self, y: int) -> Strip:
-        """Draw the heading, a row, or the words in place of rows."""
+        """Draw the heading, a row, or words if there are no rows."""
         width, y = self.size.width, y - self._above
         if y < 0:
             return self._title_line(width)
@@ -532,29 +533,29 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
             style = self._style("window-table--header")
             pieces = self._table.heading_pieces(width - len(MARKER), self.sorted_by, self._letters)
             segments = [Segment(" " * len(MARKER), style)]
-            segments.extend(Segment(text, style + _PRESSED if is_letter else style) for text, is_letter in pieces)
+            segments.extend(Segment(text, style + _LETTER_STYLE if is_letter else style) for text, is_letter in pieces)
             return Strip(list(Segment.simplify(segment for segment in segments if segment.text)), width)
         index = self._window.top + y - 1
         if index >= len(self._cache):
             return Strip.blank(width, self.rich_style)
         segments = self._row_segments(index, self._row_width)
-        if self._is_cut:
+        if self._has_scrollbar:
             thumb = self._window.thumb()
             segments.append(Segment(f" {'▐' if y - 1 in thumb else '│'}"[: width - self._row_width], self.rich_style))
         return Strip(list(Segment.simplify(segments)), width)
 
     def _title_line(self, width: int) -> Strip:
-        """The name of the rows, how many of them are in sight, and what else is said of them."""
+        """Draw the name of the rows, how many are visible, and the further words."""
         name, about = self.title
         count = f"{self._window.count:,}"
-        words = f"{self._window.height:,} of {count}" if self._is_cut else count
-        said = ", ".join(filter(None, (words if self.row_count else "", about)))
-        text = shorten(said, max(0, width - width_of(name) - 2))
+        row_words = f"{self._window.height:,} of {count}" if self._has_scrollbar else count
+        description = ", ".join(filter(None, (row_words if self.row_count else "", about)))
+        text = shorten(description, max(0, width - width_of(name) - 2))
         segments = [Segment(f"{name}  ", self._style("window-table--title")), Segment(text, self.rich_style)]
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
     def _row_segments(self, index: int, width: int) -> list[Segment]:
-        """One row as few segments as possible: every change of style costs a line some 25 bytes."""
+        """Draw a row in as few segments as possible: each change of style costs some 25 bytes."""
         at_cursor = index == self.cursor_row and self.has_focus
         gutter = MARKER if at_cursor else " " * len(MARKER)
         style = self._style("window-table--cursor") if at_cursor else self.rich_style
@@ -564,7 +565,7 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         row = self._cache.row(index) if self._cache else None
         prefix = self._prefix_of(index)
         pieces = self._table.row_line(shown, row or (), width - len(gutter), prefix, self.app.no_color)
-        # The row under the cursor has one colour throughout, but for the parts of its stacked bar.
+        # The cursor's row has one colour, except for the parts of its stacked bar.
         styles, cells = (dict.fromkeys(PieceKind, style), {}) if at_cursor else self._styles_of(row)
         segments = [
             Segment(gutter, style),
@@ -576,15 +577,15 @@ class WindowTable(CategoryWidget, OwnFocus, can_focus=True):
         return list(Segment.simplify(segment for segment in segments if segment.text))
 
     def _styles_of(self, row: Row | None) -> tuple[dict[PieceKind, Style], dict[str, Style]]:
-        """The styles of the pieces of a row, and by their keys those of columns that have a category of their own."""
+        """Return the styles of the pieces of a row, and of columns with their own category by key."""
         values = record(self.answer.columns, row) if row is not None and self.answer is not None else None
         category = self.row_style(values) if values is not None and self.row_style is not None else None
         categories = self.cell_styles(values) if values is not None and self.cell_styles is not None else {}
-        of_bar = category or self.bar_category
+        bar_category = category or self.bar_category
         name = self.words_style(category) if category and category not in SEVERITIES else self.rich_style
-        bar = self.fill_style(of_bar) if of_bar else self._style("window-table--bar")
+        bar = self.fill_style(bar_category) if bar_category else self._style("window-table--bar")
         pieces = {PieceKind.NAME: name, PieceKind.BAR: bar, PieceKind.OTHER: self.rich_style}
-        return pieces, {key: self.words_style(found) for key, found in categories.items()}
+        return pieces, {key: self.words_style(category_name) for key, category_name in categories.items()}
 
     def _style(self, component: str) -> Style:
         return self.get_component_rich_style(component)

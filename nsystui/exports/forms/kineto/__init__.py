@@ -1,8 +1,8 @@
 """Traces of the PyTorch profiler (Kineto): ``*.pt.trace.json``, plain or compressed with gzip, one for each rank.
 
-A trace is read once, in one pass and in bounded memory, and written as nsys would have written it, so that nothing else
-in the program knows of it: `reading` has the events and facts of the file, `translation` makes rows of them,
-`export` writes the rows, `collectives` reads PyTorch's records of NCCL's calls. See docs/exports.md#pytorch.
+A trace is read in bounded memory, and written as nsys would have written it: `reading` has its events and facts,
+`translation` turns them into rows, `export` writes the rows, `collectives` reads PyTorch's records of NCCL's calls. See
+docs/exports.md#pytorch.
 """
 
 from __future__ import annotations

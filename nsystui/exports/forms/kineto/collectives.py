@@ -1,4 +1,4 @@
-"""What ``record_param_comms``, PyTorch's own record of a collective, says of the call to NCCL."""
+"""NCCL's calls in ``record_param_comms``, PyTorch's own record of a collective."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from nsystui.exports.forms.kineto.reading import whole
+from nsystui.exports.forms.kineto.reading import to_integer
 from nsystui.exports.nccl_calls import COMMUNICATOR, DATATYPE, MESSAGE_SIZE, PEER, RANKS, ROOT
 
 RECORD = "record_param_comms"
 
 _IN, _OUT, _PER_PEER, _EITHER, _UNKNOWN = range(5)
-"""Which of the two counts of elements is that of NCCL's call."""
+"""Which of a record's two counts of elements NCCL's call has."""
 # Longer beginnings first: "reduce" also begins "reduce_scatter". The spelling changed over time: _all_gather_base,
-# allgather_into_tensor_coalesced. A barrier is an AllReduce of one element, of which nothing is recorded.
+# allgather_into_tensor_coalesced. A barrier is an AllReduce of one element, which is not recorded.
 _FUNCTIONS = (
     ("allreduce", "ncclAllReduce", _IN),
     ("allgather", "ncclAllGather", _IN),
@@ -31,7 +31,7 @@ _FUNCTIONS = (
     ("recv", "ncclRecv", _EITHER),
     ("barrier", "ncclAllReduce", _UNKNOWN),
 )
-# What PyTorch calls the rank there is the root of the one, and the other side of the other.
+# PyTorch's "rank" is the root of the former, and the peer of the latter.
 _ROOTED = frozenset({"ncclReduce", "ncclBroadcast", "ncclGather", "ncclScatter"})
 _BETWEEN_TWO = frozenset({"ncclSend", "ncclRecv"})
 _BROADCASTS_OF_IDS = "broadcastuniquencclid"
@@ -57,29 +57,29 @@ _DATATYPES = {
     "Float8_e5m2": ("fp8_e5m2", 1),
     "Float8_e5m2fnuz": ("fp8_e5m2fnuz", 1),
 }
-"""The scalar types of PyTorch: the name, as NCCL's logs are shown, and the bytes of an element."""
+"""PyTorch's scalar types: the name, as for NCCL's logs, and the bytes of an element."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A call of NCCL: its function, and what is known of it by the labels of NCCL's payload, as JSON."""
+    """A call of NCCL: its function, and JSON with its facts by the labels of NCCL's payload."""
 
     function: str
     payload: str
 
 
 def collective_of(arguments: Mapping[str, Any]) -> Collective | None:
-    """The call that a ``record_param_comms`` stands for; ``None`` for what moves no data, such as ``wait``."""
+    """Return the call in a ``record_param_comms``; ``None`` if it moves no data, such as ``wait``."""
     spelled = str(arguments.get("Collective name", "")).replace("_", "").replace(" ", "").lower()
     if spelled.startswith(_BROADCASTS_OF_IDS):
         return None
-    found = next(((name, counts) for start, name, counts in _FUNCTIONS if spelled.startswith(start)), None)
-    if found is None:
+    match = next(((name, counts) for start, name, counts in _FUNCTIONS if spelled.startswith(start)), None)
+    if match is None:
         return None
-    function, counts = found
+    function, counts = match
     labels: dict[str, int | str] = {}
     datatype = _DATATYPES.get(str(arguments.get("dtype")))
-    ranks, rank = whole(arguments.get("Group size")), whole(arguments.get("Rank"))
+    ranks, rank = to_integer(arguments.get("Group size")), to_integer(arguments.get("Rank"))
     elements = _elements(arguments, counts, ranks)
     if datatype is not None and counts != _UNKNOWN:
         labels[DATATYPE] = datatype[0]
@@ -91,22 +91,22 @@ def collective_of(arguments: Mapping[str, Any]) -> Collective | None:
         labels[ROOT if function in _ROOTED else PEER] = rank
     group = arguments.get("Process Group Name"), arguments.get("Process Group Ranks")
     if any(group):
-        labels[COMMUNICATOR] = _number(str(group[0]), str(group[1]))
+        labels[COMMUNICATOR] = _communicator(str(group[0]), str(group[1]))
     return Collective(function, json.dumps(labels))
 
 
 def _elements(arguments: Mapping[str, Any], counts: int, ranks: int | None) -> int | None:
-    """The elements of a call as NCCL counts them; to each rank the mean where an AlltoAll divides unevenly."""
-    taken, given = (whole(arguments.get(name)) for name in ("In msg nelems", "Out msg nelems"))
+    """Return the elements of a call as NCCL counts them; the mean over ranks if an AlltoAll divides unevenly."""
+    inputs, outputs = (to_integer(arguments.get(name)) for name in ("In msg nelems", "Out msg nelems"))
     if counts == _PER_PEER:
-        return taken // ranks if taken is not None and ranks else None
+        return inputs // ranks if inputs is not None and ranks else None
     if counts == _EITHER:
-        return max((one for one in (taken, given) if one is not None), default=None)
-    return {_IN: taken, _OUT: given}.get(counts)
+        return max((count for count in (inputs, outputs) if count is not None), default=None)
+    return {_IN: inputs, _OUT: outputs}.get(counts)
 
 
 @lru_cache(maxsize=4096)
-def _number(name: str, ranks: str) -> int:
-    """A number that is the same on all ranks of a process group: a trace does not have that of the communicator."""
+def _communicator(name: str, ranks: str) -> int:
+    """Return a number equal on all ranks of a process group, because traces lack the communicator's."""
     digest = hashlib.md5(f"{name} of {ranks}".encode("utf-8", "replace"), usedforsecurity=False).digest()
     return int.from_bytes(digest[:8], "little") | 1 << 63

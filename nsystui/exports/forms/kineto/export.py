@@ -1,4 +1,4 @@
-"""The export that a trace becomes: only the tables and columns that nsystui reads and a trace can fill."""
+"""The export that a trace becomes: only tables and columns that nsystui reads and a trace can fill."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from nsystui.exports.forms.kineto.reading import whole
+from nsystui.exports.forms.kineto.reading import to_integer
 from nsystui.exports.metadata import MADE_OF
 
 TRACE: Final = "PyTorch profiler trace"
 MACHINE: Final = 1 << 48
-"""The bits of a process id that identify the machine, as in every export seen."""
+"""The machine's bits of a process id, as in every export seen."""
 
 _SCHEMA_VERSION: Final = "3.28.1"
-# Before 2001 nothing was traced: a smaller time counts from the start of the machine, not from 1970.
+# A time before 2001 counts from the start of the machine, not from 1970.
 _LEAST_UTC, _MOST_UTC = 10**18, 10**19
 _GPU_WORK: Final = "start end globalPid deviceId contextId greenContextId streamId correlationId"
 _TABLES: Final = {
@@ -46,19 +46,19 @@ _TABLES: Final = {
     "META_DATA_CAPTURE": "name:T value:T",
     "META_DATA_EXPORT": "name:T value:T",
 }
-"""The columns of each table in the order of its rows: integers, except text (``:T``)."""
+"""Each table's columns, in order: integers, except text (``:T``)."""
 _TYPES: Final = ("INTEGER", "TEXT")
 _ALWAYS: Final = ("StringIds", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_SESSION_START_TIME", "ANALYSIS_DETAILS")
 
 
 class TraceExport:
-    """The export of one trace, which the end of a ``with`` statement completes, or removes after an error.
+    """The export of one trace, completed at the end of a ``with`` statement, or removed after an error.
 
-    `facts` are the trace's facts, to be set before that. Rows wait in memory until `flush`.
+    Set `facts`, the trace's facts, before that. Rows wait in memory until `flush`.
     """
 
     def __init__(self, path: Path, origin: int, host: str) -> None:
-        """`origin`: the time in the trace, ns, that becomes 0. `host`: the name of the machine, if it is known."""
+        """`origin`: the time in the trace, ns, that becomes 0. `host`: the machine's name, if known."""
         self.facts: Mapping[str, Any] = {}
         self._path = path
         self._origin = origin
@@ -85,7 +85,7 @@ class TraceExport:
         return number
 
     def flush(self) -> None:
-        """Write the waiting rows, each table's in the order of their start."""
+        """Write the waiting rows, each table's by start."""
         for table, rows in self._rows.items():
             columns = _TABLES[table].split()
             typed = [f"{column.removesuffix(':T')} {_TYPES[column.endswith(':T')]}" for column in columns]
@@ -116,12 +116,12 @@ class TraceExport:
                 self._path.unlink(missing_ok=True)
 
     def _describe_session(self) -> None:
-        """Add the session, process group and GPUs of the trace, and the origin of the export."""
-        started = (whole(self.facts.get("baseTimeNanoseconds")) or 0) + self._origin
+        """Add the session, process group and GPUs of the trace, and the export's origin."""
+        started = (to_integer(self.facts.get("baseTimeNanoseconds")) or 0) + self._origin
         if _LEAST_UTC <= started < _MOST_UTC:
             self.add("TARGET_INFO_SESSION_START_TIME", started)
         self.add("ANALYSIS_DETAILS", self._last_time)
-        cuda_version = whole(self.facts.get("cuda_driver_version")) or ""
+        cuda_version = to_integer(self.facts.get("cuda_driver_version")) or ""
         for name, value in {
             "Hostname": self._host or str(self.facts.get("host_name") or ""),
             "CudaDriverVersion": str(cuda_version),
@@ -132,33 +132,33 @@ class TraceExport:
         for device in devices if isinstance(devices, list) else []:
             if isinstance(device, dict):
                 self._describe_gpu(device)
-        # PyTorch has the rank and the number of ranks from these variables.
+        # PyTorch reads rank and number of ranks from these variables.
         group = self.facts.get("distributedInfo")
         for name, key in (("RANK", "rank"), ("WORLD_SIZE", "world_size")):
-            number = whole(group.get(key)) if isinstance(group, dict) else None
+            number = to_integer(group.get(key)) if isinstance(group, dict) else None
             if number is not None and number >= 0:
                 self.add("META_DATA_CAPTURE", "PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{number}"')
         self.add("META_DATA_CAPTURE", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "Node")
-        # Without a version of nsys, which was not there.
+        # No version of nsys, which was not used.
         self.add("META_DATA_EXPORT", MADE_OF, TRACE)
         self.add("META_DATA_EXPORT", "EXPORT_SCHEMA_VERSION", _SCHEMA_VERSION)
         self.add("META_DATA_EXPORT", "EXPORT_PARAM_INCLUDE_JSON", "true")
         self.add("META_DATA_EXPORT", "EXPORT_PARAM_INCLUDE_BLOBS", "false")
 
     def _describe_gpu(self, device: Mapping[str, Any]) -> None:
-        """Add a GPU by the ordinal of the process: the machine's own number is not in a trace."""
-        number = whole(device.get("id"))
+        """Add a GPU by its ordinal in the process: traces lack the machine's number."""
+        number = to_integer(device.get("id"))
         if number is None:
             return
-        threads, warp = whole(device.get("maxThreadsPerMultiprocessor")), whole(device.get("warpSize"))
+        threads, warp = to_integer(device.get("maxThreadsPerMultiprocessor")), to_integer(device.get("warpSize"))
         self.add(
             "TARGET_INFO_GPU",
             number,
             number,
             str(device.get("name") or ""),
-            *(whole(device.get(key)) for key in ("totalGlobalMem", "numSms", "computeMajor", "computeMinor")),
+            *(to_integer(device.get(key)) for key in ("totalGlobalMem", "numSms", "computeMajor", "computeMinor")),
             warp,
             threads // warp if threads and warp else None,
-            *(whole(device.get(key)) for key in ("maxThreadsPerBlock", "regsPerBlock", "regsPerMultiprocessor")),
-            *(whole(device.get(f"sharedMemPer{of}")) for of in ("Block", "BlockOptin", "Multiprocessor")),
+            *(to_integer(device.get(key)) for key in ("maxThreadsPerBlock", "regsPerBlock", "regsPerMultiprocessor")),
+            *(to_integer(device.get(f"sharedMemPer{of}")) for of in ("Block", "BlockOptin", "Multiprocessor")),
         )

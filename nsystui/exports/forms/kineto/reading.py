@@ -1,4 +1,4 @@
-"""The events of a trace one after the other, and the facts that stand before and after them."""
+"""The events of a trace in order, and the facts before and after them."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from nsystui.base.errors import ExportError
 from nsystui.base.inputs import opened
 from nsystui.exports.forms.form import Advance
 
-_MOST = 1 << 62
+_LIMIT = 1 << 62
 
 
-def whole(value: Any) -> int | None:
-    """An integer that SQLite holds, also from text; ``None`` for anything else."""
+def to_integer(value: Any) -> int | None:
+    """Return an integer that SQLite can store, also from text, or ``None``."""
     number: int | None = None
     if isinstance(value, int):
         number = None if isinstance(value, bool) else value
     elif isinstance(value, str):
         number = int(value) if len(value) < 20 and value.removeprefix("-").isdecimal() else None
-    elif isinstance(value, Decimal) and value.is_finite() and value.copy_abs() < _MOST and value == int(value):
+    elif isinstance(value, Decimal) and value.is_finite() and value.copy_abs() < _LIMIT and value == int(value):
         number = int(value)
-    return number if number is not None and -_MOST < number < _MOST else None
+    return number if number is not None and -_LIMIT < number < _LIMIT else None
 
 
 def nanoseconds(value: Any) -> int | None:
-    """Microseconds as ns, exactly; ``None`` for what is no time."""
+    """Return microseconds as exact ns, or ``None`` if the value is not a time."""
     if isinstance(value, str):
         try:
             value = Decimal(value)
         except InvalidOperation:
             return None
     if isinstance(value, Decimal):
-        time = round(value * 1000) if value.is_finite() and value.copy_abs() < _MOST else _MOST
+        time = round(value * 1000) if value.is_finite() and value.copy_abs() < _LIMIT else _LIMIT
     elif isinstance(value, int) and not isinstance(value, bool):
         time = value * 1000
     else:
         return None
-    return time if -_MOST < time < _MOST else None
+    return time if -_LIMIT < time < _LIMIT else None
 
 
 _EVENTS = "traceEvents"
-# Any of these is in the first bytes of a trace: the list of process groups alone, before the events, may be long.
-_TELLING = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
+# A trace has one of these in its first bytes: the list of process groups before the events may be long.
+_TYPICAL = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _JSON = re.compile(rb"\s*(\{|\[\s*[\[{\"])")
 _FIRST_BYTES = 1 << 16
 _KEPT = 1 << 22
 _PIECE = 1 << 16
 _GZIP = b"\x1f\x8b"
 _ESCAPES = re.compile(rb"\\.", re.DOTALL)
-# ijson crashes on an integer that Python does not read.
-_MOST_DIGITS = 2_000
+# ijson crashes on integers too long for Python.
+_MAX_DIGITS = 2_000
 _AS_DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
 _FACTS = (
     "deviceProperties",
@@ -69,8 +69,8 @@ _FACTS = (
     "host_name",
 )
 _CUT = "cut short: the JSON ends in the middle"
-_DEEPEST = 200
-"""The deepest nesting of JSON that is read: each level costs memory, and PyTorch writes about ten."""
+_MAX_DEPTH = 200
+"""The deepest nesting that is read: each level costs memory, and PyTorch writes about ten."""
 _STEPS = bytes.maketrans(b"{[}]", b"\1\1\xff\xff")
 _NO_STEPS = bytes(set(range(256)) - set(b"{[}]"))
 _COPY = "copy it again; if the job died while it wrote the trace, the trace is incomplete"
@@ -78,12 +78,12 @@ _COPY = "copy it again; if the job died while it wrote the trace, the trace is i
 Event = Mapping[str, Any]
 
 
-def first_of_json(path: Path) -> bytes:
-    """The first bytes of a file of JSON, unpacked; none of any other file. Never raises."""
+def json_head(path: Path) -> bytes:
+    """Return the first bytes of a JSON file, unpacked; empty for any other file. Never raises."""
     try:
         with opened(path) as file:
             head = file.read(_FIRST_BYTES)
-        if head.startswith(_GZIP):  # which may be cut before this many bytes
+        if head.startswith(_GZIP):  # the data may end before this many bytes
             head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _FIRST_BYTES)
     except (OSError, zlib.error):
         return b""
@@ -91,13 +91,13 @@ def first_of_json(path: Path) -> bytes:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file begins as a trace does. Never raises."""
-    head = first_of_json(path)
-    return head.lstrip()[:1] == b"{" and _TELLING.search(head) is not None
+    """Return whether a file begins like a trace. Never raises."""
+    head = json_head(path)
+    return head.lstrip()[:1] == b"{" and _TYPICAL.search(head) is not None
 
 
 class KinetoTrace:
-    """A trace that is read once: ``facts`` are known when its events are exhausted."""
+    """A trace that is read once; `facts` are complete after the last event."""
 
     def __init__(self, path: Path, advance: Advance) -> None:
         self.path = path
@@ -107,9 +107,9 @@ class KinetoTrace:
         self._size = 1
 
     def events(self) -> Iterator[Event]:
-        """Every event in the order of the file; numbers with decimals are ``Decimal``, which rounds nothing.
+        """Yield the events in the order of the file; numbers with decimals are ``Decimal``, which rounds nothing.
 
-        Raises ExportError where the file is damaged or cut, and OSError where it cannot be read.
+        Raises ExportError if the file is damaged or cut, and OSError if it cannot be read.
         """
         import ijson
 
@@ -121,10 +121,10 @@ class KinetoTrace:
                     if isinstance(event, dict):
                         yield event
             except ijson.IncompleteJSONError as error:
-                # yajl calls every error so; only at the end of the file it is one.
-                raise self.damaged(_CUT if reader.is_at_end else _said(error)) from None
+                # yajl reports all errors as incomplete JSON; only at the end of the file is it true.
+                raise self.damaged(_CUT if reader.is_at_end else _cause_of(error)) from None
             except ijson.JSONError as error:
-                raise self.damaged(_said(error)) from None
+                raise self.damaged(_cause_of(error)) from None
             except ArithmeticError:
                 raise self.damaged("but a number in it has an exponent that is too large") from None
             except UnicodeDecodeError:
@@ -134,46 +134,45 @@ class KinetoTrace:
             except (zlib.error, gzip.BadGzipFile) as error:
                 raise self.damaged(f"cannot be unpacked: {error}") from None
 
-    def take(self, piece: bytes, part: float) -> None:
-        """Keeps of the bytes those that facts may be in, and tells how far it is."""
+    def take(self, piece: bytes, position: float) -> None:
+        """Keep the bytes that may contain facts, and report the progress."""
         if len(self._head) < _KEPT:
             self._head += piece
         self._tail.append(piece)
-        self._advance(min(part / self._size, 1.0))
+        self._advance(min(position / self._size, 1.0))
 
     def facts(self) -> dict[str, Any]:
-        """What the trace says of itself, by the names that PyTorch gives it."""
+        """Return the trace's facts about itself, by PyTorch's names."""
         head = self._head.decode("utf-8", "replace").partition(f'"{_EVENTS}"')[0]
         tail = b"".join(self._tail).decode("utf-8", "replace")
-        found = {}
+        values = {}
         for name in _FACTS:
-            for text, place in ((head, head.find(f'"{name}"')), (tail, tail.rfind(f'"{name}"'))):
-                value = text[place + len(name) + 2 :].lstrip().removeprefix(":").lstrip() if place >= 0 else ""
+            for text, position in ((head, head.find(f'"{name}"')), (tail, tail.rfind(f'"{name}"'))):
+                value = text[position + len(name) + 2 :].lstrip().removeprefix(":").lstrip() if position >= 0 else ""
                 with suppress(ValueError, RecursionError):
-                    found[name] = json.JSONDecoder().raw_decode(value)[0]
+                    values[name] = json.JSONDecoder().raw_decode(value)[0]
                     break
-        return found
+        return values
 
     def damaged(self, cause: str, advice: str = _COPY) -> ExportError:
-        """The error for a trace that cannot be read to its end."""
+        """Return the error for a trace that cannot be read to its end."""
         return ExportError(str(self.path), f"a trace of the PyTorch profiler, {cause}", advice)
 
 
-def _said(error: Exception) -> str:
+def _cause_of(error: Exception) -> str:
     text = error.args[0] if error.args else ""
     lines = (text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)).splitlines()
     return f"but its JSON is damaged: {lines[0]}" if lines else "but its JSON is damaged"
 
 
 def _unpacked(packed: IO[bytes]) -> IO[bytes]:
-    """The bytes as JSON, whatever the file is called."""
     is_gzip = packed.read(len(_GZIP)) == _GZIP
     packed.seek(0)
     return gzip.GzipFile(fileobj=packed) if is_gzip else packed  # type: ignore[return-value]
 
 
 class _Pieces:
-    """What ijson reads from."""
+    """The file that ijson reads; it checks each piece."""
 
     def __init__(self, trace: KinetoTrace, packed: IO[bytes], stream: IO[bytes]) -> None:
         self._trace = trace
@@ -185,20 +184,20 @@ class _Pieces:
         self.is_at_end = False
 
     def read(self, size: int) -> bytes:
-        """The next bytes. Raises ExportError where they are nested too deep."""
+        """Return the next bytes. Raises ExportError if nesting is too deep or a number too long."""
         piece = self._stream.read(size)
         if size and not piece:
             self.is_at_end = True
-        if b"0" * _MOST_DIGITS in piece.translate(_AS_DIGITS):
-            raise self._trace.damaged(f"but a number in it has {_MOST_DIGITS:,} digits or more")
-        if self._deepest(piece) > _DEEPEST:
-            cause = f"but its JSON is nested more than {_DEEPEST} levels deep"
+        if b"0" * _MAX_DIGITS in piece.translate(_AS_DIGITS):
+            raise self._trace.damaged(f"but a number in it has {_MAX_DIGITS:,} digits or more")
+        if self._deepest(piece) > _MAX_DEPTH:
+            cause = f"but its JSON is nested more than {_MAX_DEPTH} levels deep"
             raise self._trace.damaged(cause, "trace it again: PyTorch writes about ten levels")
         self._trace.take(piece, self._packed.tell())
         return piece
 
     def _deepest(self, piece: bytes) -> int:
-        """How deep objects and lists are nested in the next bytes, at the most."""
+        """Return the deepest nesting in the next bytes."""
         import numpy as np
 
         if self._is_escaped:

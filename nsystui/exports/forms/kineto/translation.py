@@ -15,15 +15,15 @@ from nsystui.base.errors import ExportError
 from nsystui.exports.forms.form import Advance
 from nsystui.exports.forms.kineto.collectives import RECORD, collective_of
 from nsystui.exports.forms.kineto.export import MACHINE, TRACE, TraceExport
-from nsystui.exports.forms.kineto.reading import Event, KinetoTrace, nanoseconds, whole
+from nsystui.exports.forms.kineto.reading import Event, KinetoTrace, nanoseconds, to_integer
 from nsystui.exports.metadata import pid_of, process_id
 from nsystui.exports.schema import EARLIEST
 
 _FIRST_EVENTS: Final = 20_000
-"""So many events are looked at for the process and the first time, before any is written."""
+"""Events read for the process and the first time before any is written."""
 _ROWS_AT_ONCE: Final = 50_000
 _MOST_IDS: Final = 1 << 24
-"""A number of a process or thread has 24 bits in an export."""
+"""Numbers of processes and threads have 24 bits in an export."""
 
 OPERATORS, PYTHON, _NCCL = "PyTorch operators", "Python", "NCCL"
 _DOMAINS: Final = {_NCCL: 1, OPERATORS: 2, PYTHON: 3}
@@ -38,12 +38,12 @@ _OLD_CATEGORIES: Final = {
     "python": "python_function",
 }
 _CPU: Final = frozenset({"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver"})
-# A GPU annotation repeats the projection of a range; the others are not work of the program.
-_LEFT_ALONE: Final = frozenset({"gpu_user_annotation", "trace", "overhead", "ac2g", "fwdbwd", ""})
+# A GPU annotation repeats a range's projection; the other categories are not work of the program.
+_IGNORED: Final = frozenset({"gpu_user_annotation", "trace", "overhead", "ac2g", "fwdbwd", ""})
 
 _SYNC_TYPES: Final = {"event": 1, "stream wait": 2, "stream": 3, "context": 4}
 _NO_STREAM = _NO_EVENT = 0xFFFFFFFF
-"""The stream of a synchronization that waits for several, and the event of one that has no known event."""
+"""The stream of a synchronization with several streams, and a synchronization's unknown event."""
 _RUNTIME_CALL, _DRIVER_CALL = 0, 1
 _MARK, _PUSH_POP, _DOMAIN_CREATE = 34, 59, 75
 _WARNING: Final = 2
@@ -64,12 +64,12 @@ _COPY = re.compile(r"Memcpy (\S+)(?: \((.+) -> (.+)\))?")
 _MEMSET = re.compile(r"Memset \((.+)\)")
 _THREAD_NAME = re.compile(r"thread -?\d+ \((.*)\)")
 _ON_CUDA: Final = 1
-"""The ``Device Type`` of memory on a GPU, as PyTorch numbers it."""
+"""PyTorch's ``Device Type`` of memory on a GPU."""
 _NAMED_AFTER_HOST = re.compile(r"(?P<host>[A-Za-z0-9.-]+)_(?P<pid>\d+)\.")
 
 
 def translate(path: Path, target: Path, advance: Advance) -> None:
-    """Write the export of a trace. Reads the trace again if it has events long before its first events.
+    """Write the export of a trace, reading it again if it has events long before its first events.
 
     Raises ExportError if the file is damaged or not a trace of the PyTorch profiler, and OSError.
     """
@@ -79,7 +79,7 @@ def translate(path: Path, target: Path, advance: Advance) -> None:
 
 
 def _translate(path: Path, target: Path, advance: Advance, origin: int | None) -> int | None:
-    """Writes the export; the time of the earliest event, ns, where that is too early for this ``origin``."""
+    """Write the export; return the earliest event's time, ns, if it is too early for this ``origin``."""
     trace = KinetoTrace(path, advance)
     events = trace.events()
     first = list(islice(events, _FIRST_EVENTS))
@@ -109,10 +109,10 @@ def _start(event: Event) -> int | None:
 
 
 def _process_of(events: Sequence[Event]) -> int | None:
-    """Return the number of the traced process, from its work on the CPU: GPU work has the numbers of GPUs."""
-    pids = (whole(event.get("pid")) for event in events if event.get("ph") == "X" and _category(event) in _CPU)
+    """Return the traced process's number, from work on the CPU: GPU work has the numbers of GPUs."""
+    pids = (to_integer(event.get("pid")) for event in events if event.get("ph") == "X" and _category(event) in _CPU)
     labelled = (
-        whole(event.get("pid"))
+        to_integer(event.get("pid"))
         for event in events
         if event.get("name") == "process_labels" and _arguments(event).get("labels") == "CPU"
     )
@@ -131,7 +131,7 @@ def _arguments(event: Event) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """An event with what all events have: its name, times from the origin in ns, and arguments."""
+    """An event's common parts: its name, times from the origin in ns, and arguments."""
 
     event: Event
     name: str
@@ -140,18 +140,18 @@ class _Span:
     arguments: Mapping[str, Any]
 
     def number(self, name: str) -> int | None:
-        return whole(self.arguments.get(name))
+        return to_integer(self.arguments.get(name))
 
     @property
     def device(self) -> int | None:
-        """The GPU: for a copy between two GPUs the GPU that copies. Old traces have only the event's `pid`."""
+        """The GPU; for a copy between two GPUs, the copying GPU. Old traces have only the event's `pid`."""
         names = (self.arguments.get("device"), self.arguments.get("inDevice"), self.event.get("pid"))
-        return next((number for name in names if (number := whole(name)) is not None), None)
+        return next((number for name in names if (number := to_integer(name)) is not None), None)
 
     @property
     def stream(self) -> int | None:
         number = self.number("stream")
-        return whole(self.event.get("tid")) if number is None else number
+        return to_integer(self.event.get("tid")) if number is None else number
 
     @property
     def context(self) -> int | None:
@@ -160,17 +160,17 @@ class _Span:
 
     def dimensions(self, name: str) -> list[int | None]:
         values = self.arguments.get(name)
-        numbers = [whole(value) for value in values] if isinstance(values, list) else []
+        numbers = [to_integer(value) for value in values] if isinstance(values, list) else []
         return numbers if len(numbers) == 3 and None not in numbers else [None, None, None]
 
 
-class _NotSaid(Exception):
+class _MissingValue(Exception):
     """An event lacks a value that its row needs."""
 
 
-def _said(value: int | None, what: str) -> int:
+def _required(value: int | None, what: str) -> int:
     if value is None:
-        raise _NotSaid(f"without a {what}")
+        raise _MissingValue(f"without a {what}")
     return value
 
 
@@ -191,7 +191,7 @@ class _Translator:
     _domains: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
-        """Add the rows of an event. Events that cannot be understood are counted for a message of the export."""
+        """Add the rows of an event, or count it for a message of the export."""
         phase = event.get("ph")
         if phase == "M":
             self._name(event)
@@ -200,7 +200,7 @@ class _Translator:
             write = _WRITERS.get(category)
             if write is not None:
                 self._write(event, category, write)
-            elif category not in _LEFT_ALONE:
+            elif category not in _IGNORED:
                 self._left_out[f"of the category {_plain(category)}"] += 1
 
     def _write(self, event: Event, category: str, write: _Write) -> None:
@@ -213,7 +213,7 @@ class _Translator:
         start -= self.origin
         try:
             write(self, _Span(event, _plain(str(event.get("name", ""))), start, start + duration, _arguments(event)))
-        except _NotSaid as error:
+        except _MissingValue as error:
             self._left_out[f"of the category {category} {error}"] += 1
         else:
             self.rows += 1
@@ -221,9 +221,9 @@ class _Translator:
     # -- work of the GPU --------------------------------------------------------------------------------------------
 
     def _gpu_work(self, span: _Span, stream: int | None) -> tuple[int | None, ...]:
-        """Return the values of the columns that all work of a GPU has."""
-        process, device = self._process(self.pid), _said(span.device, "device")
-        stream, correlation = _said(stream, "stream"), span.number("correlation")
+        """Return the values of the columns of all GPU work."""
+        process, device = self._process(self.pid), _required(span.device, "device")
+        stream, correlation = _required(stream, "stream"), span.number("correlation")
         return span.start, span.end, process, device, span.context, 0, stream, correlation
 
     def kernel(self, span: _Span) -> None:
@@ -241,8 +241,8 @@ class _Translator:
         )
 
     def copy(self, span: _Span) -> None:
-        found = _COPY.match(span.name)
-        kind, source, destination = found.groups() if found else ("", None, None)
+        match = _COPY.match(span.name)
+        kind, source, destination = match.groups() if match else ("", None, None)
         self.export.add(
             "CUPTI_ACTIVITY_KIND_MEMCPY",
             *self._gpu_work(span, span.stream),
@@ -254,22 +254,22 @@ class _Translator:
         )
 
     def memset(self, span: _Span) -> None:
-        found = _MEMSET.match(span.name)
-        memory = _MEMORY_KINDS.get(found[1]) if found else None
+        match = _MEMSET.match(span.name)
+        memory = _MEMORY_KINDS.get(match[1]) if match else None
         work = self._gpu_work(span, span.stream)
         self.export.add("CUPTI_ACTIVITY_KIND_MEMSET", *work, span.number("bytes"), memory)
 
     def synchronisation(self, span: _Span) -> None:
-        words = span.name.lower()
+        name = span.name.lower()
         stream, event = span.stream, span.number("wait_on_cuda_event_id")
-        kind = next((number for start, number in _BY_LENGTH if words.startswith(start)), 0)
+        kind = next((number for start, number in _BY_LENGTH if name.startswith(start)), 0)
         work = self._gpu_work(span, _NO_STREAM if stream is None or stream < 0 else stream)
         self.export.add("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", *work, kind, _NO_EVENT if event is None else event)
         record, recorded = (span.number(f"wait_on_{name}") for name in ("cuda_event_record_corr_id", "stream"))
-        # A wait says where its event was recorded; there are no rows of the records themselves.
+        # A wait names the stream of its event's record; the records have no rows.
         if event is not None and record is not None and record >= 0 and recorded is not None and recorded >= 0:
-            place = (self._process(self.pid), span.device, span.context, 0, recorded)
-            self.export.add("CUPTI_ACTIVITY_KIND_CUDA_EVENT", *place, record, event)
+            stream_ids = (self._process(self.pid), span.device, span.context, 0, recorded)
+            self.export.add("CUPTI_ACTIVITY_KIND_CUDA_EVENT", *stream_ids, record, event)
 
     # -- work of the CPU --------------------------------------------------------------------------------------------
 
@@ -300,47 +300,46 @@ class _Translator:
         self.export.add("NVTX_EVENTS", span.start, span.end, *values)
 
     def instant(self, span: _Span) -> None:
-        """Add an allocation of PyTorch's allocator on a GPU, or its end; any other instant is a mark."""
+        """Add an allocation or free of PyTorch's allocator on a GPU; any other instant becomes a mark."""
         if span.name != "[memory]":
             thread = self._thread(span.event)
             self.export.add("NVTX_EVENTS", span.start, None, thread, _MARK, span.name, None, 0, None)
         elif span.number("Device Type") == _ON_CUDA:
-            size = _said(span.number("Bytes"), "size")
-            process, device = self._process(self.pid), _said(span.number("Device Id"), "device")
-            values = (_said(span.number("Addr"), "address"), abs(size), _MEMORY_KINDS["Device"], int(size < 0))
+            size = _required(span.number("Bytes"), "size")
+            process, device = self._process(self.pid), _required(span.number("Device Id"), "device")
+            values = (_required(span.number("Addr"), "address"), abs(size), _MEMORY_KINDS["Device"], int(size < 0))
             self.export.add("CUDA_GPU_MEMORY_USAGE_EVENTS", span.start, process, device, *values)
 
     # -- names ------------------------------------------------------------------------------------------------------
 
     def _name(self, event: Event) -> None:
-        pid, tid = whole(event.get("pid")), whole(event.get("tid"))
+        pid, tid = to_integer(event.get("pid")), to_integer(event.get("tid"))
         name = _arguments(event).get("name")
         if pid is None or not isinstance(name, str):
             return
         if event.get("name") == "process_name":
             self._process_names[pid] = _plain(name)
         elif event.get("name") == "thread_name" and tid is not None:
-            found = _THREAD_NAME.fullmatch(name)
-            self._names[pid, tid] = _plain(found[1] if found else name)
+            match = _THREAD_NAME.fullmatch(name)
+            self._names[pid, tid] = _plain(match[1] if match else name)
 
     def _process(self, pid: int) -> int:
-        """Return the id of a process, which then gets a row."""
         return self._processes.setdefault(pid, process_id(pid, MACHINE))
 
     def _thread(self, event: Event) -> int:
-        """Return the id of an event's thread. A number too large for an export becomes a small one, from the top."""
-        pid = _said(whole(event.get("pid")), "process")
-        tid = _said(whole(event.get("tid")), "thread")
+        """Return the id of an event's thread, replacing numbers too large for an export, from the top down."""
+        pid = _required(to_integer(event.get("pid")), "process")
+        tid = _required(to_integer(event.get("tid")), "thread")
         thread = self._threads.get((pid, tid))
         if thread is None:
             if not 0 <= pid < _MOST_IDS:
-                raise _NotSaid("without a process")
+                raise _MissingValue("without a process")
             number = tid if 0 <= tid < _MOST_IDS else _MOST_IDS - 1 - len(self._threads)
             thread = self._threads[pid, tid] = self._process(pid) | number
         return thread
 
     def finish(self) -> None:
-        """Add the names of processes, threads and domains, and messages about events that were left out."""
+        """Add the names of processes, threads and domains, and messages about omitted events."""
         add = self.export.add
         for pid, process in self._processes.items():
             add("PROCESSES", process, pid, self._process_names.get(pid, ""))
@@ -371,13 +370,13 @@ _WRITERS: Mapping[str, _Write] = {
 
 @lru_cache(maxsize=65536)
 def _plain(text: str) -> str:
-    """Text that SQLite holds: without halves of characters, which JSON can have."""
+    """Return text that SQLite can store: without lone surrogates, which JSON can contain."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 @lru_cache(maxsize=4096)
 def _short_name(name: str) -> str:
-    """Return a kernel's name as nsys shortens it: without return type, namespaces, template and arguments.
+    """Return a kernel's name as nsys shortens it: without return type, namespaces, template, arguments.
 
     >>> _short_name("void at::native::reduce_kernel<(int)512>(T3)")
     'reduce_kernel'
