@@ -531,6 +531,30 @@ def test_code_outside_of_calls_is_never_a_cuda_call(tmp_path: Path):
     }
 
 
+def test_functions_of_the_profiler_are_not_the_programs(tmp_path: Path):
+    wrapper = Frame("NSYS_OSRT_fwrite_1", "/opt/nsight-systems/libToolsInjection64.so")
+    with training(tmp_path / "a.sqlite") as (export, main_thread, _):
+        export.on_cpu(main_thread, 0, 10 * MS, [wrapper, WORK, MAIN], cpu=3)
+        launched(export, main_thread, (0, 1, 0, 2), (9, 10, 9, 10))
+    with job_of(tmp_path / "a.sqlite") as job:
+        found = causes_of(gaps_table(job, Selection(Window(0, 10 * MS))))
+    assert {what for _, what, *_ in found} == {"app::work"}
+
+
+def test_operations_around_a_gap_are_of_any_process_on_the_gpu(tmp_path: Path):
+    with ExportWriter(tmp_path / "a.sqlite") as out:
+        out.gpu(0)
+        for pid, name in enumerate(("left", "right"), 100):
+            process = out.process(pid, "python3")
+            out.cuda_device(process, 0, 0)
+            for number in range(20):
+                start = (2 * number + pid - 100) * 10 * MS
+                out.kernel(process, 0, 7, start, start + 4 * MS, name=f"{name}()", correlation_id=number + 1)
+    with job_of(out.path) as job:
+        pairs = {(row["before"], row["after"]) for row in gaps_table(job, Selection(), "pair").records()}
+    assert pairs == {("left", "right"), ("right", "left")}
+
+
 @pytest.mark.campaign
 def test_stacks_are_computed_once_for_all_selections_without_a_cache_too(tmp_path: Path, monkeypatch):
     computed = []

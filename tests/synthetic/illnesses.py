@@ -49,10 +49,10 @@ class OneGpu:
         self.export.api(self.main, start, end, name, self.correlation, return_value=return_value)
         return self.correlation
 
-    def kernel(self, start: int, end: int, launched: int, name: str = "work(float*)") -> None:
-        """A kernel whose launch call begins at `launched` and takes 2 µs."""
+    def kernel(self, start: int, end: int, launched: int, name: str = "work(float*)", stream: int = _STREAM) -> None:
+        """Write a kernel whose launch call begins at `launched` and takes 2 µs."""
         correlation = self.call("cudaLaunchKernel_v7000", launched, launched + 2_000)
-        self.export.kernel(self.process, 0, _STREAM, start, end, name=name, correlation_id=correlation)
+        self.export.kernel(self.process, 0, stream, start, end, name=name, correlation_id=correlation)
 
     def copy(self, call: str, start: int, end: int, source: int = PAGEABLE, size: int = 10 * MS) -> None:
         """A host-to-device copy by `call`, which returns at once where it is an asynchronous one."""

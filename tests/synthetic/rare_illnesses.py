@@ -191,8 +191,8 @@ def compiling(
     return Ill((path,), 59 * MS)
 
 
-def reducing(path: Path, calls: int, after: bool = True, before: int = 0) -> Ill:
-    """12 steps with 10 ms of compute, and so many AllReduce that take 5 ms together, beside it or `after` it.
+def reducing(path: Path, calls: int, after: bool = True, before: int = 0, stream: int = 7) -> Ill:
+    """Write 12 steps with 10 ms of compute on stream 7, and `calls` AllReduce of 5 ms in all, during or `after` it.
 
     Before all steps there are `before` AllReduce.
     """
@@ -204,7 +204,7 @@ def reducing(path: Path, calls: int, after: bool = True, before: int = 0) -> Ill
             gpu.export.nvtx_range(gpu.main, start - 20_000, start + 15 * MS, f"step {number}")
             for call in range(calls):
                 begin = start + (10 if after else 4) * MS + call * length
-                gpu.kernel(begin, begin + length, launched=start - 5_000, name=name)
+                gpu.kernel(begin, begin + length, launched=start - 5_000, name=name, stream=stream)
     return Ill((path,), 12 * 5 * MS)
 
 
@@ -265,8 +265,8 @@ VARIANTS: Final[dict[str, Callable[[Path], object]]] = {
             "off-cpu": _is_off_its_cpu,
         }.items()
     },
-    "reducing-once": _in(reducing, calls=1),
-    "reducing-often": _in(reducing, calls=250),
+    "reducing-once": _in(reducing, calls=1, stream=20),
+    "reducing-often": _in(reducing, calls=250, stream=20),
     "reducing-beside": _in(reducing, calls=8, after=False),
     "reducing-before": _in(reducing, calls=8, after=False, before=60),
     "mpi-set-up": partial(illnesses.mpi_waits, set_up=100 * MS),

@@ -258,6 +258,7 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
         tables.graph_launches: sa.literal("CUDA graph"),
     }
     session, keys = job.session, ("report", "process", "device")
+    users = {(gpu.device.task.task, gpu.device.device): gpu.devices for gpu in job.gpus(Selection())}
     names = {
         text or "" for table, name in name_columns.items() if session.count(table)
         for (text,) in session.rows(sa.select(name).select_from(table).distinct())
@@ -270,7 +271,7 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
         part = spans.at(rows)
         codes = np.full((2, len(part)), len(names))
         hull = Window(int(begins[rows].min()) - 1, int(ends[rows].max()) + 1)
-        near = Selection(hull, frozenset(task for task, _ in part.gpus))
+        near = Selection(hull, frozenset(user.task.task for gpu in part.gpus for user in users[gpu]))
         for table, name in name_columns.items():
             columns = (*(table.c[key] for key in keys), job_start(table).label("start"), job_end(table).label("end"))
             is_whole = [table.c[key].is_not(None) for key in ("device", "start", "end")]
@@ -278,9 +279,12 @@ def pairs_around(job: OpenJob, spans: IdleSpans) -> Pairs:
             query = sa.select(*columns, coded_names.c.code).join_from(table, coded_names, is_named)
             query = query.where(*is_whole, *where(table, near))
             operations = session.arrays(query) if session.count(table) else {}
-            for number, (task, device) in enumerate(part.gpus) if operations else ():
-                gpu = zip(keys, (task.report, task.process, device), strict=True)
-                on_gpu = np.logical_and.reduce([operations[key] == value for key, value in gpu])
+            for number, gpu in enumerate(part.gpus) if operations else ():
+                on_gpu = np.zeros(len(operations["code"]), bool)
+                for user in users[gpu]:
+                    task = user.task.task
+                    values = zip(keys, (task.report, task.process, user.device), strict=True)
+                    on_gpu |= np.logical_and.reduce([operations[key] == value for key, value in values])
                 idle = np.flatnonzero(part.gpu == number)
                 for side, key, moments in ((0, "end", begins[rows]), (1, "start", ends[rows])):
                     matches = _first_at(moments[idle], operations[key][on_gpu], operations["code"][on_gpu], len(names))

@@ -124,8 +124,10 @@ class StackTree:
         return " ‹ ".join(called[:limit] + ["…"] * (len(called) > limit))
 
 
-LIBRARY = re.compile(r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|\[.*\]")
-"""Modules whose functions only serve their caller."""
+LIBRARY = re.compile(
+    r"(?:libc|ld|libpthread|libm|libstdc\+\+)[-.].*|lib(?:ToolsInjection|cupti|nvperf)\w*\.so.*|\[.*\]"
+)
+"""Modules whose functions only serve their caller: libc, the profiler, the kernel."""
 
 
 def program_function(tree: StackTree | None, node: int, libraries: re.Pattern[str] = LIBRARY) -> str:

@@ -107,8 +107,12 @@ _SUPERCHIP = re.compile(r"\bG[HB]200\b")
 def link_of(session: Session) -> tuple[int, int] | None:
     """Return the generation of PCIe of the GPUs, and about how many GB/s it gives copies; ``None`` if not known."""
     devices = tables.devices.c
-    known = session.rows(sa.select(devices.chip, devices.name).distinct()) if session.count(tables.devices) else []
-    links = {None if _SUPERCHIP.search(name or "") else _LINKS.get((chip or "")[:2]) for chip, name in known}
+    query = sa.select(devices.chip, devices.name, devices.bus).distinct()
+    known = session.rows(query) if session.count(tables.devices) else []
+    # An integrated GPU has no address on a bus.
+    links = {
+        _LINKS.get((chip or "")[:2]) if bus and not _SUPERCHIP.search(name or "") else None for chip, name, bus in known
+    }
     return links.pop() if len(links) == 1 else None
 
 

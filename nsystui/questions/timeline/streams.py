@@ -134,7 +134,7 @@ def stream_table(job: OpenJob, selection: Selection) -> TableAnswer:
     """
     unfiltered = selection.with_name(None)
     ranks = {item.task: item.rank for item in selected_ranks(job.ranks, selection)}
-    operations = {key: times for key, times in _totals(job.session, unfiltered).items() if key[0] in ranks}
+    operations = {key: times for key, times in stream_times(job.session, unfiltered).items() if key[0] in ranks}
     launches = _launches(job.session, {key: count for key, (count, *_) in operations.items()})
     ranges = job.nvtx_ranges(Selection(tasks=selection.tasks))
     names = {key: _ranges_of_all(ranges, key[0].report, queued) for key, queued in launches.items()}
@@ -171,7 +171,7 @@ def _kind(times: Sequence[int]) -> str:
     return next((word for word, time in zip(words, times, strict=True) if time >= _MOSTLY * sum(times)), "mixed")
 
 
-def _totals(session: Session, selection: Selection) -> dict[StreamPlace, list[int]]:
+def stream_times(session: Session, selection: Selection) -> dict[StreamPlace, list[int]]:
     """Count the operations of each stream, and sum their compute, communication and copy times, ns."""
     sums_by_stream: dict[StreamPlace, list[int]] = {}
     names = communicating(session)
@@ -238,7 +238,7 @@ def queues(job: OpenJob, selection: Selection) -> Mapping[StreamPlace, LaunchQue
 
     def make() -> dict[StreamPlace, LaunchQueue]:
         ranks = {item.task: item.rank for item in selected_ranks(job.ranks, wide)}
-        counts = {key: count for key, (count, *_) in _totals(job.session, wide).items() if key[0] in ranks}
+        counts = {key: count for key, (count, *_) in stream_times(job.session, wide).items() if key[0] in ranks}
         launches = _launches(job.session, counts)
         keys = sorted(launches, key=lambda key: (ranks[key[0]], key))
         return {key: LaunchQueue(*(np.sort(times) for times in launches[key].times())) for key in keys}

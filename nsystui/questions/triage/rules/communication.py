@@ -11,7 +11,7 @@ import numpy as np
 from nsystui.base.answer import HOST, RANK, Column, Row, TableAnswer, Unit
 from nsystui.base.selection import Selection, Task
 from nsystui.base.text import counted
-from nsystui.base.units import format_value
+from nsystui.base.units import format_value, numbered
 from nsystui.questions.algebra.intervals import Times, union
 from nsystui.questions.collectives.matching import Matrix, Member
 from nsystui.questions.collectives.waiting import NOBODY, SYNCHRONOUS, Arrivals, Lateness, lateness
@@ -21,6 +21,7 @@ from nsystui.questions.nccl.grouping import NcclProperty, selected
 from nsystui.questions.nccl.summary import nccl_summary
 from nsystui.questions.nccl.units import whole
 from nsystui.questions.queries.tasks import world_size
+from nsystui.questions.timeline.streams import stream_times
 from nsystui.questions.triage.case import Case, RankCompute, bytes_words, time_words
 from nsystui.questions.triage.finding import Advice, Door, Finding, NotChecked, Severity
 from nsystui.questions.triage.kernel_mix import by_framework
@@ -265,6 +266,7 @@ _NOTHING_ELSE = Advice(
     "First fix any straggler. Then use larger messages or faster links (`nsystui nccl --by size`).",
     "Only NCCL kernels run here, so there is no compute to hide them.",
 )
+_ON_ONE_STREAM = "The operations of one stream run one after the other, so compute of that stream hides none of them."
 _LARGE_BUCKETS = "The one or two calls of a step begin when nearly all compute is done, so little is left to hide them."
 _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
 
@@ -325,6 +327,14 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
 def _advice(case: Case, most: pd.DataFrame, share: float) -> Advice:
     if not case.spent.kernels and not case.spent.graph:
         return _NOTHING_ELSE
+    times = stream_times(case.job.session, case.chosen)
+    beside = {key: sent for key, (_, compute, sent, _) in times.items() if 20 * compute > sent > 0}
+    if 2 * sum(beside.values()) >= sum(sent for _, _, sent, _ in times.values()):
+        (_, _, stream, _), _ = max(beside.items(), key=lambda item: item[1])
+        return Advice(
+            f"Run communication on its own stream: most runs on {numbered('stream', stream)}, which also computes.",
+            _ON_ONE_STREAM,
+        )
     first = most.iloc[0]
     each = _per_step(case, first["collective"])
     if each is not None and each <= _FEW and share >= 50 and first["collective"] == "AllReduce":

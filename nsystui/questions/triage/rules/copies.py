@@ -117,7 +117,8 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     calls = tables.api_calls.c
     called = sa.select(tables.memory_ops, calls.name.label("call"), (calls.end - calls.start).label("blocked"))
     copies = called.select_from(with_calls()).where(*are(kind.calls)).subquery("copies")
-    cost, least = case.exposed(spans(case, copies, by_device=True)), case.thresholds.copy_percent
+    copied, least = spans(case, copies, by_device=True), case.thresholds.copy_percent
+    cost = case.exposed(copied)
     share = case.percent(cost)
     if share < (REMARKED * least if kind is _PAGEABLE and all_pageable else least):
         return None
@@ -137,8 +138,8 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     )
     advice = kind.advice
     if kind is _PAGEABLE:
-        told = "Pin the host memory (pin_memory=True of the DataLoader)."
-        advice = Advice(by_framework(case, advice.text, pytorch=told), advice.reason)
+        how = "pin_memory=True of the DataLoader" if _are_in_steps(case, copied) else "Tensor.pin_memory()"
+        advice = Advice(by_framework(case, advice.text, pytorch=f"Pin the host memory ({how})."), advice.reason)
         sentence += _blocking(case, read)
     elif kind is _SYNC_COPY:
         advice = next((_FROM[one] for one in (PAGEABLE, PINNED) if mostly(case.host_copies, one)), advice)
@@ -148,6 +149,17 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
     measured = _MEASURED.format("operations")
     severity = Severity.WARNING if share >= least else Severity.INFO
     return case.finding(kind.name, sentence, advice, _DOOR, cost, measured, evidence, severity, ranks=ranks)
+
+
+def _are_in_steps(case: Case, copied: Spans) -> bool:
+    """Return whether most of the copies' time is between the first step and the last, where a data loader copies."""
+    times = [copied.of(device.device.task.task, device.device.device) for device in case.devices]
+    inside = 0
+    for device, copies in zip(case.devices, times, strict=True):
+        steps = case.steps.get(device.device.task.task)
+        if steps is not None and len(steps):
+            inside += copies.length_within(int(steps.start[0]), int(steps.start[-1] + steps.duration[-1]))
+    return 2 * inside >= sum(copies.length for copies in times)
 
 
 def _blocking(case: Case, read: Sequence[tuple[Any, ...]]) -> str:
