@@ -167,7 +167,7 @@ def _findings(ask: Answers, budget: Rows, whole: int) -> Iterator[str]:
         if (row["percent"] or 0) > 100.05:
             yield f"{name} costs {row['percent']} % of the job"
         if "blocks no compute" in row["sentence"] and row["recoverable_ns"]:
-            yield f"{name} blocks no compute, and {row['recoverable_ns']} ns are to win"
+            yield f"{name} blocks no compute, and {row['recoverable_ns']} ns could be saved"
     losses = re.search(r"Largest loss(?:es)?: (.*?\))\. ", text)
     shares = [float(share) for share in re.findall(r"\(([0-9.]+) %", losses[1])] if losses else []
     if sum(shares) > 100.1:

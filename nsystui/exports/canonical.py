@@ -141,7 +141,7 @@ NCCL_CALLS = _table(
     "-t cuda,nvtx",
     "row start end thread process name:t collective:t message_size communicator:t peer root reduction:t "
     "datatype:t rank ranks cuda_device size_source:t",
-    detail=", with what their payload says",
+    detail=", with their payload",
     more=" and do not set NCCL_NVTX_DISABLE",
 )
 GPU_METRICS = _table(
@@ -173,7 +173,7 @@ _FILES = "-t osrt --osrt-file-access=true"
 FILE_ACCESSES = _table(
     "file_accesses", "reads and writes of files by OS runtime calls", _FILES, "row start end tid name:t file bytes"
 )
-FILES = _table("files", "files that were opened", _FILES, "file path:t", detail=", by the number that accesses have")
+FILES = _table("files", "files that were opened", _FILES, "file path:t", detail=", by the file number in accesses")
 LIBRARY_CALLS = _table(
     "library_calls", "cuBLAS and cuDNN calls", "-t cublas,cudnn", "row start end thread process name:t library:t"
 )
@@ -215,7 +215,7 @@ PROFILER_OVERHEAD = _table(
     "times that the profiler itself took",
     "",
     "row start end thread process name:t",
-    more=" (nsys writes what it notices of them)",
+    more=" (nsys records the overhead that it notices)",
 )
 CPU_PAGE_FAULTS = _table(
     "cpu_page_faults",
@@ -269,7 +269,7 @@ NIC_DEVICES = _table(
 )
 DIAGNOSTICS = _table(
     "diagnostics",
-    "what nsys said of its own capture",
+    "nsys's own messages about the capture",
     "",
     "row time severity severity_name:t text:t process",
     more=" (nsys 2024.4 and later write it)",

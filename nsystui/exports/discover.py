@@ -43,7 +43,7 @@ def stale_note(path: Path) -> str:
     except OSError:
         return ""
     age_words = format_value(Unit.DURATION, round(age) * 10**9)
-    note = f"{path} is {age_words} older than {report.name} beside it, and may be of an earlier run: export it again"
+    note = f"{path} is {age_words} older than {report.name} next to it, and may be from an earlier run: export it again"
     return note if age > _SAME_EXPORT else ""
 
 

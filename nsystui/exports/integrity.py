@@ -104,7 +104,7 @@ class PageChecks:
 
 def doubled(path: Path, table: str) -> Exception:
     """Return the error for a table that returns rows twice, or rows from elsewhere."""
-    return opening.corrupt(path, sqlite3.DatabaseError(f"rows of {table} come twice or out of order"), table)
+    return opening.corrupt(path, sqlite3.DatabaseError(f"rows of {table} are repeated or out of order"), table)
 
 
 _LEAF, _INTERIOR = 13, 5

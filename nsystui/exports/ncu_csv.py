@@ -113,7 +113,7 @@ def read_ncu_csv(path: Path) -> list[NcuLaunch]:
     except OSError as error:
         raise ExportError(str(path), f"cannot be read: {error.strerror or error}") from None
     if not launches:
-        raise ExportError(str(path), "has no launches that ncu profiled", _advice(path))
+        raise ExportError(str(path), "contains no profiled launches", _advice(path))
     return _with_numbers(path, launches)
 
 
@@ -175,7 +175,7 @@ def _table_lines(text: TextIO) -> Iterator[str]:
 
 
 def _damaged(path: Path, cause: str) -> ExportError:
-    return ExportError(str(path), f"is not whole, or was edited: {cause}", f"write it anew: {_advice(path)}")
+    return ExportError(str(path), f"is incomplete or was edited: {cause}", f"write it anew: {_advice(path)}")
 
 
 def _size(cells: dict[str, str], name: str) -> Size | None:

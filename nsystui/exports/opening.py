@@ -204,7 +204,7 @@ def check(path: Path) -> ExportFile:
     for suffix in ("-journal", "-wal"):
         if size(str(path) + suffix):
             raise ExportError(
-                name, f"still being written: {path.name}{suffix} lies next to it", "wait for nsys export to finish"
+                name, f"still being written: {path.name}{suffix} is next to it", "wait for nsys export to finish"
             )
     return file
 

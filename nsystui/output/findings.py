@@ -80,7 +80,7 @@ def body_lines(one: Finding, files: str) -> Iterator[str]:
     """A finding without its first line."""
     yield from _wrapped(one.sentence)
     if one.gain is not None:
-        yield from _wrapped(f"to win: {one.gain.words}")
+        yield from _wrapped(f"could save: {one.gain.words}")
     yield from _wrapped(f"how to fix: {one.advice.text}")
     yield from _wrapped(f"why: {one.advice.reason}")
     # Not wrapped, so that it can be copied.

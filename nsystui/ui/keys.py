@@ -422,7 +422,7 @@ def markdown() -> str:
     ]
     for place, title in PLACES.items():
         here = [key for key in KEYS if key.place == place and key.help]
-        lines += ["", f"## {title}", "", "| key | what it does |", "|---|---|"]
+        lines += ["", f"## {title}", "", "| key | effect |", "|---|---|"]
         lines += [f"| `{key.shown}` | {key.help} |" for key in here]
     return "\n".join(lines) + "\n"
 
@@ -466,7 +466,7 @@ WORDS: tuple[Word, ...] = (
     ),
     Word("C+N, C+M, N+M", "two of compute, NCCL and memory operations at the same time", ("efficiency",)),
     Word(
-        "busbw w/o wait",
+        "busbw, no waiting",
         "bus bandwidth without waiting: bytes over the kernel time of the last rank to arrive; known where all ranks "
         "of the communicator are open",
         ("nccl",),
@@ -499,7 +499,7 @@ WORDS: tuple[Word, ...] = (
         ("overview",),
     ),
     Word(
-        "to win",
+        "could save",
         "at most so much of a step could be won back: the cost, but no more than what blocked compute; "
         "`nsystui help path`",
         ("overview", "finding"),

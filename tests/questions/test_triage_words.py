@@ -34,7 +34,7 @@ def findings_in(block: list[str]) -> dict[str, list[str]]:
             part = texts.setdefault(head[1], [""])
         elif part is not None and text.startswith("   ") and not text.startswith("    "):
             word = text.strip()
-            label = re.match("(how to fix|why|to win|see): ", word)
+            label = re.match("(how to fix|why|could save|see): ", word)
             if label:
                 part.append("")
                 word = word[label.end() :] if label[1] in ("how to fix", "why") else "\0"

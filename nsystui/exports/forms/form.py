@@ -23,7 +23,7 @@ _MAGIC = b"SQLite format 3\x00"
 Advance = Callable[[float], None]
 """Receives the finished part (0 … 1) from time to time; raises if the user stops the work."""
 
-ELSEWHERE = "NSYSTUI_CACHE_DIR names another place for exports"
+ELSEWHERE = "NSYSTUI_CACHE_DIR sets another directory for exports"
 # A disk with less free space counts as full, bytes.
 _LITTLE = 1 << 20
 

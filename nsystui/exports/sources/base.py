@@ -29,7 +29,7 @@ _MAY_BE_OPEN = (NVTX_RANGES, MPI_CALLS, UCX_CALLS)
 # Their rows count without a time, which nsys does not always write.
 _NEED_NO_TIME = (DIAGNOSTICS, EFA_SAMPLES)
 
-REASONS = ("without a time", "at no time of the session", "ending before the start")
+REASONS = ("without a time", "with a time outside the session", "ending before the start")
 """Why rows are left out, by the number in ``Times.reason``."""
 
 

@@ -51,7 +51,7 @@ NCCL_LABELS = {name: f"{LABELS['nccl']}: {name}" for name in ("transfer", "waiti
 """The parts of the time blocked by NCCL."""
 SEND_AND_RECEIVE = f"{LABELS['nccl']}: send and receive"
 """The part of that time in NCCL's ``SendRecv`` kernels."""
-_BLOCKED = "the next compute kernel had been launched and waited for this"
+_BLOCKED = "the next compute kernel was already launched and waited for this"
 MEANINGS = {
     "iteration": "a step on the GPU, from the wait for its first operation to the next step",
     "GPU busy": "something ran: kernels, copies or memsets",
@@ -60,14 +60,14 @@ MEANINGS = {
     **dict.fromkeys(LABELS.values(), _BLOCKED),
     LABELS["compute"]: "at least one kernel ran that does not communicate",
     LABELS["starved"]: "the GPU waited for the CPU: the next compute kernel had not been launched yet",
-    LABELS["stalled"]: "the next compute kernel had been launched and waited for no operation: its start took so long",
+    LABELS["stalled"]: "the next compute kernel was already launched, and no operation held it up: it started late",
     LABELS["unresolved"]: "when the next compute kernel was launched, or what it waited for, is not recorded",
     LABELS["tail"]: "after the last compute kernel nothing ran",
-    NCCL_LABELS["transfer"]: "of this, the collective ran after its last rank had come",
-    NCCL_LABELS["waiting"]: "of this, the collective waited for its last rank to come",
+    NCCL_LABELS["transfer"]: "of this, the collective ran after its last rank had arrived",
+    NCCL_LABELS["waiting"]: "of this, the collective waited for its last rank",
     NCCL_LABELS[
         "not split"
-    ]: "of this, no other open rank has the same operation, or not all of its ranks wait for all",
+    ]: "of this, no other open rank has the same operation, or its ranks do not all wait for each other",
     SEND_AND_RECEIVE: "of this, NCCL sent or received: the bubbles of a pipeline, or an all-to-all",
 }
 """The meaning of each row of `budget_by_step`."""
@@ -252,11 +252,11 @@ def _matched(job: OpenJob, arrivals: Sequence[Arrivals], by_gpu: Mapping[Member,
     query = sa.select(*keys, sa.func.count()).where(is_matched, begin >= low, begin < high).group_by(*keys)
     counts = [(Member(Task(*task), device), count) for *task, device, count in job.session.rows(query)]
     rest = sum(count for member, count in counts if member in by_gpu) - kernels
-    words = f"NCCL: {operations:,} collectives are matched over the open ranks, {rest:,} kernels are of no such one"
+    unmatched = f"{rest:,} kernels belong to no matched collective"
     if not last:
-        return words
+        return f"NCCL: {operations:,} collectives matched over the open ranks, {unmatched}"
     (member, times), ranks = last.most_common(1)[0], {item.task: item.rank for item in job.ranks}
-    return f"{words}; rank {ranks[member.task]} came last most often ({times:,} times)"
+    return f"NCCL: rank {ranks[member.task]} arrived last in {times:,} of {operations:,} collectives ({unmatched})"
 
 
 def notes_of(
@@ -267,7 +267,7 @@ def notes_of(
         return job.busy(selection.with_name(None)).notes
     notes = list(job.steps(step_name).notes)
     if any(gpu.numbers is None for gpu in gpus):
-        notes.append("where no step is known to have launched the work of a GPU, all of its time is one iteration")
+        notes.append("a GPU whose work no step launched has one iteration: all of its time")
     return (*notes, *unresolved_waits(job.session, {gpu.of.task for gpu in gpus}))
 
 

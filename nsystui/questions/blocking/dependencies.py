@@ -442,7 +442,7 @@ def unresolved_waits(session: Session, tasks: Collection[Task]) -> list[str]:
     advice = f" ({recording_advice(session, session.reports, canonical.CUDA_EVENTS)})" if has_no_events else ""
     return [
         f"{lost:,} of {total:,} waits of streams for events ({format_value(Unit.PERCENT, 100 * lost / total)}) are "
-        f"unresolved, as no record of the event is in the export: what they held may be blocked by any work{advice}"
+        f"unresolved, as no record of the event is in the export: any work may have blocked them{advice}"
     ]
 
 

@@ -49,7 +49,7 @@ class Gain:
 
 
 RECOVERABLE = Column(
-    "recoverable", header="Recoverable per Iteration (ns)", label="to win", unit=Unit.DURATION, importance=3
+    "recoverable", header="Recoverable per Iteration (ns)", label="could save", unit=Unit.DURATION, importance=3
 )
 SPEEDUP = Column("speedup", header="Speed-up at Most", label="max speed-up", unit=Unit.RATIO, decimals=4, importance=4)
 STANDING = Column("standing", header="Standing", label="standing", importance=5)

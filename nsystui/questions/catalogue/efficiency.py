@@ -169,7 +169,7 @@ less than the time of the other tables, from the job's first event to its last; 
             ),
             Option(
                 "useful",
-                "what of a GPU's time is useful: kernels without NCCL's (pop, the default), or every kernel (talp)",
+                "which GPU time counts as useful: kernels without NCCL's (pop, the default), or every kernel (talp)",
                 choices=("pop", "talp"),
                 default="pop",
                 group="efficiency",

@@ -123,8 +123,8 @@ Kernels get the sizes of the calls that launched them.
   algbw     bytes / kernel time, which includes waiting for other ranks; the bytes are n times the size for AllGather,
             ReduceScatter, AlltoAll, Gather and Scatter; missing where the size or n is not known
   busbw     algbw × the factor of nccl-tests, such as 2(n-1)/n for AllReduce
-  busbw w/o wait  busbw without waiting: it uses the kernel time of the last rank to arrive; known where all ranks of
-            the communicator are open
+  busbw, no waiting
+            uses the kernel time of the last rank to arrive; known if all ranks of the communicator are open
   several   the rows behind this one differ
 
 The size is that of one call: for AllGather and ReduceScatter the bytes of one rank, for AlltoAll those of one peer.
@@ -169,7 +169,7 @@ Buckets and powers of two have base 1024 and include their lower edge.""",
             ),
             Option(
                 "message",
-                "with --durations: the message size, such as 48MiB (default: that with the most time)",
+                "with --durations: the message size, such as 48MiB (default: the size with the most time)",
                 metavar="SIZE",
             ),
             Option("linear", "with --durations: spans of one width (default: round ones that grow)"),

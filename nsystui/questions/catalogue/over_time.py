@@ -188,7 +188,7 @@ kernel waited for: its launch (launch-starved), NCCL, a copy or a memset, or nei
     ),
     Question(
         "network",
-        "what each network adapter sent and received, and what moved while collectives ran",
+        "what each network adapter sent and received, and traffic during collectives",
         _ask_network,
         description="""\
 What each network adapter and switch sent and received: mean rates over its sampled part of the selected time, peaks,
@@ -220,10 +220,10 @@ and the send waits during all of them and during the slowest tenth.""",
         "lanes of ranks, streams and NVTX threads over time, as text or as a table",
         function("timeline.picture:lanes_as_table", "width", "all_lanes"),
         description="""The timeline as text: a lane for each GPU of each rank, with --all-lanes also for each stream and
-NVTX thread. In each column stands what took most of it: K compute (kernels without NCCL's), N NCCL, M memory
-operations, G whole CUDA graphs; a small letter where it was busy for less than half of the time, nothing where it was
-idle, · where nothing was recorded. Names stand where an event is wide enough. With --format (or -o, --sort, --top) it
-is a table, one row for each lane and column.""",
+NVTX thread. Each column shows the category that took most of its time: K compute (kernels without NCCL's), N NCCL,
+M memory operations, G whole CUDA graphs; a small letter if it was busy for less than half of the time, nothing if it
+was idle, · if nothing was recorded. Wide events have their names. With --format (or -o, --sort, --top) it is a table,
+one row for each lane and column.""",
         examples="""  nsystui timeline rank*.sqlite
   nsystui timeline rank0.sqlite --all-lanes --time 1.2s:1.21s --width 160
   nsystui timeline rank*.sqlite --time 1s:2s --width 1000 --format csv -o lanes.csv

@@ -69,7 +69,7 @@ QUESTIONS = (
         description="""\
 How long the training steps took on the GPU: a row per rank with median, p5, p95, CV and slow steps.
 Steps are the numbered NVTX ranges (`step 7`, `iteration 7`) that launch at least half of the GPU's work.
-Without them, steps are what comes back regularly in the GPU's work: the optimizer's kernels, collectives, one CUDA
+Without them, steps are found by repetition in the GPU's work: the optimizer's kernels, collectives, one CUDA
 graph, any operation.
 
 With --budget, what the time of each step went to, and what blocked the GPU; with --phases, the same of the prefill and

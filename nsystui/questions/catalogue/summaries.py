@@ -265,7 +265,7 @@ or with --rates bytes per second by the kinds of memory.""",
     _calls(
         "overhead",
         "the profiler's own work",
-        "What nsys recorded of its own work in the processes, by activity: time that is not the program's.",
+        "The profiler's own work in the processes, by activity: time that is not the program's.",
         172,
         title="profiler overhead",
         examples="  nsystui overhead rank0.sqlite",

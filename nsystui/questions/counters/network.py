@@ -223,7 +223,7 @@ def _of_efa(
     if efa.lanes and not left_out.issuperset(lane.counter for lane in efa.lanes):
         notes.append("EFA counters are taken as running totals of bytes by their names, which NVIDIA does not document")
     if left_out:
-        notes.append(f"EFA counters that are no totals of bytes received or sent: {', '.join(sorted(left_out))}")
+        notes.append(f"EFA counters that are not totals of bytes received or sent: {', '.join(sorted(left_out))}")
 
 
 def _joined(parts: Iterable[Samples]) -> Samples:

@@ -281,5 +281,5 @@ def nodes_table(
             )
         )
     if hidden:
-        notes = (*notes, f"{hidden:,} branches are left out (--least, --depth, --hot)")
+        notes = (*notes, f"{hidden:,} branches are hidden by --least, --depth or --hot")
     return TableAnswer("calltree", COLUMNS, rows, len(rows) + hidden, notes)

@@ -68,7 +68,7 @@ class CpuSamples:
     def notes(self) -> tuple[str, ...]:
         """Notes on stacks and Python samples."""
         damaged = sum(stacks.damaged for stacks in self.stacks.values())
-        notes = ["no CPU samples were recorded: the samples of Python are shown"] if self.of_python else []
+        notes = ["no CPU samples were recorded; Python samples are shown instead"] if self.of_python else []
         if damaged:
             notes.append(
                 f"{damaged:,} call chains are damaged (frames are missing or repeated): lost frames are not shown"

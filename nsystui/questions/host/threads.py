@@ -211,7 +211,9 @@ COLUMNS = (
     Column("cpu", header="On CPU (ns)", label="on CPU", unit=Unit.DURATION, importance=3),
     Column("switches", header="Context Switches", label="switches", unit=Unit.COUNT, importance=3),
     Column("migrations", header="Migrations", label="migrations", unit=Unit.COUNT, importance=3),
-    Column("idle_running", header="GPU Idle, Running (ns)", label="GPU idle: ran", unit=Unit.DURATION, compared="idle"),
+    Column(
+        "idle_running", header="GPU Idle, Running (ns)", label="ran while GPU idle", unit=Unit.DURATION, compared="idle"
+    ),
     _idle_column("calls", "In Calls", "in calls"),
     _idle_column("off", "Off CPU", "off CPU"),
     Column("idle", header="GPU Idle (ns)", label="GPU idle", unit=Unit.DURATION, importance=3),

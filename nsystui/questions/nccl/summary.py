@@ -130,7 +130,7 @@ BUS_BANDWIDTH = Column("busbw", header="BusBW (B/s)", label="busbw", unit=Unit.R
 WITHOUT_WAIT = Column(
     "busbw_without_wait",
     header="BusBW w/o Wait (B/s)",
-    label="busbw w/o wait",
+    label="busbw, no waiting",
     unit=Unit.RATE,
     decimals=1,
     importance=1,

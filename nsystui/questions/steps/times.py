@@ -60,7 +60,7 @@ _NAMES = {
     OPTIMIZER: "optimizer kernels",
     COLLECTIVES: "collectives",
     GRAPH: "launches of one CUDA graph",
-    KERNELS: "what else comes back once a step",
+    KERNELS: "other work that repeats once per step",
 }
 _MARKS = {
     OPTIMIZER: "each ends with the kernels of the optimizer",
@@ -445,7 +445,7 @@ def _anchor_notes(steps: Mapping[Task, TaskSteps]) -> Iterator[str]:
             yield f"steps are the NVTX ranges `{name}` ({number}): work belongs to the step that launched it"
             continue
         agree, votes = min((item.agree, item.agree + item.differ) for item in items)
-        certainty = f"; {agree} of {votes} operations that come back once a step give the same number" if votes else ""
+        certainty = f"; {agree} of {votes} operations that repeat once per step agree" if votes else ""
         yield f"steps are found in the GPU's work ({number}): {_MARKS[anchor].format(name)}{certainty}"
 
 

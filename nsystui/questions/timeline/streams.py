@@ -49,7 +49,7 @@ COLUMNS = (
     Column(
         "delay_p90", header="p90 Launch Delay (ns)", label="p90 delay", unit=Unit.DURATION, decimals=0, importance=3
     ),
-    Column("purpose", header="NVTX Range of All", label="range of all", importance=1),
+    Column("purpose", header="NVTX Range of All", label="NVTX range", importance=1),
 )
 """``kind``: the kind with 95 % of the time of the stream's operations, else ``mixed``."""
 

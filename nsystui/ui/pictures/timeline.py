@@ -246,7 +246,7 @@ def event_facts(job: OpenJob, timeline: Timeline, lane: LaneIdentity, window: Wi
         if lane.is_host:
             row, count = longest_range_in(timeline, lane, window)
         elif not has_names(timeline, [lane], window):
-            return EventFacts(None, "too many events in this column: + zooms in, ] goes to the next one")
+            return EventFacts(None, "too many events in this column: + zooms in, ] moves to the next event")
         else:
             row, count = longest_in(timeline, lane, window)
     if row is None:
@@ -287,7 +287,7 @@ def _cpu_facts(
     events, cpu = timeline.events(lane), timeline.cpu_work(lane)
     thread = lane.thread or 0
     if interval is None:
-        yield ["nothing was recorded of the thread here"]
+        yield ["the thread was not recorded here"]
     else:
         length = format_value(Unit.DURATION, interval.window.end - interval.window.start)
         start = format_value(Unit.TIME, interval.window.start)
@@ -352,7 +352,7 @@ def partner_of(timeline: Timeline, row: Row) -> FoundEvent:
         return FoundEvent(None, None, answer.reason)
     lane = timeline.lane_of(record(EVENT_COLUMNS, answer.rows[0]))
     if lane is None:
-        return FoundEvent(None, None, "its partner has no lane here: ⏎ opens the event, then c goes there")
+        return FoundEvent(None, None, "the partner has no lane here: ⏎ opens the event, then c opens its partner")
     return FoundEvent(answer.rows[0], lane)
 
 

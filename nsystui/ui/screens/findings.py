@@ -40,7 +40,7 @@ COLUMNS = (
     Column(
         "recoverable",
         header="Recoverable per Iteration (ns)",
-        label="to win",
+        label="could save",
         unit=Unit.DURATION,
         compared="cost",
         importance=1,
@@ -65,7 +65,7 @@ def findings_answer(found: Triage) -> TableAnswer:
     if found.not_checked:
         rules = ", ".join(one.rule for one in found.not_checked)
         rows.append((NOT_CHECKED, "not checked", None, None, None, f"{len(found.not_checked)} rules: {rules}", None))
-    label = "to win a step" if found.has_steps else "to win"
+    label = "could save a step" if found.has_steps else "could save"
     columns = tuple(replace(one, label=label) if one.key == "recoverable" else one for one in COLUMNS)
     return TableAnswer("findings", columns, tuple(rows))
 
@@ -102,7 +102,7 @@ def advice_lines(one: Finding, width: int) -> list[list[Part]]:
             ("how to fix", one.advice.text),
             ("why", one.advice.reason),
             ("cost", one.measured),
-            ("to win", "" if one.gain is None else one.gain.words),
+            ("could save", "" if one.gain is None else one.gain.words),
             ("where", _place(one)),
             ("go to", " · ".join([*ways, f"nsystui {one.door.command}"])),
         )

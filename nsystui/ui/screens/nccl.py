@@ -201,7 +201,7 @@ class CollectivesScreen(TableScreen):
                 # Next to another collective's mark, to keep that visible.
                 free = [cell for cell in (column, column + 1, column - 1) if rows[row][cell : cell + 1] == [" "]]
                 rows[row][free[0] if free else column] = marks[collective]
-        wait_words = "w/o wait (where known) " if self._is_without_wait else ""
+        wait_words = "without wait (if known) " if self._is_without_wait else ""
         legend = [f"{mark} {collective}" for collective, mark in marks.items()]
         if link is not None:
             legend.append(f"{_LINK} {link.link}, nominal {_rate_words(link.rate)} a GPU and direction")

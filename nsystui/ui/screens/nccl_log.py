@@ -175,7 +175,7 @@ class NcclLogScreen(FilteredTableScreen):
         """Return the reason why the table is empty; while reading, rows may follow."""
         if (answer.total and self.words) or self.nccl_log.is_over or not any(map(len, self._tables.values())):
             return super().empty_text(answer)
-        return "nothing of it in what is read so far"
+        return "no rows of this table so far"
 
     def path(self) -> tuple[str, ...]:
         """Return the crumb of the row that these rows make up."""

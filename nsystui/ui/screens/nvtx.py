@@ -237,7 +237,7 @@ class NvtxScreen(OutlineScreen[Node]):
         if self._target is not None:
             self._target = None
             if number is None:
-                self.say("the selection leaves that range out: Esc goes back, T and an empty line select all time")
+                self.say("that range is outside the selection: Esc returns, T and Enter select all time")
             else:
                 self.rows_changed(outline.reveal(number))
 

@@ -44,7 +44,7 @@ async def show_ncu_commands(screen: ExportingScreen, question: NcuQuestion | str
 def ncu_of_event(kind: str, report: int, row: int) -> NcuQuestion | str:
     """Return the question for an event, or why ``ncu`` cannot profile it."""
     if kind not in ("kernel", "nccl"):
-        return "ncu profiles kernels: go to one first (c jumps from an API call to its kernel)"
+        return "ncu profiles kernels: select a kernel first (c jumps from an API call to its kernel)"
 
     def ask(job: OpenJob) -> list[NcuCommand]:
         from nsystui.base.selection import Selection

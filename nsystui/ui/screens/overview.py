@@ -178,7 +178,7 @@ class OverviewScreen(TablesScreen):
             is_all = self.selection.tasks is None and self.selection.devices is None
             reason = "No GPU work was recorded" if is_all else "No GPU work in the selection"
             self.kernels.entitle(f"{reason}; there is:")
-            self.kernels.empty_text = "nothing else either"
+            self.kernels.empty_text = "no other events were recorded"
             self._put(self.kernels, words.held_answer(picture.held), same_place)
         else:
             self._show_kernels(picture.kernels, self.job.smart_names() if self.job is not None else {}, same_place)
@@ -325,7 +325,7 @@ class OverviewScreen(TablesScreen):
         """Select the time in which all GPUs are in their steady state."""
         idle = self.idle if self._is_idle_known else None
         if idle is None:
-            self.say("where start-up ends is not known yet")
+            self.say("the end of start-up is not known yet")
         elif idle.steady is None or not idle.budget.startup:
             self.say("there is no start-up in the selected time")
         else:

@@ -27,7 +27,7 @@ class RankComparison:
         if not self._can_compare():
             return
         if rank is None or not str(rank).isdecimal():
-            self._screen.say("only ranks can be compared, and this row is not about one")
+            self._screen.say("only ranks can be compared, and this row is not a rank")
         elif self._marked is None:
             self._marked = int(rank)
             self._screen.say(f"A = rank {rank}: x on another rank compares")
@@ -64,5 +64,5 @@ class RankComparison:
     def _can_compare(self) -> bool:
         screen = self._screen
         if screen.has_job() and len(screen.job_ranks) < 2:
-            screen.say("there is one rank only: ctrl+p, compare two jobs")
+            screen.say("only one rank is open: ctrl+p compares two jobs")
         return screen.job is not None and len(screen.job_ranks) > 1

@@ -148,7 +148,7 @@ class RankMapScreen(ChartScreen):
         merge_words = f" · {self._request.merge.value} of {largest} ranks a line" if largest > 1 else ""
         ranks = f"{len(rank_map.ranks):,} rank{'' if len(rank_map.ranks) == 1 else 's'}"
         unit = "median step" if rank_map.is_of_steps else f"{rank_map.figure} %"
-        self.show_title(right=f"{unit}{merge_words} · {ranks} · {_MARK} unlike the others")
+        self.show_title(right=f"{unit}{merge_words} · {ranks} · {_MARK} odd")
         self.show_detail()
 
     def _axis(self, low: int, high: int, width: int) -> str:

@@ -59,7 +59,7 @@ class RecipeScreen(TableScreen):
         """Return why there are no rows: no findings are good news, not a lack of data."""
         if self._lacks:
             return super().empty_text(answer)
-        return "\n".join((f"none here: {self.recipe.help}", *answer.notes))
+        return "\n".join((f"nothing found: {self.recipe.help}", *answer.notes))
 
     def row_window(self) -> Window | None:
         """Return the time from ``start`` to ``end``, if a row has both."""

@@ -71,7 +71,7 @@ class TablesScreen(JobScreen):
 
     def action_sort(self) -> None:
         if self.table.pick_order():
-            self.say("sort by: the marked letter of a column · the same again reverses · s next column · Esc cancels")
+            self.say("sort by: the marked letter of a column · the same letter reverses · s next column · Esc cancels")
         else:
             self.say("there is nothing to sort")
 
@@ -103,7 +103,7 @@ class TableScreen(TablesScreen):
     """The word for the rows in "N of M …"."""
     CLOSED: ClassVar[str] = ""
     """The reason if Enter opens no row."""
-    NO_TIME = "these rows are sums over time: open one to get a single event with a time window"
+    NO_TIME = "these rows are sums over time: open a row to see single events with times"
     LENGTHS: ClassVar[tuple[str, ...]] = ("duration",)
     """The columns with the length of an event that begins at ``start``: the first with a value counts."""
 

@@ -126,7 +126,7 @@ class TimelineScreen(LanesScreen):
         if picture is None:
             return
         if row is None:
-            self.say("there is no event under the cursor: ] goes to the next one")
+            self.say("there is no event under the cursor: ] moves to the next event")
             return
         partner = await to_thread(partner_of, picture.timeline, row)
         if partner.row is None or partner.lane is None:
@@ -244,7 +244,7 @@ class TimelineScreen(LanesScreen):
         if picture is None:
             return
         if not picture.base.start <= time < picture.base.end:
-            self.say("the selection does not reach there")
+            self.say("that time is outside the selection")
             return
         self.move_to(time=time, event=None)
         self._center(time)
@@ -419,7 +419,7 @@ class TimelineScreen(LanesScreen):
     def action_ncu(self) -> None:
         row = self.event_row()
         if row is None:
-            show_ncu_commands(self, "there is no event under the cursor: ] goes to the next one")
+            show_ncu_commands(self, "there is no event under the cursor: ] moves to the next event")
         else:
             key = key_of(row)
             show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row))
