@@ -31,7 +31,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Browser:
-    """One page. ``events`` are those that DevTools reported so far."""
+    """One page. ``events``: DevTools' reports until now."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, answers
@@ -112,14 +112,14 @@ class Browser:
 
     @property
     def complaints(self) -> list[str]:
-        """What stands on the console."""
+        """Return the text on the console."""
         kinds = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
         return [json.dumps(one["params"]) for one in self.events if one.get("method") in kinds]
 
 
 @contextmanager
 def browser(directory: Path) -> Iterator[Browser]:
-    """Skips the test where there is no browser."""
+    """Skip the test if no browser is installed."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip(f"no browser is installed: one of {', '.join(NAMES)}")

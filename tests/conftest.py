@@ -1,4 +1,4 @@
-"""Shared by all tests: a small demo job, real exports where they are, and a cache that is not the user's."""
+"""Shared by all tests: a small demo job, real exports if present, and a cache that is not the user's."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Says how to have the order of this run again, where it was random."""
+    """Print how to repeat the order of this run, if it was random."""
     seed = getattr(config.option, "randomly_seed", None)
     if seed is not None:
         terminalreporter.write_line(f"order: --randomly-seed={seed}")
 
 
-# What a worker takes at the most, with the programs that its tests start.
+# The most memory of a worker, with the programs that its tests start.
 _WORKER_MEMORY = 1 << 30
 
 _PR_CAPBSET_DROP = 24

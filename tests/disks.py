@@ -41,6 +41,6 @@ def fill(disk: Path) -> None:
 
 
 def half_written(directory: Path) -> list[str]:
-    """The files anywhere below a directory whose names are those of something that is being written."""
+    """Return the files below a directory whose names mark unfinished writing."""
     found = [(top, name) for top, *both in os.walk(directory) for names in both for name in names]
     return [os.path.join(top, name) for top, name in found if "partial" in name]

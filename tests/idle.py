@@ -44,7 +44,9 @@ async def until_idle(*_: object, seconds: float = 60.0, soon: float = SOON, **__
         due = min((timer.when() for timer in loop._scheduled if not timer.cancelled()), default=float("inf"))
         wait = due - loop.time()
         app = active_app.get(None)
-        if not working and (wait > soon or (app is not None and app._exit)):  # repaints of what is over never come
+        if not working and (
+            wait > soon or (app is not None and app._exit)
+        ):  # repaints of finished widgets never happen
             return True
         if loop.time() > deadline:
             raise TimeoutError(f"not idle after {seconds} s: {working or f'a timer every {wait} s'}")
@@ -56,7 +58,7 @@ async def until_repainted(*_: object, **__: object) -> bool:
 
 
 def _run_in_counted_executor(loop: Any, executor: ThreadPoolExecutor | None, *words: Any) -> asyncio.Future[Any]:
-    """As asyncio does, but a thread counts until it has ended: who cancels its future does not end it."""
+    """As asyncio does, except that a thread counts until it has ended: who cancels its future does not end it."""
     if executor is None and loop._default_executor is None:
         loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))
     thread = (executor or loop._default_executor).submit(*words)

@@ -41,7 +41,7 @@ def pytest_runtest_protocol(item: Any) -> Iterator[None]:
     contexts[:] = [item.nodeid]
     recorder.switch_context(item.nodeid)
     fixtures = [fixture for several in item._fixtureinfo.name2fixturedefs.values() for fixture in several]
-    own = [fixture for fixture in fixtures if fixture.baseid and fixture.scope != "function"]  # not those of plugins
+    own = [fixture for fixture in fixtures if fixture.baseid and fixture.scope != "function"]  # not plugins' lines
     shared = sorted(map(context_of, own))
     tests[item.nodeid] = 0.0, shared
     done = yield

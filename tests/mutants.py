@@ -260,9 +260,9 @@ class Copy:
         subprocess.run([sys.executable, "-m", "compileall", "-q", "nsystui", "tests"], cwd=self.root, check=False)
 
     def run(self, tests: list[str], *options: str, bound: float | None = None, **environment: str) -> tuple[int, str]:
-        """Run the tests. Return pytest's exit code and its output, -1 where it hung."""
+        """Run the tests. Return pytest's exit code and its output, -1 if it hung."""
         paths = os.pathsep.join(map(str, (self.root, self.root / "tests")))
-        # Changed code has no bytecode of its own, so that none can be taken for that of the next mutant.
+        # Changed code has no bytecode of its own, so that it is never used for the next mutant.
         environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"} | environment
         arguments = self.root.parent / "arguments"  # names of tests may be too long for a command line
         arguments.write_text("\n".join(tests), encoding="utf-8")
@@ -375,7 +375,7 @@ def main() -> None:
         print(f"{len(found)} places in executed lines; {options.count} mutants from seed {options.seed}", flush=True)
 
         def attempt(place: Place, change: tuple[str, str, str], tests: list[str]) -> Outcome:
-            """Try the cheapest tests of the line, then also dearer ones: most mutants meet only the former."""
+            """Try the cheapest tests of the line, then also dearer tests: most mutants meet only the former."""
             copy = copies.get()
             try:
                 outcome = tried(place, change, tests, copy, 60 + 10 * sum(lines.costs[test] for test in tests))

@@ -1,4 +1,4 @@
-"""An NCCL program in an export of its own, written call by call, for the tests of NCCL's tables."""
+"""An NCCL program in an export of its own, written call by call, used by the tests of NCCL's tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A, B = 0xA0, 0xB0
 
 
 class Program:
-    """Writes what an NCCL program does; every event starts 10 µs after the one before unless it is inside it."""
+    """Writes what an NCCL program does; every event starts 10 µs after the previous event unless it is inside it."""
 
     def __init__(self, path: Path, layout: NcclPayloads = NcclPayloads.SINCE_2_25, domain: bool = True) -> None:
         self.export = ExportWriter(path, session=Capture(include_json=True))
@@ -48,7 +48,7 @@ class Program:
         self, name: str, *, launches: int = 0, stream: int = 20, thread: Thread | None = None, open_end: bool = False,
         kernel: str = "SendRecv", **told: Any,
     ) -> None:  # fmt: skip
-        """An NCCL call of 8 µs, with a payload if anything is told, and the kernels launched in it."""
+        """Write an NCCL call of 8 µs, with a payload if it has fields, and the kernels launched in it."""
         thread = thread or self.main
         start = self.now
         self.now += 10_000
@@ -111,7 +111,7 @@ def job_of(*paths: Path) -> OpenJob:
 
 
 def rows(frame: Any, *columns: str) -> list[tuple[Any, ...]]:
-    """Some columns as tuples, what is missing as None."""
+    """Return some columns as tuples, missing values as None."""
     plain = [frame[column].astype(object).where(frame[column].notna(), None) for column in columns]
     return list(zip(*plain, strict=True))
 

@@ -35,7 +35,7 @@ HABITS = {
     "differs from": r"\bothers? than\b",
     "at most, finally": r"\bat the most\b|\bin the end\b",
 }
-"""A cure for each habit, and what the habit looks like."""
+"""A cure for each habit, and the pattern of the habit."""
 VAGUE_NAMES = ("one", "found", "own", "place")
 _END = re.compile(r"(?<=[.;:])\s+")
 _END_IN_DOCUMENT = re.compile(r"(?<=[.;:|])\s+")

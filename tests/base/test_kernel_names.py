@@ -1,4 +1,4 @@
-"""Smart names keep what tells kernels apart, and only that."""
+"""Smart names keep the parts that distinguish kernels, and only these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers, spans and windows as a user types them, or one line about what is wrong with them."""
+"""Numbers, spans and windows as a user types them, or one line about their mistake."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_numbers_come_back(chosen):
 
 
 def test_windows():
-    # What ends the extent lies in it, for a mark may be the last event; to begin beyond it is no mistake.
+    # The last event lies in the extent, because it may be a mark; to begin beyond it is no mistake.
     windows = {
         "10ns:20ns": Window(10, 20), "1us:2us": Window(1_000, 2_000), " 1.5 us : 2 µs ": Window(1_500, 2_000),
         "0:0": Window(0, 0), ":20ns": Window(-100, 20), "20ns:": Window(20, 5_001), ":": Window(-100, 5_001),

@@ -25,13 +25,13 @@ from synthetic.demo import TrainingJob
 
 ROWS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "NVTX_EVENTS")
 _FIRST_ROWS = "GPU time", "sample:"
-"""What is on the Overview: the bar of exact numbers, the word for those of a sample."""
+"""What is on the Overview: the bar of exact numbers, the word for a sample's numbers."""
 _LONG, _THOUGHT, _MOMENT = 1800.0, 2.0, 0.05
 """Seconds after which the program hangs, for which it rests once a screen is filled, and from one look to the next."""
 
 
 def export_of(directory: Path, kernels: int) -> Path:
-    """An export with so many kernels; written if it is not there (12 s and 210 MB for a million)."""
+    """An export with this number of kernels; written if it is not there (12 s and 210 MB for a million)."""
     path = directory / f"kernels-{kernels}.sqlite"
     if not path.exists():
         partial = path.with_suffix(".partial")
@@ -41,7 +41,7 @@ def export_of(directory: Path, kernels: int) -> Path:
 
 
 def packed_job(directory: Path, ranks: int) -> tuple[Path, Run | None]:
-    """A packed demo job of so many small ranks, and how long packing took; ``None`` where it was packed before."""
+    """A packed demo job with this number of small ranks, and the time of packing; ``None`` if it was packed before."""
     exports, packed = directory / f"demo-{ranks}", directory / f"packed-{ranks}"
     if packed.exists():
         return packed, None
@@ -82,7 +82,7 @@ def measure(command: Sequence[str], environ: Mapping[str, str]) -> Run:
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
-    # Linux tells the peak in KiB, macOS in bytes.
+    # Linux reports the peak in KiB, macOS in bytes.
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Run(wall, usage.ru_utime + usage.ru_stime, peak, process.returncode)
 
@@ -148,7 +148,7 @@ class Program(Terminal):
         self._began = time.perf_counter()
 
     def first_rows(self) -> Run:
-        """The time until there are rows on the Overview, of a sample or exact ones."""
+        """Return the time until the Overview has rows, from a sample or exact."""
         while not any(text in self.text for text in _FIRST_ROWS):
             if not self.read(1.0) and (self.exit_code is not None or time.perf_counter() - self._began > _LONG):
                 raise RuntimeError(f"the program does not go on:\n{self.text}")
@@ -173,7 +173,7 @@ class Program(Terminal):
 
     @property
     def used(self) -> Run:
-        """Seconds since the start, of CPU (the kernel's clock of the other process), and the peak so far."""
+        """Return seconds since the start, CPU seconds (the kernel's clock of the other process), and the peak."""
         status = Path(f"/proc/{self._pid}/status").read_text(encoding="utf-8")
         peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
         return Run(time.perf_counter() - self._began, time.clock_gettime((~self._pid << 3) | 2), peak)

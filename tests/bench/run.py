@@ -1,4 +1,4 @@
-"""Measures nsystui and writes RESULTS.md beside this file, one table: ``python tests/bench/run.py --help``.
+"""Measure nsystui and write RESULTS.md next to this file, one table: ``python tests/bench/run.py --help``.
 
 No test reads a time: this is for people, who compare figures of one run on one machine.
 """
@@ -38,8 +38,8 @@ frame.groupby("name")["duration"].agg(figures).sort_values("sum", ascending=Fals
 """
 """The kernel summary as a user of pandas writes it."""
 NSYS = {1_000_000: Run(0.0, 4.4, 0), 10_000_000: Run(0.0, 120.0, 0)}
-"""CPU seconds of `nsys stats` 2023.4 for the kernel summary, the least of several on another machine: quoted where
-there is no nsys."""
+"""CPU seconds of `nsys stats` 2023.4 for the kernel summary, the least of several on another machine: quoted if
+nsys is not installed."""
 SUMMARY = "stats -r cuda_gpu_kern_sum"
 COMMANDS = (SUMMARY, "triage", "overview", "gaps", "nvtx", "nccl", "events --top 20", "budget --by step", "path")
 SMALL_COMMANDS = ("nccl", "triage", "gaps", "ranks", "nvtx")
@@ -135,7 +135,7 @@ def _short(kernels: int) -> str:
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured: exports in ``directory`` (written where they are missing) and packed jobs of demo ranks."""
+    """What is measured: exports in ``directory`` (written if they are missing) and packed jobs of demo ranks."""
 
     directory: Path
     sizes: Sequence[int]

@@ -50,7 +50,7 @@ def run(capsys) -> Callable[..., Ran]:
 
 @pytest.fixture
 def refused(run) -> Callable[..., str]:
-    """Runs a command that refuses, with nothing on stdout: what it says on stderr."""
+    """Runs a command that refuses, with nothing on stdout: its text on stderr."""
 
     def refused(*words: str | Path, status: int = 2, lines: int | None = None) -> str:
         done = run(*words)

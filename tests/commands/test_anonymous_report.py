@@ -47,7 +47,7 @@ NAMES = [
     "quillon", "Zephyrine", "brumaire", "OSTERHAGEN", "Þórunn", "клинок", "秘密計画", "wolkenstein", "Ahlgrím",
     "vexillum",
 ]  # fmt: skip
-"""Secrets, each of which stands in several forms."""
+"""Secrets, each in several forms."""
 HIDING = [
     "data/{}.tfrecord", "models/{}.onnx", "{}.arrow", "shards/{}-00001.jsonl", "images/{}.jpg", "{}.gguf",
     "out/{}.engine", "conf/{}.xml", "{}.lmdb", "cache/{}/index", "{}/checkpoints/last", "./{}", "../../{}", "~{}",
@@ -117,7 +117,7 @@ def found(directory: Path, planted: Sequence[str] = PLANTED) -> list[str]:
 
 
 def planted_export(path: Path, names: Sequence[str]) -> Path:
-    """Every name as that of a kernel, a range, an API call and a thread, and in what nsys says of its capture."""
+    """Every name as a kernel's, a range's, an API call's and a thread's, and in nsys's messages."""
     with ExportWriter(path) as export:
         process, main = start_gpu_process(export)
         for number, name in enumerate(names):

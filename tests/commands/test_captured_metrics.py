@@ -1,4 +1,4 @@
-"""``nsystui kernels --metrics``: the GPU metrics of another capture, beside the rows of its kernels."""
+"""``nsystui kernels --metrics``: the GPU metrics of another capture, next to the rows of its kernels."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The config file: what it sets, what beats it, and how its mistakes are told."""
+"""The config file: its settings, what overrides them, and the messages on its mistakes."""
 
 import os
 import subprocess

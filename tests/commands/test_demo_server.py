@@ -1,4 +1,4 @@
-"""The demo's inference server: what its docstring says is wrong with it, each command says, and in the same numbers."""
+"""The demo's inference server: each command reports the faults in its docstring, with the same numbers."""
 
 from __future__ import annotations
 
@@ -126,5 +126,5 @@ def test_late_launches_block_compute_more_than_communication_does(table, demo_se
     assert max(blocked, key=blocked.__getitem__) == "launch-starved" and share["launch-starved"] > 10
     idle = sum(idle for path in demo_server for _, idle in idle_of_each_step(path))
     assert int(parts["GPU idle"]["Total (ns)"]) == idle
-    inside = sum(map(time_without_compute_in_graphs, demo_server))  # what runs next there, no launch tells
+    inside = sum(map(time_without_compute_in_graphs, demo_server))  # no launch shows the next operation there
     assert int(parts["unresolved"]["Total (ns)"]) == pytest.approx(inside, rel=0.01)

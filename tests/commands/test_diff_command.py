@@ -1,4 +1,4 @@
-"""``nsystui diff``: how the sides are named, which tables are given, and what is refused."""
+"""``nsystui diff``: names of the sides, printed tables, and refusals."""
 
 import fcntl
 import os

@@ -103,11 +103,11 @@ def test_each_form_answers_as_sqlite_does(run, export, tmp_path, form):
     (tmp_path / "given").mkdir()
     given = FORMS[form](export, tmp_path / "given")
     asked = COMMANDS if form.startswith(("parquet", "arrow")) else COMMANDS[:1]  # others are SQLite when unpacked
-    for words in (*asked, COMMANDS[0]):  # the first is read from the cache in the end
+    for words in (*asked, COMMANDS[0]):  # the first is finally read from the cache
         of_sqlite, of_form = (run(*words, path) for path in (export, given))
         assert of_form.status == of_sqlite.status == 0, (words, of_form.err)
         assert of_form.out == of_sqlite.out, words
-    assert os.listdir(given.parent) == [given.name]  # nothing is written beside it
+    assert os.listdir(given.parent) == [given.name]  # nothing is written next to it
 
 
 def test_a_directory_means_the_forms_in_it_unless_there_are_exports(export, tmp_path):

@@ -1,4 +1,4 @@
-"""``nsystui help``: lists the topics, shows one, and says what was meant."""
+"""``nsystui help``: lists the topics, shows a topic, and suggests the nearest."""
 
 import subprocess
 import sys

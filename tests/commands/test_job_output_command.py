@@ -1,4 +1,4 @@
-"""``info --job-output`` and ``pack --job-output``: next to the steps, and never with what is secret."""
+"""``info --job-output`` and ``pack --job-output``: next to the steps, and never with secrets."""
 
 import pytest
 from synthetic.demo import PLANTED_SECRET

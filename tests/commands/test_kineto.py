@@ -96,7 +96,7 @@ def contents(run, tmp_path):
 @pytest.mark.campaign
 @pytest.mark.parametrize("command", ["kernels", "memory", "api", "gpu", "steps"])
 def test_a_trace_answers_as_the_export_of_the_same_job(table, exports, traces, command):
-    # PyTorch calls its steps in its own way; it knows the ordinal of a GPU, and nothing but its own events.
+    # PyTorch calls its steps in its own way; it knows the ordinal of a GPU, and only its own events.
     without = {"Anchor", "GPU", "Recorded (ns)"}
     of_export, of_traces = (
         [{key: value.partition("_v")[0] for key, value in row.items() if key not in without} for row in found]
@@ -425,7 +425,7 @@ def test_values_nested_too_deep_are_one_line(run, tmp_path, argument, levels):
 
 
 def test_brackets_and_escapes_in_names_are_no_levels(table, tmp_path):
-    """The pieces that are read end anywhere, also between a backslash and what it escapes."""
+    """The pieces that are read end anywhere, also after the backslash of an escape."""
     events = small_job() + [event("cpu_op", '[{"\\' * n, FIRST, FIRST + 9) for n in range(0, 900, 9)]
     (row,) = table("kernels", write(tmp_path / "job.json", events))
     assert row["Instances"] == "1"

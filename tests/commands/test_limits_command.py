@@ -1,4 +1,4 @@
-"""The flags and variables for shared machines, and what a command does where there is no room."""
+"""The flags and variables for shared machines, and commands without enough memory or disk."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""``nsystui kernels --ncu``: what Nsight Compute measured, beside the rows of its kernels."""
+"""``nsystui kernels --ncu``: Nsight Compute's measurements, next to the rows of its kernels."""
 
 import csv
 from pathlib import Path

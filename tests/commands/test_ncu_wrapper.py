@@ -1,6 +1,6 @@
 """``nsystui ncu`` for a job of several ranks: options for ncu, a report for each rank, and the script for some ranks.
 
-The scripts are run by ``sh``, with a program in place of ncu that writes down its arguments.
+The scripts are run by ``sh``, with a program instead of ncu that writes down its arguments.
 """
 
 import os

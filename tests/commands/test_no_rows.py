@@ -13,7 +13,7 @@ FORMATS = ("table", "csv", "json", "md")
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory) -> dict[str, Path]:
-    """Exports without one event, and with those of the CPU alone."""
+    """Exports without any event, and with CPU events alone."""
     place = tmp_path_factory.mktemp("exports")
     return {"BARE": empty_export(place / "bare.sqlite"), "CPU": cpu_only_export(place / "cpu.sqlite")}
 
@@ -43,7 +43,7 @@ CASES = [
 @pytest.mark.parametrize(("line", "status", "reason"), CASES, ids=[line for line, *_ in CASES])
 def test_an_empty_table_has_its_reason_in_every_format(run, exports, line, status, reason):
     words = [exports.get(word, word) for word in shlex.split(line)]
-    # Each format writes an empty table by itself; what a report of nsys prints without rows is the command's.
+    # Each format writes an empty table by itself; without rows the command decides the output.
     said = assert_all_alike(run, words, status, FORMATS if line.startswith("stats") else ("csv", "json"))
     assert reason in said
     assert not line.startswith("stats") or said.count("\n") == 1 + line.count(",")

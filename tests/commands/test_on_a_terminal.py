@@ -1,4 +1,4 @@
-"""Tables on a terminal: they fit its width and height, and say what they leave out. Elsewhere they are whole."""
+"""Tables on a terminal: they fit its width and height, and report hidden parts. Elsewhere they are whole."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ OF_REPORTS = (
     *("stats -r cuda_kern_exec_sum", "stats -r nvtx_pushpop_sum", "stats -r nvtx_startend_sum"),
     *("stats -r nvtx_sum", "stats -r osrt_sum"),
 )
-"""The other questions that a cluster computes, but those that the demo job has nothing for."""
+"""The other questions that a cluster computes, except questions without rows in the demo job."""
 NOTHING_FOR = {"mpi", "libraries", "mpi_event_sum", "openacc_sum", "openmp_sum"}
 
 
@@ -137,7 +137,7 @@ def test_what_a_cluster_has_no_part_in_is_refused_in_a_line(refused, packed, wor
 
 
 def test_a_question_that_offers_a_cluster_takes_it_and_another_does_not_know_it(run, demo_job):
-    """One that takes it goes on to look at its files, which are not packed."""
+    """A command that accepts it then opens its files, which are not packed."""
     for one in catalogue.of_family(""):
         is_offered = "--dask" in run(one.name, "--help").out
         done = run(one.name, demo_job[0], "--dask", "tcp://127.0.0.1:9")

@@ -1,4 +1,4 @@
-"""``nsystui FILE…`` on logs of NCCL: which files are logs, and what goes together."""
+"""``nsystui FILE…`` on logs of NCCL: which files are logs, and which can be opened together."""
 
 import gzip
 import os

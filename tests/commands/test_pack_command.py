@@ -54,7 +54,7 @@ def copied(packed: Path, target: Path) -> Path:
 
 @pytest.mark.campaign
 class TestAnswers:
-    """A packed job answers what its exports answer: every question is asked of both in test_answers."""
+    """A packed job gives the same answers as its exports: every question is asked of both in test_answers."""
 
     @pytest.mark.parametrize("name", ["mpi-cuda-saxpy-schema2.9", "h100-2rank-moe-after", "cuda-graphs"])
     def test_of_a_real_export(self, run, tmp_path, name):

@@ -1,4 +1,4 @@
-"""``nsystui pack`` of many exports: each rank is there when it is done, and a second run goes on where one ended."""
+"""``nsystui pack`` of many exports: each rank is usable when it is done, and a second run continues the first."""
 
 import itertools
 import json
@@ -60,7 +60,7 @@ def ranks_in(job: Path) -> set[int]:
 
 
 def identities(job: Path) -> dict[str, str]:
-    """Another one of each rank whenever it is packed again."""
+    """A different file of each rank whenever it is packed again."""
     return {path.parent.name: json.loads(path.read_text())["identity"] for path in job.glob("reports/*/report.json")}
 
 
@@ -134,7 +134,7 @@ def test_an_interrupt_while_a_report_is_put_into_the_job_leaves_the_old_or_the_n
 
 
 def written(directory: Path, told: list[dict[str, Any]]) -> list[Path]:
-    """Exports of one process each, with what tells its rank."""
+    """Exports of one process each, with the record of its rank."""
     directory.mkdir(parents=True)
     paths = [directory / f"{number}{one.get('name', 'of')}.sqlite" for number, one in enumerate(told)]
     for path, one in zip(paths, told, strict=True):

@@ -1,4 +1,4 @@
-"""An answer from some of the files or tables comes first, stderr names what it goes without, and the status is 4."""
+"""An answer from some of the files or tables is printed first, stderr names the missing parts, and the status is 4."""
 
 import os
 import shutil

@@ -40,7 +40,7 @@ def terminal(monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass only when a test says so."""
+    """Seconds that pass only when a test advances them."""
     now = [100.0]
     monkeypatch.setattr("nsystui.commands.progress.time.monotonic", lambda: now[0])
     return now
@@ -68,7 +68,7 @@ def test_a_long_work_has_a_bar_on_a_terminal_that_is_gone_at_the_end(terminal, c
 
 
 def test_a_new_computation_is_shown_at_once(terminal, clock):
-    """The one before is over: its name shall not stand there for as long as the next one takes."""
+    """The one before is over: its name must not stay while the next question is computed."""
     with ProgressLine() as line:
         clock[0] += 1
         line.show_computing(Computation("first", 0, 2))

@@ -27,7 +27,7 @@ NOTHING = 3
 
 
 class Row(NamedTuple):
-    """A row of the page. ``commands`` and ``keys``: what stands as code in their cells."""
+    """A row of the page. ``commands`` and ``keys``: the code in their cells."""
 
     section: str
     question: str
@@ -49,7 +49,7 @@ ROWS = list(rows_of_the_page())
 
 
 def of_commands(rows: list[Row]) -> list[str]:
-    """Each command once; what is no command, such as the table ``[families]``, is left out."""
+    """Each command once; code that is not a command, such as the table ``[families]``, is left out."""
     found = dict.fromkeys(text for row in rows for text in row.commands)
     return [text for text in found if text.split()[0] in commands()]
 

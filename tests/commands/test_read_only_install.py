@@ -16,7 +16,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-# The first only reads columns, the second packs and keeps what it has computed.
+# The first only reads columns, the second packs and keeps its results.
 @pytest.mark.campaign
 @pytest.mark.parametrize(("command", "disk"), [("kernels", "full"), ("overview", "full"), ("overview", "writable")])
 def test_it_works_where_its_partial_files_cannot_be_written(tmp_path, demo_job, unprivileged, command, disk):

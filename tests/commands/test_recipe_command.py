@@ -1,4 +1,4 @@
-"""``nsystui recipe``: the list, the help of each recipe, tables and drawings, and what is refused."""
+"""``nsystui recipe``: the list, the help of each recipe, tables and drawings, and refusals."""
 
 import pytest
 

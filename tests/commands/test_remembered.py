@@ -84,7 +84,7 @@ class TestGivenAgain:
         for key in ("share", "min", "name", "stddev"):
             words = ("kernels", "--sort", key, "--top", "2", "--format", "csv", export)
             assert run(*words).out == run(*words).out == run(*words, "--no-cache").out, key
-        assert opened == ["opened"] * 5  # what is remembered of the first is sorted for the others
+        assert opened == ["opened"] * 5  # the remembered answer of the first is sorted for the others
 
     def test_in_another_format_and_unit(self, run, export, opened, tmp_path):
         run(*SUM, export)
@@ -202,7 +202,7 @@ class TestRows:
 
 
 class TestRememberedWhileLoading:
-    """The answers that the application stores for the commands that come after it."""
+    """The answers that the application stores for later commands."""
 
     @pytest.mark.campaign
     def test_the_kernel_summary_is_there_without_opening(self, run, demo_job, opened):

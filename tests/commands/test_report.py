@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_read_is_left_out_and_the_page_warns_of_it(report,
     text = report(demo_job[1], broken, status=4).read_text(encoding="utf-8")
     assert "Warning" in text and "rank9.sqlite" in text
     refused("report", broken, "-o", tmp_path / "none.html")
-    # Of a damaged export the numbers would be too small.
+    # The numbers of a damaged export would be too small.
     shutil.copy(demo_job[0], broken)
     damage_rows(broken, "CUPTI_ACTIVITY_KIND_KERNEL")
     assert "export it again" in refused("report", broken, "-o", tmp_path / "none.html")

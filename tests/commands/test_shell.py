@@ -195,7 +195,7 @@ def test_without_the_library_the_manual_page_names_what_to_install(refused, monk
 
 
 def examples(text):
-    """The command lines of a help's examples, as words; what a shell does with them is left out."""
+    """The command lines of a help's examples, as words; a shell's interpretation of them is left out."""
     found = []
     for line in re.findall(r"^  (.*\bnsystui\b .*)$", text, re.MULTILINE):
         for part in re.split(r" \|\|? ", re.split(r"\s{3,}", line)[0]):

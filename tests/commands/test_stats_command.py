@@ -1,4 +1,4 @@
-"""``nsystui stats``: which tables come, in which order, filtered and named how. Their numbers: tests/parity."""
+"""``nsystui stats``: its tables, their order, filters and names. Their numbers: tests/parity."""
 
 import csv
 import io

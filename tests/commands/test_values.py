@@ -33,7 +33,7 @@ def options() -> list[tuple[str, argparse.Action]]:
 
 
 def words_of(name: str, action: argparse.Action, value: str, job: list[Path], output: Path) -> list[str]:
-    """Return a command line that would be answered but for the value of the argument."""
+    """Return a command line that is valid except for the value of the argument."""
     others = {one.dest for one in command_parser(name)._actions} - {action.dest}
     words = [] if name == "open" else [name]
     words += [value] if not action.option_strings else [f"{action.option_strings[-1]}={value}"]

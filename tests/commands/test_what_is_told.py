@@ -18,7 +18,7 @@ RECORDED = Path(__file__).with_suffix(".txt")
 
 
 def pieces() -> Iterator[tuple[str, str]]:
-    """Yield each piece of text with the command or question that tells it."""
+    """Yield each piece of text with the command or question that prints it."""
     whole = ask("--help").out
     yield from (("nsystui", piece) for piece in whole.split("\n\n"))
     for name in dict.fromkeys(
@@ -34,7 +34,7 @@ def pieces() -> Iterator[tuple[str, str]]:
 
 
 def told(schema: object, place: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the properties of a schema with where they are, and everything that is no property."""
+    """Yield the properties of a schema with their paths, and everything that is not a property."""
     if not isinstance(schema, dict) or ("description" in schema and "properties" not in schema):
         yield place, schema
     else:

@@ -1,4 +1,4 @@
-"""Reports become exports by NVIDIA's own nsys, played here by a shell script, and never beside the report."""
+"""Reports become exports by NVIDIA's own nsys, played here by a shell script, and never next to the report."""
 
 import os
 import shlex
@@ -25,7 +25,7 @@ def made_by_nsys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fake_nsys(tmp_path, monkeypatch, made_by_nsys):
-    """Puts a script called nsys on the PATH; it logs its words, a line each, before it does what it is given."""
+    """Puts a script called nsys on the PATH; it logs its words, a line each, before it runs the given commands."""
     log = tmp_path / "log"
     log.touch()
     (tmp_path / "bin").mkdir()

@@ -42,7 +42,7 @@ CASES = {
     "a name with a question mark is itself": ("what?.sqlite whats.sqlite", "what?.sqlite", "what?.sqlite"),
     "names that do not exist stay": ("rank0.sqlite", "rank7.sqlite rank0.sqlite", "rank0.sqlite rank7.sqlite"),
 }
-"""The files that there are, the words of the user, and what they mean. What cannot be opened stays: opening says so."""
+"""The existing files, the words of the user, and the chosen files. What cannot be opened stays: opening reports it."""
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -67,7 +67,7 @@ class TestMissingParts:
 
     @pytest.mark.parametrize("apart", campaign.first(1, [5, 7]))
     def test_any_table(self, full, tmp_path, apart):
-        """All but the one that makes an export, and those that nobody reads."""
+        """All tables except the one required of an export, and tables that nobody reads."""
         names = [name for (name,) in native(full, "SELECT name FROM sqlite_master WHERE type = 'table'")]
         names = [name for name in names if name != "StringIds" and not name.startswith("ENUM_")]
         path = tmp_path / "rank1.sqlite"

@@ -169,7 +169,7 @@ class TestNetwork:
 
     @pytest.mark.campaign
     def test_adapters_of_other_forms_are_known(self, simulation):
-        # In schema 3.1 the adapter has a ``globalId``, of the machine, and the map that of the samples.
+        # In schema 3.1 the adapter has the machine's ``globalId``, and the map has the samples' id.
         renamed = "ALTER TABLE TARGET_INFO_NIC_INFO RENAME COLUMN GUID TO globalId"
         unmapped = "DROP TABLE NIC_ID_MAP"  # was not sampled
         machine = "UPDATE TARGET_INFO_NIC_INFO SET globalId = 77"

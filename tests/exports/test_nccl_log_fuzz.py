@@ -1,7 +1,6 @@
 """A log as concurrent writers and full disks leave it: torn, cut, glued. No crash, and no call that nobody made.
 
-Writers tear lines so: one is interrupted, another writes its own line (which may be torn too), then the first one goes
-on. So the rest of a torn line always begins after a line end, and what follows a torn beginning is the beginning of
+Writers tear lines so: one is interrupted, another writes its own line (which may be torn too), then the first continues. So the rest of a torn line always begins after a line end, and what follows a torn beginning is the beginning of
 another line.
 """
 
@@ -54,7 +53,7 @@ lines = calls | st.sampled_from(OTHERS)
 
 @st.composite
 def torn(draw: st.DrawFn, depth: int = 0) -> tuple[list[str], str]:
-    """Some whole lines, and what a log has of them."""
+    """Return some whole lines, and the calls that a log has of them."""
     line = draw(lines)
     if depth == 3 or draw(st.booleans()):
         return [line], draw(st.sampled_from((line + "\n", line + "\r\n")))
@@ -87,7 +86,7 @@ def read(data: bytes) -> list[object]:
 
 
 def made(whole: list[str]) -> Counter[tuple[str, int, int, int]]:
-    """The calls that the lines tell of, each read alone."""
+    """Return the calls in the lines, each read alone."""
     return Counter(said(line) for text in whole for line in read(text.encode()) if isinstance(line, Call))
 
 

@@ -1,4 +1,4 @@
-"""Every form of line that NCCL and RCCL write, behind every prefix, and what becomes of damaged ones."""
+"""Every form of line that NCCL and RCCL write, behind every prefix, and the result of damaged lines."""
 
 import io
 from collections.abc import Iterable
@@ -283,7 +283,7 @@ class TestStreaming:
 
 @pytest.mark.skipif(not LOGS.is_dir(), reason="the real logs are not on this machine")
 class TestRealLogs:
-    """Line by line against what the words of each line say, read in the plainest way."""
+    """Line by line against the words of each line, read in the plainest way."""
 
     @staticmethod
     def plain(line: bytes) -> tuple[object, ...] | None:

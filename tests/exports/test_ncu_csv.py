@@ -1,4 +1,4 @@
-"""The CSV of Nsight Compute: the pages raw and details as ncu writes them, and files that are none."""
+"""The CSV of Nsight Compute: the pages raw and details as ncu writes them, and other files."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An export opens whatever its name and place; what is none is named, with the cause and the next step."""
+"""An export opens whatever its name and place; other files are named, with the cause and the next step."""
 
 import os
 import sqlite3

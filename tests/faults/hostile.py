@@ -42,7 +42,7 @@ def loosened(original: Path, path: Path) -> Path:
 
 
 def damaged(loose: Path, path: Path, seed: int, only: Sequence[str] = ()) -> list[str]:
-    """Writes a copy of a loosened export with values of all sorts in any column; gives what it did, one a line.
+    """Writes a copy of a loosened export with values of all sorts in any column; return its changes, one a line.
 
     Each seed damages in another way: one cell of many columns, all rows of a few, rows doubled or gone.
     """
@@ -100,7 +100,7 @@ _RECOGNISED = ("NCCL", "cudaProfilerStart", "", "[]")
 
 
 def renamed(path: Path) -> Path:
-    """Puts one of `TEXTS` behind every text of an export, but for those by which it is known to be one."""
+    """Put one of `TEXTS` behind every text of an export, except texts that identify an export."""
     with closing(sqlite3.connect(path)) as connection:
         count = 0
         for table, columns in tables(path).items():

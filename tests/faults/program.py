@@ -44,7 +44,7 @@ class Ran:
 
 
 class Hangs(BaseException):
-    """No Exception, so that nothing but the test catches it."""
+    """Not an Exception, so that only the test catches it."""
 
 
 @contextlib.contextmanager
@@ -152,5 +152,5 @@ def unchanged(directory: Path) -> object:
 
 
 def failures(ran: Sequence[Ran]) -> str:
-    """The failures, for the message of an assertion; empty where there were none."""
+    """Return the failures as the message of an assertion; empty without failures."""
     return "\n\n".join(f"{' '.join(one.words)}\n{one.err}\n{one.trouble}" for one in ran if one.trouble)

@@ -1,4 +1,4 @@
-"""Arbitrary small exports: tables and columns of the schema are missing at random, and every answer still stands."""
+"""Arbitrary small exports: tables and columns of the schema are missing at random, and every answer is still right."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def written(path: Path, choose: st.DataObject) -> Path:
     ("examples", "part"), [(3, 24), pytest.param(campaign.cases(4), 3, marks=pytest.mark.campaign)], ids=["few", "many"]
 )
 def test_commands_answer(examples, part):
-    """Of the commands one in ``part`` for each export."""
+    """Run one in ``part`` of the commands for each export."""
 
     @settings(QUIET, max_examples=examples)
     @given(choose=st.data())

@@ -26,7 +26,7 @@ COUNT = sa.select(sa.func.count(), sa.func.sum(tables.kernels.c.start), sa.func.
 
 # Faults of one run of a command, one later each time: it kills itself before a change that Python makes in the cache
 # (kill), is refused the change (fail), may write no larger file, DuckDB neither (size), or gets no memory for a query
-# (the name of the error). The next run must answer right. Of `pack`, what the packed job answers counts.
+# (the name of the error). The next run must answer right. For `pack`, the answers of the packed job count.
 FAULTS = """
 import os, re, resource, shutil, signal
 import duckdb, numpy, pandas, sqlalchemy, program
@@ -140,7 +140,7 @@ print(at)
 
 
 class TestKilled:
-    """At every change that is made in the cache: the next run answers right and leaves what it always leaves."""
+    """At every change that is made in the cache: the next run answers right and leaves the same files as always."""
 
     @pytest.mark.campaign
     @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ class TestKilled:
         ],
     )  # fmt: skip
     def test_at_every_stage(self, export, tmp_path, command, step):
-        """At every so many of the changes."""
+        """At every n-th change."""
         done = program.alone(FAULTS, tmp_path / "cache", str(step), "kill", command, export, "--format", "csv")
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) >= 8
@@ -166,7 +166,7 @@ class TestKilled:
         ],
     )  # fmt: skip
     def test_a_change_that_is_refused_is_told_in_a_line(self, export, tmp_path, words, step):
-        """The answer is right, or why there is none is said; the next run answers right."""
+        """The answer is right, or its absence is explained; the next run answers right."""
         place = tmp_path / "cache"
         done = program.alone(FAULTS, place, str(step), "fail", *words.replace("PLACE", str(place)).split(), export)
         assert done.returncode == 0, done.stderr
@@ -340,7 +340,7 @@ class TestTampered:
         assert self.answer(export, tmp_path / "cache", whole) == right
 
     def test_a_copy_of_the_cache_is_as_good(self, export, tmp_path, monkeypatch, whole):
-        """Its files are read once to tell so, and not again."""
+        """Its files are read once to see it, and not again."""
         self.kept(export, tmp_path / "cache", whole)
         shutil.copytree(tmp_path / "cache", tmp_path / "copy")
         monkeypatch.setattr(Cache, "begin", lambda *_: pytest.fail("packed again"))

@@ -1,4 +1,4 @@
-"""Cut and flipped bytes: rows are read as they are, or the file is named with what is wrong; none is lost unsaid."""
+"""Cut and flipped bytes: rows are read as they are, or the file is named with its damage; none is lost unsaid."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def said_of(path: Path, whole: bool) -> str:
 
 
 def flipped(data: bytes, chance: random.Random) -> bytes:
-    """Some bits or bytes changed, most of them where pages say what is in them."""
+    """Some bits or bytes changed, most of them in the headers of pages."""
     broken = bytearray(data)
     for _ in range(chance.choice([1, 1, 1, 2, 5])):
         place = chance.randrange(100, len(broken))
@@ -159,7 +159,7 @@ class TestExactDamage:
 
     @pytest.mark.parametrize("kept", [1, -1])
     def test_the_last_page_forgets_rows(self, export, whole, kept):
-        """No gap is left between rowids: the bytes of the rows are what tells."""
+        """No gap is left between rowids: the bytes of the rows decide."""
         leaf = self.leaves(export, RUNTIME)[-1]
         self.patch(export, leaf + 3, (kept % self.cells(export, leaf)).to_bytes(2, "big"))
         assert RUNTIME in said_of(export, whole)

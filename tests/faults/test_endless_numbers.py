@@ -1,4 +1,4 @@
-"""Numbers of more digits than Python reads, wherever text may hold one: missing, or an error that says so."""
+"""Numbers of more digits than Python reads, wherever text may hold one: missing, or an error that names it."""
 
 from __future__ import annotations
 

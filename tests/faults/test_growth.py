@@ -19,7 +19,7 @@ from nsystui.questions.timeline import lanes
 
 
 def _rows(path: Path, *words: str) -> tuple[list[dict[str, str]], str]:
-    """The rows of a command's CSV, and what it said besides."""
+    """Return the rows of a command's CSV, and its messages."""
     ran = program.run(*words, "--format", "csv", "--no-cache", path)
     assert not program.failures([ran])
     return list(csv.DictReader(io.StringIO(ran.out))), ran.err
@@ -137,7 +137,7 @@ def test_the_dearest_questions_stay_within_the_least_memory(tmp_path):
     environ = {**os.environ, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
     report = ("report", "--force", "-o", str(tmp_path / "report.html"), str(path))
     for words in (report, ("diff", str(path), "--", str(path)), ("timeline", "--all-lanes", str(path))):
-        # Of a child the system counts what its parent had when it began: this process may be large.
+        # The system counts a parent's memory at the fork as its child's: this process may be large.
         command = [sys.executable, "-c", _PEAK, *nsystui(*words, "--memory-limit", "320M")]
         ran = subprocess.run(command, env=environ, capture_output=True, text=True)
         assert ran.returncode == 0, (words, ran.stderr)

@@ -50,7 +50,7 @@ def job(tmp_path_factory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory) -> list[Path]:
-    """Exports of what the job has not: managed memory, MPI, graphs, and bare names."""
+    """Exports of tables that the job lacks: managed memory, MPI, graphs, and bare names."""
     directory = tmp_path_factory.mktemp("others")
     names = ("unified_memory", "whole_graph", "two_process", "simulation")
     made = [hostile.renamed(getattr(synthetic, f"{name}_export")(directory / f"{name}.sqlite")) for name in names]
@@ -78,7 +78,7 @@ def expect_printable(ran: Sequence[program.Ran]) -> None:
 
 
 def asked(words: tuple[str, ...], files: list[Path], formats: Sequence[str] = FORMATS) -> list[program.Ran]:
-    """A command in these formats: CSV as on a terminal, for a file gets text as it is."""
+    """A command in these formats: CSV as on a terminal, because a file gets text as it is."""
     ran = [program.run(*words, *files, *([] if fmt == "table" else ["--format", fmt]), is_terminal=fmt == "csv")
            for fmt in formats]  # fmt: skip
     return [one for one in ran if "unrecognized arguments" not in one.err]
@@ -257,7 +257,7 @@ async def test_recipes_have_screens_of_printable_text(job, cache_directory):
 @pytest.mark.campaign
 @pytest.mark.parametrize("texts", [hostile.TEXTS[:2], hostile.TEXTS[2:]], ids=["few", "others"])
 async def test_prompts_and_what_is_selected_show_a_name_in_printable_text(job, cache_directory, texts):
-    """A name is put into a filter by keys, and by hand from another window; what is cut of it is cleaned."""
+    """A name is put into a filter by keys, and by hand from another window; the cut text is cleaned."""
     found = Found()
     async with jobs.running(job[:1], cache_directory) as (app, pilot):
         await pilot.press("2")
@@ -301,7 +301,7 @@ SEQUENCE = re.compile(
 
 
 def sent(files: list[Path], cache: Path) -> tuple[set[bytes], set[bytes], str]:
-    """The output of every screen to a terminal: colours, other sequences but for positions, and the rest."""
+    """The output of every screen to a terminal: colours, other sequences except positions, and other characters."""
     words = [sys.executable, "-m", "nsystui", *map(str, files)]
     with Terminal(words, {"NSYSTUI_CACHE_DIR": str(cache)}, columns=120, lines=36) as terminal:
         terminal.wait_for("Kernels")
@@ -320,7 +320,7 @@ def sent(files: list[Path], cache: Path) -> tuple[set[bytes], set[bytes], str]:
 
 @pytest.mark.campaign
 def test_a_terminal_gets_the_programs_own_sequences_and_printable_text(job, demo_job, cache_directory):
-    """The job with hostile names sends no kind of sequence that one with good names does not."""
+    """The job with hostile names sends only kinds of sequences that a job with good names sends."""
     usual, hostile_ = sent(demo_job[:2], cache_directory), sent(job, cache_directory)
     assert b"31;45;5" not in hostile_[0]
     assert hostile_[1] <= usual[1]

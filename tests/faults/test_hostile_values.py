@@ -40,7 +40,7 @@ def export(tmp_path, loose) -> Path:
 
 @contextmanager
 def little_memory(size: int):
-    """No allocation may bring this process over so much more than it has."""
+    """No allocation may exceed this process's memory by more than this."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + size, before[1]))
@@ -57,7 +57,7 @@ def little_memory(size: int):
     ids=["few", "all"],
 )
 def test_commands_answer_whatever_is_in_the_columns(tmp_path, loose, seeds, questions):
-    """The failures are told with the damage that caused them."""
+    """The failures are listed with the damage that caused them."""
     for seed in seeds:
         path = tmp_path / f"seed-{seed}.sqlite"
         damage = hostile.damaged(loose[seed % len(loose)], path, seed)

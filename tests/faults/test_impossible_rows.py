@@ -1,4 +1,4 @@
-"""Rows whose times cannot be: every command answers as if they were not there, and says so in one note."""
+"""Rows whose times cannot be: every command answers as if they were absent, and counts them in one note."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nsystui.store import tables
 from nsystui.store.cache import Cache
 from nsystui.store.session import Session
 
-# A start, and where there is one an end, as a row of the export has them at "start" and "end".
+# A start, and an end if the table has it, as in a row of the export.
 NO_TIME = [("NULL", '"end"')]
 NO_END = [('"start"', "NULL")]
 LONG_AGO = "-5000000000"
@@ -34,7 +34,7 @@ NO_TIME_OF_THE_SESSION = [
 BACKWARDS = [('"end" + 7', '"start"'), ('"start"', '"start" - 1')]
 MAY_BE_OPEN = re.compile("NVTX_EVENTS|MPI_.*|UCP_.*")
 ALL = [getattr(tables, table.name) for table in canonical.TABLES]
-# Rows that say what they say without a time, and tables that no question reads.
+# Tables whose rows need no time, and tables that no question reads.
 NEED_NONE = re.compile("DIAGNOSTIC_EVENT|GENERIC_EVENTS|ANALYSIS_DETAILS|.*CUDA_EVENT")
 
 
@@ -107,7 +107,7 @@ def exports(request, tmp_path_factory) -> Exports:
 
 
 def numbers(note: str) -> dict[str, str]:
-    """``12 GPU kernels (2 without a time, 10 ending before the start)`` by what they are."""
+    """``12 GPU kernels (2 without a time, 10 ending before the start)`` by kind."""
     return dict(re.findall(r"[\d,]+ ([A-Za-z ]+) \(([^)]*)\)", note))
 
 

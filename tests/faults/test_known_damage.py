@@ -48,7 +48,7 @@ def test_an_answer_of_other_tables_says_so_once_it_is_known(export, whole):
     assert said(program.run("kernels", export, *CSV)) == []
     refused = program.run("api", export, *CSV)
     assert refused.status == 2 and RUNTIME in refused.err and refused.out == ""
-    again = program.run("api", export, *CSV)  # what is known is told once
+    again = program.run("api", export, *CSV)  # known damage is reported once
     assert again.status == 2 and again.err.count("malformed") == 1 and again.err.count(RUNTIME) == 2
     for words in (("kernels",), ("kernels",), ("kernels", "--by", "device"), ("stats", "-r", "cuda_gpu_kern_sum")):
         ran = program.run(*words, export, *CSV)

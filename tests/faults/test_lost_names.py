@@ -1,4 +1,4 @@
-"""Names that StringIds has lost: rows keep apart by the number of the name, and every command says so."""
+"""Names that StringIds has lost: rows stay apart by the number of the name, and every command reports it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_ranges_of_a_domain_whose_name_is_lost_say_so(export):
     ("lost", "rows"), campaign.first(1, [("tx_bytes", 3), ("efa_metrics", 6), ("EFA rdmap0s6", 6)])
 )
 def test_samples_of_efa_whose_source_type_or_field_is_lost_are_counted(tmp_path, lost, rows):
-    """As long as one name tells that they are EFA's."""
+    """As long as one name identifies them as EFA's."""
     path, packed = tmp_path / "efa.sqlite", tmp_path / "packed"
     with synthetic.ExportWriter(path) as writer:
         writer.nvtx_range(writer.thread(writer.process(100), 100, "main"), 0, 4 * 10**9, "all")

@@ -73,7 +73,7 @@ asyncio.run(look())
 
 
 def of_bad_file(path: Path, good: Path) -> str:
-    """The message about a file that is none, beside one that is answered as if it were alone."""
+    """The message about a file that is not an export, next to an export that is answered as if it were alone."""
     alone, both = program.run("kernels", good, "--format", "csv"), program.run("kernels", path, good, "--format", "csv")
     assert not program.failures([alone, both])
     assert (both.status, both.out) == (4, alone.out)
@@ -247,7 +247,7 @@ class TestWithLess:
 
     @pytest.mark.campaign
     def test_commands_work_without_locks(self, export, tmp_path, no_locks):
-        """And keep what they read, so that the next one finds it. Every third of them."""
+        """And keep their columns, so that the next command finds them. Every third of them."""
         place = {"LD_PRELOAD": no_locks, "NSYSTUI_CACHE_DIR": str(tmp_path / "cache")}
         done = program.alone(EVERYTHING, export, tmp_path / "out", **place)
         assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Files of the cache that are not what was written there: no answer is another one for it, and none fails.
+"""Files of the cache that were changed: no answer changes, and no command fails.
 
 Each file is poisoned in each way under the size and time that it had, where the way allows it; then commands that read
 it are asked again. A few of these cases run always, more of them in the campaign.
@@ -50,9 +50,9 @@ class Filled:
     reads: dict[tuple[str, ...], set[str]]
 
     def readers(self, file: Path) -> list[tuple[str, ...]]:
-        """The commands that read a file of the cache; DuckDB opens those that are listed in a file beside it.
+        """The commands that read a file of the cache; DuckDB opens the files that are listed in a file next to it.
 
-        First those that read little else.
+        First the questions that read little else.
         """
         opened = str(file.parent / "report.json" if file.suffix == ".parquet" else file)
         found = [words for words, files in self.reads.items() if opened in files]
@@ -62,7 +62,7 @@ class Filled:
         return program.run(*words, *self.files, *_ANSWERED)
 
     def kinds(self) -> dict[str, list[Path]]:
-        """The files of the first export, or of all, by what they hold."""
+        """The files of the first export, or of all, by their contents."""
         found: dict[str, list[Path]] = {}
         for file in sorted(self.place.rglob("*")):
             if file.is_file() and (file.parent.name == "answers" or file.parent.name.startswith("rank0")):
@@ -200,7 +200,7 @@ def test_every_kind_in_some_ways(cache):
 
 @pytest.mark.campaign
 def test_files_in_every_way(cache):
-    """Of every kind of file some, in the order of a walk that ``campaign.SEED`` begins."""
+    """Some files of every kind, in an order that ``campaign.SEED`` decides."""
     chance, failed, cases = random.Random(campaign.SEED), [], []
     for files in cache.kinds().values():
         every = [(file, way, words) for file in files for way in (*WAYS, TWIN) for words in cache.readers(file)]
@@ -275,7 +275,7 @@ def test_a_good_seal_over_something_else(cache, monkeypatch):
 
 
 class TestPackedJob:
-    """Data that the user keeps: a damaged report is named with its file; what was computed of it is computed anew."""
+    """Data that the user keeps: a damaged report is named with its file; its results are computed anew."""
 
     @pytest.fixture(scope="class")
     def packed(self, tmp_path_factory, demo_job) -> Path:

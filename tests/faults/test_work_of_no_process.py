@@ -1,4 +1,4 @@
-"""GPU work whose process an export does not tell is GPU work in every answer."""
+"""GPU work of an unrecorded process is GPU work in every answer."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_formats_are_named_by_endings():
     for name in ("kernels", "kernels.xlsx", ".csv", "a\x1b.b"):
         with pytest.raises(UsageError, match=r"\.csv, \.json, \.md, \.parquet, \.txt"):
             format_for_path(name)
-    for name in ("parquet", "xml", "svg"):  # what a stream cannot take
+    for name in ("parquet", "xml", "svg"):  # characters that a stream cannot encode
         with pytest.raises(UsageError):
             write(FEW, name, io.StringIO())
 

@@ -1,4 +1,4 @@
-"""Printing for commands: data on stdout, notes on stderr, quiet when the reader goes."""
+"""Printing for commands: data on stdout, notes on stderr, quiet when the reader closes the pipe."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ def test_parquet_needs_a_file():
 @pytest.mark.parametrize("file_format", ["csv", "table"])
 def test_a_reader_that_goes_early_ends_it_quietly(rows, file_format):
     read, write = os.pipe()
-    os.close(read)  # what `| true` comes to
+    os.close(read)  # the effect of `| true`
     result = subprocess.run(program(many(rows), file_format), stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (result.returncode, result.stderr) == (141, b"")

@@ -1,4 +1,4 @@
-"""Traces for Perfetto and Paraver: what is in them is what the store has, and their readers take it."""
+"""Traces for Perfetto and Paraver: they contain the store's events, and their readers accept them."""
 
 import re
 from collections import Counter
@@ -86,7 +86,7 @@ def traces_of(path: Path, directory: Path, contents: Contents = EVERYTHING) -> t
 
 @pytest.fixture
 def one_thread(tmp_path) -> Callable[..., tuple[ChromeTrace, ParaverTrace]]:
-    """The traces of what is written for the only thread of a program: (method of the writer, arguments…)."""
+    """The traces of events on the only thread of a program: (method of the writer, arguments…)."""
 
     def traces(*events: tuple[Any, ...]) -> tuple[ChromeTrace, ParaverTrace]:
         with ExportWriter(tmp_path / "one.sqlite") as export:
@@ -255,7 +255,7 @@ class TestNumbersOfNsys2prv:
         assert [found.values[kind][value] for kind, value in begun] == list(calls)
 
     def test_openmp_and_ucx_are_events_of_our_own(self, one_thread, simulated):
-        # The first region is told again where one task ends and the next begins in it.
+        # The first region is written again if one task ends and the next begins in it.
         assert simulated.begun(9312) == {"Parallel region": 3, "Implicit task": 2}
         _, found = one_thread(("ucx", 1_000, 2_000, "ucp_worker_progress"))
         assert found.begun(9311) == {"ucp_worker_progress": 1}
@@ -411,7 +411,7 @@ class TestSelections:
 
 @pytest.mark.campaign
 def test_in_bands_of_time_it_is_the_same_trace(job, whole, directory, chrome, paraver, tmp_path):
-    """An export of millions is read in many bands, this one in one."""
+    """An export of millions is read in many bands, this export in one."""
     parts = bands(job, Selection(), whole.contents.kinds, most=300)
     assert len(whole.parts) == 1 and len(parts) > 2
     again = replace(whole, parts=parts, layout=TraceLayout.of(job, Selection(), whole.contents, parts))

@@ -1,8 +1,8 @@
 """Readers of traces for tests, written after the published formats and not after what writes them.
 
 Chrome's: "Trace Event Format" (Google), and what Perfetto's importer does with it: numbers of processes and tracks are
-32 bits wide, and a track's name belongs to its number whatever the process; events are sorted by time, and those of one
-time stay as they stand in the file; slices of a track nest, or are dropped; an arrow binds to the slice that began last
+32 bits wide, and a track's name belongs to its number whatever the process; events are sorted by time, and events at one
+time stay in the file's order; slices of a track nest, or are dropped; an arrow binds to the slice that began last
 on the track. Paraver's: "Paraver trace generation" (BSC) and its reader, paraver-kernel.
 """
 
@@ -52,7 +52,7 @@ class ChromeTrace:
 
 
 def read_chrome(path: Path) -> ChromeTrace:
-    """Reads a trace; fails where it breaks the format, or where a viewer would lose something of it."""
+    """Reads a trace; fails if it breaks the format, or if a viewer would lose a part of it."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     found = json.loads(data, parse_float=Decimal, parse_constant=_refuse)
     trace = ChromeTrace(other=found["otherData"])
@@ -137,7 +137,7 @@ def _bound(events: list[dict[str, Any]]) -> list[tuple[Slice, Slice]]:
 
 
 def _check_nesting(slices: list[Slice]) -> None:
-    """Sorted by start as a viewer does, and stable: a slice lies in the one that is open, or after it."""
+    """Sorted by start as a viewer does, and stable: a slice lies in the open slice, or after it."""
     open_slices: list[Slice] = []
     for one in sorted(slices, key=lambda one: one.start):
         while open_slices and open_slices[-1].end <= one.start:
@@ -170,7 +170,7 @@ class ParaverTrace:
         return self.rows["THREAD"][sum(self.threads[: place[0] - 1]) + place[1] - 1]
 
     def begun(self, kind: int) -> Counter[str]:
-        """How often each value of a type follows another one, or nothing, as it begins (0 is no value)."""
+        """Return how often each value of a type follows another value, or nothing, as it begins (0 is no value)."""
         return Counter(self.values[kind][value] for _, _, number, value in self.events if number == kind and value)
 
 
@@ -181,7 +181,7 @@ _HEADER = re.compile(
 
 
 def read_paraver(path: Path) -> ParaverTrace:
-    """Reads the three files; fails where they break the format or say different things."""
+    """Reads the three files; fails if they break the format or differ."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     first, *lines = data.decode().splitlines()
     match = _HEADER.fullmatch(first)

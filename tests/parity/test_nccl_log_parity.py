@@ -1,6 +1,6 @@
-"""Results on real logs against what the awk scripts of nsys-profiling printed for the same files.
+"""Results on real logs against the output of nsys-profiling's awk scripts for the same files.
 
-awk rounds what is above 2³¹ to six digits, so sizes are compared as awk would print the exact ones.
+awk rounds numbers above 2³¹ to six digits, so sizes are compared as awk would print the exact sizes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def awk(number: float) -> str:
-    """A number as awk prints it: whole ones under 2³¹ as they are, others like C's ``%.6g``."""
+    """A number as awk prints it: integers below 2³¹ as they are, others like C's ``%.6g``."""
     return str(int(number)) if number == int(number) and number < 2**31 else f"{number:.6g}"
 
 

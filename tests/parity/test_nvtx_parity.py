@@ -90,7 +90,7 @@ def check_levels_and_self_times(ranges, export):
 
 
 def check_work(job, ranges):
-    """The GPU work of the ranges of which the most was projected is what their projection spans."""
+    """The projection of the ranges with most GPU work spans this work."""
     longest = np.argsort(-ranges.gpu_duration, kind="stable")[:3]
     for index in longest[ranges.op_count[longest] > 0].tolist():
         work = kernels_of(ranges, index, job.ranks)

@@ -1,4 +1,4 @@
-"""The output of ``stats`` against that of NVIDIA's own ``nsys stats`` for the same files, byte for byte."""
+"""The output of ``stats`` against NVIDIA's own ``nsys stats`` for the same files, byte for byte."""
 
 from __future__ import annotations
 

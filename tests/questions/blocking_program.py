@@ -1,7 +1,6 @@
-"""What blocked a GPU, told twice: programs written call by call, and the time between their kernels told naively.
+"""The blockers of a GPU, twice: programs written call by call, and the time between their kernels, computed naively.
 
-`Naive` reads the rows of an export with SQLite, and a `Gpu` of it says what it did or waited for at each moment, from
-the definitions alone (docs/path.md): all loops, no arrays, nothing of `nsystui.questions`.
+`Naive` reads the rows of an export with SQLite, and its `Gpu` has the work or the wait at each moment, from the definitions alone (docs/path.md): all loops, no arrays, nothing of `nsystui.questions`.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class Program:
         self, at: int, event: int, stream: int, sync: int = 0, device: int = 0,
         name: str = "cudaStreamWaitEvent_v3020", kind: int = STREAM_WAIT_EVENT, **how: Any,
     ) -> None:  # fmt: skip
-        """A row of synchronisation; `name` is the call's, `kind` what the row calls itself."""
+        """A row of synchronisation; `name` is the call's, `kind` the row's type."""
         number = self.call(name, (at, at + 1), **how)
         row = (at, at + 1, device, device + 1, 0, stream, number, self.process.global_id, None, kind, event, sync)
         self.export.rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION").append(row)

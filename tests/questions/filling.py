@@ -39,7 +39,7 @@ class Sessions:
         self._of_test: list[Session] = []
 
     def of(self, *fillers: Fill) -> Session:
-        """A session over ``rank0``, ``rank1`` …, each 1 ms after the one before."""
+        """A session over ``rank0``, ``rank1`` …, each 1 ms after the previous rank."""
         if fillers in self._kept:
             return self._kept[fillers]
         session, place = Session(cache=None), self._factory.mktemp("filled")

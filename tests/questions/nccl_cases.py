@@ -13,9 +13,9 @@ REDUCE = "AllReduce"
 
 
 class Process(Program):
-    """A program beside others in one export; the same times, ids and communicators may come in each.
+    """A program among others in one export; the same times, ids and communicators may occur in each.
 
-    What one of them tells of a communicator holds for the others too.
+    A fact about a communicator in one of them holds for the others too.
     """
 
     def __init__(self, first: Program, number: int) -> None:
@@ -27,7 +27,7 @@ class Process(Program):
         self.export.nvtx_domain(self.main, 0, 1, "NCCL")
 
     def reduce(self, size: int, **told: Any) -> None:
-        """An AllReduce, with the kernel that it launches unless told otherwise."""
+        """An AllReduce, with the kernel that it launches by default."""
         self.call("ncclAllReduce", size=size, **{"launches": 1, "kernel": REDUCE} | told)
 
     def graph_kernel(self) -> None:
@@ -43,7 +43,7 @@ def names_of(programs: type[Process]) -> list[str]:
 
 
 def written(programs: type[Process], path: Path) -> tuple[Program, Mapping[str, tuple[Process, Any]]]:
-    """An export of all ``programs``, still open, and each by its name with what its method returned."""
+    """Yield an export of all ``programs``, still open, and the result of each program's method by its name."""
     first = Program(path)
     processes = {name: programs(first, number) for number, name in enumerate(names_of(programs))}
     return first, {name: (process, getattr(process, name)()) for name, process in processes.items()}

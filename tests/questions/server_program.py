@@ -1,4 +1,4 @@
-"""An inference server, step by step: what it launches one by one, and what a CUDA graph replays."""
+"""An inference server, step by step: kernels launched one by one, and kernels that a CUDA graph replays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Server(Program):
         self.steps: list[tuple[int, int]] = []
 
     def step(self, name: str, eager: Sequence[tuple[str, int]] = (), replayed: Sequence[tuple[str, int]] = ()) -> None:
-        """A range, kernels that it launches one by one and those of one CUDA graph: their names and durations."""
+        """Write a range, kernels that it launches one by one and kernels of one CUDA graph: their names and durations."""
         start = self.now
         self.now += 20 * US
         for kernel, length in eager:

@@ -1,4 +1,4 @@
-"""Steps of exports without numbered NVTX ranges are found by what comes back regularly in the GPU's work."""
+"""Steps of exports without numbered NVTX ranges are found by repetition in the GPU's work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TO_HOST, TO_DEVICE = "DtoH", "HtoD"
 
 
 def layers(number: int, *after: str) -> list[str]:
-    """The forward and the backward pass of so many layers; ``after`` each of the backward pass."""
+    """Write the forward and the backward pass of some layers; ``after`` each of the backward pass."""
     return [*LAYER * number, "loss_fwd(int)", *("gemm_backward(int)", "relu_backward(int)", *after) * number]
 
 

@@ -1,4 +1,4 @@
-"""What blocked each GPU: programs whose parts are known to the ns, and a naive computation of those that are not."""
+"""What blocked each GPU: programs whose parts are known to the ns, and a naive computation of other programs."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ class Cases(Program):
         return {"compute": 80 + 70, "stalled": 30}
 
     def a_context_knows_its_default_stream(self) -> Parts:
-        """Without a row among the streams, which those of before the capture have not."""
+        """Without a row among the streams, because streams from before the capture have no row."""
         self.export.cuda_context(self.process)
         self.stream(13, BLOCKING)
         self.first()
@@ -548,7 +548,7 @@ def test_a_gpu_waits_for_another_of_its_process(tmp_path: Path):
 
 @pytest.mark.campaign
 def test_processes_that_share_a_gpu_have_budgets_of_their_own(tmp_path: Path):
-    """The same handles, numbers and streams; what one of them computes does not hide what the other waits for."""
+    """The same handles, numbers and streams; the compute of one does not hide the waits of the other."""
     path = tmp_path / "a.sqlite"
     with ExportWriter(path) as export:
         one, other = Program(export, 4711), Program(export, 4712)
@@ -567,7 +567,7 @@ def test_processes_that_share_a_gpu_have_budgets_of_their_own(tmp_path: Path):
 
 
 def stepping(path: Path, *, steps: bool = True, late: int = 0) -> Path:
-    """Three steps of 100 ns on the GPU, from the first operation of one to that of the next.
+    """Three steps of 100 ns on the GPU, from the first operation of a step to the first of the next step.
 
     Each begins with a copy of 20 ns that holds its first kernel of 40 ns; another is launched 10 ns late, or ``late``
     more.

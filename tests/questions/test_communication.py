@@ -1,4 +1,4 @@
-"""Communication is not NCCL alone: kernels of other libraries, and those that the user names, count the same."""
+"""Communication is not NCCL alone: kernels of other libraries, and kernels that the user names, count the same."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_of_two_groups_that_reduce_the_one_of_neighbours_with_many_times_the_ker
 
 @pytest.mark.campaign
 def test_nccl_kernels_are_told_apart_by_the_range_that_launched_them(nccl):
-    """Naively: the innermost range, but NCCL's and PyTorch's labels, around the launch on its thread."""
+    """Naively: the innermost range, except NCCL's and PyTorch's labels, around the launch on its thread."""
     launches = native(
         nccl,
         "SELECT r.start, r.globalTid FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds n ON n.id = k.shortName "

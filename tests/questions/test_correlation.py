@@ -1,4 +1,4 @@
-"""Between a call and its GPU work, both ways, and why there is no way where there is none."""
+"""Between a call and its GPU work, both ways, and the reason if there is no way."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class TestFacts:
 def waits_export(path, schema: str, *, numbered: bool = False, shift: int = 0):
     """Event 5 is recorded on stream 13 at 10 µs and on stream 14 at 30 µs; a stream waits for it at 20 µs, the host at
     40 µs, and for event 6, which nobody recorded. A query, and a wait for a stream, have an event too. Whatever `shift`
-    adds to the types of synchronisation, the names of the calls tell.
+    adds to the types of synchronisation, the names of the calls decide.
     """
     with ExportWriter(path, schema) as export:
         export.gpu(0)

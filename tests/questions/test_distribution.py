@@ -1,4 +1,4 @@
-"""Histograms, grids and classes of durations leave no value out, and their key figures are the usual ones."""
+"""Histograms, grids and classes of durations leave no value out, and their key figures are as usual."""
 
 from __future__ import annotations
 

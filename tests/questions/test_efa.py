@@ -1,4 +1,4 @@
-"""The counters of AWS's EFA plugin on the map of the network: generic events, told by names and data alone."""
+"""The counters of AWS's EFA plugin on the map of the network: generic events, identified by names and data alone."""
 
 from __future__ import annotations
 

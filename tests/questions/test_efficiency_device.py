@@ -119,7 +119,7 @@ class TestScalability:
         [
             ((4, 80), (2, 60), Scaling.STRONG, (60 / 80, 60 / 80 * 20 / 80)),  # the sums
             ((4, 80), (2, 30), Scaling.WEAK, (15 / 20, 15 / 20 * 20 / 80)),  # the means
-            ((1, 0), (1, 10), Scaling.STRONG, (None, None)),  # a job without useful time has none
+            ((1, 0), (1, 10), Scaling.STRONG, (None, None)),  # a job without useful time lacks the metric
         ],
     )
     def test_strong_scaling_compares_the_sums_and_weak_scaling_the_means(self, here, there, scaling, expected):

@@ -217,7 +217,7 @@ class TestMfu:
             export.kernel(made, 0, 7, 2000, 6000, name="gemm(int)", correlation_id=1)
             export.gpu_metric_names(0, ["DRAM Read Bandwidth [Throughput %]", "DRAM Write Bandwidth [Throughput %]"])
             for time in range(1000, 12000, 1000):
-                # Half of the kernel's time with 40 and 10 %, half with 20 and 0 %; more where it does not run.
+                # Half of the kernel's time with 40 and 10 %, half with 20 and 0 %; more if it does not run.
                 read, write = (40, 10) if 2000 < time <= 4000 else (20, 0) if 4000 < time <= 6000 else (90, 9)
                 export.gpu_metric(0, time, [read, write])
         found = mfu_in(opened(tmp_path / "b.sqlite"), MfuRequest(5e6, region="step"))

@@ -34,7 +34,7 @@ KEYS = [column.key for column in EVENT_COLUMNS]
 ORDER = list(EventKind)
 RUNTIMES = (EventKind.UCX, EventKind.OPENACC, EventKind.OPENMP)
 START = 1_780_000_000_000_000_000
-"""The clock of the first report; those of the others begin later."""
+"""The clock of the first report; events of the others begin later."""
 EVERYTHING = Selection()
 
 
@@ -151,7 +151,7 @@ def everything(busy):
 
 @pytest.fixture(scope="module")
 def listed(busy):
-    """The list of what is listed by default, in many bins."""
+    """The default list, in many bins."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(event_index, "_ROWS_PER_BIN", 40)
         return build(busy)

@@ -58,7 +58,7 @@ def test_idle_gaps_whose_kernels_had_been_launched_can_win_nothing(tmp_path: Pat
 
 @pytest.mark.campaign
 def test_long_gaps_are_measured_among_thousands_of_short_ones(tmp_path: Path):
-    """More gaps than are kept: the short ones are more launch-starved than the long ones."""
+    """More gaps than are kept: short steps are more launch-starved than long steps."""
     gaps = [(900 * US, 890 * US)] * 300 + [(2 * MS, 200 * US)] * 100
     one = finding(triaged(stepping(tmp_path / "a.sqlite", gaps, length=5 * MS)), "idle-gaps")
     assert one.gain is not None and one.gain.standing is Standing.MEASURED
@@ -92,7 +92,7 @@ def test_slow_steps_could_be_as_fast_as_the_median(tmp_path: Path):
 
 @pytest.mark.campaign
 def test_gains_of_other_times_are_not_included(tmp_path: Path):
-    """Long gaps lie in slow steps; where they lie in the others, the two gains are not the same time."""
+    """Long gaps lie in slow steps; if they lie in the others, the two gains are not the same time."""
     gaps = [(5 * MS, 4 * MS)] * 20
     with ExportWriter(tmp_path / "a.sqlite") as export:
         program, now, launched = Program(export, 4711), 100 * MS, 90 * MS
@@ -127,7 +127,7 @@ SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096
 
 
 def ranks_with_jitter(directory: Path, extra: Sequence[int] = (0, 0, 0)) -> tuple[list[Path], list[Spans], list[Spans]]:
-    """Three ranks that come at random to an all-reduce of each step, whose next kernel waits for it.
+    """Three ranks that arrive at random at an all-reduce of each step, whose next kernel waits for it.
 
     Returns for each rank the time of its all-reduces and that in which nothing computes; µs. ``extra``: how many
     broadcasts follow on each of them.

@@ -118,7 +118,7 @@ def job_with(opened, tmp_path) -> Callable[..., OpenJob]:
 
 
 def test_processes_share_the_memory_of_their_gpu(opened, tmp_path):
-    """Of three that have 10, 20 and 40 MiB in turn on GPU 0, 0 and 1, two are together at most at 30 of their GPU."""
+    """Three processes have 10, 20 and 40 MiB in turn on GPU 0, 0 and 1: two have at most 30 together on their GPU."""
     with ExportWriter(tmp_path / "x.sqlite") as export:
         for gpu in (0, 1):
             export.gpu(gpu)
@@ -267,7 +267,7 @@ class TestAllocations:
 
     @pytest.mark.parametrize("event_class", campaign.first(1, [0, 67]))
     def test_the_stack_of_its_call_begins_where_cuda_is_called(self, job_with, event_class):
-        """The stack is that of the call, or with --cudabacktrace that of its second row. There is no range here."""
+        """The stack is the call's, or with --cudabacktrace its second row's. There is no range here."""
         cuda = [Frame("0x7f", "/x/libcuda.so.525", is_unresolved=True), Frame("cudaMalloc", "/x/libcudart.so.12")]
         stack = [*cuda, Frame("Pool::grow(int)", "/x/app"), Frame("main", "/x/app")]
 

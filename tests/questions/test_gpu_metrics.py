@@ -32,7 +32,7 @@ METRICS = ("SMs Active [Throughput %]", "GPC Clock Frequency [MHz]", "DRAM Read 
 
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
-    """A GPU sampled every 10 ns from 0 to 200, not from 100 to 150; a long kernel, and two short ones side by side."""
+    """A GPU sampled every 10 ns from 0 to 200, not from 100 to 150; a long kernel, and two short kernels side by side."""
     path = tmp_path_factory.mktemp("sampled") / "metrics.sqlite"
     with ExportWriter(path) as export:
         export.gpu(3)
@@ -160,7 +160,7 @@ def test_without_samples_or_a_launch_of_two_a_note_says_what_to_record(
 
 
 def spans_of(job: OpenJob, metric: str) -> dict[tuple[int, int | None], list[tuple[int, int, float]]]:
-    """The samples of a metric by report and GPU, each from the one before it."""
+    """The samples of a metric by report and GPU, each from the previous sample."""
     found: dict[tuple[int, int | None], list[tuple[int, int, float]]] = {}
     for report in job.session.reports:
         rows = native(

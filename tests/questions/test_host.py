@@ -41,7 +41,7 @@ SMALL = ("alcf-allgather-rank0", "gemm-pageable")
 
 
 def real(*names: str) -> list[Any]:
-    """The names of real exports, of which only the small ones are in the fast run."""
+    """The names of real exports, the large exports only in campaigns."""
     return [pytest.param(name, marks=() if name in SMALL else pytest.mark.campaign) for name in names]
 
 
@@ -354,7 +354,7 @@ def test_causes_of_real_exports_add_up_to_all_idle_time(name: str):
 
 @pytest.mark.campaign
 def test_idle_spans_by_length_are_those_between_the_operations_of_all_streams(tmp_path: Path):
-    """Streams overlap: a gap of one in which another works is none."""
+    """Streams overlap: a gap of one in which another works does not count."""
     dice, expected = random.Random(3), [Counter[int](), Counter[int]()]
     edges = (0, 1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000)
     spans: list[tuple[int, int]] = [(0, 5_000)]
@@ -423,7 +423,7 @@ def test_idle_spans_by_pair_are_those_between_two_operations_of_the_gpu(demo_job
 
 
 def test_idle_time_by_range_is_that_of_the_innermost_one_of_the_launching_thread(tmp_path: Path):
-    # ms: of the launching thread, but for the last; three of one form are one
+    # ms: of the launching thread, except the last; three of one form are one
     ranges = [(1, 6, "outer"), (3, 5, "load 7"), (8, 9, "load 8"), (9, 12, "load 9"), (10, 11, "MPI:MPI_Barrier")]
     ranges += [(13, 30, "last")]
     with training(tmp_path / "b.sqlite") as (export, main_thread, other):

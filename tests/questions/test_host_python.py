@@ -26,7 +26,7 @@ WINDOW = Selection(Window(0, 12 * MS))
 
 
 def gil_export(path: Path, schema: str = "3.13.2") -> Path:
-    """A GPU is idle from 2 ms to 10 ms; its thread waits for the GIL from 3 to 7, another one has it until 6."""
+    """A GPU is idle from 2 ms to 10 ms; its thread waits for the GIL from 3 to 7, another thread has it until 6."""
     with training(path, schema) as (export, main, loader):
         export.gil(main, held=[(0, 3 * MS), (7 * MS, 12 * MS)], waited=[(3 * MS, 7 * MS)])
         export.gil(loader, held=[(3 * MS, 6 * MS)])
@@ -68,7 +68,7 @@ def test_threads_hold_the_gil_and_wait_for_it_where_that_is_recorded(tmp_path: P
 
 
 def reading_export(path: Path, schema: str = "3.25.0", *, has_files: bool = True) -> Path:
-    """A GPU is idle from 2 ms to 20 ms. Its thread reads two files of 3 ms and 2 ms, then waits while another one reads
+    """A GPU is idle from 2 ms to 20 ms. Its thread reads two files of 3 ms and 2 ms, then waits while another thread reads
     for 4 ms.
     """
     with training(path, schema) as (export, main, loader):

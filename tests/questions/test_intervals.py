@@ -46,7 +46,7 @@ def small_slices(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def points(ranges: list[tuple[int, int]]) -> set[int]:
-    """The whole ns inside any of the ranges; backward and empty ones hold none."""
+    """The whole ns inside any of the ranges; backward and empty windows contain no point."""
     return {ns for start, end in ranges for ns in range(start, end)}
 
 

@@ -1,4 +1,4 @@
-"""Opening files as one job: what a listener hears, what is added in which order, and what is not."""
+"""Opening files as one job: the events of a listener, the order of added reports, and refused files."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def expected_summary(frame: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ..
 
 
 def assert_summary(answer: Any, frame: pd.DataFrame, columns: dict[str, str]) -> None:
-    """``answer`` has exactly the groups of ``frame``; ``columns`` maps columns of the answer to those of the frame."""
+    """``answer`` has exactly the groups of ``frame``; ``columns`` maps columns of the answer to the frame's."""
     expected = expected_summary(frame, list(columns.values()))
     found = {tuple(record[name] for name in columns): record for record in records(answer)}
     assert found.keys() == expected.keys()
@@ -111,7 +111,7 @@ class TestSummary:
         assert_summary(answer, frame, {**{column: column for column in columns.split()}, "name": "short_name"})
 
     def test_families_of_steps_are_those_launched_in_them_by_any_thread(self, tmp_path):
-        """PyTorch's backward pass is launched by another thread than the one whose range is the step."""
+        """PyTorch's backward pass is launched by a thread without the step's range."""
         dice, path, expected = random.Random(11), tmp_path / "rank0.sqlite", {}
         names = {"ampere_sgemm_128x64_nn(float *)": "GEMM", "flash_fwd_kernel(float *)": "attention"}
         with ExportWriter(path) as export:

@@ -1,4 +1,4 @@
-"""Bandwidth by the formulas of nccl-tests, computed by hand, and exposed time; what is not known gives none.
+"""Bandwidth by the formulas of nccl-tests, computed by hand, and exposed time; unknown sizes give no bandwidth.
 
 Kernels last 5 µs. The programs of ``Programs`` are the processes of one export.
 """
@@ -97,7 +97,7 @@ class Programs(Process):
         return [(16.0, 16.0)]
 
     def a_row_has_the_bytes_of_all_by_the_time_of_all(self):
-        """No mean of bandwidths: 16 and 48 GB/s in equal times make 32, and what has no size counts for neither."""
+        """No mean of bandwidths: 16 and 48 GB/s in equal times make 32, and calls without a size do not count."""
         self.call("ncclCommInitRankConfig", comm=TWO, ranks=2)
         self.reduce(80_000, comm=TWO)
         self.reduce(240_000, comm=TWO)
@@ -140,7 +140,7 @@ def test_an_old_nccl_gives_the_same_without_communicators(tmp_path):
     frame = nccl_summary(job.session, Selection(), job.ranks, job.pairing()).frame()
     told = frame[frame["what"] == KERNEL]
     assert told["communicator"].isna().all()
-    # Two communicators were made before the first collective: nothing tells which of them has how many ranks.
+    # Two communicators were made before the first collective: the number of ranks of each is unknown.
     assert told.set_index("collective")["busbw"].dropna().index.tolist() == ["SendRecv"]
     job.close()
 
@@ -200,7 +200,7 @@ class TestExposedTime:
 
     @staticmethod
     def device_of(process: int, spans: list[tuple[int, int]]) -> DeviceIntervals:
-        """Device 0 of a process, busy with kernels that start and last so long."""
+        """Device 0 of a process, busy with kernels of these starts and durations."""
         task = RankedTask(Task(0, process), process, "test", None, "", process, "", "", (0,), ())
         starts, lengths = np.array(spans, np.int64).reshape(-1, 2).T
         parts = BusyParts.of(kernels=union(starts, starts + lengths))
@@ -226,7 +226,7 @@ class TestExposedTime:
 
     @pytest.mark.campaign
     def test_a_row_sums_its_kernels_of_one_device_and_leaves_the_union_to_the_gpu_screen(self, tmp_path):
-        """Two NCCL kernels side by side for 5 µs, 3 µs of them beside a kernel; one on its own."""
+        """Two NCCL kernels side by side for 5 µs, 3 µs of them during a kernel; one on its own."""
         program = Program(tmp_path / "program.sqlite")
         start = program.now
         program.call("ncclAllReduce", size=8)

@@ -66,7 +66,7 @@ def two_streams(tmp_path_factory) -> Iterator[OpenJob]:
 
 
 def aligned(job: OpenJob, *names: Path) -> NcclPairing:
-    """The pairing with the sizes of logs, which may come when a pairing is there already."""
+    """The pairing with the sizes of logs, which may be opened after a pairing was made."""
     job = OpenJob(job.session)
     assert "size_source" in job.pairing().calls
     job.nccl_log = read_log(map(str, names), job.ranks)

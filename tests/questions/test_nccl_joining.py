@@ -1,4 +1,4 @@
-"""A pairing that is made of some reports at a time is that of all at once."""
+"""A pairing made of some reports at a time equals the pairing of all at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which communicator and rank a pointer means, as communicators come and go."""
+"""Which communicator and rank a pointer means, as communicators are created and destroyed."""
 
 from __future__ import annotations
 

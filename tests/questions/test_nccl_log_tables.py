@@ -1,4 +1,4 @@
-"""The tables of a debug log, from made lines and a real log: exact numbers, and missing ones that stay missing."""
+"""The tables of a debug log, from made lines and a real log: exact numbers, and missing numbers that stay missing."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class TestSteps:
         (row,) = rows("steps", summary_of(*self.LINES, steps="45:47"))
         assert (row["lines"], row["first"], row["last"]) == (3, 45, 47)
         assert row["avg_step"] == pytest.approx((6.08 + 6.1 + 7) / 3 * 1e9)
-        assert (row["avg_tflops"], row["min_tflops"], row["max_tflops"]) == (1250, 1249, 1251)  # 47 tells none
+        assert (row["avg_tflops"], row["min_tflops"], row["max_tflops"]) == (1250, 1249, 1251)  # 47 has no port
         assert rows("steps", summary_of(call())) == []
 
     def test_more_iterations_than_a_table_holds_are_told(self, monkeypatch):
@@ -206,7 +206,7 @@ class TestSequences:
         assert [(each.member.communicator, len(each)) for each in found] == [("0x1", 1), ("0x2", 2)]
 
 
-# What the lines of the initialisation tell: rings, trees, transports
+# The facts in the lines of the initialisation: rings, trees, transports
 
 
 def said(rank: int, text: str, tid: int | None = None) -> str:
@@ -340,7 +340,7 @@ class TestOthers:
         lines = [line for rank, n in enumerate((16, 16, 8)) for line in began(rank, 3, self.COUNTS.format(n))]
         assert cells("channels", summary_of(*lines), "of_ranks", "collective", "nvls") == [("0-1", 16, 8), ("2", 8, 8)]
         assert problems(*lines) == ["the ranks differ in their channels"]
-        # One that tells less does not differ.
+        # A line with fewer facts does not differ.
         assert problems(*began(0, 2, self.COUNTS.format(4)), *began(1, 2, "Ring 00 : 0 -> 1 -> 0")) == []
 
     def test_channels_of_collnet_and_nvls_are_missing_where_nccl_does_not_tell_them(self):

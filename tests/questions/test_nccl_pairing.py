@@ -42,7 +42,7 @@ class Steps:
         return lambda *values, **told: Steps(*self.steps, (name, values, told))
 
     def returning(self, expected: Any) -> Any:
-        """A method of a class of programs, which returns what is then to be found."""
+        """A method of a class of programs, which returns the expected result."""
 
         def write(process: Process) -> Any:
             for name, values, told in self.steps:
@@ -166,7 +166,7 @@ PROGRAMS: dict[str, tuple[Any, Expected]] = {
 
 
 class Programs(Process):
-    """Each method writes a program, and returns what is then to be found: the rows of some columns."""
+    """Each method writes a program, and returns the expected result: the rows of some columns."""
 
     def _elsewhere(self, kernel: str) -> None:
         """A kernel that another thread launches."""
@@ -261,7 +261,7 @@ class Programs(Process):
         }
 
     def an_instrumented_range_inside_the_range_of_the_same_call(self):
-        """One call, two ranges: NCCL's own without a payload, and one in it that tells the size."""
+        """One call, two ranges: NCCL's own range without a payload, and a range in it with the size."""
         text = "ncclAllReduce(): commHash 0xa0, stream 0x1, data_size 512, type_size 4, red_op 0, pid 7"
         for _ in range(2):
             self.export.nvtx_range(self.main, self.now + 500, self.now + 7_000, text)
@@ -278,7 +278,7 @@ for _name, (_steps, _expected) in PROGRAMS.items():
 
 @pytest.fixture(scope="module")
 def paired(tmp_path_factory) -> dict[str, tuple[Any, Any, Expected]]:
-    """The kernels and the calls of each program, and what it expects of them."""
+    """The kernels and the calls of each program, and its expectations."""
     export, programs = written(Programs, tmp_path_factory.mktemp("programs") / "programs.sqlite")
     pairing = export.pairing()
     found = {}

@@ -54,7 +54,7 @@ class TestHistogram:
         assert [size.calls for size in size_histogram(payload.pairing(), early)] == [0, 0, 1, 0]
 
     def test_calls_and_bytes_of_each_power_of_two(self, payload, tmp_path):
-        """From the smallest to the largest, the empty ones between them too."""
+        """From the smallest to the largest, with the empty buckets between them."""
         sizes = PAYLOAD_BYTES
         expected = {f"{1 << power}KiB": (0, 0) for power in range(5, 10)} | {f"{1 << n}MiB": (0, 0) for n in range(5)}
         expected |= {
@@ -103,7 +103,7 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenJob]:
 
 
 def kernel(program: Program, collective: str, duration: int, **told: int) -> None:
-    """A call whose kernel lasts so long."""
+    """A call with a kernel of this duration."""
     start, correlation = program.now, next(program.correlation)
     program.call(f"nccl{collective}", **told)
     export: ExportWriter = program.export

@@ -53,7 +53,7 @@ class Opened:
     def listing(
         self, what: Any, collective: str | None, *bucket: str | None, selection: Selection = EVERYTHING
     ) -> TableAnswer:
-        """The rows of a collective; of one bucket where it is named."""
+        """The rows of a collective; of one bucket if it is named."""
         row = dict(zip(USUAL, (collective, *bucket), strict=False))
         return nccl_listing(self.session, selection, self.ranks, self.pairing, row, what)
 
@@ -187,7 +187,7 @@ class TestGroups:
 
 class TestSummary:
     def test_counts_and_bytes_of_kernels(self, job):
-        """A SendRecv kernel moves what is sent and what is received."""
+        """A SendRecv kernel moves sent and received bytes."""
         wanted: dict[tuple[str, str], tuple[int, int]] = {}
         edges = {512 * 1024: 2, 48 << 20: 3, 4 << 20: 2, 8 << 20: 2, 4: 0, 192 * 1024: 1}
         for kind, size in STEP:

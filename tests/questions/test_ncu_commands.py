@@ -127,7 +127,7 @@ def test_ranks_and_nccl_are_warned_of(demo_session):
     assert "rank alone" in said and "may hang" in said
 
 
-# Python reads what is used of ECMAScript's syntax in the same way.
+# Python reads this part of ECMAScript's syntax in the same way.
 
 
 @given(st.text(max_size=30), st.sampled_from(NameBase))

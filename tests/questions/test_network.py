@@ -1,4 +1,4 @@
-"""What network adapters moved: each counts once, and rates beside collectives are those of a naive integration."""
+"""What network adapters moved: each counts once, and rates during collectives equal a naive integration."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def test_an_adapter_that_two_reports_saw_counts_once_with_its_host(job):
         ("a", "mlx5_0", "InfiniBand", 2),
         ("b", "mlx5_0", "InfiniBand", 1),
     ]
-    # Rank 1 sampled for longer: of rank 0 counts what was before it. 1 MB/ms is 1 GB/s.
+    # Rank 1 sampled for longer: of rank 0 counts the bytes before it. 1 MB/ms is 1 GB/s.
     assert found[0]["sent"] == pytest.approx((1 * 1e9 + 1 * 2e9 + 2 * 3e9) / 4)
     assert (found[0]["peak_sent"], found[1]["sent"]) == (3e9, 8e9)
     assert (found[0]["waits"], found[0]["sampled"], found[0]["received"]) == (7.5, 100, None)
     assert found[0]["guid"] == found[1]["guid"] == "0x9c63c003000000"
-    # Of a window counts what was sampled in it.
+    # In a window, only its samples count.
     found = records(network_table(job, Selection(window=Window(3 * MS, 5 * MS))))
     assert [(one["sent"], one["sampled"]) for one in found] == [(3e9, 50), (8e9, 50)]
 

@@ -161,7 +161,7 @@ def test_start_end_ranges_stand_beside_the_tree(session_of):
         program((0, 100, "step"), (20, 80, "forward"), (30, 40, "layer"), launches=[((32, 35), (50, 70))])(export)
 
     tree = tree_of(session_of(fill))
-    # The last is the time of what was launched while they ran.
+    # The last is the time of work launched while they ran.
     keys = ("path", "level", "count", "total", "self", "gpu_total")
     assert [tuple(row[key] for key in keys) for row in nvtx_tree_table(tree).records()] == [
         ("prefetch", 0, 2, 125, None, 40),
@@ -171,11 +171,11 @@ def test_start_end_ranges_stand_beside_the_tree(session_of):
     ]
     prefetch, _ = tree.roots()
     assert [node.self_total for node in tree.children(prefetch)] == [None, None]
-    assert [node.name for node in tree.roots(Order.SELF)] == ["step", "prefetch"]  # unknown comes last
+    assert [node.name for node in tree.roots(Order.SELF)] == ["step", "prefetch"]  # unknown is last
 
 
 def test_no_self_time_is_below_zero_whatever_ranges_of_both_styles_do(session_of):
-    """Each thread is an example; what is on it, moment by moment, says what the self times are."""
+    """Each thread is an example; its contents, moment by moment, give the self times."""
     dice, drawn = random.Random(16), []
 
     def fill(export: Export) -> None:
@@ -343,7 +343,7 @@ def test_steps_fold_and_layers_that_recur_in_each_stay_apart(session_of):
 
 
 def test_names_fold_with_two_siblings_or_more_that_differ_in_a_number(session_of):
-    """Threads by name, each with its ranges and what is inside them."""
+    """Threads by name, each with its ranges and their children."""
 
     def fill(export: Export) -> None:
         variants, siblings, across = (export.thread(number) for number in (1, 2, 3))
@@ -371,7 +371,7 @@ def test_template():
 
 
 def chain(export: Export, levels: int) -> None:
-    """Ranges in one another; what the innermost launches runs as long as there are levels."""
+    """Ranges in one another; the work of the innermost range runs as long as there are levels."""
     for level in range(levels):
         export.range(level, 2 * levels + 10 - level, "down" if level % 2 else "and")
     export.launch((levels, levels + 1), (5 * levels, 6 * levels))

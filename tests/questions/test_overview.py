@@ -76,7 +76,7 @@ def test_runs_an_hour_apart_share_no_clock(opened: Opener, tmp_path: Path):
             gpu_process(export, 1, (100 + 500 * number, 200 + 500 * number))
     session = opened(*paths)
     facts = facts_of(session)
-    # The duration is that of the longest, not the hour between them.
+    # The duration is the longest report's, not the hour between them.
     assert (facts.clocks_aligned, facts.start_spread, facts.duration) == (False, HOUR, 2000)
     assert tasks_of(session).cells("busy_percent") == [100, 100]
     assert tasks_of(session).notes == ("these reports share no clock: each is measured over its own events",)

@@ -134,7 +134,7 @@ def test_the_numbers_are_those_of_a_whole_pack(shape: str, tmp_path: Path, cache
     paths = SHAPES[shape](tmp_path)
     expected = asked(paths, None, whole=True)
     assert (asked(paths, None), asked(paths, cache)) == (expected, expected)
-    # From what was kept without a pack, beside one.
+    # From kept columns without a pack, next to a pack.
     assert asked(paths, cache, whole=True) == expected
 
 

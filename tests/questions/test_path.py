@@ -100,7 +100,7 @@ def synchronised_with_an_event(program: Program) -> Mapping[Window, Pieces]:
 
 
 def over_streams(program: Program) -> Mapping[Window, Pieces]:
-    """A kernel waits for NCCL on another stream by an event; the other copy beside it is not on the path."""
+    """A kernel waits for NCCL on another stream by an event; the other copy at that time is not on the path."""
     program.kernel((0, 10), (20, 100))
     program.copy((10, 11), (20, 170), stream=15)
     program.record(11, 1, 13)
@@ -260,10 +260,10 @@ def test_hta_finds_the_same_shares_in_its_own_definitions(name, text, place, hta
     """HTA 0.5.0 rounds to whole µs, and takes another way at a fork in two of the traces.
 
     ``event-sync-two-streams``: the last kernel was launched after the memset before it had ended, so here it waited for
-    its launch. HTA goes over the memset, and counts the 15 µs between the two as a delay between operations.
+    its launch. HTA's path contains the memset, and counts the 15 µs between the two as a delay between operations.
     ``simple-add``: HTA gives the time between operators no length, so its longest path runs over kernels and the gaps
     between them, 11.9 ms of it before a memset that was not yet launched. Here the path stays on the thread, which
-    waits for none of these kernels. ``nccl-2-ranks-rank0``: the path here goes over one copy for which a thread waits.
+    waits for none of these kernels. ``nccl-2-ranks-rank0``: the path here contains one copy for which a thread waits.
     """
     trace = SHARED / "kineto" / f"{name}.pt.trace.json.gz"
     if not trace.exists():

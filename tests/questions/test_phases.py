@@ -102,7 +102,7 @@ class TestNames:
 
 
 class TestKernels:
-    """Phases of steps whose names tell none."""
+    """Phases of steps whose names do not show them."""
 
     def steps(self, server: Server, *works: dict[str, Sequence[tuple[str, int]]]) -> Server:
         for number, work in enumerate([*works] * 3):
@@ -233,7 +233,7 @@ class TestTable:
 
     @pytest.mark.campaign
     def test_a_decode_step_may_be_idle_for_less_than_a_prefill_step(self, server):
-        """Of each 1000 µs 250 are idle: two measures for steps that decode, none for others."""
+        """250 of each 1000 µs are idle: two measures for steps that decode, none for others."""
         for number in range(12):
             start = server.now
             server.kernel((start, start + 5 * US), (start + 250 * US, start + 1000 * US), name=GEMM)
@@ -262,7 +262,7 @@ class TestTriage:
 
     @pytest.mark.campaign
     def test_prefills_among_decodes_are_neither_slow_nor_a_warm_up_nor_a_drift(self, server):
-        """Prefills come first, and more often later."""
+        """Prefills are first, and more frequent later."""
         for number in range(60):
             server.forward(number, PREFILL if number < 3 or (number > 30 and number % 2) else DECODE)
         server.export.close()

@@ -118,9 +118,9 @@ def ddp() -> tuple[list[tuple[int, int, int, int, str]], Projection, np.ndarray]
 
 
 def nvidias(report: str, name: str, *keys: str) -> dict[tuple[str, str], tuple[float, ...]]:
-    """The numbers of a table of ``nsys stats`` by number and name of a range, but for one row without either.
+    """The numbers of a table of ``nsys stats`` by number and name of a range, except one row without either.
 
-    That sums up what was launched outside of every range.
+    That row sums the work launched outside of every range.
     """
     with (SHARED / f"nsys-stats/ddp-a100-rank0of4/{report}.csv").open() as table:
         rows = [row for row in csv.DictReader(table) if row[name] and row.get("RangeId", name)]

@@ -60,7 +60,7 @@ def notes(job: OpenJob, recipe: str, /, **options: Any) -> str:
 
 
 def gaps(job: OpenJob, least: int, *keys: str) -> list[tuple[Any, ...]]:
-    """Columns of the gaps that are at least so long."""
+    """Return columns of the gaps of at least this length."""
     return [tuple(row[key] for key in keys) for row in table(job, "gpu_gaps", gap=least)]
 
 
@@ -170,7 +170,7 @@ class TestSums:
 
     @pytest.mark.campaign
     def test_mpi_calls_may_be_nvtx_ranges_of_old_exports(self, opened, tmp_path):
-        """They are told as such; where a report has both, its ranges are no second calls."""
+        """They are named as such; where a report has both, its ranges are no second calls."""
 
         def old(export, process, thread):
             export.nvtx_domain(thread, 0, 3, "MPI")
@@ -523,7 +523,7 @@ class TestMaps:
         ("cuda_gpu_time_util_map", "busy_percent", [0, 100, 100, 100, 0, 100, 0, 100, 100, 0]),
         ("cuda_gpu_time_util_map", "busy_percent", [50, 100, 50, 50, 50]),
         ("cuda_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),
-        # Of two kernels of one group none has the times of the projected range alone: NVIDIA's counted compute.
+        # Neither of two kernels of a group has the times of the projected range alone: NVIDIA's counted compute.
         ("nccl_gpu_time_util_map", "nccl_percent", [0, 0, 100, 100, 0, 0, 0, 0, 0, 0]),
         ("nccl_gpu_time_util_map", "compute_percent", [0, 100, 100, 0, 0, 100, 0, 0, 0, 0]),
         ("nccl_gpu_time_util_map", "all_percent", [0, 100, 100, 100, 0, 100, 0, 0, 0, 0]),

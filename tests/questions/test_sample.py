@@ -1,4 +1,4 @@
-"""A first look before packing: said to be a sample, and right as far as it goes."""
+"""A first look before packing: marked as a sample, and right within it."""
 
 from __future__ import annotations
 

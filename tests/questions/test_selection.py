@@ -262,7 +262,7 @@ class TestFilterInSql:
 
 
 def test_duckdb_takes_case_apart_as_python_does():
-    """``NameFilter.matches`` stands on this: letter by letter, but for one letter of Turkish."""
+    """``NameFilter.matches`` relies on this: letter by letter, except one letter of Turkish."""
     import duckdb  # not at the top: hypothesis keeps the module, and DuckDB complains of what outlives Python
 
     letters = [chr(code) for code in range(1, 0x11000) if not 0xD800 <= code < 0xE000]

@@ -38,7 +38,7 @@ def records(session: Any, text: str, selection: Selection = EVERYTHING) -> list[
 
 
 def names(session: Any, text: str, selection: Selection = EVERYTHING) -> list[str]:
-    """The names of a report's rows, of kernels where it has others too."""
+    """The names of a report's rows, only kernels' if it has other rows too."""
     return [row.get("Kernel Name") or row["Name"] for row in records(session, text, selection)]
 
 
@@ -96,7 +96,7 @@ def test_the_innermost_range_encloses_the_call_and_starts_last(ranges, calls, or
 
 @pytest.mark.parametrize("length", campaign.first(1, [30_000_000, 3]))
 def test_the_innermost_ranges_of_many_calls_take_no_quadratic_time(length):
-    # With short ranges no call has one, but for the first range, which is around everything: the longest way back.
+    # With short ranges no call has a range, except the first range, which is around everything: the longest way back.
     # Pairs of ranges and calls would be 10^11.
     number = 300_000
     starts, threads = np.arange(number, dtype=np.int64) * 10, np.zeros(number, np.int64)
@@ -152,7 +152,7 @@ def test_kernels_stand_behind_the_innermost_range_of_their_call(ranged):
 
 
 def test_the_range_that_starts_last_counts_and_equal_names_are_one_row(made):
-    """Of two calls in one another, and of different ranges and kernels that read the same together."""
+    """With two nested calls, and different ranges and kernels whose joined names are equal."""
     filling, session = made
     with filling() as (export, process, main):
         for start, end, name in ((0, 1_000, "outer"), (105, 200, "inner"), (2_000, 2_100, "a"), (2_200, 2_300, "a/b")):
@@ -276,7 +276,7 @@ def test_the_gpu_trace_has_throughput_in_whole_inverse_durations(tmp_path, opene
         f"1000,500,1,1,2,3,32,4,1,40,0.001,0.049,,,,,{gpu},1,,7,k(int *)",
         # 1,000,000,000 // 1,500 is 666,666: not 32 GB/s but 48,000 · 666,666 B/s.
         f"2000,1500,2,,,,,,,,,,0.048,31999.968,Pageable,Device,{gpu},1,,13,[CUDA memcpy Host-to-Device]",
-        # No duration, no throughput; a memset has its memory where a copy comes from.
+        # No duration, no throughput; a memset has its memory kind as the source.
         f"4000,0,,,,,,,,,,,0.000,,Device,,{gpu},1,,7,[CUDA memset]",
         # Longer than a second: nsys's whole number is 0. No GPU has that number.
         "5000,2000000000,3,,,,,,,,,,1000000.000,0.000,Device,Device, (9),1,,7,[CUDA memcpy Device-to-Device]",
@@ -337,7 +337,7 @@ def test_calls_that_were_recorded_twice_count_as_nsys_counts_them(tmp_path, open
     assert sum(int(row["Count"]) for row in records(session, "cuda_kern_exec_sum")) == 80
     found = [row["Operation"] for row in records(session, "cuda_api_gpu_sum") if row["Category"] == "CUDA_API"]
     assert (Counter(found), Counter(found)["cudaLaunchKernel"]) == (Counter(names(session, "cuda_api_sum")), 2)
-    # … but the name of a kernel has its range once.
+    # … and yet the name of a kernel has its range once.
     ranged = records(session, "cuda_gpu_kern_sum:nvtx-name")
     assert sum(int(row["Instances"]) for row in ranged) == 40
     assert {row["Name"].partition("/")[0] for row in ranged} == {f"step {number}" for number in range(4)}
