@@ -82,7 +82,7 @@ class Offer(NamedTuple):
     synonyms: str = ""
 
     def score(self, typed: str) -> float:
-        """Return 5 if a title matches, 4 for beginnings of its words, 3 with synonyms, 2 for parts of the line, or 0."""
+        """Return 5 for a title, 4 for beginnings of its words, 3 including synonyms, 2 for parts of the line, or 0."""
         titles, parts = [title.lower() for title in self.titles], typed.lower().split()
         words = re.findall(r"[^\s_:]+|\S+", " ".join(titles))
         if " ".join(parts) in titles:
