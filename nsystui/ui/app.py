@@ -421,7 +421,6 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
-        """Show the files."""
         self.job, self._paths = job, paths
         self.files = {path: FileState(path) for path in paths}
         self.update_screen()
@@ -431,7 +430,6 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def opened(self, path: Path, opened: Opened | JobReport) -> None:
-        """Show a file's metadata and number of rows."""
         state = self._state(path)
         state.opened, state.total = opened, opened.rows
         self._update_soon()
@@ -445,20 +443,17 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def advanced(self, path: Path, progress: Progress) -> None:
-        """Show the progress of a file."""
         state = self._state(path)
         state.rows, state.total = progress.rows, progress.total
         self._update_soon()
 
     @in_own_task
     def ready(self, path: Path, report: Report) -> None:
-        """Refresh the current screen's answer."""
         self._state(path).ready = True
         self._update_soon()
 
     @in_own_task
     def failed(self, path: Path, error: NsystuiError) -> None:
-        """Show why a file is left out."""
         reason = str(error)
         if isinstance(error, ExportError):
             reason = error.cause + (f" ({error.advice})" if error.advice else "")
@@ -482,7 +477,6 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def computing(self, working: Computation | None) -> None:
-        """Show the progress of a computation."""
         self.working = working
         self.update_status()
 

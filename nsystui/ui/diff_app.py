@@ -52,7 +52,6 @@ class DiffApp(NsystuiApp):
         self._read(0)
 
     def _read(self, number: int) -> None:
-        """Begin to read the job of a source."""
         self._reading = number
         self.loading_now = True
         self._load(self.sources[number])
@@ -62,7 +61,6 @@ class DiffApp(NsystuiApp):
 
     @in_own_task
     def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
-        """Keep the job that is being read."""
         self._jobs[self._reading] = job
         for path in paths:
             self._state(path).ready = False

@@ -225,12 +225,10 @@ class TerminalDriver(LinuxDriver):
             self.write(_PAGE_QUESTION)
 
     def disable_input(self) -> None:
-        """Stop reading keys."""
         if self._is_taken:
             super().disable_input()
 
     def stop_application_mode(self) -> None:
-        """Give the terminal back as it was."""
         if self._is_taken:
             self.disable_input()
             self.close()

@@ -19,7 +19,6 @@ class AskingScreen(ThrottledScreen[None]):
 
     @property
     def explorer(self) -> NsystuiApp:
-        """The application, with its own type."""
         return self.app  # type: ignore[return-value]
 
     @property
@@ -30,7 +29,6 @@ class AskingScreen(ThrottledScreen[None]):
 
     @property
     def selection(self) -> Selection:
-        """The selection of all screens."""
         return self.explorer.selection
 
     def has_job(self) -> bool:

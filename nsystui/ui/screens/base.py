@@ -258,7 +258,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
         """Show a text instead of an answer."""
 
     def compose(self) -> ComposeResult:
-        """Compose the title, selection and choices, the body, notes, prompt and keys."""
         tabs = [tab for tab in keys.TABS if keys.MODE_OF[tab[0]] in self.explorer.MODES]
         yield TitleLine(tabs, self.MODE_KEY, id="title")
         yield SelectionLine(id="selection")
@@ -276,7 +275,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     @on(SelectionLine.CrumbClicked)
     def _crumb_clicked(self, message: SelectionLine.CrumbClicked) -> None:
-        """Remove a part of the selection."""
         message.stop()
         crumbs = crumbs_of(self.selection, self.job_ranks)
         if message.place < len(crumbs):
@@ -299,7 +297,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self.query_one("#keys", KeyLine).update(keys.key_line(*self.places()))
 
     def path(self) -> Sequence[str]:
-        """Return the path to this screen, for the third line."""
+        """Return the path to this screen, shown on the third line."""
         return self.crumbs
 
     def on_screen_resume(self, event: events.ScreenResume) -> None:
@@ -354,7 +352,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return self._views[1]
 
     def has_view(self, view: TabView) -> bool:
-        """Return whether a view is offered."""
         if not view.needs or self.job is None:
             return True
         from nsystui.exports import canonical
@@ -383,7 +380,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self.show_choices()
 
     def action_choose(self, label: str, step: int) -> None:
-        """Choose the next option under a label (``step=-1``: the previous option)."""
         self.choose(label, step)
 
     def state(self) -> ScreenState:
@@ -433,7 +429,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
         super().lay_over(screen, then)
 
     async def action_mode(self, name: str) -> None:
-        """Go to a tab."""
         await self.explorer.go_to_tab(name)
 
     async def action_timeline(self) -> None:
@@ -474,7 +469,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return None
 
     def action_take_window(self) -> None:
-        """Select the time under the cursor for every screen."""
         window = self.row_window()
         if window is None:
             self.say(self.NO_TIME)
@@ -487,23 +481,19 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self.say("stopping…" if self.explorer.stop_loading() else "nothing to go back to: q quits")
 
     def action_resume(self) -> None:
-        """Resume a loading that was stopped."""
         if not self.explorer.resume_loading():
             self.say("everything is loaded already")
 
     def action_quit(self) -> None:
-        """End the program with status 0."""
         self.explorer.stop_loading()
         self.app.exit(return_code=0)
 
     def action_help(self) -> None:
-        """Show the keys of this screen."""
         from nsystui.ui.screens.dialogs import HelpScreen
 
         self.lay_over(HelpScreen(self.places(), partial(key_name, app=self.app)))
 
     def action_palette(self) -> None:
-        """Open the command palette."""
         self.lay_over(screen_of("palette"))
 
     def open_question(self, question: Question) -> None:
@@ -520,5 +510,4 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self.prompt.ask(f"compare with a path{groups}", "", compare, self.lay_over)
 
     def select_window(self, window: Window) -> None:
-        """Select a window on every screen."""
         self.explorer.select(self.selection.with_window(window))

@@ -73,7 +73,6 @@ class JobOutputScreen(TextTableScreen):
         return Window(time, time + 1) if isinstance(time, int) else None
 
     def open_row(self) -> None:
-        """Show the time of the line on the timeline."""
         if self.row_window() is None:
             self.say("this line does not say when it was printed")
         else:

@@ -56,7 +56,6 @@ class ChartScreen(JobScreen):
         raise NotImplementedError
 
     def cursor_rests(self) -> None:
-        """Show the details under the cursor."""
         self.show_detail()
 
     @on(StripChart.Resized)
@@ -120,7 +119,6 @@ class ZoomableChartScreen(ChartScreen):
         return self._positions.get(self.selection, Position())
 
     def move_to(self, **changes: Any) -> None:
-        """Change the position in the selection."""
         self._positions[self.selection] = replace(self.position, **changes)
 
     def take_position(self, selection: Selection, **changes: Any) -> None:
@@ -201,7 +199,6 @@ class ZoomableChartScreen(ChartScreen):
             self.look_at(moved, self.time + moved.start - view.start)
 
     def action_whole(self) -> None:
-        """Show the whole selection."""
         if self.view is None:
             self.say("all of the selection is in view")
         else:

@@ -44,7 +44,6 @@ class TextDialog(ModalScreen[None], ThrottledScreen[None]):
         self.lines = tuple(map(safe_text, lines))
 
     def compose(self) -> ComposeResult:
-        """Compose the lines in a scrolling frame."""
         with VerticalScroll():
             yield Static("\n".join(self.lines), markup=False)
 
@@ -87,7 +86,6 @@ class HelpScreen(TextDialog):
         self._places, self._key_name = places, name
 
     def on_resize(self) -> None:
-        """Wrap the lines to the terminal's width."""
         width = max(min(self.app.size.width, HELP_WIDTH) - _FRAME, _MIN_WIDTH)
         lines = [*help_lines(self._places, self._key_name, width), *textwrap.wrap(last_line(self._places), width)]
         self.lines = tuple(map(safe_text, lines))
