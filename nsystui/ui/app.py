@@ -193,7 +193,7 @@ class NsystuiApp(App[int], LoadingListener):
         self._loading = loading = Loading(source, self)
         try:
             await to_thread(loading.start)
-        except NsystuiError as error:  # concerns all files: without its cluster, for example, a job cannot be read
+        except NsystuiError as error:  # concerns all files, such as a missing Dask cluster
             self._leave(str(error))
 
     async def on_event(self, event: events.Event) -> None:

@@ -3,8 +3,8 @@
 Signals end, stop and continue the program; a lost terminal ends it. The handlers are set before the screen is
 touched, and stay until the process ends: a storm of signals ends the program once, with the status of the first.
 
-The program stops between two tasks of the event loop. Textual's handlers would interrupt any code: if it was writing
-to the terminal, the program waited for itself forever.
+The program stops between two tasks of the event loop. Textual's handlers would interrupt any code: if it were writing
+to the terminal, the program would wait for itself forever.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class TerminalDriver(LinuxDriver):
         """Give the terminal back, stop, and take the terminal again when continued, unless the program is ending.
 
         The whole process group stops, as on Ctrl-Z in other programs: of a script, the user's shell knows only the
-        script's shell. Only with SIGTSTP does the kernel stop nothing if no shell could continue it.
+        script's shell. Unlike SIGSTOP, SIGTSTP stops nothing if no shell could continue it.
         """
         if self._is_ending:
             return

@@ -34,7 +34,7 @@ class History:
         return len(self._steps)
 
     def add(self, step: HistoryStep) -> Sequence[Screen[Any]]:
-        """Add a step; return the screens that no step keeps after the oldest was dropped."""
+        """Add a step; if the oldest step is dropped, return its screens that no other step keeps."""
         self._steps.append(step)
         if len(self._steps) <= MAX_STEPS:
             return ()

@@ -18,7 +18,7 @@ from nsystui.questions.queries.question import SCREENS
 class KeyBinding:
     """A key. ``keys`` is Textual's spelling, ``shown`` ours; without a ``label`` it is not in the key line.
 
-    Without ``help`` it is not in the help either: such an entry disables a general key that means nothing at its place.
+    Without ``help`` it is not in the help either, such as the second key of a pair, or to disable a general key.
     """
 
     keys: str

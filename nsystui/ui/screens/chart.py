@@ -122,7 +122,7 @@ class ZoomableChartScreen(ChartScreen):
         self._positions[self.selection] = replace(self.position, **changes)
 
     def take_position(self, selection: Selection, **changes: Any) -> None:
-        """Begin in another selection at the current position, with changes."""
+        """Use the current position, with changes, in another selection."""
         self._positions[selection] = replace(self.position, **changes)
 
     def state(self) -> ScreenState:

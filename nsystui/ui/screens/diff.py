@@ -83,7 +83,7 @@ class DiffScreen(FilteredTableScreen):
         yield from super().body()
 
     def places(self) -> tuple[str, ...]:
-        """Return the places of the keys, without keys for an open job if A and B are two jobs."""
+        """Return the places of the keys, with ``diff alone`` first if A and B are two jobs."""
         return self.PLACES if self._is_of_open_job else ("diff alone", *self.PLACES)
 
     @property

@@ -180,5 +180,5 @@ class EfficiencyScreen(TableScreen):
             self.say("this is the sum over all GPUs: open one of them")
         elif rank is not None and self.job is not None:
             ranks = frozenset(int(word) for word in str(rank).split(","))
-            alone = self.selection.with_tasks(self.job.tasks_of_ranks(ranks))
-            await show_view(self.explorer, "gpu", alone)
+            selection = self.selection.with_tasks(self.job.tasks_of_ranks(ranks))
+            await show_view(self.explorer, "gpu", selection)

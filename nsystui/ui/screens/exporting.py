@@ -50,7 +50,7 @@ class ExportingScreen(AskingScreen):
         return None
 
     def action_export(self) -> None:
-        """Ask for a file name, and write the table, or the drawing if it ends in .svg."""
+        """Ask for a file name, and write the table, or the drawing if the name ends in .svg."""
         answer = self.answer_to_export()
         self.ask_for_export(None if answer is None else answer.name)
 

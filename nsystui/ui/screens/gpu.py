@@ -153,7 +153,7 @@ class GpuScreen(ZoomableChartScreen):
         self.show_detail()
 
     def _lane_of(self, picture: GpuPicture) -> int:
-        """Return the cursor's previous lane, or another lane of its GPU, or the same row."""
+        """Return the index of the cursor's previous lane, of another lane of its GPU, or of the cursor."""
         lanes = zip(picture.owners, picture.lanes, strict=True)
         keys = [(picture.gpus[owner].key, lane.label) for owner, lane in lanes]
         indices = (index for size in (2, 1) for index, key in enumerate(keys) if key[:size] == self._lane[:size])
@@ -206,8 +206,8 @@ class GpuScreen(ZoomableChartScreen):
         more_choices = [(NETWORK, picture.has_network), (QUEUES, picture.has_queues)]
         options = (*metric_choices, *(name for name, is_available in more_choices if is_available), *picture.metrics)
         words = {name: safe_text(name) for name in options}
-        chosen = self.metrics if self.metrics in options else options[0]
-        metrics = Choice.among("Metrics", words, chosen, lambda name: self.ask_with(metrics=name))
+        selected = self.metrics if self.metrics in options else options[0]
+        metrics = Choice.among("Metrics", words, selected, lambda name: self.ask_with(metrics=name))
         return (*super().choices(), metrics)
 
     def row_window(self) -> Window | None:
@@ -233,9 +233,9 @@ class GpuScreen(ZoomableChartScreen):
         elif tasks == frozenset({device.task.task}) or len(picture.ranks) == 1:
             self.say(f"rank {device.task.rank} is the only one already")
         else:
-            alone = self.selection.with_tasks(frozenset({device.task.task}))
-            self.take_position(alone)
-            self.explorer.select(alone)
+            selection = self.selection.with_tasks(frozenset({device.task.task}))
+            self.take_position(selection)
+            self.explorer.select(selection)
 
     def answer_to_export(self) -> Answer | None:
         return lanes_table(self.picture) if self.picture is not None and self.picture.lanes else None

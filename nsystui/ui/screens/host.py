@@ -328,7 +328,7 @@ class CallNodes:
         return self.calls.above(node.id)
 
     def find_all(self, before: CallNodes, numbers: Iterable[int]) -> set[int]:
-        """Find the nodes of a previous tree by functions and callers; empty if its direction differs."""
+        """Return the nodes with the functions and callers of a previous tree's nodes, if it has the same direction."""
         return self.calls.find_all(before.calls, numbers) if before.is_bottom_up == self.is_bottom_up else set()
 
     def _is_small(self, number: int) -> bool:
