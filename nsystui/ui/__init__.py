@@ -1,1 +1,1 @@
-"""The Textual application: frames shown, keys turned into selections."""
+"""The Textual application: shows answers, and turns keys into selections."""

@@ -1,6 +1,6 @@
-"""The application: the screens by their keys, one selection for all of them, and the loading behind them.
+"""The application: its screens and their keys, the selection that they share, and the loading.
 
-What is imported here is imported before the first window is painted: Textual and nothing heavier.
+Imports Textual and nothing heavier, because all imports precede the first painted window.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Look:
-    """How to draw: no colours, only the terminal's 16, only ASCII, in a light or dark theme if the user chose one.
+    """Drawing options: no colours, only the terminal's 16, only ASCII, and the theme that the user chose, if any.
 
-    ``is_page_light`` is what the environment says of the terminal's page; ``remember`` keeps a choice of a theme.
+    ``is_page_light`` is the environment's hint about the terminal's background; ``remember`` saves a chosen theme.
     """
 
     no_color: bool = False
@@ -65,7 +65,7 @@ class Look:
 
 @dataclass
 class FileState:
-    """How far one export is: ``opened`` once checked, ``rows`` of ``total`` while packing, then ready or failed."""
+    """Progress of an export: ``opened`` once checked, ``rows`` of ``total`` while packing, then ready or failed."""
 
     path: Path
     opened: Opened | JobReport | None = None
@@ -76,10 +76,10 @@ class FileState:
 
 
 class NsystuiApp(App[int], LoadingListener):
-    """The screens of nsystui over one job.
+    """The screens of nsystui for one job, which all show ``selection``.
 
-    Its return code is the exit status; with 2, ``reasons`` are for the terminal that stays, and so is a ``failure``.
-    ``selection`` is what every screen shows. ``select``, ``go`` and ``open_screen`` are steps; ``go_back`` undoes one.
+    The return code is the exit status. After the screens close, the terminal shows a ``failure``, or the ``reasons``
+    for status 2. ``select``, ``go`` and ``open_screen`` are steps; ``go_back`` undoes the last step.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -105,7 +105,7 @@ class NsystuiApp(App[int], LoadingListener):
         if look.ascii_only:
             draw_in_ascii(self)
         self.source = source
-        self.sources = [source]  # and those of jobs to compare with
+        self.sources = [source]  # also the sources of jobs to compare with
         self.job: OpenJob | None = None
         self.selection = Selection()
         self.files: dict[Path, FileState] = {}
@@ -124,15 +124,15 @@ class NsystuiApp(App[int], LoadingListener):
         self._log_loading: LogLoading | None = None
         self._typed: list[events.Event] = []
         self._may_act = asyncio.Event()
-        self._tells_waiting = False
+        self._reports_waiting = False
 
     def page_is(self, light: bool) -> None:
-        """Use the colours for the terminal's page, unless the user chose a theme."""
+        """Use the colours for a light or dark terminal, unless the user chose a theme."""
         self._is_page_light = light
         self._use_theme()
 
     def choose_theme(self, light: bool | None) -> None:
-        """Use a theme and remember it; ``None``: the colours for the terminal's own page."""
+        """Use a theme and remember it; ``None`` follows the terminal's background."""
         self._light = light
         self._use_theme()
         self.refresh_css(animate=False)
@@ -150,37 +150,37 @@ class NsystuiApp(App[int], LoadingListener):
         self.theme = f"ansi-{page}" if is_ansi else f"textual-{page}"
 
     def get_driver_class(self) -> type[Driver]:
-        """Give the driver that survives a lost terminal and stops."""
+        """Return the driver that handles a lost terminal, and being stopped and continued."""
         from nsystui.ui.driver import TerminalDriver
 
         return TerminalDriver
 
     @property
     def failure(self) -> Exception | None:
-        """The error of the program that ended it, for the terminal that stays."""
+        """The unhandled error that ended the program."""
         return self._exception
 
     def _handle_exception(self, error: Exception) -> None:
-        """Ends after an unhandled error. A screen that is being closed may lack widgets, which is no error."""
+        """End after an unhandled error; ignore errors while closing, when screens may lack widgets."""
         if not self._exit:
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
-        """Ends; Textual's own also paints a screenful of the error on the terminal."""
+        """End without the full-screen traceback that Textual would print."""
         self._close_messages_no_wait()
 
     def on_mount(self) -> None:
-        """Begin to load once the first window is painted."""
+        """Begin to load after the first window is painted."""
         self._act()
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:
-        """However the program ends: the threads that read exports must not keep it alive."""
+        """Stop the threads that read exports, because they would keep the program alive."""
         self.stop_loading()
 
     @in_background("kept")
     async def _begin(self) -> None:
-        """Show the kept overview of the files before they are opened, which imports much more."""
+        """Show the saved overview of the files before opening them, which imports much more."""
         with suppress(NsystuiError):
             self.kept = await to_thread(kept_overview, self.source)
         if (kept := self.kept) is not None:
@@ -193,11 +193,11 @@ class NsystuiApp(App[int], LoadingListener):
         self._loading = loading = Loading(source, self)
         try:
             await to_thread(loading.start)
-        except NsystuiError as error:  # it is of all files together: without a cluster there is no job
+        except NsystuiError as error:  # concerns all files, such as a missing Dask cluster
             self._leave(str(error))
 
     async def on_event(self, event: events.Event) -> None:
-        """Queue keys, clicks and pastes for `_act`, except keys that act at once; a click drops the keys that wait."""
+        """Queue keys, clicks and pastes for `_act`, except keys that act at once; a click drops the waiting keys."""
         passes = isinstance(event, events.Key) and event.key in ("ctrl+c", "ctrl+q", "ctrl+z")
         if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded or passes:
             await super().on_event(event)
@@ -209,18 +209,18 @@ class NsystuiApp(App[int], LoadingListener):
             self.take_keys()
 
     def take_keys(self) -> None:
-        """Have the keys act that waited for an answer, if it is there."""
+        """Wake `_act`, because keys that waited for an answer may act now."""
         self._may_act.set()
 
     @property
     def _keeps_keys(self) -> bool:
-        """Whether the next key waits for an answer of the screen that is shown."""
+        """Whether the next key waits for an answer on the current screen."""
         keeps, event = getattr(self.screen, "keeps", None), self._typed[0] if self._typed else None
         return keeps is not None and isinstance(event, events.Key) and keeps(event.key)
 
     @work
     async def _act(self) -> None:
-        """Have keys act one after the other, for as long as the program runs."""
+        """Process the queued keys in order, until the program ends."""
         while await self._may_act.wait():
             self._may_act.clear()
             names = [event.key if isinstance(event, events.Key) else "" for event in self._typed]
@@ -229,43 +229,43 @@ class NsystuiApp(App[int], LoadingListener):
                 del self._typed[: end + (names[end] == "escape")]
                 self.say("the keys that waited are dropped")
             if self._keeps_keys:
-                self.set_timer(0.3, partial(self._tell_waiting, names))  # a shorter wait needs no words
+                self.set_timer(0.3, partial(self._report_waiting, names))  # a shorter wait needs no message
             elif self._typed:
-                if self._tells_waiting:
-                    self._tells_waiting = False
+                if self._reports_waiting:
+                    self._reports_waiting = False
                     self.say("")
                 await super().on_event(self._typed.pop(0))
-                # A key becomes an action, then a message of a table, then a call of the screen that hears it.
+                # A key becomes an action, then a table's message, then a call in the screen: three rounds of messages.
                 for _ in range(3):
-                    for passed in (self.focused or self.screen).ancestors_with_self:
+                    for widget in (self.focused or self.screen).ancestors_with_self:
                         has_begun = asyncio.Event()
-                        if passed.call_later(has_begun.set):
+                        if widget.call_later(has_begun.set):
                             await has_begun.wait()
                 self.take_keys()
 
-    def _tell_waiting(self, names: Sequence[str]) -> None:
+    def _report_waiting(self, names: Sequence[str]) -> None:
         if self._keeps_keys and len(names) == len(self._typed):
-            self._tells_waiting = True
+            self._reports_waiting = True
             waiting = " ".join(map(keys.shown_key, filter(None, names)))
             self.say(f"one moment: {waiting} {'act' if len(names) > 1 else 'acts'} when this is computed")
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copies ``text`` without control characters that a terminal would execute, but for tabs and line ends."""
+        """Copy ``text`` without control characters, except tabs and line ends."""
         lines = ("\t".join(map(safe_text, line.split("\t"))) for line in text.split("\n"))
         super().copy_to_clipboard("\n".join(lines))
 
     def select(self, selection: Selection) -> None:
-        """Changes the selection of every screen."""
+        """Change the selection of every screen."""
         if selection != self.selection:
             self.remember()
             self.selection = selection
             self.update_screen()
 
     async def go(self, mode: str, selection: Selection | None = None, view: str = "", **options: str) -> Any:
-        """Go to the screen of a mode in one step, with another selection, to one of its views, where these are given.
+        """Switch to a mode in one step, with a new selection and view if they are given.
 
-        ``options`` are those of the question of the view. Returns the screen that is shown then, or ``None`` where a
-        key that was pressed meanwhile went to another mode.
+        ``options`` belong to the view's question. Return the screen, or ``None`` if a key switched to another mode
+        meanwhile.
         """
         self.remember()
         if selection is not None:
@@ -280,7 +280,7 @@ class NsystuiApp(App[int], LoadingListener):
         return self.screen
 
     async def go_to_tab(self, mode: str) -> None:
-        """Goes to the screen of a mode as it was left; from that screen, to its first view with nothing over it."""
+        """Switch to a mode as it was left; in the current mode, close the screens above and show the first view."""
         self.remember()
         if mode != self.current_mode:
             await self.switch_mode(mode)
@@ -290,19 +290,19 @@ class NsystuiApp(App[int], LoadingListener):
             self.screen.show_view(views[0].name)  # type: ignore[attr-defined]
 
     def open_screen(self, screen: Screen[None]) -> None:
-        """Opens a screen over the one that is shown, in one step."""
+        """Open a screen over the current screen, in one step."""
         self.remember()
         self.push_screen(screen)
 
     def open_view(self, view: TabView) -> Any:
-        """Shows the screen of a view of this tab in place of the one that shows another; returns that screen."""
+        """Replace the current screen by the screen of another view of this tab, and return it."""
         root = self.screen_stack[0]
         screen = root if view.screen == self.current_mode else screen_of(view.screen)
         self._show_screens([root] if screen is root else [root, screen])
         return screen
 
     def remember(self) -> None:
-        """Remembers this place: the next step begins here."""
+        """Add the current screens and selection to the history, before a step."""
         shown = [screen for screen in self.screen_stack if hasattr(screen, "state")]
         step = HistoryStep(self.current_mode, self.selection, tuple((screen, screen.state()) for screen in shown))
         for screen in filter(self._is_closed, self._history.add(step)):
@@ -312,7 +312,7 @@ class NsystuiApp(App[int], LoadingListener):
         return all(screen not in stack for stack in self._screen_stacks.values())
 
     async def go_back(self) -> bool:
-        """Undoes the last step; ``False`` where there was none."""
+        """Undo the last step, and return whether there was a step."""
         step = self._history.take()
         if step is None:
             return False
@@ -326,34 +326,34 @@ class NsystuiApp(App[int], LoadingListener):
         return True
 
     def _show_screens(self, screens: Sequence[Screen[Any]]) -> None:
-        """Makes these the screens of the mode, from its own to the one that is shown."""
-        here = list(self.screen_stack)
-        same = 0
-        while same < min(len(here), len(screens)) and here[same] is screens[same]:
-            same += 1
-        for _ in here[same:]:
+        """Replace the mode's screen stack, bottom first."""
+        shown = list(self.screen_stack)
+        shared = 0
+        while shared < min(len(shown), len(screens)) and shown[shared] is screens[shared]:
+            shared += 1
+        for _ in shown[shared:]:
             self.pop_screen()
-        for screen in screens[same:]:
+        for screen in screens[shared:]:
             self.push_screen(screen)
 
     def is_screen_installed(self, screen: Screen[Any] | str) -> bool:
-        """Textual removes a screen that was closed unless it is installed: one in the history is opened again."""
+        """Return whether Textual must keep a closed screen: going back reopens the screens in the history."""
         return super().is_screen_installed(screen) or self._history.keeps(screen)
 
-    async def _forget_way(self) -> None:
-        """Forgets every step, and ends the screens that only the history keeps."""
+    async def _forget_steps(self) -> None:
+        """Forget all steps, and end the screens that only the history keeps."""
         while (step := self._history.take()) is not None:
             for screen, _ in step.screens:
                 if screen.is_running and self._is_closed(screen):
                     await self._prune(screen)
 
     async def _close_all(self) -> None:
-        """Ends the screens of the history besides those that Textual knows of."""
-        await self._forget_way()
+        """End the screens in the history, too: Textual does not know them."""
+        await self._forget_steps()
         await super()._close_all()
 
     def stop_loading(self) -> bool:
-        """Stops the reading of exports and logs; ``False`` where nothing is being read."""
+        """Stop reading exports and logs, and return whether anything was being read."""
         log = self._log_loading if self._is_reading_log else None
         if log is not None:
             log.stop()
@@ -363,14 +363,14 @@ class NsystuiApp(App[int], LoadingListener):
         return True
 
     def hold_loading(self, is_asking: bool) -> None:
-        """Hold the opening of a packed job as long as a screen asks its first question."""
+        """Pause the opening of a packed job while a screen asks its first question."""
         if self._loading is not None:
             self._loading.hold(is_asking)
 
     def read_log(self, again: bool = True) -> bool:
-        """Reads the logs from their start; ``False`` where there are none, or they are being read.
+        """Begin to read the logs from their start, unless they are being read, and return whether it began.
 
-        Unless ``again``, also where they were read before.
+        Without ``again``, never read the logs a second time.
         """
         if not self.source.logs or self._is_reading_log or not (again or self._log_loading is None):
             return False
@@ -384,7 +384,7 @@ class NsystuiApp(App[int], LoadingListener):
         return self._log_loading is not None and not self.nccl_log.is_over
 
     def next_clock(self) -> ClockMode:
-        """Aligns the reports by the next clock mode, in the background; returns that mode."""
+        """Align the reports by the next clock mode, in the background, and return the mode."""
         from nsystui.questions.collectives.alignment import ClockMode
 
         assert self.job is not None
@@ -401,27 +401,26 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_background("anchor")
     async def next_anchor(self) -> None:
-        """Finds the steps of every screen by the next anchor, in the background."""
+        """Find the steps on all screens by the next anchor, in the background."""
         assert self.job is not None
         anchor = await to_thread(self.job.next_steps_by)
         self.say(f"steps by: {anchor or 'the usual anchor'}")
         self.update_screen()
 
     def resume_loading(self) -> bool:
-        """Resumes loading the exports that a stop left out; ``False`` where there are none."""
+        """Resume loading the exports that a stop left out, and return whether there are any."""
         states = enumerate(self.files[path] for path in self._paths)
-        rest = [(number, state.path) for number, state in states if not (state.ready or state.failure)]
-        if self.loading_now or self.job is None or not rest:
+        unread = [(number, state.path) for number, state in states if not (state.ready or state.failure)]
+        if self.loading_now or self.job is None or not unread:
             return False
         self.loading_now = True
         self._loading = Loading(self.source, self)
-        go_on = partial(self._loading.go_on, self.job, rest)
+        go_on = partial(self._loading.go_on, self.job, unread)
         self.run_worker(go_on, group="loading", description="loading", thread=True, exit_on_error=False)
         return True
 
     @in_own_task
     def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
-        """Show the files."""
         self.job, self._paths = job, paths
         self.files = {path: FileState(path) for path in paths}
         self.update_screen()
@@ -431,34 +430,30 @@ class NsystuiApp(App[int], LoadingListener):
 
     @in_own_task
     def opened(self, path: Path, opened: Opened | JobReport) -> None:
-        """Show the metadata of a file, and the number of its rows."""
         state = self._state(path)
         state.opened, state.total = opened, opened.rows
         self._update_soon()
 
     @in_own_task
     def kernels_seen(self, seen: KernelsSeen) -> None:
-        """Show the kernels, of a sample only until all are seen."""
+        """Show the kernels; a sample never replaces exact numbers."""
         if seen.is_exact or not self.seen.is_exact:
             self.seen = seen
         self.update_screen()
 
     @in_own_task
     def advanced(self, path: Path, progress: Progress) -> None:
-        """Show the progress of a file."""
         state = self._state(path)
         state.rows, state.total = progress.rows, progress.total
         self._update_soon()
 
     @in_own_task
     def ready(self, path: Path, report: Report) -> None:
-        """Have the screen that is shown ask again."""
         self._state(path).ready = True
         self._update_soon()
 
     @in_own_task
     def failed(self, path: Path, error: NsystuiError) -> None:
-        """Show why a file is left out."""
         reason = str(error)
         if isinstance(error, ExportError):
             reason = error.cause + (f" ({error.advice})" if error.advice else "")
@@ -477,28 +472,27 @@ class NsystuiApp(App[int], LoadingListener):
         elif not any(state.ready for state in self.files.values()):
             self._leave_without_files()
         else:
-            # Only now: reading a log is work for Python, of which the screens of the exports need their share.
+            # Only now, because reading a log keeps Python busy, which would slow down the screens of the exports.
             self.read_log(again=False)
 
     @in_own_task
     def computing(self, working: Computation | None) -> None:
-        """Show the progress of a computation."""
         self.working = working
         self.update_status()
 
     @in_own_task
     def log_read(self, state: LogState) -> None:
-        """Show the tables of the logs as far as they are read."""
+        """Show the tables of the part of the logs that was read."""
         self.nccl_log = state
         self.update_status()
-        self._tell("log_changed")
+        self._call_screen("log_changed")
         if state.is_over and state.failed:
             self.say(state.failed)
         if state.is_over and not state.is_stopped and self.job is not None:
             self._align_log(self.job)
 
     def _align_log(self, job: OpenJob) -> None:
-        """Message sizes that the exports lack come from the log."""
+        """Take message sizes that the exports lack from the log."""
 
         def read() -> None:
             from nsystui.questions.nccl.from_log import read_log
@@ -508,7 +502,7 @@ class NsystuiApp(App[int], LoadingListener):
         self._align(read)
 
     def _leave(self, *reasons: str) -> None:
-        """Nothing could be opened: the reasons belong on the terminal that stays, not on a screen that goes."""
+        """End with status 2; the terminal shows the reasons after the screens close."""
         self.reasons = list(reasons)
         self.exit(return_code=2)
 
@@ -517,7 +511,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def job_name(self) -> str:
-        """The name of the open job, for the first line of every screen."""
+        """The name of the open job, shown on the first line."""
         if self.job is None or not self.job.session.reports:
             return ""
         from nsystui.questions.ranks.overview import title_of
@@ -526,7 +520,7 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def state_of_loading(self) -> str:
-        """How much is loaded, when nothing is being loaded or computed any more."""
+        """The number of loaded files, shown on the first line; empty while files are being loaded."""
         if self.loading_now or not self.files:
             return ""
         ready = sum(state.ready for state in self.files.values())
@@ -534,15 +528,15 @@ class NsystuiApp(App[int], LoadingListener):
 
     @property
     def status(self) -> str:
-        """The progress of the loading, for the first line of every screen; empty when nothing is being loaded."""
+        """Progress of loading or computing, shown on the first line; empty if both are idle."""
         if not self.loading_now:
             log = self.nccl_log.status if self._is_reading_log else ""
             return f"computing {self.working}" if self.working is not None else log
         ready = sum(state.ready for state in self.files.values())
         rows = sum(state.total if state.ready else state.rows for state in self.files.values())
-        rest = [state for state in self.files.values() if not state.failure]
-        known = [state.total for state in rest if state.opened is not None or state.total]
-        total = sum(known) * len(rest) // max(len(known), 1)  # a file that is not opened yet counts as the mean
+        valid = [state for state in self.files.values() if not state.failure]
+        totals = [state.total for state in valid if state.opened is not None or state.total]
+        total = sum(totals) * len(valid) // max(len(totals), 1)  # unopened files count as the mean
         if not self.files and self.working is not None:
             return str(self.working)
         if not total:
@@ -550,12 +544,12 @@ class NsystuiApp(App[int], LoadingListener):
         return f"loading {ready} of {len(self.files)}  {progress_bar(rows / total)}  {rows:,} rows"
 
     def update_status(self) -> None:
-        """Show the progress on the screen that is shown."""
-        self._tell("show_status", self.status)
+        """Show the progress on the current screen."""
+        self._call_screen("show_status", self.status)
 
     def update_screen(self) -> None:
-        """Have the screen that is shown ask again, where something changed."""
-        self._tell("job_changed")
+        """Let the current screen ask again if something changed."""
+        self._call_screen("job_changed")
 
     def _update_soon(self) -> None:
         """Update the screen at most twice a second: a thousand files are opened within seconds."""
@@ -570,20 +564,20 @@ class NsystuiApp(App[int], LoadingListener):
         self.update_screen()
 
     def say(self, text: str) -> None:
-        """Show a sentence on the screen that is shown."""
-        self._tell("say", text)
+        """Show a sentence on the current screen."""
+        self._call_screen("say", text)
 
     warned = in_own_task(say)  # type: ignore[arg-type]
 
-    def _tell(self, what: str, *words: str) -> None:
-        """Calls a method of the screen, if it has one of that name; before it is mounted it needs no update."""
+    def _call_screen(self, name: str, *arguments: str) -> None:
+        """Call a method of the current screen, if it has a method of that name and is mounted."""
         screen: Screen[object] = self.screen
-        if screen.is_mounted and hasattr(screen, what):
-            getattr(screen, what)(*words)
+        if screen.is_mounted and hasattr(screen, name):
+            getattr(screen, name)(*arguments)
 
 
 class LogApp(NsystuiApp):
-    """The log view. Its ``source`` has no files but ``logs``."""
+    """The log view without exports: its ``source`` has only ``logs``."""
 
     MODES: ClassVar[dict[str, object]] = {"nccl_log": lambda: screen_of("nccl_log")}
     DEFAULT_MODE = "nccl_log"

@@ -13,26 +13,26 @@ from nsystui.base.text import ascii_glyphs
 
 
 def draw_in_ascii(app: App[Any]) -> None:
-    """Makes an application draw in ASCII from now on."""
+    """Make an application draw in ASCII from now on."""
     filters: list[LineFilter] = app._filters
     filters.append(AsciiFilter())
 
 
 def draws_in_ascii(app: App[Any]) -> bool:
-    """Whether an application draws in ASCII."""
+    """Return whether an application draws in ASCII."""
     return any(isinstance(line_filter, AsciiFilter) for line_filter in app._filters)
 
 
 def key_name(shown: str, app: App[Any]) -> str:
-    """The name of a key that is ``shown`` as a glyph: ``⏎`` would be ``>`` in ASCII, which is a key itself."""
+    """Return how to show a key: in ASCII, ``⏎`` would become ``>``, which is another key."""
     return "enter" if draws_in_ascii(app) and shown == "⏎" else shown
 
 
 class AsciiFilter(LineFilter):
-    """Translates glyph by glyph, so that nothing moves."""
+    """Replaces each glyph by one of the same width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Replace what ASCII lacks in the segments of a line."""
+        """Replace the glyphs that ASCII lacks in a line's segments."""
         return [
             segment if segment.text.isascii() else Segment(ascii_glyphs(segment.text), segment.style, segment.control)
             for segment in segments

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class DiffApp(NsystuiApp):
-    """Reads one job or two, one after the other, and then shows how its two sides differ.
+    """Reads one or two jobs in turn, and shows how two sides differ.
 
-    ``sides_of`` makes the sides of the jobs when these are read, in a thread; what it raises ends the application, and
-    so does a job of which nothing could be read: its reason belongs on the terminal that stays. An interrupted reading
-    compares nothing: half a job would differ from itself.
+    ``sides_of`` makes the sides from the jobs, in a thread. The application ends with the reason on the terminal if
+    ``sides_of`` raises NsystuiError or no file of a job can be read. An interrupted reading compares nothing, because
+    half a job would differ from itself.
     """
 
     MODES: ClassVar[dict[str, object]] = {**NsystuiApp.MODES, "diff": lambda: screen_of("diff")}
@@ -52,17 +52,15 @@ class DiffApp(NsystuiApp):
         self._read(0)
 
     def _read(self, number: int) -> None:
-        """Begins to read one of the jobs."""
         self._reading = number
         self.loading_now = True
         self._load(self.sources[number])
 
     def kernels_seen(self, seen: KernelsSeen) -> None:
-        """Show no kernels of one job alone."""
+        """Ignore the kernels of a single job."""
 
     @in_own_task
     def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
-        """Take the job for a side."""
         self._jobs[self._reading] = job
         for path in paths:
             self._state(path).ready = False
@@ -70,7 +68,7 @@ class DiffApp(NsystuiApp):
 
     @in_own_task
     def loading_ended(self, cancelled: bool) -> None:
-        """Go on to the other job, or compare them."""
+        """Read the next job, or compare if it was the last."""
         number = self._reading
         self.loading_now = False
         self.update_status()
@@ -92,18 +90,18 @@ class DiffApp(NsystuiApp):
         self.update_screen()
 
     async def open_side(self, side: Side, letter: str) -> None:
-        """Makes the screens those of one side; screens of the other one are closed, with what they show."""
+        """Show the job and the selection of a side on all screens, and close the screens of the other side."""
         if self._shown == (letter, side):
             return
         self._shown = letter, side
-        await self._forget_way()
+        await self._forget_steps()
         for mode in set(SCREENS) & set(self._screen_stacks):
             await self.remove_mode(mode)
             self.add_mode(mode, type(self).MODES[mode])  # type: ignore[arg-type]
         self.job, self.selection = side.job, side.selection
 
     def resume_loading(self) -> bool:
-        """Resumes the reading that a stop interrupted: ready reports come from the cache, or are read again."""
+        """Resume the reading after a stop; return whether it was stopped. Reports not in the cache are read again."""
         if self.loading_now or self.sides is not None:
             return False
         self._read(self._reading)
@@ -111,11 +109,11 @@ class DiffApp(NsystuiApp):
 
     @property
     def job_name(self) -> str:
-        """``B: after``: which side the screens show."""
+        """The side that the screens show, such as ``B: after``."""
         return super().job_name if self._shown is None else f"{self._shown[0]}: {self._shown[1].label}"
 
     @property
     def status(self) -> str:
-        """The progress of the reading, and of which side."""
+        """The progress of the reading, and the side that is being read."""
         words = super().status
         return f"{'AB'[self._reading]}: {words}" if words and len(self.sources) > 1 else words

@@ -1,4 +1,4 @@
-"""Doors from one screen to another: to a view of the catalogue, or to the subject of a finding."""
+"""Doors from a screen to another: to a view of the catalogue, an event, a range, a thread or a finding's subject."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from nsystui.ui.app import NsystuiApp
 
 _AROUND = 0.25
-"""The part of its length that is shown before and after a finding's window: a gap alone shows nothing."""
+"""Context shown before and after a finding's window, as a share of its length: a gap alone shows nothing."""
 
 
 async def show_view(app: NsystuiApp, name: str, selection: Selection | None = None, **options: str) -> Any:
-    """Go to a view in one step, with another selection where one is given, and ``options`` of its question.
+    """Go to a view in one step, with a new selection if it is given, and ``options`` of the view's question.
 
-    Returns its screen, or ``None`` where a key that was pressed meanwhile went elsewhere.
+    Return its screen, or ``None`` if a key switched to another mode meanwhile.
     """
     return await app.go(view_named(name).home, selection, name, **options)
 
 
 def show_event(app: NsystuiApp, key: EventKey) -> None:
-    """Goes to the list of events, to one of them."""
+    """Go to an event in the list of events."""
 
     async def go() -> None:
         if events := await app.go("events"):
@@ -37,7 +37,7 @@ def show_event(app: NsystuiApp, key: EventKey) -> None:
 
 
 def show_range(app: NsystuiApp, key: EventKey) -> None:
-    """Goes to the tree of NVTX ranges, to one of them."""
+    """Go to a range in the tree of NVTX ranges."""
 
     async def go() -> None:
         if tree := await app.go("nvtx"):
@@ -47,11 +47,11 @@ def show_range(app: NsystuiApp, key: EventKey) -> None:
 
 
 def show_thread(app: NsystuiApp, task: Task, thread: int, window: Window, is_sampled: bool) -> None:
-    """Goes to what a thread (globalTid) ran in a span of time as a tree of calls; to the threads without samples."""
+    """Go to the call tree of a thread (globalTid) in a window; without samples, go to the list of threads."""
 
     async def go() -> None:
-        chosen = app.selection.with_tasks(frozenset({task})).with_window(window).with_name(None)
-        threads = await show_view(app, "threads", chosen)
+        selection = app.selection.with_tasks(frozenset({task})).with_window(window).with_name(None)
+        threads = await show_view(app, "threads", selection)
         if threads and is_sampled:
             threads.open_call_tree(task, tid_of(thread))
 
@@ -59,10 +59,7 @@ def show_thread(app: NsystuiApp, task: Task, thread: int, window: Window, is_sam
 
 
 async def show_finding(app: NsystuiApp, finding: Finding) -> None:
-    """Switches to the view behind a finding's door, with the window and the names that the door selects.
-
-    The overview shows the diagnostics of the capture behind ``W``.
-    """
+    """Go to the view behind a finding's door, with the window and the names that the door selects."""
     from nsystui.base.selection import Window
     from nsystui.questions.triage.finding import DIAGNOSTICS
 
@@ -71,8 +68,8 @@ async def show_finding(app: NsystuiApp, finding: Finding) -> None:
         app.open_screen(screen_of("diagnostics"))
         return
     if door.window is not None:
-        around = max(int(_AROUND * (door.window.end - door.window.start)), 1_000)
-        selection = selection.with_window(Window(door.window.start - around, door.window.end + around))
-    shown = await show_view(app, door.view, selection.with_name(door.filter) if door.filter else selection)
-    if shown and app.current_mode == "timeline" and finding.ranks:
-        shown.open_rank(min(finding.ranks))
+        margin = max(int(_AROUND * (door.window.end - door.window.start)), 1_000)
+        selection = selection.with_window(Window(door.window.start - margin, door.window.end + margin))
+    screen = await show_view(app, door.view, selection.with_name(door.filter) if door.filter else selection)
+    if screen and app.current_mode == "timeline" and finding.ranks:
+        screen.open_rank(min(finding.ranks))

@@ -1,10 +1,10 @@
-"""The one place that owns the terminal while the screens are on: it is taken, read, written and given back here.
+"""The driver: takes, reads, writes and gives back the terminal; nothing else touches it while the screens are on.
 
-Signals end, stop and continue the program; a terminal that goes away ends it. The handlers stand before the screen is
+Signals end, stop and continue the program; a lost terminal ends it. The handlers are set before the screen is
 touched, and stay until the process ends: a storm of signals ends the program once, with the status of the first.
 
-Stops are obeyed between two tasks of the event loop. Textual's own handlers run in the midst of whatever the program
-is at: where that was writing to the terminal, it waited for itself for ever.
+The program stops between two tasks of the event loop. Textual's handlers would interrupt any code: if it were writing
+to the terminal, the program would wait for itself forever.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ from nsystui.ui.keys import TYPED_AHEAD
 if TYPE_CHECKING:
     from textual.app import App
 
-_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-"""They end the program with 128 and their number, as a shell counts: killed, the line dropped, interrupted."""
+_END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""Signals that end the program, with status 128 + number, as in a shell: killed, line dropped, interrupted."""
 _PATIENCE, _LAST_PATIENCE = 3.5, 1.0
-"""Seconds that the program may take to end after a signal, or after the terminal is gone, and seconds that the
-terminal may then take to receive the last bytes."""
+"""Seconds that the program may take to end after a signal or the loss of the terminal, and seconds that the terminal
+may then take to receive the last bytes."""
 
 _TRIES = 100
-"""How often the settings of the terminal are given back: a signal may interrupt that, a storm often."""
+"""Tries to restore the terminal's settings: a signal may interrupt each try."""
 
 _PORTION = 4096
 """Bytes that are read or written at once."""
 
-_ASKED_PAGE = "\x1b]11;?\x07"
+_PAGE_QUESTION = "\x1b]11;?\x07"
 _PAGE = re.compile(
     r"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)"
 )
-"""The question for the colour of the page (OSC 11), and a terminal's answer to it."""
+"""The question for the background colour (OSC 11), and a terminal's answer."""
 _UNFINISHED = re.compile(r"\x1b\](11;)?[^\x07\x1b]{0,60}\x1b?$")
 """The beginning of an answer whose end is in the next portion."""
-_SILENCES = 20
-"""Empty reads, of 0.1 s each, after which an answer has no end; one where it may be Alt-] instead."""
+_MAX_SILENCES = 20
+"""Empty reads, of 0.1 s each, after which an answer is given up; 1 if the input may be Alt-] instead."""
 
-_GIVEN_BACK = "".join(
+_RESET = "".join(
     (
-        "\x1b[?2004l",  # pasted text is in brackets
+        "\x1b[?2004l",  # bracketed paste
         "\x1b[?7h",  # lines wrap
-        "\x1b[?2048l",  # sizes are told in the input
+        "\x1b[?2048l",  # sizes in the input
         "\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l",  # the mouse
         "\x1b[<u",  # kitty's keys, which belong to the alternate screen
         "\x1b[?1049l",  # the alternate screen
@@ -71,13 +71,13 @@ _GIVEN_BACK = "".join(
         "\x1b[?1004l",  # focus
     )
 )
-"""Takes back everything that ``LinuxDriver.start_application_mode`` asks the terminal for."""
+"""Undoes everything that ``LinuxDriver.start_application_mode`` asks of the terminal."""
 
 
 class _Output:
-    """Text for a terminal: waits while it is full, and drops the text once it is gone, which it says.
+    """Writes text to a terminal: waits while it is full; if it is lost, drops the text and calls ``lost``.
 
-    Once ``is_over`` is true, the rest of the text is dropped, too.
+    Also drops the text once ``is_over`` is true.
     """
 
     def __init__(self, stream: TextIO, lost: Callable[[], None]) -> None:
@@ -99,7 +99,7 @@ class _Output:
         while data and not self.is_over:
             try:
                 data = data[os.write(self._descriptor, data[:_PORTION]) :]
-            except BlockingIOError:  # somebody who shares the terminal asked for that
+            except BlockingIOError:  # another program made the shared terminal non-blocking
                 select.select([], [self._descriptor], [])
             except OSError:
                 self._lost()
@@ -107,7 +107,7 @@ class _Output:
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver, which never leaves the terminal as the screens need it, nor waits for one that is gone."""
+    """Textual's driver, which always restores the terminal, and never waits for a lost terminal."""
 
     def __init__(
         self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
@@ -124,42 +124,42 @@ class TerminalDriver(LinuxDriver):
         self._silences = 0
         self._must_end = False
         self._endings: queue.SimpleQueue[int] = queue.SimpleQueue()
-        threading.Thread(target=self._see_to_the_end, name="end", daemon=True).start()
+        threading.Thread(target=self._end_when_asked, name="end", daemon=True).start()
         self._changing = threading.Lock()  # held while the terminal is taken or given back
-        for number in _ENDING:
+        for number in _END_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda number, _: self._end(128 + number))
-        self._obey_stops()
+        self._handle_stops()
 
-    # -- how it ends ----------------------------------------------------------------------------------------------
+    # -- ending ---------------------------------------------------------------------------------------------------
 
     def _end(self, status: int) -> None:
-        """From a signal handler, too: it takes no lock, as what it interrupts may hold any."""
+        """End the program. Takes no lock: signal handlers call it, and the interrupted code may hold any lock."""
         self._must_end = True
         self._endings.put(status)
 
     def _terminal_is_lost(self) -> None:
-        """Nobody is told who ignores SIGHUP: reading and writing say it."""
+        """End after a failed read or write: SIGHUP may be ignored."""
         self._end(128 + signal.SIGHUP)
 
-    def _see_to_the_end(self) -> None:
-        """Waits for the first reason to end, asks the application to, and ends the process where that takes long."""
+    def _end_when_asked(self) -> None:
+        """Wait for the first status, ask the application to exit, and end the process if that takes too long."""
         status = self._endings.get()
-        self._soon(self._leave, status)
+        self._call_soon(self._leave, status)
         time.sleep(_PATIENCE)
         self._output.is_over = True
         try:
-            # If nobody reads the terminal, this thread never ends: the process does not wait for it.
+            # This thread never ends if nobody reads the terminal: a daemon does not keep the process alive.
             last = threading.Thread(target=self._give_back, name="last", daemon=True)
             last.start()
             last.join(_LAST_PATIENCE)
         finally:
             os._exit(status)
 
-    def _soon(self, do: Callable[..., None], *words: Any) -> None:
-        """Does something between two tasks of the event loop, unless that has ended."""
+    def _call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Call a function between two tasks of the event loop, unless the loop has ended."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(do, *words)
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _leave(self, status: int) -> None:
         self._typed.clear()
@@ -167,20 +167,20 @@ class TerminalDriver(LinuxDriver):
 
     # -- stopped and continued ------------------------------------------------------------------------------------
 
-    def _obey_stops(self) -> None:
-        # Not by way of the event loop, which complains of every signal while it closes.
-        signal.signal(signal.SIGTSTP, lambda *_: self._soon(self._stop))
-        signal.signal(signal.SIGCONT, lambda *_: self._soon(self._go_on))
+    def _handle_stops(self) -> None:
+        # Not with the event loop's handlers: it logs an error for every signal while it closes.
+        signal.signal(signal.SIGTSTP, lambda *_: self._call_soon(self._stop))
+        signal.signal(signal.SIGCONT, lambda *_: self._call_soon(self._continue))
 
     @property
     def _is_ending(self) -> bool:
         return self._must_end or self._app.return_code is not None
 
     def _stop(self) -> None:
-        """Gives the terminal back and stops; goes on from here when it is continued. Nothing where it is at its end.
+        """Give the terminal back, stop, and take the terminal again when continued, unless the program is ending.
 
-        All of the process group stops, as on Ctrl-Z in other programs: of a script only its shell is known to the
-        user's. Nothing stops where there is no shell that could continue it: the kernel sees to that for SIGTSTP alone.
+        The whole process group stops, as on Ctrl-Z in other programs: of a script, the user's shell knows only the
+        script's shell. Unlike SIGSTOP, SIGTSTP stops nothing if no shell could continue it.
         """
         if self._is_ending:
             return
@@ -188,19 +188,19 @@ class TerminalDriver(LinuxDriver):
         for number in (signal.SIGTSTP, signal.SIGCONT):
             signal.signal(number, signal.SIG_DFL)
         os.kill(0, signal.SIGTSTP)
-        self._obey_stops()
+        self._handle_stops()
         self._take_again()
 
-    def _go_on(self) -> None:
-        """Takes the terminal anew: it was stopped from outside (SIGSTOP), and others may have used it since."""
+    def _continue(self) -> None:
+        """Take the terminal again after SIGSTOP: other programs may have used it since."""
         if not self._is_ending:
             self.stop_application_mode()
             self._take_again()
 
     def _take_again(self) -> None:
-        """Nobody would take the terminal back from a program that is at its end.
+        """Take the terminal again, unless the program is ending: nothing would give it back.
 
-        A terminal that closes sends SIGHUP and SIGCONT, and `kill %1` of a shell SIGTERM and SIGCONT.
+        A closing terminal sends SIGHUP and SIGCONT, and a shell's `kill %1` sends SIGTERM and SIGCONT.
         """
         if not self._is_ending:
             self.start_application_mode()
@@ -209,41 +209,39 @@ class TerminalDriver(LinuxDriver):
     # -- taken and given back -------------------------------------------------------------------------------------
 
     def start_application_mode(self) -> None:
-        """Take the terminal over, and ask it for the colour of its page."""
+        """Take the terminal, and ask it for its background colour."""
         self._is_taken = True
         try:
             with self._changing:
                 super().start_application_mode()  # type: ignore[no-untyped-call]
-        except BaseException:  # such as no thread to be had
+        except BaseException:  # for example, no thread could be started
             self.stop_application_mode()
             raise
-        if self._writer_thread is None:  # it is in the background, and takes the terminal when it is continued
+        if self._writer_thread is None:  # in the background: takes the terminal when continued
             self._is_taken = False
             if not os.isatty(self.fileno):
                 self._terminal_is_lost()
         elif getattr(self._app, "asks_page", False):
-            self.write(_ASKED_PAGE)
+            self.write(_PAGE_QUESTION)
 
     def disable_input(self) -> None:
-        """Stop the reading of keys."""
         if self._is_taken:
             super().disable_input()
 
     def stop_application_mode(self) -> None:
-        """Give the terminal back as it was."""
         if self._is_taken:
             self.disable_input()
             self.close()
             self._give_back()
 
     def close(self) -> None:
-        """Waits until the terminal has taken all output; later output is dropped."""
+        """Wait until all output is written; later output is dropped."""
         if self._writer_thread is not None:
             self._writer_thread.stop()
             self._writer_thread = None
 
     def _give_back(self) -> None:
-        """Once for each time that it was taken, and as the last thing that it is sent."""
+        """Restore the terminal, once each time that it was taken; nothing is written after it."""
         with self._changing:
             if not self._is_taken:
                 return
@@ -257,20 +255,20 @@ class TerminalDriver(LinuxDriver):
                     if error.args[0] != errno.EINTR:
                         break
             with suppress(OSError):
-                os.write(self._output.fileno(), _GIVEN_BACK.encode())
+                os.write(self._output.fileno(), _RESET.encode())
 
     def write(self, data: str) -> None:
-        """Send to the terminal, unless it is lost."""
+        """Write to the terminal, unless it is given back."""
         if self._writer_thread is not None:
             self._writer_thread.write(data)
 
     def _get_terminal_size(self) -> tuple[int, int]:
         return terminal.size(self._output.fileno())
 
-    # -- what is typed --------------------------------------------------------------------------------------------
+    # -- input ----------------------------------------------------------------------------------------------------
 
     def run_input_thread(self) -> None:
-        """Reads the input in portions; bytes that are no UTF-8 become replacement characters."""
+        """Read the input; bytes that are not UTF-8 become replacement characters."""
         decode = getincrementaldecoder("utf-8")("replace").decode
         while not self.exit_event.is_set():
             try:
@@ -285,44 +283,44 @@ class TerminalDriver(LinuxDriver):
                 self.process_message(message)
 
     def _without_page(self, text: str) -> str:
-        """The input without the colour of the page, which the application is told."""
+        """Return the input without background colours, and pass the colours to the application."""
         self._silences = 0 if text else self._silences + 1
         text, self._unfinished = self._unfinished + text, ""
-        while found := _PAGE.search(text):
-            red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+        while match := _PAGE.search(text):
+            red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in match.groups())
             is_light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
-            self._soon(getattr(self._app, "page_is", lambda _: None), is_light)
-            text = text[: found.start()] + text[found.end() :]
+            self._call_soon(getattr(self._app, "page_is", lambda _: None), is_light)
+            text = text[: match.start()] + text[match.end() :]
         unfinished = _UNFINISHED.search(text)
-        if unfinished is not None and self._silences < (_SILENCES if unfinished[1] else 1):
+        if unfinished is not None and self._silences < (_MAX_SILENCES if unfinished[1] else 1):
             self._unfinished, text = unfinished.group(), text[: unfinished.start()]
         return text
 
     def _parsed(self, text: str) -> list[Message]:
         try:
             return [*(self._parser.feed(text) if text else ()), *self._parser.tick()]
-        except Exception:  # the parser fails at what no terminal sends, such as a key beyond the last of Unicode
+        except Exception:  # the parser fails on input that no terminal sends, such as a key beyond Unicode
             self._parser = XTermParser(self._debug)
             return []
 
     def process_message(self, message: Message) -> None:
-        """Hand on what the terminal said."""
-        if isinstance(message, events.Resize):  # a terminal may tell its size in the input, and so may a paste
+        """Pass on a message from the input, with a bounded size."""
+        if isinstance(message, events.Resize):  # pasted text may look like a terminal's size
             size = Size(*terminal.bounded(*message.size))
             message = events.Resize(size, size, size, message.pixel_size)
         super().process_message(message)
 
     def send_message(self, message: Message) -> None:
-        """From the thread that reads: hands a message over to the application, which takes it when it can.
+        """Queue a message of the reading thread for the application.
 
-        As on a terminal that is not raw, Ctrl-C passes over what was typed ahead of it.
+        Ctrl-C drops the keys typed before it, as on a terminal that is not raw.
         """
         if isinstance(message, events.Key) and message.key == "ctrl+c":
             self._typed.clear()
         if isinstance(message, events.InputEvent) and len(self._typed) >= TYPED_AHEAD:
             return
         self._typed.append(message)
-        self._soon(self._deliver)
+        self._call_soon(self._deliver)
 
     def _deliver(self) -> None:
         while self._typed:

@@ -1,4 +1,4 @@
-"""The way of a user through the screens: every jump is a step, and going back undoes the last one, as in a browser."""
+"""The history of a user's jumps between screens: each jump is a step, and going back undoes the last step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
     from nsystui.base.selection import Selection
 
-MOST_STEPS = 100
-"""Screens behind older steps are let go of."""
+MAX_STEPS = 100
+"""Steps in the history; the screens of older steps are closed."""
 
 
 @dataclass(frozen=True)
 class HistoryStep:
-    """Where a user was: the mode, the selection, and the screens of the mode with what each of them showed."""
+    """The mode, the selection, and the screens of the mode with their states, before a step."""
 
     mode: str
     selection: Selection
@@ -25,7 +25,7 @@ class HistoryStep:
 
 
 class History:
-    """The places that steps were made from, newest last. The screens of each stay alive, for going back to them."""
+    """Steps, newest last. Their screens stay alive, because going back shows them again."""
 
     def __init__(self) -> None:
         self._steps: list[HistoryStep] = []
@@ -34,16 +34,16 @@ class History:
         return len(self._steps)
 
     def add(self, step: HistoryStep) -> Sequence[Screen[Any]]:
-        """Adds a place; the screens of the place that is forgotten for it, if nothing else keeps them."""
+        """Add a step; if the oldest step is dropped, return its screens that no other step keeps."""
         self._steps.append(step)
-        if len(self._steps) <= MOST_STEPS:
+        if len(self._steps) <= MAX_STEPS:
             return ()
         return [screen for screen, _ in self._steps.pop(0).screens if not self.keeps(screen)]
 
     def take(self) -> HistoryStep | None:
-        """The newest place, which is no part of the history any more."""
+        """Remove and return the newest step, if any."""
         return self._steps.pop() if self._steps else None
 
     def keeps(self, screen: object) -> bool:
-        """Whether going back may lead to a screen."""
-        return any(screen is one for step in self._steps for one, _ in step.screens)
+        """Return whether going back may show a screen again."""
+        return any(screen is kept for step in self._steps for kept, _ in step.screens)

@@ -1,4 +1,4 @@
-"""Every key of the program in one table: bindings, key lines, help and ``docs/keys.md`` are made from it.
+"""All keys of the program in one table, the source of bindings, key lines, help and ``docs/keys.md``.
 
 A place is a screen or a family of screens; a key means the same wherever it acts.
 """
@@ -16,9 +16,9 @@ from nsystui.questions.queries.question import SCREENS
 
 @dataclass(frozen=True)
 class KeyBinding:
-    """One key. ``keys`` is Textual's spelling, ``shown`` ours; an empty ``label`` keeps it out of the key line.
+    """A key. ``keys`` is Textual's spelling, ``shown`` ours; without a ``label`` it is not in the key line.
 
-    With an empty ``help`` it is in no help either: such a key takes the place of one that means nothing there.
+    Without ``help`` it is not in the help either, such as the second key of a pair, or to disable a general key.
     """
 
     keys: str
@@ -55,7 +55,7 @@ VERBS = {
     "Export": ("export", "copy_row", "copy_table", "ncu", "trace", "compare", "compare_groups"),
     "Program": (),
 }
-"""The headings of the help with the actions (or keys without one) under them; all others stand under the last."""
+"""Headings of the help, with their actions (or the keys that have no action); any other key is under the last."""
 
 PLACES = {
     "everywhere": "Everywhere",
@@ -113,7 +113,7 @@ TOPICS = {
     "recipe": "recipes",
     "recipe map": "recipes",
 }
-"""The topic of the documentation that explains a place; of the others it is ``screens``."""
+"""The topic of the documentation that explains a place; the default is ``screens``."""
 
 _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
     "overview": (
@@ -153,7 +153,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ),
         ("slash", "/", "filter", "filter", "rows with these words: text, !text, /regex/; empty for all"),
         ("escape", "esc", "back", "back", "undo the last step: the filter, then the comparison"),
-        # What A and B are is what is selected here.
+        # The selection here is A and B.
         *((key, key, "selection", "", "") for key in "trDT"),
         ("f", "f", "filter", "", ""),
     ),
@@ -182,7 +182,7 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("slash", "/", "filter", "filter", "rows with these words: text, !text, /regex/; empty for all"),
         ("escape", "esc", "back", "back", "undo the last step; stops the reading"),
         ("R", "R", "resume", "", "read the log again after a stop, or when it has grown"),
-        # The selection is of exports: what a log says has no time, and its ranks are not theirs.
+        # The selection concerns exports: a log has no times, and its ranks are not the ranks of the exports.
         *((key, key, "selection", "", "") for key in "trDT"),
         ("f", "f", "filter", "", ""),
     ),
@@ -352,55 +352,55 @@ _KEYS: Mapping[str, tuple[tuple[str, str, str, str, str], ...]] = {
         ("q,ctrl+c,ctrl+q", "q", "quit", "quit", "quit"),
     ),
 }
-"""By place the fields of its keys; those that act in one place alone stand first, for a narrow key line shows them."""
+"""The fields of each place's keys; keys of a single place are first, so that a narrow key line shows them."""
 KEYS = tuple(KeyBinding(*fields, place) for place, rows in _KEYS.items() for fields in rows)
 
-# The most keys and mouse events that wait for the application; more are dropped, as a terminal drops them.
+# Keys and mouse events that may wait for the application; further events are dropped, as a terminal does.
 TYPED_AHEAD = 512
 
 MOVES = frozenset("hjklgG") | {"up", "down", "left", "right", "pageup", "pagedown", "home", "end"}
-"""The keys that move the cursor."""
+"""Keys that move the cursor."""
 ON_ROWS = MOVES | frozenset("tcwueEmnNosxXyY") | {"enter", "space"}
-"""The keys that act on rows or places: they wait for an answer that is being computed."""
+"""Keys that act on rows or the cursor: they wait for an answer that is being computed."""
 
 _TAB_KEYS = "123456789L"
 _SHORT = ("Ovw", "Krn", "NCCL", "GPU", "NVTX", "Evt", "Rnk", "Hst", "Stp", "Time")
 
 TABS = tuple(zip(_TAB_KEYS, SCREENS.values(), _SHORT, strict=True))
-"""The screens: key, title, and a short title for narrow terminals."""
+"""The key, title, and short title (for narrow terminals) of each screen."""
 
 MODE_OF = dict(zip(_TAB_KEYS, SCREENS, strict=True))
-"""The mode of the application that a key goes to."""
+"""The mode of the application behind a key."""
 
 
 def with_key(screen: str) -> str:
-    """``4 GPU``: the key that goes to the screen of that title, and the title."""
+    """Return the key and the title of a screen by its title, such as ``4 GPU``."""
     return next(f"{key} {title}" for key, title, _ in TABS if title == screen)
 
 
 def textual_key(shown: str) -> str:
-    """The first of Textual's names for a key by what the key line calls it."""
+    """Return Textual's first name for a key by its name in the key line."""
     return next((key.keys.partition(",")[0] for key in KEYS if key.shown == shown), shown)
 
 
 def shown_key(name: str) -> str:
-    """Return what the key line calls a key, by Textual's name; of a pair such as ``[ ]`` only the first key."""
+    """Return the key line's name for a key by Textual's name; for a pair such as ``[ ]``, only the first key."""
     shown = [key.shown for key in KEYS if key.keys.split(",")[0] == name]
     return min(shown, key=len, default=name).split()[0]
 
 
 def keys_of(places: Iterable[str]) -> list[KeyBinding]:
-    """The keys of ``places``, most special first; a key that a special place has taken is not repeated."""
-    found: list[KeyBinding] = []
+    """Return the keys of ``places``, most specific first; a key counts only for its most specific place."""
+    selected: list[KeyBinding] = []
     taken: set[str] = set()
     for place in places:
-        found += [key for key in KEYS if key.place == place and not taken.issuperset(key.keys.split(","))]
-        taken |= {name for key in found for name in key.keys.split(",")}
-    return found
+        selected += [key for key in KEYS if key.place == place and not taken.issuperset(key.keys.split(","))]
+        taken |= {name for key in selected for name in key.keys.split(",")}
+    return selected
 
 
 def bindings(*places: str) -> list[BindingType]:
-    """Textual bindings for ``places`` (most special first); keys that a widget handles itself have no action."""
+    """Return Textual bindings for ``places``, most specific first; keys that a widget handles have no action."""
     return [
         Binding(key.keys, key.action, key.label or key.help, show=False, priority="ctrl+" in key.keys)
         for key in keys_of(places)
@@ -409,27 +409,27 @@ def bindings(*places: str) -> list[BindingType]:
 
 
 def key_line(*places: str) -> list[tuple[str, str]]:
-    """The keys of the bottom line of a screen, with their labels."""
+    """Return the keys of a screen's bottom line, with their labels."""
     return [(key.shown, key.label) for key in keys_of(places) if key.label]
 
 
 def markdown() -> str:
-    """``docs/keys.md``: the keys of every place."""
+    """Return ``docs/keys.md``: the keys of every place."""
     lines = [
         "# Keys: every key of every screen",
         "",
         "A key means the same everywhere; `?` shows the keys of a screen.",
     ]
     for place, title in PLACES.items():
-        here = [key for key in KEYS if key.place == place and key.help]
+        entries = [key for key in KEYS if key.place == place and key.help]
         lines += ["", f"## {title}", "", "| key | effect |", "|---|---|"]
-        lines += [f"| `{key.shown}` | {key.help} |" for key in here]
+        lines += [f"| `{key.shown}` | {key.help} |" for key in entries]
     return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
 class Word:
-    """A heading or label, its definition, and the places (of `keys.PLACES`) that use it."""
+    """A heading or label, its definition, and the places (in `PLACES`) that use it."""
 
     name: str
     definition: str
@@ -524,14 +524,14 @@ WORDS: tuple[Word, ...] = (
 
 
 def word_lines(place: str, width: int = 72) -> Iterator[str]:
-    """The words of a place with their definitions, wrapped to ``width`` cells."""
+    """Yield the words of a place with their definitions, wrapped to ``width`` cells."""
     for word in WORDS:
         if place in word.places:
             yield from textwrap.wrap(f"{word.name}: {word.definition}", width, subsequent_indent="  ")
 
 
 def markdown_table(titles: dict[str, str]) -> str:
-    """The table of ``docs/glossary.md``. ``titles``: what each place is called."""
+    """Return the table of ``docs/glossary.md``; ``titles`` are the titles of the places."""
     rows = [
         f"| {word.name} | {word.definition} | {'; '.join(titles[place] for place in word.places)} |" for word in WORDS
     ]

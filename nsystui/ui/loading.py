@@ -1,4 +1,4 @@
-"""Loading exports and NCCL's debug logs behind the screens, with messages for the application; the overview as kept.
+"""Loading of exports and NCCL's debug logs in threads, with messages for the application; the saved overview.
 
 The overview of the files is saved in the cache, with the answers of commands, and is shown at once the next time.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KernelsSeen:
-    """The kernels of all files, before a report is ready: of a sample of rows, then exact, with their short names."""
+    """The kernels of all files before a report is ready, with short names: from a sample of rows, then exact."""
 
     answer: Answer | None = None
     names: Mapping[str, str] = field(default_factory=dict)
@@ -44,32 +44,32 @@ class KernelsSeen:
 
 
 class LoadingListener(Listener):
-    """Receives the events of a loading."""
+    """Receives the events of a `Loading`, in threads."""
 
     def job_started(self, job: OpenJob, paths: tuple[Path, ...]) -> None:
-        """The store is there; reports will join it."""
+        """Handle the start of a job, which has no reports yet."""
 
     def opened(self, path: Path, opened: Opened | JobReport) -> None:
-        """An export was checked: its metadata and counts are known, its rows are not read yet."""
+        """Handle a checked export: its metadata and counts are known, its rows are not read yet."""
 
     def kernels_seen(self, seen: KernelsSeen) -> None:
-        """There is a first table of the kernels."""
+        """Handle an early table of the kernels."""
 
     def loading_ended(self, cancelled: bool) -> None:
-        """Nothing more is being read; ``cancelled`` if the user stopped it."""
+        """Handle the end of the loading; ``cancelled`` if the user stopped it."""
 
 
 _FIRST_REPORTS = 32
-"""Reports of a packed job that are opened before the opening waits for the first answer of a screen."""
+"""Reports of a packed job that are opened before the opening waits for a screen's first answer."""
 _FIRST_ANSWER = 3.0
-"""Seconds that it waits at most."""
+"""Seconds that the opening waits at most, after each further report."""
 
 _FEW_EXPORTS, _MANY_KERNELS = 8, 200_000
-"""The kernel summary is read first if there are at most this many exports, with at least this many kernels."""
+"""The kernel summary is read first for at most this many exports, with at least this many kernels."""
 
 
 class Loading:
-    """One run of the loading; ``listener`` is called in threads."""
+    """A run of the loading; calls ``listener`` in threads."""
 
     def __init__(self, source: JobSource, listener: LoadingListener) -> None:
         self.source = source
@@ -79,14 +79,14 @@ class Loading:
         self.hold(False)
 
     def stop(self) -> None:
-        """Ends the loading after the current chunk; reports that are ready stay."""
+        """End the loading after the current chunk; reports that are ready stay."""
         self._opener.stop()
         self.hold(False)
 
     def hold(self, is_asking: bool) -> None:
-        """Holds the opening of a packed job as long as a screen ``is_asking`` its first question.
+        """Pause the opening of a packed job while a screen ``is_asking`` its first question.
 
-        Both are work for Python: side by side the answer would come last.
+        Both keep Python busy: in parallel, the answer would be ready last.
         """
         if is_asking:
             self._has_turn.clear()
@@ -94,35 +94,35 @@ class Loading:
             self._has_turn.set()
 
     def start(self) -> None:
-        """Discovers the files and loads them all. Blocks: call it in a thread."""
+        """Discover and load all files. Blocks: call it in a thread."""
         job, exports = self._opener.start()
         paths = tuple(export.path for export in exports)
         self._listener.job_started(job, paths)
         self.go_on(job, list(enumerate(paths)))
 
     def go_on(self, job: OpenJob, numbered: Sequence[tuple[int, Path]]) -> None:
-        """Loads the given exports into ``job``; the numbers keep the order of the command line."""
+        """Load the given exports into ``job``; the numbers keep the order of the command line."""
         from nsystui.store.packed_job import JobReport
 
         opened, files, joined = [], [], 0
         for number, path in numbered:
-            found = self._opener.look_at(job, Export(number, path))
-            if found is None or found.opened is None:
+            export = self._opener.look_at(job, Export(number, path))
+            if export is None or export.opened is None:
                 continue
-            self._listener.opened(found.path, found.opened)
-            if isinstance(found.opened, JobReport):
-                self._opener.add_one(job, found)
+            self._listener.opened(export.path, export.opened)
+            if isinstance(export.opened, JobReport):
+                self._opener.add_one(job, export)
                 joined += 1
                 if joined >= _FIRST_REPORTS:
                     self._has_turn.wait(_FIRST_ANSWER)
             else:
-                opened.append(found)
-                files.append(found.opened)
+                opened.append(export)
+                files.append(export.opened)
         cache = job.session.cache
-        fresh = [item for item in files if cache is None or cache.find(item.file) is None]
-        sampling = threading.Thread(target=self._sample, args=(job, fresh), daemon=True)
+        unpacked = [item for item in files if cache is None or cache.find(item.file) is None]
+        sampling = threading.Thread(target=self._sample, args=(job, unpacked), daemon=True)
         sampling.start()
-        if len(files) <= _FEW_EXPORTS and sum(item.kernels or 0 for item in fresh) >= _MANY_KERNELS:
+        if len(files) <= _FEW_EXPORTS and sum(item.kernels or 0 for item in unpacked) >= _MANY_KERNELS:
             self._read_kernels(job, files)
         self._opener.add(job, opened)
         sampling.join()
@@ -136,7 +136,7 @@ class Loading:
         self._remember(job)
 
     def _remember(self, job: OpenJob) -> None:
-        """Remembers the first answers for the commands; a failure only costs those time."""
+        """Save the first answers for the commands; after a failure, the commands compute them."""
         from nsystui.questions.answers.remembered import remember_first_questions
 
         cache = job.session.cache
@@ -145,7 +145,7 @@ class Loading:
                 remember_first_questions(job, cache)
 
     def _read_kernels(self, job: OpenJob, files: Sequence[Opened]) -> None:
-        """Read the columns of the kernel summary before all others."""
+        """Read the columns of the kernel summary first."""
         from nsystui.questions.kernels.summary import kernel_summary, smart_kernel_names
         from nsystui.store.packing import PackingCancelled
         from nsystui.store.session import Session
@@ -158,32 +158,33 @@ class Loading:
             answer = kernel_summary(session, Selection())
             self._listener.kernels_seen(KernelsSeen(answer, smart_kernel_names(session), is_exact=True))
 
-    def _sample(self, job: OpenJob, fresh: Sequence[Opened]) -> None:
-        """Take a sample of the kernels of the exports that are not packed yet."""
+    def _sample(self, job: OpenJob, unpacked: Sequence[Opened]) -> None:
+        """Show a sample of the kernels in unpacked exports."""
         from nsystui.questions.capture.sample import sampled_kernels
 
-        answer = sampled_kernels(fresh)
+        answer = sampled_kernels(unpacked)
         if answer is not None and not self._opener.is_stopped and not job.session.reports:
             self._listener.kernels_seen(KernelsSeen(answer))
 
 
 LINES_AT_ONCE = 50_000
-"""How many lines are added up before anything else may happen: a fraction of a second of reading."""
+"""Lines that are added between checks of the time: a fraction of a second of reading."""
 
 FIRST_TABLES = 1.0
 _SHARE_WAITED = 0.25
 _TIMES_OF_MAKING = 20
-"""The tables are made again when a quarter more time has gone by, and 20 times what making them took."""
+"""Seconds until the first tables; new tables follow after a quarter of the elapsed time, at least 20 times the time to
+make them."""
 
 
 @dataclass(frozen=True)
 class LogState:
-    """How far the logs are read, and what they say up to there.
+    """Progress of reading the logs, and the tables of the part that was read.
 
-    ``read`` of ``size`` bytes are read, as the files lie on the disk. ``tables`` are there as soon as the first are
-    made, each with the notes; ``lines``, ``calls``, ``gpus`` (that called anything) and ``moved`` (the bytes of all
-    calls) belong to them. ``failures`` say which logs could not be read, and why. ``is_over`` when nothing more is
-    being read; ``is_stopped`` when the user ended it before its end.
+    ``read`` of ``size`` bytes on disk are read. ``tables``, each with the notes, are empty until the first are made;
+    ``lines``, ``calls``, ``gpus`` (that called anything) and ``moved`` (bytes of all calls) belong to them.
+    ``failures`` name the logs that could not be read, and why. ``is_over`` when nothing is being read any more,
+    ``is_stopped`` if the user ended the reading early.
     """
 
     names: tuple[str, ...]
@@ -200,12 +201,12 @@ class LogState:
 
     @property
     def share(self) -> float:
-        """How much is read, from 0 to 1."""
+        """The share that is read, from 0 to 1."""
         return min(self.read / self.size, 1.0) if self.size else 0.0
 
     @property
     def status(self) -> str:
-        """The progress of the reading, in words; empty when all of it is read."""
+        """The progress of the reading, in words; empty when all is read."""
         if self.is_stopped:
             return f"stopped at {int(self.share * 100)} %: R resumes reading"
         if self.is_over:
@@ -215,11 +216,11 @@ class LogState:
 
     @property
     def failed(self) -> str:
-        """The logs that could not be read, in one sentence; empty where all could."""
+        """The logs that could not be read, in one sentence; empty if all could be read."""
         if not self.failures:
             return ""
-        others = len(self.failures) - 1
-        return f"not read: {self.failures[0]}" + (f", and {others:,} more" if others else "")
+        remaining = len(self.failures) - 1
+        return f"not read: {self.failures[0]}" + (f", and {remaining:,} more" if remaining else "")
 
 
 class _StoppedError(Exception):
@@ -227,34 +228,34 @@ class _StoppedError(Exception):
 
 
 class LogLoading:
-    """One reading of some logs, as one, or of some training ``steps`` in them.
+    """Reads several logs as one log, all of it or only some training ``steps``.
 
-    ``tell`` is called with the state now and then, in the thread of the reading.
+    Calls ``callback`` with the state from time to time, in the reading thread.
     """
 
     def __init__(
-        self, names: Sequence[str], tell: Callable[[LogState], object], steps: IterationSpan | None = None
+        self, names: Sequence[str], callback: Callable[[LogState], object], steps: IterationSpan | None = None
     ) -> None:
         self.state = LogState(tuple(names))
         self._steps = steps
         self._cut: StepCut | None = None
-        self._hear = tell
+        self._callback = callback
         self._stopped = threading.Event()
         self._began = time.monotonic()
-        self._told = self._began
+        self._reported_at = self._began
         self._next_tables = self._began + FIRST_TABLES
 
     def stop(self) -> None:
-        """Ends the reading after the current piece; the tables of the part that was read stay."""
+        """End the reading after the current piece; the tables of the part that was read stay."""
         self._stopped.set()
 
     def start(self) -> None:
-        """Reads all logs. Blocks: call it in a thread."""
+        """Read all logs. Blocks: call it in a thread."""
         try:
             self._read_all()
-        except Exception as error:  # whatever it is, the screens must not say forever that they are reading
+        except Exception as error:  # after any error, the screens must not show "reading" forever
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            self._tell(failures=(*self.state.failures, reason), is_over=True)
+            self._report(failures=(*self.state.failures, reason), is_over=True)
 
     def _read_all(self) -> None:
         from nsystui.exports.nccl_log.files import open_log, size_of
@@ -264,7 +265,7 @@ class LogLoading:
 
         self._cut = None if self._steps is None else StepCut(self._steps)
         sizes = [size_of(name) or 0 for name in self.state.names]
-        self._tell(size=sum(sizes))
+        self._report(size=sum(sizes))
         summary, reader = LogSummary(), LogReader()
         before = 0
         for name, size in zip(self.state.names, sizes, strict=True):
@@ -272,31 +273,31 @@ class LogLoading:
                 with open_log(name) as log:
                     self._read(log, summary, reader, before)
             except ExportError as error:
-                self._tell(failures=(*self.state.failures, str(error)))
+                self._report(failures=(*self.state.failures, str(error)))
             except _StoppedError:
-                self._tell_tables(summary, reader, is_over=True, is_stopped=True)
+                self._report_tables(summary, reader, is_over=True, is_stopped=True)
                 return
             before += size
-        self._tell_tables(summary, reader, read=self.state.size, is_over=True)
+        self._report_tables(summary, reader, read=self.state.size, is_over=True)
 
     def _read(self, log: OpenLog, summary: LogSummary, reader: LogReader, before: int) -> None:
-        """Adds one log, which begins ``before`` bytes after the first one."""
+        """Add a log, which begins ``before`` bytes after the first log."""
 
         def read(size: int) -> bytes:
             if self._stopped.is_set():
                 raise _StoppedError
-            if time.monotonic() >= self._told + UPDATE_INTERVAL:
-                self._tell(read=before + log.position)
+            if time.monotonic() >= self._reported_at + UPDATE_INTERVAL:
+                self._report(read=before + log.position)
             return log.read(size)
 
         lines = reader.read(read) if self._cut is None else self._cut.of(reader.read(read))
         for line in lines:
             summary.add(chain((line,), islice(lines, LINES_AT_ONCE)))
             if time.monotonic() >= self._next_tables:
-                self._tell_tables(summary, reader)
+                self._report_tables(summary, reader)
 
-    def _tell_tables(self, summary: LogSummary, reader: LogReader, **changes: object) -> None:
-        """Makes the tables here, in the thread of the reading: nothing adds to the summary meanwhile."""
+    def _report_tables(self, summary: LogSummary, reader: LogReader, **changes: object) -> None:
+        """Make the tables in the reading thread, so that nothing adds to the summary meanwhile."""
         from nsystui.questions.nccl_log.summary import notes, nothing
         from nsystui.questions.nccl_log.tables import TABLES
 
@@ -307,9 +308,9 @@ class LogLoading:
         has_any = summary.calls or any(len(answer) for name, answer in answers.items() if name != "lines")
         has_any = has_any if cut is None else cut.chosen
         failed = [self.state.failed] if self.state.failed else []
-        said = (*failed, *(notes(summary, cut) if has_any else (nothing(summary, cut),)))
-        self._tell(
-            tables={name: replace(answer, notes=said) for name, answer in answers.items()},
+        table_notes = (*failed, *(notes(summary, cut) if has_any else (nothing(summary, cut),)))
+        self._report(
+            tables={name: replace(answer, notes=table_notes) for name, answer in answers.items()},
             lines=summary.lines,
             calls=summary.calls,
             gpus=len(summary.gpus()),
@@ -319,15 +320,15 @@ class LogLoading:
         now = time.monotonic()
         self._next_tables = now + max((now - self._began) * _SHARE_WAITED, (now - begun) * _TIMES_OF_MAKING)
 
-    def _tell(self, **changes: object) -> None:
+    def _report(self, **changes: object) -> None:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]
-        self._told = time.monotonic()
-        self._hear(self.state)
+        self._reported_at = time.monotonic()
+        self._callback(self.state)
 
 
 @dataclass(frozen=True)
 class KeptOverview:
-    """The tables of the overview over everything, and the words around them.
+    """The tables and words of the overview without a selection.
 
     ``title`` and ``lines`` were made for ``terminal``: columns, lines, whether it has no colours. ``losses`` is the
     sentence above the findings, ``names`` are the short names of the kernels.
@@ -343,7 +344,7 @@ class KeptOverview:
     terminal: tuple[int, int, bool]
 
     def save(self, source: JobSource, job: OpenJob) -> None:
-        """Keep it for the files of a source. Blocks: call it in a thread. Raises ExportError and OSError."""
+        """Save it for the files of a source. Blocks: call it in a thread. Raises ExportError and OSError."""
         from nsystui.questions.answers.remembered import to_json
 
         memory, question = _memory(source)
@@ -354,20 +355,20 @@ class KeptOverview:
 
 
 def kept_overview(source: JobSource) -> KeptOverview | None:
-    """Return the saved overview of the same, unchanged files; ``None`` if there is none. Call it in a thread."""
+    """Return the saved overview of the same, unchanged files, if any. Blocks: call it in a thread."""
     from nsystui.questions.answers.remembered import from_json
 
     memory, question = _memory(source)
-    found = memory.recall(*question) if memory is not None else None
-    if found is None:
+    saved = memory.recall(*question) if memory is not None else None
+    if saved is None:
         return None
-    findings, ranks, title, lines, losses, names, terminal = json.loads(found[0])
-    return KeptOverview(from_json(findings), from_json(ranks), found[1], title, lines, losses, names, tuple(terminal))
+    findings, ranks, title, lines, losses, names, terminal = json.loads(saved[0])
+    return KeptOverview(from_json(findings), from_json(ranks), saved[1], title, lines, losses, names, tuple(terminal))
 
 
 def _memory(source: JobSource) -> tuple[Remembered | None, tuple[str, ...]]:
-    """Return the remembered answers about the files, and the question that the overview answers."""
+    """Return the saved answers about the files, and the key of the overview."""
     from nsystui.questions.answers.remembered import Remembered
 
-    ways = (source.ranks, source.clock, str(source.steps_by), str(source.step_range))
-    return None if source.logs or source.dask else Remembered.of_source(source), ("overview screen", *ways)
+    options = (source.ranks, source.clock, str(source.steps_by), str(source.step_range))
+    return None if source.logs or source.dask else Remembered.of_source(source), ("overview screen", *options)

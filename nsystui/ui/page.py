@@ -1,4 +1,4 @@
-"""The page that everything is painted on: the terminal's own, unless the user chooses a theme."""
+"""Themes, and the page behind all text: the terminal's background, unless the user chooses a theme."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from textual.theme import BUILTIN_THEMES
 from nsystui.base.drawing import COLOURS
 
 _GREY = "#8a8b8c"
-"""Text and page while it is unknown whether the page is dark or light: any mixture of both is this grey again."""
+"""Text and page while it is unknown whether the page is dark or light: any mixture of them is the same grey."""
 _THEMES = {
     "textual-dark": ("dark", "#e0e0e0", "#121212"),
     "textual-light": ("light", "#000000", "#ffffff"),
     "textual-unknown": ("either", _GREY, _GREY),
     **dict.fromkeys(("ansi-dark", "ansi-light", "ansi-unknown"), ("ansi", "ansi_default", "ansi_default")),
 }
-"""The colours of categories, of text, and what the terminal's own page is taken for where colours are mixed with it."""
+"""The colour set for categories, the text colour, and the page colour, which is used only for mixing."""
 _UNKNOWN = {
     **dict.fromkeys(("surface", "panel", "panel-darken-1", "boost", "text", "text-muted", "text-disabled"), _GREY),
     "text-error": COLOURS["error"].either,
     "block-cursor-foreground": "#ffffff",
 }
 
-# Behind a dialog Textual paints the terminal's own colours as those of MONOKAI.
+# Behind a dialog, Textual paints the terminal's default colours as MONOKAI's.
 _TEXTS = frozenset({Color.parse(_GREY).rich_color, RichColor.from_triplet(MONOKAI.foreground_color)})
 _PAGES = frozenset(
     {RichColor.from_triplet(MONOKAI.background_color), *(Color.parse(page).rich_color for *_, page in _THEMES.values())}
@@ -41,23 +41,23 @@ _OWN_PAGE, _OWN_TEXT = Style(bgcolor=RichColor.default()), Style(color=RichColor
 
 
 _COLOURED_WORDS = {"either": {"error", "warning", "worse"}, "ansi": {"error", "worse"}}
-"""The categories whose words have their colour: other words would be hard to read on a page of any colour."""
+"""Categories whose words are coloured: other colours would be hard to read on a page of any colour."""
 
 
 def register_themes(app: App[Any]) -> None:
-    """Give an application the themes that `category_style` knows."""
+    """Register the themes that `category_style` supports."""
     for name, (_, text, page) in _THEMES.items():
         theme = BUILTIN_THEMES[name.replace("unknown", "dark")]
-        own = {"text-warning": text} if text == page else {}
-        variables = {**theme.variables, **own, **(_UNKNOWN if page == _GREY else {})}
+        warning = {"text-warning": text} if text == page else {}
+        variables = {**theme.variables, **warning, **(_UNKNOWN if page == _GREY else {})}
         app.register_theme(replace(theme, name=name, foreground=text, background=page, variables=variables))
 
 
 @lru_cache(maxsize=1024)
 def category_style(theme: str, category: str, is_fill: bool) -> Style:
-    """The style of the blocks, else of the words, of a category.
+    """Return the style of a category's blocks or words.
 
-    Words are bold where the terminal's own red would be hard to read on dark and on light.
+    Words are bold in categories for which the terminal's red would be hard to read on dark or light.
     """
     colours, text, page = _THEMES[theme]
     value: str | int = getattr(COLOURS[category], colours)
@@ -68,10 +68,10 @@ def category_style(theme: str, category: str, is_fill: bool) -> Style:
 
 
 class OwnPage(LineFilter):
-    """Leaves the page unpainted, and on an unknown page the text."""
+    """Leaves the page unpainted, and also the text if the page is unknown."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Take the background away from what has that of the page, and the colour of text on an unknown page."""
+        """Remove the colours that mean the terminal's default colours."""
         return [Segment(text, style and _unpainted(style), control) for text, style, control in segments]
 
 

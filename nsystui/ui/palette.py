@@ -23,8 +23,8 @@ from nsystui.ui.widgets.repainting import ThrottledScreen
 if TYPE_CHECKING:
     from nsystui.ui.screens.base import JobScreen
 
-MOST_NAMES = 2_000
-"""Names of kernels, and of NVTX ranges, that are offered: the most frequent."""
+MAX_NAMES = 2_000
+"""Kernel names, and NVTX range names, that are offered: the most frequent."""
 
 
 SYNONYMS = {
@@ -70,11 +70,11 @@ SYNONYMS = {
     "collectives": "allreduce waiting late",
     "timeline": "gantt trace lanes",
 }
-"""Other words that people look for, by the action of a key, or the name of a view or question."""
+"""Search words by the action of a key, or by the name of a view or question."""
 
 
 class Offer(NamedTuple):
-    """A line of the palette and what it does, with its short ``titles`` and other words that people look for."""
+    """A line of the palette and its action, with short ``titles`` and further search words."""
 
     words: str
     choose: Callable[[], object]
@@ -82,19 +82,19 @@ class Offer(NamedTuple):
     synonyms: str = ""
 
     def score(self, typed: str) -> float:
-        """How well it fits: as a title, by beginnings of the words of titles, of synonyms, by a part of its line."""
+        """Return 5 for a title, 4 for beginnings of its words, 3 including synonyms, 2 for parts of the line, or 0."""
         titles, parts = [title.lower() for title in self.titles], typed.lower().split()
         words = re.findall(r"[^\s_:]+|\S+", " ".join(titles))
         if " ".join(parts) in titles:
             return 5
-        for score, others in ((4, ()), (3, self.synonyms.lower().split())):
-            if all(any(word.startswith(part) for word in (*words, *others)) for part in parts):
+        for score, more_words in ((4, ()), (3, self.synonyms.lower().split())):
+            if all(any(word.startswith(part) for word in (*words, *more_words)) for part in parts):
                 return score
         return 2 if all(part in self.words.lower() for part in parts) else 0
 
 
 def words_of(question: Question) -> str:
-    """``recipe: gpu_gaps – when a GPU was idle for long``"""
+    """Return the line of a question, such as ``recipe: gpu_gaps – when a GPU was idle for long``."""
     if question.home == COMPARISON:
         return f"{question.title} – {question.help}"
     family = f"{question.family}: " if question.family else ""
@@ -102,18 +102,18 @@ def words_of(question: Question) -> str:
 
 
 def _has_job(screen: JobScreen) -> bool:
-    """Whether there are screens of one job: a comparison of two jobs has none of its own."""
+    """Return whether the application has screens of a single job, unlike a comparison of two jobs."""
     return "diff alone" not in screen.places()
 
 
 def commands(screen: JobScreen) -> Iterable[Offer]:
-    """What the keys of a screen do, and the colours of the page."""
+    """Yield the actions of a screen's keys, and the themes."""
     for key in keys.keys_of(screen.places()):
         if key.help and key.action not in ("", "palette"):
             title = "" if not key.label or key.label in key.help else f"{key.label}: "
-            others = SYNONYMS.get(key.action) or SYNONYMS.get(key.action.partition("(")[0], "")
+            synonyms = SYNONYMS.get(key.action) or SYNONYMS.get(key.action.partition("(")[0], "")
             press = partial(screen.app.simulate_key, key.keys.partition(",")[0])
-            yield Offer(f"{title}{key.help} – {key.shown}", press, (key.label,), others)
+            yield Offer(f"{title}{key.help} – {key.shown}", press, (key.label,), synonyms)
     app = screen.explorer
     if not app.no_color:
         for page, light in (("a light page", True), ("a dark page", False), ("the terminal's own page", None)):
@@ -121,7 +121,7 @@ def commands(screen: JobScreen) -> Iterable[Offer]:
 
 
 def views(screen: JobScreen) -> Iterable[Offer]:
-    """The views of all tabs."""
+    """Yield the views of all tabs."""
     app = screen.explorer
     for key, title, _ in keys.TABS:
         mode = keys.MODE_OF[key]
@@ -133,20 +133,21 @@ def views(screen: JobScreen) -> Iterable[Offer]:
 
 
 def findings(screen: JobScreen) -> Iterable[Offer]:
-    """The findings that the overview shows."""
+    """Yield the findings that the overview shows."""
     from nsystui.ui.screens.findings import FindingScreen
 
-    found = screen.explorer.triage
-    if found is None:
+    triage = screen.explorer.triage
+    if triage is None:
         return
-    for number, one in enumerate(found.findings):
+    for number, finding in enumerate(triage.findings):
         yield Offer(
-            f"{one.id}: {one.sentence} – finding", partial(_open, screen, partial(FindingScreen, found, number))
+            f"{finding.id}: {finding.sentence} – finding",
+            partial(_open, screen, partial(FindingScreen, triage, number)),
         )
 
 
 def names(screen: JobScreen) -> Sequence[Offer]:
-    """The kernels and NVTX ranges of the job by their names; a query, so for a thread."""
+    """Return the kernels and NVTX ranges of the job by name. Runs queries: call it in a thread."""
     from nsystui.questions.kernels.summary import Names, kernel_names
     from nsystui.questions.nvtx.listing import range_names
     from nsystui.ui.screens.kernels import KernelInstancesScreen, RangeInstancesScreen
@@ -154,10 +155,10 @@ def names(screen: JobScreen) -> Sequence[Offer]:
     job = screen.job
     if job is None or not _has_job(screen):
         return ()
-    kernels, ranges = kernel_names(job.session, MOST_NAMES), range_names(job.session, MOST_NAMES)
-    of_kernel = partial(KernelInstancesScreen, names=Names.FULL)
+    kernels, ranges = kernel_names(job.session, MAX_NAMES), range_names(job.session, MAX_NAMES)
+    kernel_screen = partial(KernelInstancesScreen, names=Names.FULL)
     return [
-        *(Offer(f"{name} – kernel", partial(_open, screen, partial(of_kernel, name))) for name in kernels),
+        *(Offer(f"{name} – kernel", partial(_open, screen, partial(kernel_screen, name))) for name in kernels),
         *(
             Offer(f"{name} – NVTX range", partial(_open, screen, partial(RangeInstancesScreen, name)))
             for name in ranges
@@ -170,7 +171,7 @@ def _open(screen: JobScreen, make: Callable[[], JobScreen]) -> None:
 
 
 def offers(screen: JobScreen) -> Iterable[Offer]:
-    """The views, commands and questions that a screen offers."""
+    """Yield the views, commands and questions that a screen offers."""
     if not _has_job(screen):
         yield from commands(screen)
         return
@@ -178,12 +179,12 @@ def offers(screen: JobScreen) -> Iterable[Offer]:
     yield from commands(screen)
     for question in questions():
         if question.home in (PALETTE, COMPARISON):
-            titles, others = (question.name, question.title, question.family), SYNONYMS.get(question.name, "")
-            yield Offer(words_of(question), partial(screen.open_question, question), titles, others)
+            titles, synonyms = (question.name, question.title, question.family), SYNONYMS.get(question.name, "")
+            yield Offer(words_of(question), partial(screen.open_question, question), titles, synonyms)
 
 
 class EverythingProvider(Provider):
-    """Views, commands, questions and findings are offered at once; names of kernels and ranges when a part is typed."""
+    """Offers views, commands, questions and findings at once, and names of kernels and ranges once a part is typed."""
 
     _names: Sequence[Offer] = ()
     _is_named = False
@@ -193,7 +194,7 @@ class EverythingProvider(Provider):
         return self.screen  # type: ignore[return-value]
 
     async def discover(self) -> Hits:
-        """Offer everything but names before anything is typed."""
+        """Offer everything except names before anything is typed."""
         for offer in (*offers(self._job_screen), *findings(self._job_screen)):
             words = safe_text(offer.words)
             yield DiscoveryHit(Content(words), offer.choose, words)
@@ -209,15 +210,15 @@ class EverythingProvider(Provider):
         if not self._is_named:
             self._is_named = True
             self._names = await asyncio.to_thread(names, self._job_screen)
-        of_job = [(1.0, offer) for offer in self._names] + [(0.5, offer) for offer in findings(self._job_screen)]
-        for score, offer in of_job:
+        job_offers = [(1.0, offer) for offer in self._names] + [(0.5, offer) for offer in findings(self._job_screen)]
+        for score, offer in job_offers:
             words = safe_text(offer.words)
             if part in offer.words.lower():
                 yield Hit(score, matcher.highlight(words), offer.choose, words)
 
 
 class Palette(CommandPalette, ThrottledScreen[None]):
-    """Textual's palette without blinking, spinners and icons."""
+    """Textual's palette without blinking, spinner and icon."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+p", "escape", "close", show=False)]
 
@@ -234,12 +235,12 @@ class Palette(CommandPalette, ThrottledScreen[None]):
         )
 
     def on_mount(self) -> None:
-        """Stop what blinks."""
+        """Stop the cursor's blinking and the spinner."""
         self.query_one(Input).cursor_blink = False
         self.query_one(LoadingIndicator).auto_refresh = None  # hidden, it would wake the program 16 times a second
 
     def _action_command_list(self, action: str) -> None:
-        # Textual's list falls over a page while it has no lines: before it is drawn, on a tiny terminal.
+        # Textual's list fails on page keys while its height is 0: before it is drawn, or on a tiny terminal.
         if action.startswith("page_") and not self.query_one(CommandList).scrollable_content_region.height:
             return
         super()._action_command_list(action)

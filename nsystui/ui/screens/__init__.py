@@ -1,4 +1,4 @@
-"""The screens by name, each imported when it is first shown: opening one by its name needs no import of it."""
+"""Screens by name: each is imported when it is first shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from nsystui.questions.queries.question import SCREENS
 
 MODES = (*SCREENS, "nccl_log", "diff")
-"""The screens that are modes of an application."""
+"""Screens that are modes of an application."""
 
 _MAKERS = {
     "rank map": "screens.rank_map:RankMapScreen",
@@ -31,9 +31,9 @@ _MAKERS = {
 
 
 class TabView(NamedTuple):
-    """One of the views of a tab: its name, the word for it on the view bar, and the screen that shows it.
+    """A view of a tab: its name, its label on the view bar, and the screen that shows it.
 
-    ``needs``: the canonical tables of which one must have rows for it to be offered, if any are named.
+    If ``needs`` names canonical tables, the view is offered only if at least one of them has rows.
     """
 
     name: str
@@ -66,27 +66,27 @@ _TABS: dict[str, tuple[TabView | str, ...]] = {
     ),
     "nvtx": ("nvtx", "nvtx names"),
 }
-"""The views of tabs that have more than those of the catalogue; a name stands for the catalogue's of that home."""
+"""The views of tabs with more views than the catalogue; a name means the catalogue's views with that home."""
 
 
 def views_on(tab: str) -> tuple[TabView, ...]:
-    """The views of a tab, a mode of the application, in the order of ``v``."""
+    """Return the views of a tab, which is a mode of the application, in the order of ``v``."""
     from nsystui.questions.queries.registry import views_of
 
-    found: list[TabView] = []
+    views: list[TabView] = []
     for view in _TABS.get(tab, (tab,)):
         if isinstance(view, TabView):
-            found.append(view)
+            views.append(view)
         else:
-            found += [TabView(one.name, one.view.label or one.name, view) for one in views_of(view)]
-    return tuple(found)
+            views += [TabView(item.name, item.view.label or item.name, view) for item in views_of(view)]
+    return tuple(views)
 
 
 def screen_of(name: str, *arguments: Any) -> Any:
-    """A new screen by its name; ``arguments`` as its class or function takes them.
+    """Create a screen by its name, with the arguments of its class or function.
 
-    The screen of a mode such as ``nccl_log`` is ``NcclLogScreen`` in the module of that name.
+    By default, a screen such as ``nccl_log`` is ``NcclLogScreen`` in the module of that name.
     """
-    of_mode = f"screens.{name}:{name.title().replace('_', '')}Screen"
-    module, _, maker = _MAKERS.get(name, of_mode).partition(":")
+    default = f"screens.{name}:{name.title().replace('_', '')}Screen"
+    module, _, maker = _MAKERS.get(name, default).partition(":")
     return getattr(importlib.import_module(f"nsystui.ui.{module}"), maker)(*arguments)

@@ -1,4 +1,4 @@
-"""What every screen has: the application, its job and selection, and a line for prompts and notices."""
+"""The base of every screen: the application, its job and selection, and a line for prompts and notices."""
 
 from __future__ import annotations
 
@@ -19,28 +19,26 @@ class AskingScreen(ThrottledScreen[None]):
 
     @property
     def explorer(self) -> NsystuiApp:
-        """The application, by its own type."""
         return self.app  # type: ignore[return-value]
 
     @property
     def job(self) -> OpenJob | None:
-        """The job, once a report of it is ready."""
+        """The job, once a report is ready."""
         job = self.explorer.job
         return job if job is not None and job.session.reports else None
 
     @property
     def selection(self) -> Selection:
-        """The selection of all screens."""
         return self.explorer.selection
 
     def has_job(self) -> bool:
-        """Whether a report is ready; if not, it says so."""
+        """Return whether a report is ready; if not, show a notice."""
         if self.job is None:
             self.say("nothing is loaded yet")
         return self.job is not None
 
     def say(self, text: str) -> None:
-        """Show one sentence in place of the keys for a few seconds."""
+        """Show a sentence instead of the keys for a few seconds."""
         self.query_one("#keys", KeyLine).say(text)
 
     @property
@@ -49,5 +47,5 @@ class AskingScreen(ThrottledScreen[None]):
         return self.query_one("#prompt", LinePrompt)
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
-        """Answer the question, in a thread: it must not touch a widget. Raises NsystuiError for the user."""
+        """Answer the question in a thread, without touching widgets. Raises NsystuiError with a reason for the user."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The base of every screen: the lines around it, its views and choices, and the ways to other screens."""
+"""The base of all screens on a job: the lines around the body, views and choices, and ways to other screens."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from nsystui.questions.queries.question import Question
     from nsystui.questions.queries.tasks import RankedTask
 
-_LEAST_PAUSE = 0.5
-_PAUSE = 2.0
+_MIN_PAUSE = 0.5
+_PAUSE_FACTOR = 2.0
 _PATIENCE = 0.3
-"""Seconds after which the first line says that other rows than those on the screen are being computed."""
+"""Seconds after which the first line reports that the rows on the screen are outdated."""
 
 Token = tuple[Hashable, ...]
-"""The version of the session, the selection and the parameters of a screen: the same for the same answer."""
+"""The session's version, the selection and the screen's parameters: equal tokens have equal answers."""
 
 DETAIL_DELAY = 0.2
-"""Seconds that a cursor rests before the details of its place are fetched and drawn."""
+"""Seconds that the cursor rests before its details are fetched and drawn."""
 
 _NO_CHOICE = {
     "view": "this tab has one view only",
@@ -54,15 +54,15 @@ _NO_CHOICE = {
     "as": "these rows are shown in one way only: there are no kernel names here",
     "Metrics": "no GPU metrics here: record with `nsys profile --gpu-metrics-devices=all`",
 }
-"""Why a key has nothing to choose from, by the label of the choice."""
+"""Why a key has no options, by the label of the choice."""
 
 
 class Asker:
-    """The question of a screen, asked in a thread: the newest one wins.
+    """Asks a screen's question in a thread; a newer question replaces the current question.
 
-    While reports are being read it is asked once at a time, and then pauses twice as long as that took: sixty-four
-    reports that become ready one after the other would otherwise start sixty-four questions, each of which takes time
-    from the reading. A change of the selection or of the screen's own parameters is asked at once.
+    While reports are being read, new data wait for the current answer and a pause of twice its time. Otherwise,
+    sixty-four reports that become ready in turn would start sixty-four questions, which slow down the reading. A
+    change of the selection or the screen's parameters is asked at once.
     """
 
     def __init__(self, screen: JobScreen) -> None:
@@ -72,40 +72,40 @@ class Asker:
         self._answered: Token | None = None
         self._began = 0.0
         self._next = 0.0
-        self._later: Timer | None = None
+        self._pause_timer: Timer | None = None
         self.is_late = False
-        """Whether the screen shows the answer to another question, and has done so for a moment."""
+        """Whether the screen has shown an outdated answer for a moment."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether the newest question is answered or has failed; also before there is any."""
+        """Whether the newest question is answered or has failed; true before the first question."""
         return self._asked == self._finished
 
     @property
     def has_ended(self) -> bool:
-        """Whether there was a question, and the newest one is answered or has failed."""
+        """Whether there was a question, and the newest question is answered or has failed."""
         return self._finished is not None and self.is_settled
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the answer on the screen is to another question than the newest, which is computed or has failed."""
+        """Whether the screen shows the answer to an older question, while the newest is computed or has failed."""
         return self._answered is not None and self._asked is not None and self._answered[1:] != self._asked[1:]
 
     @property
     def is_awaited(self) -> bool:
-        """Whether no answer to the newest question is on the screen yet, not even of less data, nor has it failed."""
+        """Whether the newest question has not failed, and no answer to it is shown, even with less data."""
         return self._finished is None or (not self.is_settled and (self._answered is None or self.is_outdated))
 
     def ask(self, job: OpenJob, token: Token) -> None:
-        """Asks, unless ``token`` says that the answer would be the same; perhaps only after a pause."""
+        """Ask, perhaps after a pause, unless ``token`` is unchanged."""
         if token == self._asked:
             return
         has_only_grown = self._asked is not None and self._asked[1:] == token[1:]
         is_early = not self.is_settled or time.monotonic() < self._next
         if has_only_grown and is_early and self._screen.explorer.loading_now:
-            if self._later is None:
-                pause = max(_LEAST_PAUSE, self._next - time.monotonic())
-                self._later = self._screen.set_timer(pause, self._ask_again)
+            if self._pause_timer is None:
+                pause = max(_MIN_PAUSE, self._next - time.monotonic())
+                self._pause_timer = self._screen.set_timer(pause, self._ask_again)
             return
         self._asked = token
         self._began = time.monotonic()
@@ -124,7 +124,7 @@ class Asker:
             self._screen.show_status(self._screen.explorer.status)
 
     def _ask_again(self) -> None:
-        self._later = None
+        self._pause_timer = None
         if self._screen.is_current:
             self._screen.job_changed()
 
@@ -133,7 +133,7 @@ class Asker:
 
         def ask() -> tuple[Any, Sequence[RankedTask]]:
             ranks = job.ranks
-            job.smart_names()  # so that they are at hand when the answer is shown
+            job.smart_names()  # cached for showing the answer
             return screen.ask(job, selection), ranks
 
         try:
@@ -143,10 +143,10 @@ class Asker:
             reason = reason_of(error)
             screen.say(reason if isinstance(error, NsystuiError) else f"this could not be computed: {reason}")
             return
-        before = self._finished
+        previous = self._finished
         self._answered = token
         self._finish(token)
-        screen.show_answer(*answer, same_place=before is not None and before[1:] == token[1:])
+        screen.show_answer(*answer, same_place=previous is not None and previous[1:] == token[1:])
 
     def _finish(self, token: Token) -> None:
         now = time.monotonic()
@@ -156,12 +156,12 @@ class Asker:
         if self.is_late:
             self.is_late = False
             self._screen.show_status(self._screen.explorer.status)
-        self._next = now + max(_LEAST_PAUSE, _PAUSE * (now - self._began))
+        self._next = now + max(_MIN_PAUSE, _PAUSE_FACTOR * (now - self._began))
 
 
 @dataclass(frozen=True)
 class ScreenState:
-    """What a screen showed: the values of its attributes, the rows under the cursors, and the widget with the focus."""
+    """The state of a screen: values of its attributes, the cursor row of each table, and the focused widget."""
 
     values: dict[str, Any]
     cursors: dict[WindowTable, int]
@@ -171,11 +171,11 @@ class ScreenState:
 class JobScreen(ExportingScreen, SelectingScreen):
     """The base of all screens on a job.
 
-    ``MODE_KEY`` is the key of the mode that it belongs to; ``PLACES`` are the places of its keys
-    (``ui.keys``), the most specific first, of which its bindings are made. A drilled screen lies over its mode's.
+    ``MODE_KEY`` is the key of its mode; ``PLACES`` are the places of its keys (``ui.keys``), most specific first, from
+    which its bindings are made. A drilled screen is above the mode's screen.
 
     ``SCREEN`` is its name in `screen_of` if it shows views of a tab. ``PARAMETERS`` names the attributes that change
-    the answer, ``STATE`` those that going back restores, besides the cursors of its tables.
+    the answer, ``STATE`` the attributes that going back restores, in addition to the cursors of its tables.
     """
 
     MODE_KEY: ClassVar[str] = ""
@@ -185,7 +185,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
     PLACES: ClassVar[tuple[str, ...]] = ("everywhere",)
     AUTO_FOCUS = "*"
     NO_TIME: ClassVar[str] = "there is no time to select here"
-    """Why there is no time to select."""
+    """Notice if there is no time to select."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "PLACES" in cls.__dict__:
@@ -195,39 +195,39 @@ class JobScreen(ExportingScreen, SelectingScreen):
     def __init__(self, *crumbs: str) -> None:
         super().__init__()
         self.crumbs = crumbs
-        """The way down to this screen from its tab."""
+        """The path from the tab to this screen."""
         self.job_ranks: Sequence[RankedTask] = ()
-        """The ranks of the job as they were when the answer on the screen was asked for."""
+        """The job's ranks at the time of the question that the screen answers."""
         self.question = Asker(self)
         self._rest_timer: Timer | None = None
-        self._places_back: ScreenState | None = None  # until the answer is there that has these rows
+        self._saved_state: ScreenState | None = None  # until the answer with these rows is shown
         self._views: tuple[object, tuple[TabView, ...]] = (None, ())  # for a version of the session
 
     @property
     def is_settled(self) -> bool:
-        """Whether the screen shows the answer to its newest question, and no details are about to follow."""
+        """Whether the screen shows the answer to its newest question, and no details follow."""
         return self.question.is_settled and self._rest_timer is None
 
     def places(self) -> tuple[str, ...]:
-        """The places of the keys of the key line and of the help, the most specific first."""
+        """Return the places of the keys in the key line and the help, most specific first."""
         return self.PLACES
 
     def body(self) -> Iterable[Widget]:
-        """The widgets between the lines."""
+        """Return the widgets between the lines above and below."""
         return ()
 
     def parameters(self) -> Token:
-        """Everything besides the selection that changes the answer: a grouping, a table, a zoom."""
+        """Return everything except the selection that changes the answer: a grouping, a table, a zoom."""
         return tuple(getattr(self, name) for name in self.PARAMETERS)
 
     def ask_with(self, **changes: object) -> None:
-        """Give attributes other values, and ask again."""
+        """Change attributes, and ask again."""
         for name, value in changes.items():
             setattr(self, name, value)
         self.job_changed()
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Shows an answer; ``same_place`` where only the data grew, so that the cursor should stay."""
+        """Show an answer; ``same_place`` if only the data grew, so that the cursor should stay."""
         raise NotImplementedError
 
     def show_waiting(self) -> None:
@@ -235,19 +235,19 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self.show_text("opening…")
 
     def show_asking(self) -> None:
-        """Say what is being computed; the first line shows the progress."""
+        """Name the computation; the first line shows its progress."""
         self.show_text(self._computing)
 
     @property
     def _computing(self) -> str:
-        """The tab and the view, or the way to this screen, in words."""
+        """The computation, named by the tab and the view, or the path to this screen."""
         tab = [title for key, title, _ in keys.TABS if key == self.MODE_KEY]
         view = [view.label for view in self.views()[1:] and self.views() if view.name == self.view_name()]
         return f"computing {CRUMB.join((*tab, *view, *self.path()))}…"
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether what Enter acts on is not there yet."""
+        """Whether the rows that Enter acts on are still missing."""
         return self.job is None or self.question.is_awaited
 
     def keeps(self, key: str) -> bool:
@@ -255,10 +255,9 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return key in keys.ON_ROWS and self.is_awaiting and not self.prompt.is_open
 
     def show_text(self, text: str) -> None:
-        """Show words in place of an answer."""
+        """Show a text instead of an answer."""
 
     def compose(self) -> ComposeResult:
-        """Compose the title, selection and choices, the body, notes, the prompt and the keys."""
         tabs = [tab for tab in keys.TABS if keys.MODE_OF[tab[0]] in self.explorer.MODES]
         yield TitleLine(tabs, self.MODE_KEY, id="title")
         yield SelectionLine(id="selection")
@@ -271,44 +270,43 @@ class JobScreen(ExportingScreen, SelectingScreen):
         yield KeyLine(keys.key_line(*self.places()), id="keys")
 
     def show_selection(self) -> None:
-        """Updates the second line."""
+        """Update the second line."""
         self.query_one("#selection", SelectionLine).update(describe(self.selection, self.job_ranks))
 
     @on(SelectionLine.CrumbClicked)
     def _crumb_clicked(self, message: SelectionLine.CrumbClicked) -> None:
-        """Takes a part of the selection away."""
         message.stop()
         crumbs = crumbs_of(self.selection, self.job_ranks)
         if message.place < len(crumbs):
             self.explorer.select(crumbs[message.place][1])
 
     def show_status(self, status: str) -> None:
-        """Shows the progress of the loading on the first line, else that other rows are being computed."""
+        """Show the progress of the loading on the first line, or that the rows are being computed again."""
         status = status or (self._computing if self.question.is_late else "")
         self.query_one("#title", TitleLine).set_status(status or self.explorer.state_of_loading, at_once=not status)
 
     def show_title(self, right: str = "", about: str = "") -> None:
-        """Updates the lines above: the job (or what it is ``about``), the way here, and at the ``right`` the count."""
+        """Update the lines above: the job's name (or ``about``), the path, and the count at the ``right``."""
         self.query_one("#title", TitleLine).update(about or self.explorer.job_name)
         self.query_one("#selection", SelectionLine).show_count(right)
         self.show_choices()
 
     def show_choices(self) -> None:
-        """Updates the third line, and the keys that act with these choices."""
+        """Update the third line, and the keys for its choices."""
         self.query_one("#choices", ChoiceLine).show_choices(self.path(), self.choices())
         self.query_one("#keys", KeyLine).update(keys.key_line(*self.places()))
 
     def path(self) -> Sequence[str]:
-        """The way down to this screen, as the third line shows it."""
+        """Return the path to this screen, shown on the third line."""
         return self.crumbs
 
     def on_screen_resume(self, event: events.ScreenResume) -> None:
-        """Ask again for what changed while another screen was shown."""
+        """Ask again if anything changed while another screen was shown."""
         self.job_changed()
-        self._put_cursors_back()
+        self._restore_cursors()
 
     def job_changed(self) -> None:
-        """Asks again if the selection, the session or the parameters have changed."""
+        """Ask again if the selection, the session or the parameters have changed."""
         self.show_status(self.explorer.status)
         self.show_selection()
         job = self.job
@@ -316,10 +314,10 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self.show_waiting()
         else:
             self.question.ask(job, (job.version, self.selection, *self.parameters()))
-            self._put_cursors_back()
+            self._restore_cursors()
 
     def show_answer(self, result: Any, ranks: Sequence[RankedTask], same_place: bool) -> None:
-        """Shows an answer that arrived, with the lines that belong to it; ``ranks`` are those it was asked with."""
+        """Show an answer and the lines around it; ``ranks`` are the job's ranks when it was asked."""
         from nsystui.questions.queries.data_notes import left_out_note
 
         self.job_ranks = ranks
@@ -328,24 +326,24 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self.query_one("#left-out", NoteLines).show_notes((note,) if note else ())
         self.show(result, same_place)
         self.show_choices()
-        self._put_cursors_back()
+        self._restore_cursors()
 
     def choices(self) -> tuple[Choice, ...]:
-        """What can be chosen here: the view of the tab, and what a subclass adds, such as how rows are grouped."""
+        """Return the choices of this screen: the tab's view, and the choices of a subclass, such as a grouping."""
         views = self.views()
         if len(views) < 2:
             return ()
         names = [view.name for view in views]
-        chosen = names.index(self.view_name()) if self.view_name() in names else 0
+        index = names.index(self.view_name()) if self.view_name() in names else 0
         labels = tuple(view.label for view in views)
-        return (Choice("view", labels, chosen, lambda place: self.show_view(names[place])),)
+        return (Choice("view", labels, index, lambda number: self.show_view(names[number])),)
 
     def view_name(self) -> str:
-        """Return the name of the view that is shown or asked for; it is offered even without rows."""
+        """Return the name of the view that is shown or being computed."""
         return next((view.name for view in views_on(keys.MODE_OF[self.MODE_KEY]) if view.screen == self.SCREEN), "")
 
     def views(self) -> tuple[TabView, ...]:
-        """The views of the tab that there are rows for; none on a drilled screen."""
+        """Return the views of the tab that have rows; empty on a drilled screen."""
         if not self.SCREEN:
             return ()
         key = (self.job.version if self.job is not None else None, self.view_name())
@@ -354,7 +352,6 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return self._views[1]
 
     def has_view(self, view: TabView) -> bool:
-        """Whether a view is offered."""
         if not view.needs or self.job is None:
             return True
         from nsystui.exports import canonical
@@ -362,7 +359,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
         return any(self.job.session.count(canonical.BY_NAME[name]) for name in view.needs)
 
     def show_view(self, name: str, **options: str) -> None:
-        """Shows a view of this tab, here or on the screen that has it; ``options`` are those of its question."""
+        """Show a view of this tab, on this screen or the view's screen; ``options`` belong to its question."""
         view = next((view for view in views_on(keys.MODE_OF[self.MODE_KEY]) if view.name == name), None)
         if view is None or not self.is_active:
             return
@@ -370,10 +367,10 @@ class JobScreen(ExportingScreen, SelectingScreen):
         screen.take_view(name, **options)
 
     def take_view(self, name: str, **options: str) -> None:
-        """Shows one of the views of this screen."""
+        """Show a view of this screen."""
 
     def choose(self, label: str, step: int) -> None:
-        """Changes what can be chosen under a label to the next option, or the one before."""
+        """Choose the next option under a label (``step=-1``: the previous option)."""
         choice = next((choice for choice in self.choices() if choice.label == label), None)
         if choice is None:
             self.say(_NO_CHOICE.get(label, "there is nothing to choose here"))
@@ -383,33 +380,32 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self.show_choices()
 
     def action_choose(self, label: str, step: int) -> None:
-        """Choose the next option under a label (``step=-1``: the one before)."""
         self.choose(label, step)
 
     def state(self) -> ScreenState:
-        """What going back restores."""
+        """Return the state that going back restores."""
         values = {name: copy(getattr(self, name)) for name in self.STATE}
         cursors = {table: table.cursor_row for table in self.query(WindowTable)}
         return ScreenState(values, cursors, self.focused)
 
     def restore(self, state: ScreenState) -> None:
-        """Shows again what was shown; the cursors follow when the rows are there."""
+        """Restore a state; the cursors follow once the rows are shown."""
         for name, value in state.values.items():
             setattr(self, name, copy(value))
-        self._places_back = state
+        self._saved_state = state
 
-    def _put_cursors_back(self) -> None:
-        state = self._places_back
+    def _restore_cursors(self) -> None:
+        state = self._saved_state
         if state is None or not self.question.is_settled:
             return
-        self._places_back = None
+        self._saved_state = None
         for table, row in state.cursors.items():
             table.move_to(row)
         if state.focused is not None and state.focused.is_attached and not self.prompt.is_open:
             self.set_focus(state.focused)
 
     def cursor_moved(self) -> None:
-        """Calls ``cursor_rests`` when no key follows: a held key must not send details over a slow line."""
+        """Call ``cursor_rests`` if no key follows: a held key must not send details over a slow line."""
         if self._rest_timer is not None:
             self._rest_timer.stop()
 
@@ -420,24 +416,23 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self._rest_timer = self.set_timer(DETAIL_DELAY, rested)
 
     def cursor_rests(self) -> None:
-        """Fetches and shows the details of the cursor's place."""
+        """Fetch and show the details under the cursor."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Refuse actions of a screen that lies below another one, which keys are for, or has no widgets yet."""
+        """Refuse actions of a screen that is below another screen, or has no widgets yet."""
         return self.is_mounted and self not in self.app.screen_stack[:-1]
 
     def lay_over(self, screen: Screen[Other], then: Callable[[Other | None], None] | None = None) -> None:
-        """Open a screen over this one, as one step that going back undoes."""
+        """Open a screen over this screen, as a step that going back undoes."""
         if self.is_active and isinstance(screen, JobScreen):
             self.explorer.remember()
         super().lay_over(screen, then)
 
     async def action_mode(self, name: str) -> None:
-        """Go to a tab."""
         await self.explorer.go_to_tab(name)
 
     async def action_timeline(self) -> None:
-        """Opens the timeline on the event or time under the cursor."""
+        """Open the timeline at the event or time under the cursor."""
         if self.app.current_mode == "timeline" and len(self.app.screen_stack) == 1:
             self.say("this is the timeline")
             return
@@ -447,7 +442,7 @@ class JobScreen(ExportingScreen, SelectingScreen):
 
     @in_background("range")
     async def action_nvtx_range(self) -> None:
-        """Goes to the NVTX range around the event under the cursor."""
+        """Go to the NVTX range around the event under the cursor."""
         from nsystui.questions.nvtx.around import range_around
         from nsystui.ui.doors import show_range
 
@@ -462,19 +457,18 @@ class JobScreen(ExportingScreen, SelectingScreen):
             show_range(self.explorer, around.key)
 
     def event_here(self) -> EventKey | None:
-        """The event under the cursor."""
+        """Return the event under the cursor."""
         return None
 
     def time_here(self) -> Window | None:
-        """The time of what is under the cursor."""
+        """Return the time under the cursor."""
         return None
 
     def row_window(self) -> Window | None:
-        """Return the time that ``t`` selects here."""
+        """Return the time that ``t`` selects."""
         return None
 
     def action_take_window(self) -> None:
-        """Select the time under the cursor for every screen."""
         window = self.row_window()
         if window is None:
             self.say(self.NO_TIME)
@@ -482,32 +476,28 @@ class JobScreen(ExportingScreen, SelectingScreen):
             self.select_window(window)
 
     async def action_back(self) -> None:
-        """Undo the last step; where there is none, stop the loading."""
+        """Undo the last step; without a step, stop the loading."""
         if not await self.explorer.go_back():
             self.say("stopping…" if self.explorer.stop_loading() else "nothing to go back to: q quits")
 
     def action_resume(self) -> None:
-        """Resume a loading that was stopped."""
         if not self.explorer.resume_loading():
             self.say("everything is loaded already")
 
     def action_quit(self) -> None:
-        """End the program with status 0."""
         self.explorer.stop_loading()
         self.app.exit(return_code=0)
 
     def action_help(self) -> None:
-        """Show the keys of this screen."""
         from nsystui.ui.screens.dialogs import HelpScreen
 
         self.lay_over(HelpScreen(self.places(), partial(key_name, app=self.app)))
 
     def action_palette(self) -> None:
-        """Open the command palette."""
         self.lay_over(screen_of("palette"))
 
     def open_question(self, question: Question) -> None:
-        """Opens the table of a question, or its map, over this screen."""
+        """Open a question's table or map over this screen, or ask for the other side of a comparison."""
         from nsystui.questions.queries.question import COMPARISON
 
         if not self.has_job():
@@ -520,5 +510,4 @@ class JobScreen(ExportingScreen, SelectingScreen):
         self.prompt.ask(f"compare with a path{groups}", "", compare, self.lay_over)
 
     def select_window(self, window: Window) -> None:
-        """Selects this span of time on every screen."""
         self.explorer.select(self.selection.with_window(window))

@@ -1,4 +1,4 @@
-"""Behind the overview: the diagnostics of nsys, the contents of the exports, and the files."""
+"""Screens behind the overview: nsys's diagnostics, the contents of the exports, the job's output, and the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nsystui.ui.screens.table import TableScreen, TextTableScreen
 
 
 class DiagnosticsScreen(TextTableScreen):
-    """The messages of nsys about the capture, each text once; the panel has all of the text."""
+    """nsys's messages about the capture, each text once; the panel shows the full text."""
 
     COUNTED = "texts"
     CLOSED = "a diagnostic cannot be opened: the line below has its full text"
@@ -27,7 +27,7 @@ class DiagnosticsScreen(TextTableScreen):
 
 
 class ContentsScreen(TableScreen):
-    """How many rows of each kind the exports hold, and what to record for the others."""
+    """The number of rows of each kind in the exports, and how to record missing kinds."""
 
     COUNTED = "tables"
     MODE_KEY = "1"
@@ -40,11 +40,11 @@ class ContentsScreen(TableScreen):
         return contents_table(job.session)
 
     def row_category(self, values: Record) -> str | None:
-        """What was not recorded is dim."""
+        """Return a dim category for kinds that were not recorded."""
         return None if values["rows"] else "idle"
 
     def open_row(self) -> None:
-        """Go to the view of these rows, or say how to record them."""
+        """Go to the view of these rows, or show how to record them."""
         table = str(self.values().get("table"))
         if not self.values().get("rows"):
             self.say(f"not recorded: {self.values().get('record')}")
@@ -57,7 +57,7 @@ class ContentsScreen(TableScreen):
 
 
 class JobOutputScreen(TextTableScreen):
-    """The lines that the application printed, with their times and steps where they say one."""
+    """The lines that the application printed, with their times and steps if they contain them."""
 
     COUNTED = "lines"
 
@@ -68,12 +68,11 @@ class JobOutputScreen(TextTableScreen):
         return output_table(job)
 
     def row_window(self) -> Window | None:
-        """The nanosecond at which the line was printed, where it is known."""
+        """Return the nanosecond at which the line was printed, if it is known."""
         time = self.values().get("time")
         return Window(time, time + 1) if isinstance(time, int) else None
 
     def open_row(self) -> None:
-        """Show the time of the line on the timeline."""
         if self.row_window() is None:
             self.say("this line does not say when it was printed")
         else:
@@ -81,7 +80,7 @@ class JobOutputScreen(TextTableScreen):
 
 
 class FilesScreen(TextTableScreen):
-    """Every file: its metadata, how much of it is read, or why it is left out."""
+    """All files, with their metadata and progress, or the reason why they are left out."""
 
     COUNTED = "files"
     TEXT = "{file}: {state}"

@@ -1,4 +1,4 @@
-"""The base of the screens that draw over time, with details below the chart; and of those that can be zoomed."""
+"""Base classes for screens with a chart over time and details below it, with and without zoom."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ChartScreen(JobScreen):
-    """Draws over time, or says why it cannot. A subclass makes the chart, and gives ``#detail`` a height."""
+    """Draws over time, or shows why it cannot. A subclass makes the chart, and sets the height of ``#detail``."""
 
     DEFAULT_CSS = "ChartScreen #empty { display: none; }"
 
@@ -31,19 +31,19 @@ class ChartScreen(JobScreen):
     """Make the chart, which takes the keys."""
 
     def body(self) -> Iterable[Widget]:
-        """Compose the chart, its details and the words in place of both."""
+        """Compose the chart, its details, and the text that replaces both if there is nothing to draw."""
         self.chart = self.make_chart()
         self.detail = PartLines(id="detail")
         self.empty = WindowTable(id="empty")
         yield from (self.chart, self.detail, self.empty)
 
     def show_text(self, text: str) -> None:
-        """Show words in place of the chart."""
+        """Show a text instead of the chart, and update the title."""
         self.show_title()
         self.show_empty(text)
 
     def show_empty(self, text: str) -> None:
-        """Words in place of the chart, or the chart again."""
+        """Show a text instead of the chart, or the chart again if the text is empty."""
         self.empty.display = bool(text)
         self.chart.display = self.detail.display = not text
         self.empty.empty_text = text
@@ -52,16 +52,15 @@ class ChartScreen(JobScreen):
             self.chart.focus()
 
     def show_detail(self) -> None:
-        """Shows the details of the cursor's place."""
+        """Show the details under the cursor."""
         raise NotImplementedError
 
     def cursor_rests(self) -> None:
-        """Show the details of the cursor's place."""
         self.show_detail()
 
     @on(StripChart.Resized)
     def _chart_resized(self, message: StripChart.Resized) -> None:
-        """Computes the details again: a chart that was hidden had no width, and its columns no times."""
+        """Compute the details again: in a hidden chart, which has no width, columns have no times."""
         message.stop()
         self.show_detail()
 
@@ -74,7 +73,7 @@ class ChartScreen(JobScreen):
             self.open_column()
 
     def open_column(self) -> None:
-        """Enter on the chart: select the time under the cursor."""
+        """Select the time under the cursor, for Enter on the chart."""
         self.action_take_window()
 
     @on(StripChart.CursorMoved)
@@ -90,7 +89,7 @@ class ChartScreen(JobScreen):
 class Position:
     """The view on a selection (``None``: all of it), the time and the lane under the cursor, and the mark.
 
-    ``event`` is the event that the cursor was put on, until it is moved.
+    ``event`` is the event that the cursor was moved to, until the cursor moves again.
     """
 
     view: Window | None = None
@@ -101,9 +100,9 @@ class Position:
 
 
 class ZoomableChartScreen(ChartScreen):
-    """A chart with a view on the selected time, which is zoomed and moved along it.
+    """A chart with a view on the selected time that can be zoomed and moved.
 
-    Going back to a selection goes back to the position in it. ``picture`` is what is drawn; its ``base`` is all of the
+    Going back to a selection restores the position in it. ``picture`` is the drawn picture; its ``base`` is the whole
     selection.
     """
 
@@ -116,19 +115,18 @@ class ZoomableChartScreen(ChartScreen):
 
     @property
     def position(self) -> Position:
-        """The position in the selection; at first all of it is in view."""
+        """The position in the selection, which is in view as a whole at first."""
         return self._positions.get(self.selection, Position())
 
     def move_to(self, **changes: Any) -> None:
-        """Changes the position in the selection."""
         self._positions[self.selection] = replace(self.position, **changes)
 
     def take_position(self, selection: Selection, **changes: Any) -> None:
-        """Has another selection begin at the position in this one."""
+        """Use the current position, with changes, in another selection."""
         self._positions[selection] = replace(self.position, **changes)
 
     def state(self) -> ScreenState:
-        """What going back restores, with the positions in every selection."""
+        """Return the state that going back restores, with the positions in all selections."""
         state = super().state()
         return replace(state, values={**state.values, "_positions": {**self._positions}})
 
@@ -139,7 +137,7 @@ class ZoomableChartScreen(ChartScreen):
 
     @property
     def base(self) -> Window | None:
-        """All of the selection; ``None`` as long as nothing is drawn."""
+        """The whole selection; ``None`` until the chart is drawn."""
         return self.picture.base if self.picture is not None else None
 
     @property
@@ -149,23 +147,23 @@ class ZoomableChartScreen(ChartScreen):
 
     @property
     def columns(self) -> int:
-        """Of the chart: a column is a nanosecond at least."""
+        """The number of columns of the chart; a column is at least 1 ns."""
         width: int = self.chart.chart_width
         return width
 
     def why_empty(self) -> str:
-        """Why there is nothing to zoom; empty where there is something."""
+        """Return why the chart cannot be zoomed, or an empty text if it can."""
         raise NotImplementedError
 
     def look_at(self, view: Window | None, time: int) -> None:
-        """Shows another view, the cursor at ``time``."""
+        """Show another view, with the cursor at ``time``."""
         raise NotImplementedError
 
     def action_zoom(self, direction: int) -> None:
         """Zoom in (1) or out (-1) around the cursor."""
-        base, why = self.base, self.why_empty()
-        if base is None or why:
-            self.say(why)
+        base, reason = self.base, self.why_empty()
+        if base is None or reason:
+            self.say(reason)
             return
         view = self.view or base
         if direction > 0 and view.end - view.start <= self.columns:
@@ -176,12 +174,12 @@ class ZoomableChartScreen(ChartScreen):
             self.look_at(zoomed(view, base, self.time, direction > 0, self.columns), self.time)
 
     def times_of(self, column: int) -> tuple[int, int]:
-        """From and to which ns a column of the chart reaches."""
+        """Return the start and the end of a column, ns."""
         raise NotImplementedError
 
     @on(TimeChart.Wheel)
     def _wheel(self, message: TimeChart.Wheel) -> None:
-        """Zooms around the time under the mouse."""
+        """Zoom around the time under the mouse."""
         message.stop()
         if not self.why_empty():
             first, last = self.times_of(message.column)
@@ -201,7 +199,6 @@ class ZoomableChartScreen(ChartScreen):
             self.look_at(moved, self.time + moved.start - view.start)
 
     def action_whole(self) -> None:
-        """Show all of the selection."""
         if self.view is None:
             self.say("all of the selection is in view")
         else:

@@ -1,4 +1,4 @@
-"""Text in a frame over a screen: the base of such dialogs, and the help."""
+"""Dialogs with text in a frame over a screen: their base, and the help."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from nsystui.ui.keys import word_lines
 from nsystui.ui.widgets.repainting import ThrottledScreen
 
 HELP_WIDTH = 110
-"""Cells of the help on a wide terminal."""
+"""Width of the help on a wide terminal, cells."""
 
 _FRAME = 6
-"""Cells of the frame around the help, with its scroll bar."""
+"""Width of the frame around the help, with its scroll bar, cells."""
 
-_LEAST_WIDTH = 20
-"""Lines are not wrapped any shorter: a terminal that is narrower cuts them."""
+_MIN_WIDTH = 20
+"""Minimum length of wrapped lines, cells: a narrower terminal cuts them."""
 
 
 class TextDialog(ModalScreen[None], ThrottledScreen[None]):
-    """Shows lines of text; a subclass binds the keys that close it, and may be wider."""
+    """Shows lines of text; a subclass binds the closing keys, and may be wider."""
 
     DEFAULT_CSS = """
     TextDialog { align: center middle; }
@@ -44,15 +44,14 @@ class TextDialog(ModalScreen[None], ThrottledScreen[None]):
         self.lines = tuple(map(safe_text, lines))
 
     def compose(self) -> ComposeResult:
-        """Compose the lines in a frame that scrolls."""
         with VerticalScroll():
             yield Static("\n".join(self.lines), markup=False)
 
 
 def help_lines(places: Sequence[str], name: Callable[[str], str] = str, width: int = HELP_WIDTH) -> list[str]:
-    """The keys of ``places`` by their verbs in aligned lines of ``width`` cells, those of the screen first.
+    """Return the help: the keys of ``places`` by verb, the screen's keys first, and the definitions of table words.
 
-    ``name`` says what a shown key is called. Below the keys stand the words of the tables with their definitions.
+    Lines have at most ``width`` cells; ``name`` returns the displayed name of a key.
     """
     groups: dict[str, list[str]] = {verb: [] for verb in keys.VERBS}
     for key in keys.keys_of(places):
@@ -62,21 +61,21 @@ def help_lines(places: Sequence[str], name: Callable[[str], str] = str, width: i
                 key.help, width, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
             )
     lines = [keys.PLACES[places[0]], ""]
-    for verb, found in groups.items():
-        if found:
-            lines += [verb, *found, ""]
+    for verb, entries in groups.items():
+        if entries:
+            lines += [verb, *entries, ""]
     words = [f"  {line}" for place in places for line in word_lines(place, width - 2)]
     return [*lines, "Words", *words, ""] if words else lines
 
 
 def last_line(places: Sequence[str]) -> str:
-    """How the help is closed, and which topics of the documentation explain more."""
+    """Return how to close the help, and which topics explain more."""
     topic = next((keys.TOPICS[place] for place in places if place in keys.TOPICS), "screens")
     return f"esc closes this help; more: nsystui help {topic}, nsystui help keys"
 
 
 class HelpScreen(TextDialog):
-    """Closes with any of the keys that close things."""
+    """The help with the keys of some places."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,question_mark,enter", "dismiss", "close")]
 
@@ -87,8 +86,7 @@ class HelpScreen(TextDialog):
         self._places, self._key_name = places, name
 
     def on_resize(self) -> None:
-        """Lays the lines out for the room there is."""
-        width = max(min(self.app.size.width, HELP_WIDTH) - _FRAME, _LEAST_WIDTH)
+        width = max(min(self.app.size.width, HELP_WIDTH) - _FRAME, _MIN_WIDTH)
         lines = [*help_lines(self._places, self._key_name, width), *textwrap.wrap(last_line(self._places), width)]
         self.lines = tuple(map(safe_text, lines))
         self.query_one(Static).update("\n".join(self.lines))

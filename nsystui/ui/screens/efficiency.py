@@ -1,4 +1,4 @@
-"""Efficiency, over 4 GPU: the factors of POP as a tree, and below it where the time of each GPU went."""
+"""4 GPU, efficiency: the factors of POP as a tree, and below it a table, such as the time of each GPU."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ Line = list[Part]
 _NAME_WIDTH = 27
 _VALUE_WIDTH = 8
 _WIDE = 110
-"""From so many cells on there is room for the formula too."""
+"""Minimum width for the formulas, cells."""
 LOWEST = "◂ "
-"""Stands before the words of the factor that lost most."""
+"""Marks the factor that lost most."""
 
 
 def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
-    """A line for each factor under its product; factors of an unknown product are left out."""
+    """Return a line for each factor below its product, without the factors of an unknown product."""
     shown = _under_known(factors)
-    of_whole = [one for one in shown if one.depth == 1 and one.value is not None]
-    lowest = min(of_whole, key=lambda one: one.value or 0) if len(of_whole) > 1 else None
+    top_factors = [item for item in shown if item.depth == 1 and item.value is not None]
+    lowest = min(top_factors, key=lambda item: item.value or 0) if len(top_factors) > 1 else None
     lines: list[Line] = []
     for factor, branch in zip(shown, _branches(shown), strict=True):
         is_lowest = factor is lowest and (factor.value or 0) < 1
@@ -60,9 +60,9 @@ def factor_lines(factors: Sequence[Factor], width: int) -> list[Line]:
 
 
 def _branches(factors: Sequence[Factor]) -> list[str]:
-    """Return the lines of the tree before the name of each factor."""
+    """Return the lines of the tree before each factor's name."""
     branches: list[str] = []
-    below: set[int] = set()  # the depths of factors further down that belong to the same product
+    below: set[int] = set()  # depths of factors further down with the same product
     for depth in (factor.depth for factor in reversed(factors)):
         branch = "".join("│ " if level in below else "  " for level in range(1, depth))
         branches.append(branch + ("" if not depth else "├ " if depth in below else "└ "))
@@ -71,13 +71,13 @@ def _branches(factors: Sequence[Factor]) -> list[str]:
 
 
 def _under_known(factors: Sequence[Factor]) -> list[Factor]:
-    """Return the factors except those of an unknown product."""
-    known: list[Factor] = []
+    """Return the factors, without factors of an unknown product."""
+    kept: list[Factor] = []
     for number, factor in enumerate(factors):
-        above = next((one for one in reversed(factors[:number]) if one.depth < factor.depth), None)
+        above = next((other for other in reversed(factors[:number]) if other.depth < factor.depth), None)
         if above is None or above.value is not None:
-            known.append(factor)
-    return known
+            kept.append(factor)
+    return kept
 
 
 _TABLES: dict[str, tuple[Callable[[Efficiency], TableAnswer], str]] = {
@@ -86,7 +86,7 @@ _TABLES: dict[str, tuple[Callable[[Efficiency], TableAnswer], str]] = {
     "host": (host_table, "host factors"),
     "processes": (process_table, "host time of each process"),
 }
-"""The tables in the order of ``b``, with what they show."""
+"""The tables in the order of ``b``, with their subjects."""
 _EXPLAINED_BY = {
     "device_load_balance": "ranks",
     "host_offload": "api",
@@ -100,7 +100,7 @@ _EXPLAINED_BY = {
 
 
 class EfficiencyScreen(TableScreen):
-    """The output of ``nsystui efficiency``: the factors always, and one of its tables, which ``e`` exports."""
+    """The output of ``nsystui efficiency``: the factors, and a table, which ``e`` exports."""
 
     PARAMETERS = ("what", "useful")
     MODE_KEY = "4"
@@ -116,54 +116,50 @@ class EfficiencyScreen(TableScreen):
         super().__init__()
         self.what = "breakdown"
         self.useful = Useful.POP
-        self._found: Efficiency | None = None
+        self._result: Efficiency | None = None
 
     def body(self) -> Iterable[Widget]:
-        """Compose the factors above the table."""
         self.factors = PartLines(id="factors")
         yield self.factors
         yield from super().body()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[Efficiency | None, Answer]:
-        """Compute the factors and one table; ``None`` and a note where the selection allows none."""
+        """Compute the factors and a table; ``None`` and a note if the selection does not allow factors."""
         try:
-            found = efficiency(job, selection, self.useful)
+            result = efficiency(job, selection, self.useful)
         except UsageError as error:
             return None, TableAnswer("breakdown", BREAKDOWN_COLUMNS, [], 0, (str(error),))
-        return found, _TABLES[self.what][0](found)
+        return result, _TABLES[self.what][0](result)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the factors and the table."""
-        self._found, answer = result
+        self._result, answer = result
         self._show_factors()
         super().show(answer, same_place)
 
     def show_waiting(self) -> None:
-        """Show no factors before a report is ready."""
         super().show_waiting()
         self.factors.show_lines([])
 
     def _show_factors(self) -> None:
-        found = self._found
-        trees = (device_factors(found.device), host_factors(found)) if found is not None and found.gpus else ()
-        known = [tree for number, tree in enumerate(trees) if not number or any(one.value is not None for one in tree)]
-        self.factors.show_lines([line for tree in known for line in factor_lines(tree, self.app.size.width)])
+        result = self._result
+        trees = (device_factors(result.device), host_factors(result)) if result is not None and result.gpus else ()
+        shown = [tree for index, tree in enumerate(trees) if not index or any(item.value is not None for item in tree)]
+        self.factors.show_lines([line for tree in shown for line in factor_lines(tree, self.app.size.width)])
 
     on_resize = _show_factors
 
     def show_count(self) -> None:
-        """Show what the table is of in place of a count."""
-        span = self._found.span if self._found is not None else "its time"
+        """Show the table's subject instead of a row count."""
+        span = self._result.span if self._result is not None else "its time"
         self.show_title(right=_TABLES[self.what][1].format(span))
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the tables."""
         tables = {name: name for name in _TABLES}
         by = Choice.among("by", tables, self.what, lambda name: self.ask_with(what=name, _sort=None))
         return (*super().choices(), by)
 
     def action_useful(self) -> None:
-        """Count as useful what POP or what TALP does."""
+        """Switch between POP's and TALP's definition of useful time."""
         self.useful = Useful.TALP if self.useful is Useful.POP else Useful.POP
         self.say(self.useful.words)
         self.job_changed()
@@ -183,6 +179,6 @@ class EfficiencyScreen(TableScreen):
         elif rank == EVERYTHING:
             self.say("this is the sum over all GPUs: open one of them")
         elif rank is not None and self.job is not None:
-            chosen = frozenset(int(word) for word in str(rank).split(","))
-            alone = self.selection.with_tasks(self.job.tasks_of_ranks(chosen))
-            await show_view(self.explorer, "gpu", alone)
+            ranks = frozenset(int(word) for word in str(rank).split(","))
+            selection = self.selection.with_tasks(self.job.tasks_of_ranks(ranks))
+            await show_view(self.explorer, "gpu", selection)

@@ -1,4 +1,4 @@
-"""6 Events: everything in time order, from a call to its GPU work and back."""
+"""6 Events: all events in time order, with jumps from a call to its GPU work and back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nsystui.ui.widgets.window_table import RowSelected, WindowTable
 
 
 class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | None]):
-    """Enter chooses an event, Esc none."""
+    """A list of a call's operations: Enter chooses an event, Esc closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss(None)", "back")]
 
@@ -36,7 +36,6 @@ class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | No
         self._names = names
 
     def compose(self) -> ComposeResult:
-        """Compose the operations of a call as a table."""
         title = SelectionLine()
         title.update("launched by this call")
         title.show_count(f"{len(self._rows):,} operations")
@@ -54,18 +53,18 @@ class PartnersScreen(ModalScreen[EventKey | None], ThrottledScreen[EventKey | No
 
 @in_background("partner")
 async def find_partner(screen: TableScreen, go: Callable[[EventKey], None]) -> None:
-    """Finds the GPU work of the call under the cursor, or the call of the GPU work; of several the user chooses one."""
+    """Find the GPU work of the call under the cursor, or the reverse; the user chooses if there are several."""
     key, job = screen.event_here(), screen.job
     if key is None or job is None:
         return
-    found = await to_thread(partners, job.session, key, job.ranks)
-    if not found.rows:
-        screen.say(found.reason)
-    elif len(found.rows) == 1:
-        go(key_of(found.rows[0]))
+    answer = await to_thread(partners, job.session, key, job.ranks)
+    if not answer.rows:
+        screen.say(answer.reason)
+    elif len(answer.rows) == 1:
+        go(key_of(answer.rows[0]))
     else:
-        listed = PartnersScreen(found.rows, screen.shown_names())
-        screen.lay_over(listed, lambda chosen: None if chosen is None else go(chosen))
+        dialog = PartnersScreen(answer.rows, screen.shown_names())
+        screen.lay_over(dialog, lambda partner: None if partner is None else go(partner))
 
 
 _CATEGORIES = {
@@ -83,7 +82,7 @@ _CATEGORIES = {
 
 
 class EventsScreen(TableScreen):
-    """The event list; shown at an event (``target``) when another screen jumps to it."""
+    """The list of events, with the cursor on an event (``target``) if another screen jumps to it."""
 
     PARAMETERS = ("chosen", "_jumps")
     COUNTED = "events"
@@ -101,7 +100,7 @@ class EventsScreen(TableScreen):
         self.searched: NameFilter | None = None
 
     def show_event(self, key: EventKey) -> None:
-        """Moves the cursor to an event, of whatever kind it is and in order of time."""
+        """Move the cursor to an event, in order of time; list all kinds if its kind is not listed."""
         self.target, self._sort = key, None
         if self.chosen and key.kind not in self.chosen:
             self.chosen = ()
@@ -109,14 +108,13 @@ class EventsScreen(TableScreen):
         self.job_changed()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[EventList, int | None]:
-        """List the events, and find the place of the one to show."""
+        """List the events, and find the index of the target."""
         events = job.once(
             ("events", selection, self.chosen), lambda: EventList.build(job.session, selection, job.ranks, self.chosen)
         )
         return events, events.position(self.target) if self.target is not None else None
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the list, with the cursor on the event that was asked for."""
         events, position = result
         super().show(events, same_place)
         if self.target is not None:
@@ -127,11 +125,10 @@ class EventsScreen(TableScreen):
             self.target = None
 
     def row_category(self, values: Record) -> str | None:
-        """The colour of the kind of event."""
         return _CATEGORIES.get(str(values["kind"]))
 
     def row_window(self) -> Window | None:
-        """The time of the event, a nanosecond at least."""
+        """Return the time of the event, at least 1 ns."""
         row = self.table.current_row
         if row is None:
             return None
@@ -139,24 +136,21 @@ class EventsScreen(TableScreen):
         return Window(window.start, max(window.end, window.start + 1))
 
     def event_here(self) -> EventKey | None:
-        """The event under the cursor, by its key."""
         row = self.table.current_row
         return None if row is None else key_of(row)
 
     def answer_to_export(self) -> Answer | None:
-        """The list with kernels named as on the screen."""
+        """Return the list with kernels named as on the screen."""
         from nsystui.questions.queries.paged import SmartNamed
 
         answer = self.table.answer
         return None if answer is None else SmartNamed(answer, self.shown_names())
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Ask for every fact of the event."""
         row = self.table.current_row
         return None if row is None else lambda job: event_details(job, row)
 
     def action_partner(self) -> None:
-        """Go from a call to its GPU work, or back."""
         find_partner(self, self._go_to_partner)
 
     def _go_to_partner(self, key: EventKey) -> None:
@@ -164,7 +158,7 @@ class EventsScreen(TableScreen):
         self.jump_to(key)
 
     def jump_to(self, key: EventKey) -> None:
-        """Moves the cursor to an event of this list."""
+        """Move the cursor to an event of this list."""
         events = self.table.answer
         if not isinstance(events, EventList):
             self.say("sort by time (s) to jump")
@@ -172,11 +166,9 @@ class EventsScreen(TableScreen):
         self._look(lambda: events.position(key), "it exists, but outside the selection: Esc undoes the selection")
 
     def open_row(self) -> None:
-        """Go to the partner of the event."""
         self.action_partner()
 
     def action_ncu(self) -> None:
-        """Show the ``ncu`` command for the kernel under the cursor."""
         row = self.table.current_row
         key = key_of(row) if row is not None else None
         show_ncu_commands(self, ncu_of_event(key.kind.value, key.report, key.row) if key else "there is no event here")
@@ -186,7 +178,6 @@ class EventsScreen(TableScreen):
         export_trace(self)
 
     def action_search(self) -> None:
-        """Ask for a name to search."""
         self.prompt.ask("search", "", name_filter, self._search)
 
     def _search(self, name: NameFilter | None) -> None:
@@ -195,7 +186,6 @@ class EventsScreen(TableScreen):
             self.action_match(1)
 
     def action_go_to(self) -> None:
-        """Ask for a time to go to."""
         self.prompt.ask("go to time", "", parse_duration, self._go_to)
 
     def _go_to(self, moment: int) -> None:
@@ -204,45 +194,44 @@ class EventsScreen(TableScreen):
             self._look(lambda: events.at_time(moment), "no event at that time")
 
     def action_kinds(self) -> None:
-        """Ask for the kinds of events to list."""
         names = ",".join(kind.value for kind in self.chosen)
         self.prompt.ask("kinds (empty: all but os)", names, kinds_of, lambda kinds: self.ask_with(chosen=kinds))
 
     def action_match(self, direction: int) -> None:
-        """Go to the next event of the searched name (-1: the one before)."""
+        """Go to the next event of the searched name (-1: the previous event)."""
         if self.searched is None:
             self.say("search with / first: n and N then go to the matches")
             return
-        wanted, forward = self.searched, direction > 0
+        searched, forward = self.searched, direction > 0
 
-        def find(events: EventList, here: int) -> int | None:
-            found = events.find(here, forward, wanted)
-            if found is not None:
-                return found
-            end = 0 if forward else len(events) - 1  # and on from the other end
-            at_end = next(iter(events.page(end, 1)), None)
-            is_match = at_end is not None and wanted.matches(str(record(EVENT_COLUMNS, at_end)["name"]))
-            return end if is_match else events.find(end, forward, wanted)
+        def find(events: EventList, row: int) -> int | None:
+            index = events.find(row, forward, searched)
+            if index is not None:
+                return index
+            end = 0 if forward else len(events) - 1  # continue from the other end
+            end_row = next(iter(events.page(end, 1)), None)
+            is_match = end_row is not None and searched.matches(str(record(EVENT_COLUMNS, end_row)["name"]))
+            return end if is_match else events.find(end, forward, searched)
 
-        self._find(find, f'no event has "{wanted.text}" in its name')
+        self._find(find, f'no event has "{searched.text}" in its name')
 
     def action_same_kind(self, direction: int) -> None:
-        """Go to the next event of this kind (-1: the one before)."""
+        """Go to the next event of this kind (-1: the previous event)."""
         values = self.values()
         if values:
             kind = EventKind(values["kind"])
-            self._find(lambda events, here: events.find(here, direction > 0, kind=kind), f"no more {kind.value} events")
+            self._find(lambda events, row: events.find(row, direction > 0, kind=kind), f"no more {kind.value} events")
 
     def _find(self, find: Callable[[EventList, int], int | None], reason: str) -> None:
-        events, here = self.table.answer, self.table.cursor_row
+        events, cursor_row = self.table.answer, self.table.cursor_row
         if isinstance(events, EventList):
-            self._look(lambda: find(events, here), reason)
+            self._look(lambda: find(events, cursor_row), reason)
         else:
             self.say("sort by time (s) to search")
 
     @in_background("find")
     async def _look(self, find: Callable[[], int | None], reason: str) -> None:
-        """Moves the cursor to the row that ``find`` finds in a thread; ``reason`` is for when there is none."""
+        """Move the cursor to the row that ``find`` returns, in a thread, or show ``reason`` if it returns ``None``."""
         index = await to_thread(find)
         if index is None:
             self.say(reason)

@@ -1,4 +1,4 @@
-"""The table or the drawing of a screen in a file whose name the user types, or on the clipboard."""
+"""Export of a screen's table or drawing, to a file that the user names or to the clipboard."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ if TYPE_CHECKING:
     from nsystui.base.drawing import Drawing
 
 Writer = Callable[[Path, bool], int | None]
-"""Writes a file, given the path and whether to overwrite; returns the number of rows, ``None`` of what has none."""
+"""Writes a file, given the path and whether to overwrite; returns the number of rows, or ``None`` without rows."""
 
 _COPIED = "if the terminal allows OSC 52 (tmux: set -g set-clipboard on)"
 
 
 class ExportingScreen(AskingScreen):
-    """A screen with a table or a drawing to export; a file is never written over without asking."""
+    """A screen with a table or a drawing to export; never overwrites a file without asking."""
 
     def answer_to_export(self) -> Answer | None:
-        """The table that ``e`` and ``Y`` take."""
+        """Return the table that ``e`` and ``Y`` export."""
         return None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """What makes the drawing that ``e`` writes under a name in .svg; ``None`` where the screen draws nothing.
+        """Return a function that makes the drawing for .svg files, or ``None`` if the screen has no drawing.
 
-        It is called in a thread, and returns ``None`` where there is nothing to draw.
+        The function is called in a thread, and returns ``None`` if there is nothing to draw.
         """
         return None
 
     def proposed_name(self, table: str) -> str | None:
-        """The file name that ``e`` proposes for a table; ``None`` where nothing is loaded to name it after."""
+        """Return the file name that ``e`` proposes for a table; ``None`` before a report is loaded."""
         from nsystui.output.files import propose_name
 
         job, name = self.explorer.job_name, self.selection.name
         return propose_name(job, table, name.text if name else None, ".csv") if self.job is not None else None
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
-        """The row that ``y`` takes, with its columns: both from the answer on the screen."""
+        """Return the row that ``y`` copies, with its columns, from the answer on the screen."""
         return None
 
     def action_export(self) -> None:
-        """Ask for a file name and write the table, or under .svg the drawing."""
+        """Ask for a file name, and write the table, or the drawing if the name ends in .svg."""
         answer = self.answer_to_export()
         self.ask_for_export(None if answer is None else answer.name)
 
     def ask_for_export(self, table: str | None) -> None:
-        """Ask for a file for a table of that name (``None``: there is none), or under .svg for the drawing."""
+        """Ask for a file name for a table, by its name (``None``: no table), or for the drawing."""
         proposed = None if table is None else self.proposed_name(table)
         if proposed is None:
             self.say("there is no table here to export")
@@ -70,7 +70,7 @@ class ExportingScreen(AskingScreen):
             raise UsageError("SVG is for drawings, and this is a table: .csv .json .md .parquet .txt")
 
     def export_to(self, path: Path) -> None:
-        """Write the table, or under .svg the drawing."""
+        """Write the table, or the drawing if the path ends in .svg."""
         from nsystui.output.formats import DRAWING, format_for_path
 
         if format_for_path(path) == DRAWING:
@@ -89,7 +89,6 @@ class ExportingScreen(AskingScreen):
         self.write(path, counted(len(answer), "row"), write)
 
     def action_copy_row(self) -> None:
-        """Copy the row under the cursor."""
         from nsystui.output.formats import row_for_clipboard
 
         copied = self.row_to_copy()
@@ -117,28 +116,28 @@ class ExportingScreen(AskingScreen):
     def ask_for_file(
         self, label: str, proposed: str, check: Callable[[str], object], then: Callable[[Path], object]
     ) -> None:
-        """Ask for the name of a file, for ``then``. ``check`` raises NsystuiError for a name that will not do."""
+        """Ask for a file name, and call ``then``. ``check`` raises NsystuiError if the name is not allowed."""
 
-        def named(text: str) -> Path:
+        def parse(text: str) -> Path:
             check(text)
             return Path(os.path.expanduser(text))
 
-        self.prompt.ask(label, proposed, named, then, replaced=True)
+        self.prompt.ask(label, proposed, parse, then, replaced=True)
 
     @in_background("export", exclusive=False)
     async def write(self, path: Path, contents: str, writer: Writer, overwrite: bool = False) -> None:
-        """Write a file in a thread. ``contents``: what it holds, in words, where that is no number of rows."""
+        """Write a file in a thread. ``contents`` describes it in messages if ``writer`` does not return its rows."""
         from nsystui.exports.discover import files_of
         from nsystui.output.files import TargetExistsError, refuse_inputs
 
         self.say(f"writing {contents} to {path}…")
-        read = [name for source in self.explorer.sources for name in (*source.files, *source.logs)]
+        inputs = [name for source in self.explorer.sources for name in (*source.files, *source.logs)]
 
         def write() -> int | None:
-            refuse_inputs([path], files_of(read), self.explorer.source.cache_directory)
+            refuse_inputs([path], files_of(inputs), self.explorer.source.cache_directory)
             return writer(path, overwrite)
 
-        def answered(text: str) -> None:
+        def decide(text: str) -> None:
             if text.strip().lower() in ("y", "yes"):
                 self.write(path, contents, writer, overwrite=True)
             else:
@@ -147,7 +146,7 @@ class ExportingScreen(AskingScreen):
         try:
             rows = await to_thread(write)
         except TargetExistsError:
-            self.prompt.ask(f"{path} exists: overwrite? y/n", "", str, answered)
+            self.prompt.ask(f"{path} exists: overwrite? y/n", "", str, decide)
         except Exception as error:
             self.say(f"not written: {reason_of(error)}")
         else:

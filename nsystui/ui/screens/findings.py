@@ -1,4 +1,4 @@
-"""The findings: the table of them on the overview, one with its evidence, and the rules that could not judge."""
+"""Findings: their table on the overview, a finding with its evidence, and the rules that could not judge."""
 
 from __future__ import annotations
 
@@ -49,62 +49,62 @@ COLUMNS = (
     Column("number", header="Number", label="number", unit=Unit.NUMBER, importance=FILES_ONLY),
 )
 HEALTHY, NOT_CHECKED = "ok", "-"
-"""The marks in place of a severity in the rows that are no findings."""
+"""Marks instead of a severity, in rows that are not findings."""
 _STYLES = {"error": "error", "warning": "warning"}
-"""What is coloured of the severities."""
+"""The coloured severities."""
 _LABEL = 12
 _ROOMY = 30
-"""On a terminal of so many lines there are empty ones around the evidence."""
+"""Minimum terminal height, lines, for empty lines around the evidence."""
 
 
-def findings_answer(found: Triage) -> TableAnswer:
-    """A row for each finding, worst first; the last one says how many rules could not judge, where there are any."""
-    rows: list[Row] = [_row(number, one) for number, one in enumerate(found.findings)]
-    if found.health:
-        rows.insert(0, (HEALTHY, "", None, None, None, found.health.lower(), None))
-    if found.not_checked:
-        rules = ", ".join(one.rule for one in found.not_checked)
-        rows.append((NOT_CHECKED, "not checked", None, None, None, f"{len(found.not_checked)} rules: {rules}", None))
-    label = "could save a step" if found.has_steps else "could save"
-    columns = tuple(replace(one, label=label) if one.key == "recoverable" else one for one in COLUMNS)
+def findings_answer(triage: Triage) -> TableAnswer:
+    """Return a row for each finding, worst first, and a last row that counts the rules that could not judge, if any."""
+    rows: list[Row] = [_row(number, item) for number, item in enumerate(triage.findings)]
+    if triage.health:
+        rows.insert(0, (HEALTHY, "", None, None, None, triage.health.lower(), None))
+    if triage.not_checked:
+        rules = ", ".join(item.rule for item in triage.not_checked)
+        rows.append((NOT_CHECKED, "not checked", None, None, None, f"{len(triage.not_checked)} rules: {rules}", None))
+    label = "could save a step" if triage.has_steps else "could save"
+    columns = tuple(replace(item, label=label) if item.key == "recoverable" else item for item in COLUMNS)
     return TableAnswer("findings", columns, tuple(rows))
 
 
-def _row(number: int, one: Finding) -> Row:
-    """A symptom is indented: it stands below its cause."""
-    name = f"└ {one.id}" if one.under else one.id
-    won = None if one.gain is None else one.gain.recoverable
-    return (one.severity.value[0].upper(), name, one.cost, one.percent, won, one.sentence, number)
+def _row(number: int, finding: Finding) -> Row:
+    """Return the row of a finding; a symptom is indented below its cause."""
+    name = f"└ {finding.id}" if finding.under else finding.id
+    gain = None if finding.gain is None else finding.gain.recoverable
+    return (finding.severity.value[0].upper(), name, finding.cost, finding.percent, gain, finding.sentence, number)
 
 
-def finding_lines(one: Finding, width: int) -> list[list[Part]]:
-    """The lines above the evidence: the finding, its cost, and its cause in a sentence."""
-    severity = one.severity.value.capitalize()
+def finding_lines(finding: Finding, width: int) -> list[list[Part]]:
+    """Return the lines above the evidence: the finding, its cost, and its cause in a sentence."""
+    severity = finding.severity.value.capitalize()
     cost = ""
-    if one.cost is not None and one.percent is not None:
-        share = bar(one.percent, 100.0, BAR_WIDTH).rstrip()
-        cost = f"{format_value(Unit.DURATION, one.cost)}, {one.percent:.1f} % of the job  {share}"
+    if finding.cost is not None and finding.percent is not None:
+        share = bar(finding.percent, 100.0, BAR_WIDTH).rstrip()
+        cost = f"{format_value(Unit.DURATION, finding.cost)}, {finding.percent:.1f} % of the job  {share}"
     return [
-        [(f"{severity}: {one.id}  ", _STYLES.get(one.severity.value, "bold")), (cost, "")],
-        *_labelled("", one.sentence, width),
+        [(f"{severity}: {finding.id}  ", _STYLES.get(finding.severity.value, "bold")), (cost, "")],
+        *_labelled("", finding.sentence, width),
     ]
 
 
-def advice_lines(one: Finding, width: int) -> list[list[Part]]:
-    """The lines below the evidence: how to fix it and why, how the cost was measured, and where to go from here."""
+def advice_lines(finding: Finding, width: int) -> list[list[Part]]:
+    """Return the lines below the evidence: the fix and its reason, the source of the cost, and ways to other views."""
     ways = [
-        f"⏎ {keys.with_key(one.door.screen)}",
-        *(["L Timeline there"] if one.window and one.door.view != "timeline" else []),
+        f"⏎ {keys.with_key(finding.door.screen)}",
+        *(["L Timeline there"] if finding.window and finding.door.view != "timeline" else []),
     ]
     return [
         line
         for label, text in (
-            ("how to fix", one.advice.text),
-            ("why", one.advice.reason),
-            ("cost", one.measured),
-            ("could save", "" if one.gain is None else one.gain.words),
-            ("where", _place(one)),
-            ("go to", " · ".join([*ways, f"nsystui {one.door.command}"])),
+            ("how to fix", finding.advice.text),
+            ("why", finding.advice.reason),
+            ("cost", finding.measured),
+            ("could save", "" if finding.gain is None else finding.gain.words),
+            ("where", _location(finding)),
+            ("go to", " · ".join([*ways, f"nsystui {finding.door.command}"])),
         )
         for line in _labelled(label, text, width)
     ]
@@ -115,39 +115,39 @@ def _labelled(label: str, text: str, width: int) -> list[list[Part]]:
     return [[(("" if number else label).ljust(_LABEL), "bold"), (line, "")] for number, line in enumerate(lines)]
 
 
-def _place(one: Finding) -> str:
+def _location(finding: Finding) -> str:
     words = []
-    if one.window is not None:
-        length = format_value(Unit.DURATION, one.window.end - one.window.start)
-        words.append(f"at {format_value(Unit.TIME, one.window.start)}, for {length}")
-    if one.ranks:
-        words.append(f"rank{'s' if len(one.ranks) > 1 else ''} {shorten(one.rank_numbers, 60)}")
+    if finding.window is not None:
+        length = format_value(Unit.DURATION, finding.window.end - finding.window.start)
+        words.append(f"at {format_value(Unit.TIME, finding.window.start)}, for {length}")
+    if finding.ranks:
+        words.append(f"rank{'s' if len(finding.ranks) > 1 else ''} {shorten(finding.rank_numbers, 60)}")
     return "; ".join(words)
 
 
 MOST_KERNELS = 5_000_000
-"""Of a job with more kernels nothing is looked for unasked: all rules over them take longer than a glance."""
+"""Jobs with more kernels are checked only on request: the rules take longer than a glance."""
 
 
 class _CancelledError(Exception):
-    """The findings were cancelled."""
+    """The check was cancelled."""
 
 
 class FindingsTable(WindowTable):
-    """A table of findings that runs the triage itself: ``seek`` starts it for a selection, ``found`` is its result."""
+    """A table of findings: ``seek`` starts the triage of a selection, ``found`` is its result."""
 
     @dataclass
     class Changed(Message):
-        """Findings came, or ``status`` says something else."""
+        """The findings or the ``status`` changed."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id, elastic="sentence", row_style=_category)
         self.cell_styles = lambda values: {"severity": _category(values)}
         self.found: Triage | None = None
         self.status = ""
-        """The line in place of the table until there are findings."""
+        """The line shown instead of the table until the check is complete."""
         self.waits = False
-        """Whether nothing is looked for until the user says so."""
+        """Whether the check waits for the user's request."""
         self.is_looking = False
         """Whether the rules are being checked."""
         self._token: object = None
@@ -155,7 +155,7 @@ class FindingsTable(WindowTable):
         self.display = False
 
     def seek(self, job: OpenJob, selection: Selection, is_asked_for: bool = False) -> None:
-        """Looks for the findings of a selection, unless it did; of a huge job only where the user asks for it."""
+        """Check a selection, unless it was checked before; huge jobs are checked only if the user asks for it."""
         token = (job.version, selection)
         if token == self._token and not (is_asked_for and self.waits):
             return
@@ -175,7 +175,7 @@ class FindingsTable(WindowTable):
 
     @property
     def number(self) -> int | None:
-        """The number of the finding under the cursor, in the order of ``found``; ``None`` where the row shows none."""
+        """The index of the finding under the cursor in ``found``; ``None`` if the row is not a finding."""
         number = self.current_values.get("number")
         return number if isinstance(number, int) else None
 
@@ -191,7 +191,7 @@ class FindingsTable(WindowTable):
         return self.current_values.get("severity") == NOT_CHECKED
 
     def _say(self, words: str) -> None:
-        """One line instead of findings."""
+        """Show a line instead of findings."""
         self.found, self.status = None, words
         self.post_message(self.Changed())
 
@@ -210,13 +210,13 @@ class FindingsTable(WindowTable):
             return job.once(("triage", selection), lambda: triage(job, selection, advanced=advanced))
 
         try:
-            found = await to_thread(look)
+            result = await to_thread(look)
         except Exception as error:
             self.is_looking = False
             self._say(f"could not be checked: {reason_of(error)}")
             return
-        self.found, self.status, self.is_looking = found, "", False
-        self.set_answer(findings_answer(found), keep_cursor=self.display)
+        self.found, self.status, self.is_looking = result, "", False
+        self.set_answer(findings_answer(result), keep_cursor=self.display)
         self.post_message(self.Changed())
 
     def _advanced(self, done: int, rules: int) -> None:
@@ -225,17 +225,17 @@ class FindingsTable(WindowTable):
 
 
 def _category(values: Record) -> str:
-    """Problems have the colour of their severity; remarks are less prominent."""
+    """Return the category of a severity; remarks are less prominent than problems."""
     return {"E": "error", "W": "warning"}.get(str(values["severity"]), "idle")
 
 
 class FindingScreen(TableScreen):
-    """A finding of a triage by its number; ``[`` and ``]`` go through all. Its table is the evidence."""
+    """A finding of a triage, with its evidence as the table; ``[`` and ``]`` show the previous and next finding."""
 
     PARAMETERS = ("number",)
     MODE_KEY = "1"
     PLACES = ("finding", "table", "everywhere")
-    HAS_DETAILS = False  # the words around the evidence are
+    HAS_DETAILS = False  # the words around the evidence are the details
     LENGTHS = ("max", "idle", "duration")
 
     DEFAULT_CSS = """
@@ -244,40 +244,37 @@ class FindingScreen(TableScreen):
     FindingScreen.-low #finding, FindingScreen.-low #advice { margin: 0; }
     """
 
-    def __init__(self, found: Triage, number: int) -> None:
+    def __init__(self, triage: Triage, number: int) -> None:
         super().__init__("finding")
-        self.found = found
+        self.triage = triage
         self.number = number
 
     @property
     def finding(self) -> Finding:
-        """The finding that is shown."""
-        return self.found.findings[self.number]
+        return self.triage.findings[self.number]
 
     def body(self) -> Iterable[Widget]:
-        """Compose the finding above its evidence and the advice below."""
         self.words, self.advice = PartLines(id="finding"), PartLines(id="advice")
         yield self.words
         yield from super().body()
         yield self.advice
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        """Give the evidence, which the triage has already."""
         return self.finding.evidence or TableAnswer("finding", (), ())
 
     def show(self, result: object, same_place: bool) -> None:
-        """Show the finding, with the cursor on the row it is about."""
+        """Show the finding, with the cursor on the row nearest to its window."""
         self._show_words()
         super().show(result, same_place)
         self.table.styles.max_height = self.table.row_count + 1
         if same_place:
             return
         window, evidence = self.finding.window, self.finding.evidence
-        away = {}
+        distances = {}
         if window is not None and evidence is not None:
             starts = [record(evidence.columns, row).get("start") for row in evidence.page(0, len(evidence))]
-            away = {row: abs(start - window.start) for row, start in enumerate(starts) if isinstance(start, int)}
-        self.table.move_to(min(away, key=away.__getitem__, default=0))
+            distances = {row: abs(start - window.start) for row, start in enumerate(starts) if isinstance(start, int)}
+        self.table.move_to(min(distances, key=distances.__getitem__, default=0))
 
     def _show_words(self) -> None:
         width, height = self.app.size
@@ -288,32 +285,29 @@ class FindingScreen(TableScreen):
     on_resize = _show_words
 
     def show_count(self) -> None:
-        """Show which of the findings this is."""
-        self.show_title(right=f"{self.number + 1} of {len(self.found.findings)} findings")
+        self.show_title(right=f"{self.number + 1} of {len(self.triage.findings)} findings")
 
     def empty_text(self, answer: Answer) -> str:
-        """Say that there is no evidence to show."""
         return "this finding has no table"
 
     def action_next_finding(self, step: int) -> None:
-        """Go to the next finding (``step=-1``: the one before)."""
+        """Go to the next finding (``step=-1``: the previous finding)."""
         number = self.number + step
-        if 0 <= number < len(self.found.findings):
+        if 0 <= number < len(self.triage.findings):
             self.number = number
             self.job_changed()
         else:
             self.say("this is the " + ("last" if step > 0 else "first") + " finding")
 
     def free_keys(self) -> frozenset[str]:
-        """Where there is no row to open there is a screen to go to all the same."""
+        """Return Enter, which opens the finding's view even without rows."""
         return frozenset({"enter"})
 
     def action_show_finding(self) -> None:
-        """Go to the view behind the finding."""
         self._go_to(self.finding)
 
     async def action_timeline(self) -> None:
-        """Opens the timeline at the time of the finding."""
+        """Open the timeline at the time of the finding."""
         if self.finding.window is None:
             await super().action_timeline()
         else:
@@ -326,16 +320,16 @@ class FindingScreen(TableScreen):
 
 
 class NotCheckedScreen(TextTableScreen):
-    """The rules that could not judge; the panel says all of what one needs."""
+    """The rules that could not judge; the panel shows the full reason."""
 
     COUNTED = "rules"
     TEXT = "{rule}: {why}"
     CLOSED = "this cannot be opened: the lines below say what the rule needs"
 
-    def __init__(self, found: Triage) -> None:
+    def __init__(self, triage: Triage) -> None:
         super().__init__("not checked")
-        self.found = found
+        self.triage = triage
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
         columns = (Column("rule", header="Rule", label="not checked"), Column("why", header="Why", label="why"))
-        return TableAnswer("not-checked", columns, tuple((one.rule, one.why) for one in self.found.not_checked))
+        return TableAnswer("not-checked", columns, tuple((item.rule, item.why) for item in self.triage.not_checked))

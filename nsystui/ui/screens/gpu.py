@@ -1,4 +1,4 @@
-"""4 GPU: how busy each GPU was over time, and with what; and its tables whose rows are grouped by one option."""
+"""4 GPU: the utilisation of each GPU over time, and tables of metrics and the network, grouped by an option."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ from nsystui.ui.widgets.strip_chart import StripChart
 
 
 class _GroupedScreen(ViewsScreen):
-    """The table of a question by its option ``by``."""
+    """A question's table, grouped by its option ``by``."""
 
     HOME = "gpu"
     MODE_KEY = "4"
     PLACES = ("table", "everywhere")
     WORDS: ClassVar[Mapping[str, str]] = {}
-    """The words for groupings that the option words otherwise."""
+    """Labels of groupings, if they differ from the option's values."""
     ABOUT: ClassVar[Mapping[str, str]] = {}
-    """By grouping the column that says what a row is about, where it is not its name."""
+    """The column with a row's subject, by grouping; the default is its name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.view = self.answered = view_named(self.SCREEN)
-        by = next(one for one in self.view.question.options if one.name == "by")
-        self.groups = tuple(dict.fromkeys((by.default or "", *by.choices)))
+        group_by = next(option for option in self.view.question.options if option.name == "by")
+        self.groups = tuple(dict.fromkeys((group_by.default or "", *group_by.choices)))
         self.options = {"by": self.groups[0]}
 
     def show(self, result: Any, same_place: bool) -> None:
@@ -59,11 +59,11 @@ class _GroupedScreen(ViewsScreen):
         super().show(result, same_place)
 
     def choices(self) -> tuple[Choice, ...]:
-        def choose(by: str) -> None:
-            self.options["by"] = by
+        def choose(group: str) -> None:
+            self.options["by"] = group
             self.job_changed()
 
-        words = {by: self.WORDS.get(by, by) for by in self.groups}
+        words = {group: self.WORDS.get(group, group) for group in self.groups}
         return (*super().choices(), Choice.among("by", words, self.options["by"], choose))
 
 
@@ -77,7 +77,7 @@ class MetricsScreen(_GroupedScreen):
 
 
 class NetworkScreen(_GroupedScreen):
-    """What each network adapter sent and received, or what moved while NCCL's collectives ran."""
+    """Traffic of each network adapter, or during NCCL's collectives."""
 
     SCREEN = "network"
     ABOUT: ClassVar[Mapping[str, str]] = {"adapter": "adapter", "collective": "collective"}
@@ -90,11 +90,10 @@ _FRAME = 5
 class GpuScreen(ZoomableChartScreen):
     """Lanes over time, a cursor in time, and the values under it.
 
-    A GPU has a lane in which compute, NCCL that no compute hides, memory and idle time add up to each column, as high
-    as there is room, and one for each metric; of very many two share a line. With the network chosen in place of
-    metrics, what the adapters of each host moved stands below them; with the queues, how many launches wait in its
-    streams below each. ``e`` exports the lanes as shown; the
-    table of utilisation is what ``nsystui gpu`` prints.
+    Each GPU has a lane, as high as the screen allows, in which compute, NCCL that no compute hides, memory and idle
+    time add up to each column, and a lane for each metric; two share a line if there are very many. Instead of metrics,
+    the user may choose the network (traffic of each host's adapters, below all GPUs) or queues (launches that wait in
+    streams, below each GPU). ``e`` exports the lanes as shown; ``nsystui gpu`` prints the table of utilisation.
     """
 
     MODE_KEY = "4"
@@ -112,40 +111,38 @@ class GpuScreen(ZoomableChartScreen):
         super().__init__()
         self.metrics = FITTING
         self.picture: GpuPicture | None = None
-        self._lane: tuple[Hashable, ...] = ()  # GPU and label of the lane that the cursor is in
-        self._wanted = GpuPictureRequest(None, 1, 1)
+        self._lane: tuple[Hashable, ...] = ()  # GPU and label of the cursor's lane
+        self._request = GpuPictureRequest(None, 1, 1)
 
     def make_chart(self) -> StripChart:
         return StripChart(label_width=16, value_width=7, id="chart")
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """The view, the size of the chart and the metrics."""
         lines = self.app.size.height - _FRAME - self._detail_height
         columns = self.chart.columns_in(self.app.size.width)
-        self._wanted = GpuPictureRequest(self.position.view, columns, lines, self.metrics, self.chart.has_colours)
-        return (self._wanted,)
+        self._request = GpuPictureRequest(self.position.view, columns, lines, self.metrics, self.chart.has_colours)
+        return (self._request,)
 
     @property
     def _detail_height(self) -> int:
         return 5 if self.app.size.height < 30 else 7
 
     def ask(self, job: OpenJob, selection: Selection) -> GpuPicture:
-        """Compute the lanes."""
-        return gpu_picture(job, selection, self._wanted)
+        return gpu_picture(job, selection, self._request)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Draw the lanes with the cursor where it was, or say why there are none."""
+        """Draw the lanes with the cursor in its previous position, or show why there are no lanes."""
         picture: GpuPicture = result
         self.picture = picture
         count = sum(not gpu.is_host for gpu in picture.gpus)
-        seen, whole = (window.end - window.start for window in (picture.window, picture.base))
-        time = format_value(Unit.DURATION, seen)
+        visible, total = (window.end - window.start for window in (picture.window, picture.base))
+        time = format_value(Unit.DURATION, visible)
         if picture.window != picture.base:
-            time += f" of {format_value(Unit.DURATION, whole)}"
+            time += f" of {format_value(Unit.DURATION, total)}"
         self.show_title(right=f"{count:,} GPU{'' if count == 1 else 's'} · {time}" if picture.lanes else "")
         if not picture.lanes:
-            why = picture.notes or ("no GPU is in the selection: Esc goes back",)
-            self.show_empty("\n".join((*why, "", "1 Overview shows what was recorded")))
+            reasons = picture.notes or ("no GPU is in the selection: Esc goes back",)
+            self.show_empty("\n".join((*reasons, "", "1 Overview shows what was recorded")))
             return
         self.show_empty("")
         window = picture.window
@@ -156,21 +153,21 @@ class GpuScreen(ZoomableChartScreen):
         self.show_detail()
 
     def _lane_of(self, picture: GpuPicture) -> int:
-        """The lane that the cursor was in, else another one of its GPU, else the nearest."""
+        """Return the index of the cursor's previous lane, of another lane of its GPU, or of the cursor."""
         lanes = zip(picture.owners, picture.lanes, strict=True)
-        places = [(picture.gpus[owner].key, lane.label) for owner, lane in lanes]
-        near = (number for end in (2, 1) for number, place in enumerate(places) if place[:end] == self._lane[:end])
-        return next(near, self.chart.cursor_lane)
+        keys = [(picture.gpus[owner].key, lane.label) for owner, lane in lanes]
+        indices = (index for size in (2, 1) for index, key in enumerate(keys) if key[:size] == self._lane[:size])
+        return next(indices, self.chart.cursor_lane)
 
     def show_detail(self) -> None:
         """Show the values at the cursor, or over the marked span."""
         picture = self.picture
         if picture is None or not picture.lanes or self.chart.cursor_lane >= len(picture.owners):
             return
-        here = self.chart.span or (self.chart.cursor_column, self.chart.cursor_column)
+        span = self.chart.span or (self.chart.cursor_column, self.chart.cursor_column)
         times = self.chart.span_times or self.chart.cursor_times
-        bins = len(picture.lanes[0].bins)  # fewer than columns where a column would be shorter than a nanosecond
-        first, last = (column * bins // self.chart.chart_width for column in here)
+        bins = len(picture.lanes[0].bins)  # fewer than columns if these would be shorter than 1 ns
+        first, last = (column * bins // self.chart.chart_width for column in span)
         marked = self.chart.span is not None
         width = self.app.size.width
         lines = detail_lines(picture, self.chart.cursor_lane, (first, last), times, marked, width, self._detail_height)
@@ -179,51 +176,47 @@ class GpuScreen(ZoomableChartScreen):
     @on(StripChart.CursorMoved)
     def _keep_place(self, message: StripChart.CursorMoved) -> None:
         picture = self.picture
-        if picture is not None and picture.lanes and self.question.is_settled:  # else it is about another view
+        if picture is not None and picture.lanes and self.question.is_settled:  # otherwise about another view
             start, end = self.chart.cursor_times
             self.move_to(time=(start + end) // 2)
             lane = self.chart.cursor_lane
             self._lane = (picture.gpus[picture.owners[lane]].key, picture.lanes[lane].label)
 
     def times_of(self, column: int) -> tuple[int, int]:
-        """From and to which ns a column reaches."""
         return self.chart.column_times(column)
 
     @property
     def time(self) -> int:
-        """The time under the cursor (ns), or the middle of its column."""
+        """The time under the cursor, or the middle of its column, ns."""
         start, end = self.chart.cursor_times
         return self.position.time if self.position.time is not None else (start + end) // 2
 
     def why_empty(self) -> str:
-        """Say why there is nothing to zoom."""
         return "" if self.picture is not None and self.picture.lanes else "there is nothing to zoom"
 
     def look_at(self, view: Window | None, time: int) -> None:
-        """Show another view of the selected time."""
         self.move_to(view=view, time=time)
         self.job_changed()
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the metrics that were sampled, and the network."""
         picture = self.picture
         if picture is None or not (picture.metrics or picture.has_network or picture.has_queues):
             return super().choices()
-        of_gpus = (FITTING, NO_METRICS, USUAL, EVERY) if picture.metrics else (FITTING,)
-        others = [(NETWORK, picture.has_network), (QUEUES, picture.has_queues)]
-        options = (*of_gpus, *(name for name, is_known in others if is_known), *picture.metrics)
+        metric_choices = (FITTING, NO_METRICS, USUAL, EVERY) if picture.metrics else (FITTING,)
+        more_choices = [(NETWORK, picture.has_network), (QUEUES, picture.has_queues)]
+        options = (*metric_choices, *(name for name, is_available in more_choices if is_available), *picture.metrics)
         words = {name: safe_text(name) for name in options}
-        chosen = self.metrics if self.metrics in options else options[0]
-        metrics = Choice.among("Metrics", words, chosen, lambda name: self.ask_with(metrics=name))
+        selected = self.metrics if self.metrics in options else options[0]
+        metrics = Choice.among("Metrics", words, selected, lambda name: self.ask_with(metrics=name))
         return (*super().choices(), metrics)
 
     def row_window(self) -> Window | None:
-        """The time of the marked span, else of the cursor's column."""
+        """Return the time of the marked span, or of the cursor's column."""
         start, end = self.chart.span_times or self.chart.cursor_times
         return Window(start, max(end, start + 1)) if self.picture is not None and self.picture.lanes else None
 
     def action_mark(self) -> None:
-        """Begin a span at the cursor, end it there, or take it away."""
+        """Begin a span at the cursor, end it there, or remove it."""
         self.chart.action_mark()
 
     def action_only_rank(self) -> None:
@@ -234,36 +227,35 @@ class GpuScreen(ZoomableChartScreen):
             return
         gpu = picture.gpus[picture.owners[self.chart.cursor_lane]]
         device = gpu.device
-        chosen = self.selection.tasks
+        tasks = self.selection.tasks
         if device is None:
             self.say("these adapters are of a host" if gpu.is_host else "no rank worked on this GPU")
-        elif chosen == frozenset({device.task.task}) or len(picture.ranks) == 1:
+        elif tasks == frozenset({device.task.task}) or len(picture.ranks) == 1:
             self.say(f"rank {device.task.rank} is the only one already")
         else:
-            alone = self.selection.with_tasks(frozenset({device.task.task}))
-            self.take_position(alone)
-            self.explorer.select(alone)
+            selection = self.selection.with_tasks(frozenset({device.task.task}))
+            self.take_position(selection)
+            self.explorer.select(selection)
 
     def answer_to_export(self) -> Answer | None:
-        """The lanes as they are shown, as a table."""
         return lanes_table(self.picture) if self.picture is not None and self.picture.lanes else None
 
     def drawing_to_export(self) -> Callable[[], Drawing | None] | None:
-        """The lanes as they are chosen, in more columns than a terminal has."""
-        job, selection, wanted = self.job, self.selection, self._wanted
+        """Return a function that draws the chosen lanes, in more columns than a terminal has."""
+        job, selection, request = self.job, self.selection, self._request
         if job is None or self.picture is None or not self.picture.lanes:
             return None
 
         def draw() -> Drawing:
             from nsystui.questions.report.drawings import LANE_COLUMNS
 
-            drawn = gpu_picture(job, selection, replace(wanted, columns=LANE_COLUMNS, halves=False))
-            return strips(f"GPUs over time, {describe(selection, job.ranks)}", drawn.lanes, drawn.window)
+            drawing = gpu_picture(job, selection, replace(request, columns=LANE_COLUMNS, halves=False))
+            return strips(f"GPUs over time, {describe(selection, job.ranks)}", drawing.lanes, drawing.window)
 
         return draw
 
     def row_to_copy(self) -> tuple[Sequence[Column], Row] | None:
-        """The device of the lane under the cursor."""
+        """Return the device of the lane under the cursor."""
         picture = self.picture
         if picture is None or not picture.lanes:
             return None

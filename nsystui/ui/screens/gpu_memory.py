@@ -1,4 +1,4 @@
-"""4 GPU, memory: what was allocated through CUDA, the peak of each rank, device and kind, and what was in use then."""
+"""4 GPU, memory: CUDA allocations, the peak of each rank, device and kind, and the allocations in use at the peak."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from nsystui.ui.widgets.plots import blocks
 
 _CURVE = 60
 """Columns of the curve of memory over time."""
-_PLACE = ("rank", "device", "memory")
-"""The columns that say whose memory, and of which kind, a row is about."""
+_GROUP_KEYS = ("rank", "device", "memory")
+"""The columns that identify the memory of a row."""
 
 
-def _place(values: Record) -> tuple[Value, ...]:
-    return tuple(values.get(key) for key in _PLACE)
+def _group(values: Record) -> tuple[Value, ...]:
+    return tuple(values.get(key) for key in _GROUP_KEYS)
 
 
 class GpuMemoryScreen(GroupedViewsScreen):
-    """The memory of each rank, device and kind, or its allocations or pools."""
+    """The memory of each rank, device and kind, its allocations, or its pools."""
 
     HOME = "gpu"
     MODE_KEY = "4"
@@ -49,39 +49,38 @@ class GpuMemoryScreen(GroupedViewsScreen):
         self.view = self.answered = view_named(self.SCREEN)
 
     def open_row(self) -> None:
-        """Open the allocations that were in use at the peak of the row."""
+        """Open the allocations in use at the row's peak."""
         if "peak_time" in self.values():
-            self.lay_over(PeakScreen(*_place(self.values())))
+            self.lay_over(PeakScreen(*_group(self.values())))
         else:
             self.say("b groups by device: a row of that opens what was in use at its peak")
 
     def row_window(self) -> Window | None:
-        """The moment of the peak, else the time of the row."""
+        """Return the moment of the peak, or the time of the row."""
         peak = self.values().get("peak_time")
         return Window(peak, peak + 1) if isinstance(peak, int) else super().row_window()
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Ask for the curve over time."""
         values, selection = self.values(), self.selection
         if "peak_time" not in values:
             return None
-        own, place = self.row_details(), _place(values)
-        rank, device, memory = place
+        details, group = self.row_details(), _group(values)
+        rank, device, memory = group
         name = [f"{memory} memory of rank {'–' if rank is None else rank}, {numbered('device', device)}"]
         peak = values["peak"]
 
         def ask(job: OpenJob) -> Details:
-            most = int(peak or 0)
-            rows = [other for other in memory_over_time(job, selection, _CURVE).rows if other[:3] == place]
-            used = [float("nan") if row[4] is None else int(row[4]) / max(most, 1) for row in rows]
-            words = format_value(COLUMNS[3].unit, most)
-            return [name, [f"over time {blocks(used, _CURVE)} a full block is {words}"], *own[1:]]
+            peak_bytes = int(peak or 0)
+            rows = [row for row in memory_over_time(job, selection, _CURVE).rows if row[:3] == group]
+            used = [float("nan") if row[4] is None else int(row[4]) / max(peak_bytes, 1) for row in rows]
+            words = format_value(COLUMNS[3].unit, peak_bytes)
+            return [name, [f"over time {blocks(used, _CURVE)} a full block is {words}"], *details[1:]]
 
         return ask
 
 
 class PeakScreen(TableScreen):
-    """The allocations that were in use at the peak of one rank, device and kind of memory."""
+    """The allocations in use at the peak of a rank, device and kind of memory."""
 
     MODE_KEY = "4"
     COUNTED = "allocations"
@@ -92,10 +91,9 @@ class PeakScreen(TableScreen):
         super().__init__(
             f"rank {'–' if rank is None else rank}", numbered("device", device), f"{memory} memory at its peak"
         )
-        self.place = (rank, device, memory)
+        self.group = (rank, device, memory)
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        """List the allocations, the largest first."""
-        found = allocation_table(job, selection, AT_PEAK)
-        rows = [row for row in found.rows if row[:3] == self.place]
-        return replace(found, rows=rows, total=len(rows))
+        answer = allocation_table(job, selection, AT_PEAK)
+        rows = [row for row in answer.rows if row[:3] == self.group]
+        return replace(answer, rows=rows, total=len(rows))

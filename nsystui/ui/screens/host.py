@@ -1,4 +1,4 @@
-"""8 Host: what the CPU threads did, by thread, by function and as a tree of calls."""
+"""8 Host: the activity of CPU threads, by thread, by function and as a call tree, and the causes of gaps."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ from nsystui.ui.widgets.frame import Choice
 from nsystui.ui.widgets.repainting import in_background
 from nsystui.ui.widgets.strip_chart import Lane, StillChart
 
-_OF_THREAD = ("functions", "call tree")
-"""The views of one thread."""
-_GAPS = 3
-"""The place of the single gaps among their groupings."""
+_VIEWS = ("functions", "call tree")
+"""The views of a thread."""
+_GAP_LIST = 3
+"""The index of the list of gaps among their groupings."""
 _CATEGORIES = {
     **dict.fromkeys((SYNCHRONISING, COPYING, ALLOCATING, LAUNCHING, OTHER_CALLS), "api"),
     **dict.fromkeys((IN_MPI, IN_OS), "os"),
     **dict.fromkeys((RUNNING_CODE, WAITING, PREEMPTED, GIL), "cpu"),
     **dict.fromkeys((OFF_CPU, NOTHING), "idle"),
 }
-"""The colours of causes of idle time."""
+"""The categories of causes of idle time."""
 _CELLS = {"running_percent": "cpu", "cuda_percent": "api", "os_percent": "os", "mpi_percent": "os"}
 _LABELS = {column.key: column.label for column in THREAD_COLUMNS}
 _IMPORTANCE = {"total_percent": 0, "total": 1, "own_percent": 2, "own": 3}
@@ -80,57 +80,56 @@ _BY: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
 
 @dataclass(frozen=True)
 class Whose:
-    """A thread (by its system's number) or all threads of some tasks, whose samples alone are shown."""
+    """A thread (by its system's number), or all threads of some tasks, whose samples are shown."""
 
     tasks: frozenset[Task]
     tid: int | None
     words: str
 
     def selected(self, selection: Selection) -> Selection:
-        """A selection without other processes."""
+        """Return a selection without other processes."""
         return selection.with_tasks(self.tasks)
 
     @property
     def thread(self) -> str | None:
-        """The value of the questions' option."""
+        """The value of the questions' option ``thread``."""
         return None if self.tid is None else str(self.tid)
 
 
 def _samples_count(samples: CpuSamples | None) -> str:
-    """`` · 26,136 samples, every 0.10 ms``; empty without samples."""
+    """Return `` · 26,136 samples, every 0.10 ms``, or an empty text without samples."""
     if samples is None or not len(samples):
         return ""
     period = samples.period
-    every = "" if period is None else f", every {period / 1e6:.2f} ms"
-    return f" · {len(samples):,} samples{every}"
+    period_words = "" if period is None else f", every {period / 1e6:.2f} ms"
+    return f" · {len(samples):,} samples{period_words}"
 
 
 class SampledScreen(TableScreen):
-    """A table with the number of CPU samples and their period at the right of its count."""
+    """A table with the number and the period of CPU samples, next to its row count."""
 
     BAR_CATEGORY = "cpu"
     samples: CpuSamples | None = None
 
     def counted(self) -> str:
-        """The word for the rows, and the number of samples."""
         return super().counted() + _samples_count(self.samples)
 
     def row_category(self, values: Record) -> str | None:
-        """Functions of the operating system have its colour."""
+        """Return the category of functions in the operating system's kernel."""
         return "os" if values.get("mode") else None
 
     def shown_notes(self, notes: Sequence[str]) -> Sequence[str]:
-        """The notes below the rows: the count of the samples is above them."""
+        """Return the notes without the count of samples, which is above the rows."""
         return notes if self.samples is None else [note for note in notes if note != samples_words(self.samples)]
 
     def row_details(self) -> Details:
-        """Of a function its full name and its module first."""
-        own, values = super().row_details(), self.values()
+        """Return the row's details, with a function's full name and module first."""
+        details, values = super().row_details(), self.values()
         name = values.get("full_name")
-        if not isinstance(name, str) or not own:
-            return own
+        if not isinstance(name, str) or not details:
+            return details
         mode = ["in the kernel"] if values.get("mode") else []
-        return [[name], [f"in {values['module_path']}", *mode], *own[1:]]
+        return [[name], [f"in {values['module_path']}", *mode], *details[1:]]
 
     def open_callers(self, whose: Whose | None) -> None:
         """Open the callers of the function under the cursor."""
@@ -140,7 +139,7 @@ class SampledScreen(TableScreen):
 
 
 class HostScreen(SampledScreen, GroupedViewsScreen):
-    """Threads, functions and gaps; the call tree is a screen beside it."""
+    """Threads, functions and gaps; the call tree has its own screen."""
 
     HOME = SCREEN = "host"
     MODE_KEY = "8"
@@ -148,12 +147,11 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
     BY = _BY
 
     def ask(self, job: OpenJob, selection: Selection) -> Any:
-        """Answer the view's question, and count the samples where rows are of them."""
+        """Answer the view's question, and read the samples for views of threads or functions."""
         samples = samples_of_job(job, selection) if self.view.question.row in ("thread", "function") else None
         return super().ask(job, selection), samples
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the view in its colours."""
         (view, answer), self.samples = result
         self.table.elastic = {"thread": "thread", "function": "function", "time": "what"}.get(view.question.row)
         self.table.cell_styles = lambda values: {key: part for key, part in _CELLS.items() if values.get(key)}
@@ -163,14 +161,13 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
             self.notes.show_notes(self.shown_notes(answer.notes))
 
     def body(self) -> Iterable[Widget]:
-        """Compose the time of one thread between the table and the notes."""
         around, notes = super().body()
         self.chart = StillChart(label_width=24, value_width=0, id="chart")
         yield from (around, self.chart, notes)
 
     @in_background("chart")
     async def cursor_rests(self) -> None:
-        """Draw what the thread under the cursor did over time, where the table leaves room for that."""
+        """Draw the time of the thread under the cursor, if the table leaves enough lines."""
         super().cursor_rests()
         job, selection, whose, name = self.job, self.selection, self.whose(), str(self.values().get("thread"))
         if job is None or whose is None or whose.tid is None or self.answered.question.row != "thread":
@@ -180,27 +177,26 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
             return
         (task,) = whose.tasks
         window, parts = await to_thread(thread_over_time, job, selection, task, whose.tid, columns)
-        seen = [part for part, shares in parts.items() if part != "unknown" and shares.any()]
-        colours = {part: _CELLS.get(f"{part}_percent", "idle") for part in seen}
+        shown = [part for part, shares in parts.items() if part != "unknown" and shares.any()]
+        colours = {part: _CELLS.get(f"{part}_percent", "idle") for part in shown}
         stack = tuple((colour, parts[part].tolist()) for part, colour in colours.items())
-        notes = tuple((own, f"{_LABELS[part]} {100 * parts[part].mean():.1f} %") for part, own in colours.items())
-        lanes = [Lane(name, (), stack=stack, height=rows, notes=notes)] if seen else []
-        self.chart.set_lanes(lanes, window.start, window.end if seen else window.start)
+        notes = tuple((colour, f"{_LABELS[part]} {100 * parts[part].mean():.1f} %") for part, colour in colours.items())
+        lanes = [Lane(name, (), stack=stack, height=rows, notes=notes)] if shown else []
+        self.chart.set_lanes(lanes, window.start, window.end if shown else window.start)
 
     def counted(self) -> str:
-        """The word for the rows: single gaps, or those of the view."""
+        """Return the word for the rows: gaps in their list, or the view's word."""
         return "gaps" if self._is_list else super().counted()
 
     @property
     def _is_list(self) -> bool:
-        return self.view.name == "gaps" and self.grouping.get("gaps") == _GAPS
+        return self.view.name == "gaps" and self.grouping.get("gaps") == _GAP_LIST
 
     def row_category(self, values: Record) -> str | None:
-        """The colour of a cause of idle time."""
         return _CATEGORIES.get(str(values.get("cause"))) or super().row_category(values)
 
     def whose(self) -> Whose | None:
-        """The thread or the rank of the cursor's row; ``None`` of a row of all."""
+        """Return the thread or the rank of the cursor's row; ``None`` for a row of all ranks."""
         values, job = self.values(), self.job
         report, process, rank, tid = (values.get(key) for key in ("report", "process", "rank", "tid"))
         if isinstance(report, int) and isinstance(process, int):
@@ -229,40 +225,40 @@ class HostScreen(SampledScreen, GroupedViewsScreen):
             self.app.call_later(self._show_gap)
         elif row == "time":
             self.explorer.remember()
-            self.group_by(_GAPS)
+            self.group_by(_GAP_LIST)
 
     async def _show_gap(self) -> None:
-        """Shows the gap under the cursor on the timeline, its rank opened."""
+        """Show the gap under the cursor on the timeline, with its rank open."""
         rank = self.values().get("rank")
         await self.action_timeline()
         if isinstance(rank, int):
             self.explorer.screen.open_rank(rank)  # type: ignore[attr-defined]
 
     def open_call_tree(self, task: Task, tid: int) -> None:
-        """Opens the call tree of a thread, from another screen."""
+        """Open the call tree of a thread, from another screen."""
         self.lay_over(PartialCallTreeScreen(Whose(frozenset({task}), tid, f"thread {tid}")))
 
     def row_details(self) -> Details:
-        """Of a cause of idle time all of its words first."""
-        own, values = super().row_details(), self.values()
+        """Return the row's details, with the full description of a cause first."""
+        details, values = super().row_details(), self.values()
         cause, what, thread = (values.get(key) for key in ("cause", "what", "thread"))
-        if not isinstance(cause, str) or not own:
-            return own
+        if not isinstance(cause, str) or not details:
+            return details
         words = f"{cause}: {what}" if what else cause
         if values.get("range") and not self._is_list:
             words = f"{values['range']} · {words}"
-        return [[f"{words} on {thread}" if thread else words], *own[1:]]
+        return [[f"{words} on {thread}" if thread else words], *details[1:]]
 
     def details_question(self) -> Callable[[OpenJob], Details] | None:
-        """Of a cause of idle time its NVTX ranges, of a range its causes."""
+        """Return the question for a cause's NVTX ranges, or a range's causes."""
         if self.view.name != "gaps" or self._is_list or "cause" not in (values := self.values()):
             return None
-        own, selection = self.row_details(), self.selection
-        return lambda job: [own[0], *filter(any, [[parts_of_row(job, selection, values)]]), *own[1:]]
+        details, selection = self.row_details(), self.selection
+        return lambda job: [details[0], *filter(any, [[parts_of_row(job, selection, values)]]), *details[1:]]
 
 
 class ThreadFunctionsScreen(SampledScreen):
-    """The functions of one thread."""
+    """The functions of a thread."""
 
     COUNTED = "functions"
     MODE_KEY = "8"
@@ -274,28 +270,24 @@ class ThreadFunctionsScreen(SampledScreen):
         self.whose = whose
 
     def ask(self, job: OpenJob, selection: Selection) -> Answer:
-        """Count the samples of the thread by function."""
-        own = self.whose.selected(selection)
-        self.samples = samples_of_job(job, own)
-        return functions_table(job, own, "all", self.whose.thread)
+        thread_selection = self.whose.selected(selection)
+        self.samples = samples_of_job(job, thread_selection)
+        return functions_table(job, thread_selection, "all", self.whose.thread)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the functions, the count of samples above them."""
         super().show(result, same_place)
         self.notes.show_notes(self.shown_notes(result.notes))
 
     def open_row(self) -> None:
-        """Open the callers of the function in this thread."""
         self.open_callers(self.whose)
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the call tree of the thread in place of its functions."""
-        return (Choice("view", _OF_THREAD, 0, lambda _: self.app.switch_screen(PartialCallTreeScreen(self.whose))),)
+        return (Choice("view", _VIEWS, 0, lambda _: self.app.switch_screen(PartialCallTreeScreen(self.whose))),)
 
 
 @dataclass(frozen=True)
 class CallNode:
-    """A node of a call tree: its number there, and how many functions are right below it."""
+    """A node of a call tree, with its number there and its number of children."""
 
     id: int
     child_count: int
@@ -303,68 +295,67 @@ class CallNode:
 
 @dataclass(frozen=True, eq=False)
 class CallNodes:
-    """A call tree as nodes that open. Of those below a node the ones with so few samples follow when asked for."""
+    """A call tree as nodes that open; children with few samples follow only on request."""
 
     calls: CallTree
     hot: frozenset[int]
     is_bottom_up: bool
 
     def __len__(self) -> int:
-        """The number of nodes that have samples."""
+        """Return the number of nodes with samples."""
         return self.calls.nodes
 
     def node(self, number: int) -> CallNode:
-        """A node by its number."""
         return CallNode(number, len(self.calls.below(number)))
 
     def roots(self, order: str) -> Sequence[CallNode]:
-        """The outermost functions, in an order."""
+        """Return the outermost functions, in an order."""
         return [self.node(number) for number in self._sorted(0, order)]
 
     def children(self, node: CallNode, offset: int, limit: int, order: str) -> Sequence[CallNode]:
-        """The functions right below one, those of hardly any samples last."""
+        """Return the children of a node, with small nodes last."""
         below = self._sorted(node.id, order)
         if not offset:
             limit = min(limit, self.many(node.id) or limit)
         return [self.node(number) for number in below[offset : offset + limit]]
 
     def many(self, number: int) -> int:
-        """How many right below a node are no small change."""
+        """Count the children of a node that are not small."""
         return sum(not self._is_small(below) for below in self.calls.below(number))
 
     def ancestors(self, node: CallNode) -> Sequence[int]:
-        """The numbers of the nodes above one."""
+        """Return the numbers of the nodes above a node."""
         return self.calls.above(node.id)
 
     def find_all(self, before: CallNodes, numbers: Iterable[int]) -> set[int]:
-        """The nodes with the same functions and callers as some of a tree before, which goes in the same direction."""
+        """Return the nodes with the functions and callers of a previous tree's nodes, if it has the same direction."""
         return self.calls.find_all(before.calls, numbers) if before.is_bottom_up == self.is_bottom_up else set()
 
     def _is_small(self, number: int) -> bool:
         return bool(100 * self.calls.total[number] < LEAST * self.calls.samples)
 
     def _sorted(self, number: int, order: str) -> list[int]:
-        """The nodes below one by a column, names ascending; small ones behind the others."""
+        """Return the children of a node, sorted by a column, names ascending; small nodes are last."""
 
-        def place(below: int) -> tuple[bool, Any]:
+        def sort_key(node: int) -> tuple[bool, Any]:
             if order in ("own", "own_percent"):
-                return self._is_small(below), -int(self.calls.own[below])
+                return self._is_small(node), -int(self.calls.own[node])
             if order in _NAMES:
-                return self._is_small(below), getattr(self.calls.function(below), _NAMES[order])
-            return self._is_small(below), 0  # they come by total
+                return self._is_small(node), getattr(self.calls.function(node), _NAMES[order])
+            return self._is_small(node), 0  # the tree sorts by total
 
-        return sorted(self.calls.below(number), key=place)
+        return sorted(self.calls.below(number), key=sort_key)
 
     def name(self, number: int) -> str:
         return function_name(self.calls.function(number).name)
 
     def row(self, node: CallNode) -> Row:
-        """The values of a node: shares (%) and counts of samples, and its function."""
+        """Return the values of a node: shares (%) and counts of samples, and its function."""
         calls, number = self.calls, node.id
-        function, whole = calls.function(number), calls.samples
-        total, own = int(calls.total[number]), int(calls.own[number])
+        function, samples = calls.function(number), calls.samples
+        total, self_samples = int(calls.total[number]), int(calls.own[number])
         return (
-            *(self.name(number), 100.0 * total / whole, total, 100.0 * own / whole, own),
+            *(self.name(number), 100.0 * total / samples, total, 100.0 * self_samples / samples, self_samples),
             *("◂" if number in self.hot else "", function.library, mode_of(function), function.name, function.module),
         )
 
@@ -404,19 +395,18 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
         self._sampling: tuple[str, ...] = ()
 
     def ask(self, job: OpenJob, selection: Selection) -> tuple[CallNodes, CpuSamples, tuple[str, ...]]:
-        """Build the tree from the samples of the selection."""
         thread = None if self.whose is None else self.whose.thread
-        own = selection if self.whose is None else self.whose.selected(selection)
-        samples, calls = tree_of(job, own, self.is_bottom_up, thread, self.function)
+        selected = selection if self.whose is None else self.whose.selected(selection)
+        samples, calls = tree_of(job, selected, self.is_bottom_up, thread, self.function)
         nodes = CallNodes(calls, frozenset(calls.hot_path()), self.is_bottom_up)
         return nodes, samples, sampling_notes(job.session, samples)
 
     def show(self, result: Any, same_place: bool) -> None:
-        """Show the tree with what stood open, else the path of most samples."""
+        """Show the tree with the previously open nodes, or the path of most samples."""
         self.nodes, self.samples, self._sampling = result
         notes = self._sampling
-        none = "no sample in the selection has such a function: Esc goes back"
-        self.table.empty_text = "\n".join(notes) if self.samples is None or not len(self.samples) else none
+        no_function = "no sample in the selection has such a function: Esc goes back"
+        self.table.empty_text = "\n".join(notes) if self.samples is None or not len(self.samples) else no_function
         nodes = self.nodes
         layout = OutlineLayout(
             "calltree",
@@ -424,40 +414,37 @@ class CallTreeScreen(OutlineScreen[CallNode], SampledScreen):
             nodes.row,
             {column.key: column.key for column in TREE_COLUMNS},
             lambda node, count: f"… {count:,} more below {nodes.name(node.id)}",
-            lambda node: nodes.many(node.id) != 1,  # a chain of calls, which may be deep, stands at one indent
+            lambda node: nodes.many(node.id) != 1,  # a chain of calls, which may be deep, has one indent
         )
         opened = self.opened_in(nodes) or set(nodes.hot)
         self.show_outline(Outline(nodes, layout, self._order_key, tuple(self.shown_notes(notes)), opened))
 
     def show_count(self) -> None:
-        """Count the rows that stand open, the nodes and the samples."""
         if self.outline is not None and self.nodes is not None:
             shown = f"{len(self.outline):,} rows of {len(self.nodes):,} nodes"
             self.show_title(right=shown + _samples_count(self.samples))
 
     def row_category(self, values: Record) -> str | None:
-        """The path of most samples has a colour."""
+        """Return the category of the path of most samples."""
         return super().row_category(values) or ("cpu" if values.get("hot") else None)
 
     def label_of(self, node: CallNode) -> str:
         return self.nodes.name(node.id) if self.nodes is not None else ""
 
     def answer_to_export(self) -> Answer | None:
-        """The whole tree but for its smallest nodes, as ``nsystui calltree`` prints it, not only the open ones."""
+        """Return the tree as ``nsystui calltree`` prints it: all nodes except the smallest, open or not."""
         return None if self.nodes is None else nodes_table(self.nodes.calls, self._sampling)
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer both directions of the tree."""
         by = Choice("by", self.WAYS, int(self.is_bottom_up), lambda way: self.ask_with(is_bottom_up=bool(way)))
         return (*super().choices(), by)
 
     def action_callers(self) -> None:
-        """Open the callers of the function under the cursor."""
         self.open_callers(self.whose)
 
 
 class PartialCallTreeScreen(CallTreeScreen):
-    """The call tree of one thread or rank, or of one function: its callers or callees."""
+    """The call tree of a thread, a rank, or a function (its callers or callees)."""
 
     SCREEN = ""
 
@@ -469,8 +456,7 @@ class PartialCallTreeScreen(CallTreeScreen):
             self.WAYS = ("callees", "callers")
 
     def choices(self) -> tuple[Choice, ...]:
-        """Offer the functions of a thread in place of its call tree."""
-        whose, own = self.whose, super().choices()
+        whose, choices = self.whose, super().choices()
         if whose is None or self.function is not None:
-            return own
-        return (Choice("view", _OF_THREAD, 1, lambda _: self.app.switch_screen(ThreadFunctionsScreen(whose))), *own)
+            return choices
+        return (Choice("view", _VIEWS, 1, lambda _: self.app.switch_screen(ThreadFunctionsScreen(whose))), *choices)
