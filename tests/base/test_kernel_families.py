@@ -11,7 +11,10 @@ from support import native, native_count, real_exports
 from nsystui.base.kernel_families import COMMUNICATION, FAMILIES, OTHER, family_of, is_communication, precision_of
 
 KNOWN = (Path(__file__).parent / "kernel_families.txt").read_text().splitlines()
-"""A line each: full name, family, precision; ``-`` if no precision may be claimed, nothing if the test does not ask for it."""
+"""A line each: full name, family, precision.
+
+``-`` if no precision may be claimed, nothing if the test does not ask for it.
+"""
 
 
 @pytest.mark.parametrize("line", KNOWN, ids=lambda line: line[:40])

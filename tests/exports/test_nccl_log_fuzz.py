@@ -1,7 +1,8 @@
 """A log as concurrent writers and full disks leave it: torn, cut, glued. No crash, and no call that nobody made.
 
-Writers tear lines so: one is interrupted, another writes its own line (which may be torn too), then the first continues. So the rest of a torn line always begins after a line end, and what follows a torn beginning is the beginning of
-another line.
+Writers tear lines so: one is interrupted, another writes its own line (which may be torn too), then the first
+continues. So the rest of a torn line always begins after a line end, and what follows a torn beginning is the
+beginning of another line.
 """
 
 import io

@@ -1,8 +1,8 @@
 """Readers of traces for tests, written after the published formats and not after what writes them.
 
 Chrome's: "Trace Event Format" (Google), and what Perfetto's importer does with it: numbers of processes and tracks are
-32 bits wide, and a track's name belongs to its number whatever the process; events are sorted by time, and events at one
-time stay in the file's order; slices of a track nest, or are dropped; an arrow binds to the slice that began last
+32 bits wide, and a track's name belongs to its number whatever the process; events are sorted by time, and events at
+one time stay in the file's order; slices of a track nest, or are dropped; an arrow binds to the slice that began last
 on the track. Paraver's: "Paraver trace generation" (BSC) and its reader, paraver-kernel.
 """
 

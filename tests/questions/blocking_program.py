@@ -1,6 +1,7 @@
 """The blockers of a GPU, twice: programs written call by call, and the time between their kernels, computed naively.
 
-`Naive` reads the rows of an export with SQLite, and its `Gpu` has the work or the wait at each moment, from the definitions alone (docs/path.md): all loops, no arrays, nothing of `nsystui.questions`.
+`Naive` reads the rows of an export with SQLite, and its `Gpu` has the work or the wait at each moment, from the
+definitions alone (docs/path.md): all loops, no arrays, nothing of `nsystui.questions`.
 """
 
 from __future__ import annotations

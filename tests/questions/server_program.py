@@ -29,7 +29,8 @@ class Server(Program):
         self.steps: list[tuple[int, int]] = []
 
     def step(self, name: str, eager: Sequence[tuple[str, int]] = (), replayed: Sequence[tuple[str, int]] = ()) -> None:
-        """Write a range, kernels that it launches one by one and kernels of one CUDA graph: their names and durations."""
+        """Write a range, kernels that it launches one by one and kernels of one CUDA graph: their names and
+        durations."""
         start = self.now
         self.now += 20 * US
         for kernel, length in eager:

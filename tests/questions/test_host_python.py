@@ -68,8 +68,8 @@ def test_threads_hold_the_gil_and_wait_for_it_where_that_is_recorded(tmp_path: P
 
 
 def reading_export(path: Path, schema: str = "3.25.0", *, has_files: bool = True) -> Path:
-    """A GPU is idle from 2 ms to 20 ms. Its thread reads two files of 3 ms and 2 ms, then waits while another thread reads
-    for 4 ms.
+    """A GPU is idle from 2 ms to 20 ms. Its thread reads two files of 3 ms and 2 ms, then waits while another thread
+    reads for 4 ms.
     """
     with training(path, schema) as (export, main, loader):
 

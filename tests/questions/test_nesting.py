@@ -78,7 +78,10 @@ IDENTICAL = [(0, 9, 1)] * 3  # the earlier row is outside
 @example([], OF_TWO_DOMAINS, 10**6)
 @example([], IDENTICAL, 10**6)
 def test_ranges_nest_as_defined(strict, crossing, block):
-    """Ranges of push and pop, crossing ranges, and a few crossing ranges among others; a million are nested some at a time."""
+    """Ranges of push and pop, crossing ranges, and a few crossing ranges among others.
+
+    A million are nested some at a time.
+    """
     with mock.patch("nsystui.questions.algebra.nesting._BLOCK", block):
         check_against_definition(strict)
         check_against_definition(crossing)
