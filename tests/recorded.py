@@ -1,7 +1,7 @@
-"""Recorded answers: files of commands, each with what it prints and with the rows of its tables.
+"""Recorded answers: files of commands, each with its output and the rows of its tables.
 
 A file ``answers/SUBJECT.txt`` consists of commands. The lines after a command are its outcome; their first character
-tells what they are:
+is their kind:
 
 - ``$`` a command, without ``nsystui``; its files are `JOBS`, written into the current directory
 - ``|`` a line on standard output or in the file that the command writes, ``!`` a line on standard error
@@ -47,7 +47,7 @@ ANSWERS: Final = Path(__file__).parent / "answers"
 ROWS: Final = 5
 """The rows of a table that are recorded one by one."""
 WIDTHS: Final = (58, 78, 98, 118, 158, 198)
-"""The widths of screens for which the headings of a table are recorded, each unless it is that of the one before."""
+"""The widths of screens for which the headings of a table are recorded, each unless it equals the previous heading."""
 LINES: Final = 12
 """The lines of text that are recorded if the rows of the table are recorded as well."""
 
@@ -245,7 +245,7 @@ def _sum_of(values: tuple[str, ...]) -> str:
 
 
 def difference(recorded: list[str], found: list[str]) -> str:
-    """Return a unified diff of what is recorded and what was found, empty if they are the same."""
+    """Return a unified diff of the recorded and the present answer, empty if they are the same."""
     return "\n".join(difflib.unified_diff(recorded, found, "recorded", "now", lineterm="", n=2))
 
 
@@ -257,7 +257,7 @@ def as_json(answer: Answer) -> Any:
 
 @contextmanager
 def jobs_kept_open() -> Iterator[None]:
-    """Keep each job that a command opens open for the commands that follow, with what was computed of it."""
+    """Keep each job that a command opens open for later commands, with its computed results."""
     opened: dict[Any, tuple[Any, str]] = {}
     closing = ExitStack()
     open_job = arguments.open_job

@@ -1,4 +1,4 @@
-"""Compare the syntax trees of changed files with those of a commit, with names mapped and docstrings ignored.
+"""Compare the syntax trees of changed files with a commit's, with names mapped and docstrings ignored.
 
 ``python tests/same_program.py COMMIT [FILE…]`` shows that a change of words and names changes nothing else. It lists:
 

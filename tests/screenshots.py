@@ -1,10 +1,10 @@
 """Makes every picture in ``screenshots/`` from the running program: ``python tests/screenshots.py``.
 
-On the demo job at 120x36 and 80x24, and on real exports where they are (``../shared/data/exports``, or the directory
+On the demo job at 120x36 and 80x24, and on real exports if present (``../shared/data/exports``, or the directory
 named on the command line), as SVG and PNG; needs ``resvg-py`` (the extra ``screenshots``) and a monospaced font.
 
-``made-from.json`` beside them says which accepted snapshot of its screen each picture was made with: a test fails where
-that is another one by now. So accept snapshots first, then make the pictures.
+``made-from.json`` next to them names the accepted snapshot of its screen each picture was made with: a test fails if
+that snapshot has changed. So accept snapshots first, then make the pictures.
 """
 
 from __future__ import annotations

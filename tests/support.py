@@ -68,7 +68,7 @@ def real_export(name: str) -> Path:
 
 
 def real_exports(*, of_every_kind: bool = False) -> list[Path]:
-    """Return the real exports on this machine, none on a user's: all, or those that differ in kind."""
+    """Return the real exports on this machine, none on a user's: all, or one of each kind."""
     names = [name for name in REAL_EXPORTS if not of_every_kind or name not in SAME_KIND]
     return [path for path in map(real_export, names) if path.exists()]
 
@@ -79,7 +79,7 @@ def nsys_tables() -> list[Path]:
 
 
 def session_over(*paths: Path) -> Session:
-    """A session over exports. The real ones, which no test changes, are read once in the whole run."""
+    """A session over exports. Real exports, which no test changes, are read once in the whole run."""
     are_real = bool(paths) and all(SHARED in path.parents for path in paths)
     session = Session(cache=Cache(Path(os.environ["NSYSTUI_CACHE_DIR"])) if are_real else None)
     for path in paths:
@@ -112,7 +112,7 @@ def native(path: Path, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[A
 
 
 def native_count(path: Path, table: str, where: str = "1") -> int:
-    """The rows of a table of an export, 0 where it has no such table."""
+    """Return the number of rows of a table of an export, 0 without the table."""
     if not native(path, "SELECT 1 FROM sqlite_master WHERE name = ?", (table,)):
         return 0
     return int(native(path, f'SELECT count(*) FROM "{table}" WHERE {where}')[0][0])

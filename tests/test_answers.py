@@ -1,4 +1,4 @@
-"""What every question and command prints about small jobs is what is recorded in ``tests/answers``.
+"""Every question and command prints about small jobs the answers recorded in ``tests/answers``.
 
 An answer is computed once. It is compared with the record, written in every format, sorted by every column, compared
 with its schema, and recalled.
@@ -62,7 +62,7 @@ TYPES = {"integer": int, "number": float, "string": str, "null": type(None)}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the files that the commands read, and of the jobs those that were asked for."""
+    """A directory with the files that the commands read, and the requested jobs."""
     directory = tmp_path_factory.mktemp("answers").resolve()
     write_inputs(directory)
     return directory
@@ -281,7 +281,9 @@ def test_answers_do_not_depend_on_the_order_in_which_rows_were_written(here, mon
         for name in ("first-to-last", "last-to-first"):
             monkeypatch.chdir(here / name)
             asked = ask(f"{command} rank1.sqlite")
-            answers.append((asked.status, sorted(asked.out.splitlines()), asked.err))  # equal ones stand as in the file
+            answers.append(
+                (asked.status, sorted(asked.out.splitlines()), asked.err)
+            )  # equal rows keep the file's order
         assert answers[0] == answers[1], command
 
 

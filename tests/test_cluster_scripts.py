@@ -1,4 +1,4 @@
-"""The job scripts of docs/cluster.md do what they say, run by bash with stand-ins for the cluster's own programs."""
+"""The job scripts of docs/cluster.md work, run by bash with replacements of the cluster's own programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synthetic import training_job
 
 PAGE = (Path(__file__).parents[1] / "nsystui/docs/cluster.md").read_text(encoding="utf-8")
 RANKS = 2
-# What stands for each program. A report of nsys is the export that it would become.
+# The replacement of each program. A report of nsys is the export that it would become.
 PROGRAMS = {
     "nsystui": '"$PYTHON" -m nsystui "$@"',
     "python": "true",

@@ -1,4 +1,4 @@
-"""The lower bounds of the dependencies, which ``.ci/run`` installs from ``lowest.txt``, and the upper ones.
+"""The lower bounds of the dependencies, which ``.ci/run`` installs from ``lowest.txt``, and the upper bounds.
 
 ``python tests/test_dependencies.py --update`` writes ``lowest.txt`` from the bounds in ``pyproject.toml``.
 """

@@ -1,4 +1,4 @@
-"""The documentation says what is so: its citations, examples, lists and tables agree with the program."""
+"""The documentation is right: its citations, examples, lists and tables agree with the program."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def resolves(page: Path, anchor: str) -> bool:
 
 
 def lines_of(paths: list[Path]) -> Iterator[tuple[str, str]]:
-    """Every line, and where it stands."""
+    """Every line, and its position."""
     for path in paths:
         for number, line in enumerate(text_of(path).splitlines(), 1):
             yield f"{path.relative_to(ROOT)}:{number}", line
@@ -130,7 +130,7 @@ def test_every_threshold_of_the_triage_is_explained():
 
 
 def test_every_finding_of_the_triage_is_explained():
-    """Of the names in the rules, those of rules are what cannot be judged, those of views are doors: no findings."""
+    """Of the names in the rules, rules are not checked, views are doors: no findings."""
     rules = sorted((ROOT / "nsystui/questions/triage/rules").glob("*.py"))
     named = {name for path in rules for name in re.findall(r'"([a-z]+(?:-[a-z]+)+)"', text_of(path))}
     assert len(named) > 30
@@ -159,7 +159,7 @@ def test_every_knob_of_the_tests_is_explained():
     read = re.compile(r"environ(?:\.get\(|\[)\"(NSYSTUI_\w+)\"")
     knobs = {name for path in CODE if path.is_relative_to(ROOT / "tests") for name in read.findall(text_of(path))}
     told = text_of(DOCS / "contributing.md")
-    inner = {"NSYSTUI_ERRORS", "NSYSTUI_CACHE_DIR"}  # what one test tells its own child
+    inner = {"NSYSTUI_ERRORS", "NSYSTUI_CACHE_DIR"}  # a variable of one test for its own child
     assert "NSYSTUI_CAMPAIGN" in knobs
     assert [name for name in sorted(knobs - inner) if f"`{name}`" not in told] == []
 

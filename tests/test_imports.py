@@ -26,7 +26,7 @@ ROOMS = {
     "commands": {"base", "exports", "store", "questions", "output", "ui"},
     "ui": {"base", "exports", "store", "questions", "output"},
 }  # fmt: skip
-"""The rooms that each room may use besides itself: never those after it."""
+"""The rooms that each room may use in addition to itself: never those after it."""
 
 
 def modules(room: str) -> list[Path]:
@@ -54,7 +54,7 @@ def imported(path: Path) -> tuple[tuple[str, int], ...]:
 
 
 def rooms_of(name: str) -> str:
-    """``nsystui.store.cache`` lies in the room ``store``; empty for what is not ours."""
+    """``nsystui.store.cache`` lies in the room ``store``; empty for modules that are not ours."""
     first, _, rest = name.partition(".")
     return rest.partition(".")[0] if first == "nsystui" else ""
 
@@ -72,7 +72,7 @@ def test_no_arrow_points_back_and_only_the_screens_know_textual():
 
 
 def own_imports() -> dict[str, set[str]]:
-    """Every module of ours with those that it imports, also inside functions and for type checking."""
+    """Every module of ours with its imports, also inside functions and for type checking."""
     paths = {".".join(("nsystui", *path.relative_to(ROOT).with_suffix("").parts)): path for path in ROOT.rglob("*.py")}
     paths = {name.removesuffix(".__init__"): path for name, path in paths.items()}
     found = {}
@@ -83,7 +83,7 @@ def own_imports() -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
-    """The largest sets of modules of which each imports every other one, in the end."""
+    """The largest sets of modules that import each other, directly or not."""
     reached = {name: set(wanted) for name, wanted in graph.items()}
     before = None
     while reached != before:
@@ -121,7 +121,7 @@ def test_the_rooms_of_questions_import_each_other_in_no_circle():
 
 
 def test_the_name_of_a_public_type_is_used_once():
-    """Whoever reads a name knows which type it is; no search finds another one."""
+    """Whoever reads a name knows which type it is; no search finds another use."""
     where: dict[str, list[str]] = {}
     for path in sorted(ROOT.rglob("*.py")):
         for node in parsed(path).body:
@@ -144,7 +144,7 @@ def test_every_canonical_table_that_is_asked_for_exists():
 
 
 def test_only_the_exports_know_nvidias_tables():
-    """No screen, command or question names a table of NVIDIA's, but for the first look before packing."""
+    """No screen, command or question names a table of NVIDIA's, except the first look before packing."""
     names = ("CUPTI_ACTIVITY_KIND", "NVTX_EVENTS", "OSRT_API", "TARGET_INFO_", "META_DATA_", "StringIds")
     allowed = {Path("questions/capture/sample.py"), Path("ui/pictures/overview_lines.py")}
     others = [path for room in ("questions", "output", "commands", "ui") for path in modules(room)]
@@ -212,7 +212,7 @@ async def test_what_is_kept_of_a_known_job_is_found_before_anything_heavy_is(dem
     assert loaded_after(screen, kept)[-1].isdisjoint(HEAVY)
 
 
-# Of most commands no words are needed.
+# Most commands need no words.
 HEADLESS = {
     "triage": "", "overview": "", "kernels": "--by rank", "nccl": "", "gpu": "", "metrics": "--by kernel", "ranks": "",
     "steps": "", "efficiency": "--flops-per-step 1e13", "nvtx": "", "events": "--top 5", "memory": "", "gpu-memory": "",
@@ -232,7 +232,7 @@ def test_no_headless_command_loads_the_screens(demo_job, tmp_path):
     asked = [(command, *words.replace("DIRECTORY", str(tmp_path)).split()) for command, words in HEADLESS.items()]
     every = loaded_after(MAIN, *(run(*words, demo_job[0]) for words in asked))
     assert "duckdb" in every[-1]
-    (of_pandas,) = loaded_after("import pandas")  # which takes pyarrow where there is one
+    (of_pandas,) = loaded_after("import pandas")  # which imports pyarrow if it is installed
     for command, loaded in zip(HEADLESS, every[1:], strict=True):
         assert (loaded - of_pandas).isdisjoint({"textual", "pyarrow"}), command
 
@@ -247,7 +247,7 @@ LOADS = {
 }
 """The most that each command loads to answer of a packed rank: SQLAlchemy and DuckDB for a query, pandas for frames.
 
-Those that may load less come first, so that one Python can run them all and still tell which loads too much.
+Commands that may load less run first, so that one Python can run them all and still find which loads too much.
 """
 
 
@@ -259,7 +259,7 @@ def test_a_command_loads_only_what_it_uses(demo_job, tmp_path, commands):
     main(["pack", str(demo_job[0]), "-o", str(tmp_path / "job")])
     every = loaded_after(MAIN, *(run(*command.split(), tmp_path / "job") for command in commands))
     for command, loaded in zip(commands, every[1:], strict=True):
-        # pandas takes pyarrow where there is one
+        # pandas imports pyarrow if it is installed
         assert loaded & {*HEAVY, "textual"} - {"pyarrow"} <= LOADS[command], command
         assert not [name for name in loaded if name.startswith("sqlalchemy.dialects.")], command
     assert "pandas" in every[-1]

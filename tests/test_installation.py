@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def pythons() -> list[str]:
-    """Every Python from 3.11 on, one of each minor version: on the PATH, and where pyenv keeps them."""
+    """Every Python from 3.11 on, one per minor version: on the PATH, and where pyenv keeps them."""
     places = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep)]
     places += sorted((Path.home() / ".pyenv/versions").glob("*/bin"))
     found: dict[int, str] = {}
@@ -67,7 +67,7 @@ PYTHONS = pythons() if os.environ.get("NSYSTUI_INSTALL_TESTS") else [sys.executa
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    """A fresh clone of what is committed."""
+    """A fresh clone of the committed files."""
     directory = tmp_path_factory.mktemp("stranger") / "nsystui"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(directory)], check=True)
     return directory
@@ -89,7 +89,7 @@ def environ(tmp_path):
 
 
 def told(words, environ, **options) -> str:
-    """The output of a program; the test fails with its messages where it fails."""
+    """The output of a program; if it fails, the test fails with its messages."""
     done = subprocess.run([str(word) for word in words], env=environ, capture_output=True, text=True, **options)
     assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout

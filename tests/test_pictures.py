@@ -1,4 +1,4 @@
-"""The pictures in ``screenshots/`` are those of the screens as they were last accepted, and the README shows them."""
+"""The pictures in ``screenshots/`` show the screens as last accepted, and the README shows them."""
 
 from __future__ import annotations
 

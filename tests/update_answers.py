@@ -1,6 +1,6 @@
 """Records the answers in ``tests/answers`` anew: ``python tests/update_answers.py [SUBJECT…]``.
 
-A new answer is right only if you can say why it differs from the one before: read the diff before you commit it.
+A new answer is right only if you can say why it differs from the old answer: read the diff before you commit it.
 """
 
 from __future__ import annotations

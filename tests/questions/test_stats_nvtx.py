@@ -140,7 +140,7 @@ def expected_kernels(drawn: Drawn) -> list[tuple[Any, ...]]:
         measures = (pytest.approx(average), pytest.approx(statistics.median(times)), min(times), max(times))
         place = (name, style, None if tid is None else PID, tid)
         rows.append((*place, *counts, sum(times), *measures, pytest.approx(deviation), kernel_name))
-    # What is missing comes first.
+    # Missing values are first.
     return sorted(rows, key=lambda row: (*((value is not None, value or "") for value in row[:4]), -row[6], row[12]))
 
 

@@ -1,4 +1,4 @@
-"""Steps are found among the numbered NVTX ranges, by what the GPU did for them, or where the user says."""
+"""Steps are found among the numbered NVTX ranges, by the GPU's work for them, or by the user's choice."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def steps_of(run: Run, name: str | None = None) -> Steps:
 
 
 class Found(Run):
-    """Each method writes a process of one export, and returns what is to be found in it.
+    """Each method writes a process of one export, and returns the expected steps.
 
     That is a name, numbers, or attributes of its steps and of their work on the GPU.
     """
@@ -135,7 +135,7 @@ class Found(Run):
 
     numbers_that_begin_anew_give_places = partialmethod(_numbered, "step {}", [0, 1, 2] * 2, [0, 1, 2, 3, 4, 5])
     of_several_numbers_that_which_counts = partialmethod(_numbered, "epoch 4 step {} of 9", [5, 6, 7], [5, 6, 7])
-    # They hold all work and are numbered, but their numbers come again and again.
+    # They hold all work and are numbered, but their numbers repeat.
     layers_are_no_steps = partialmethod(_numbered, "layer_{}", [0, 1, 2] * 2, None)
 
     def half_of_the_work_is_enough(self):

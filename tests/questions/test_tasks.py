@@ -31,7 +31,7 @@ BY_NCCL = "NCCL communicator"
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Callable[..., OpenJob]]:
-    """Opens exports, each with one process that ran a kernel, as told."""
+    """Opens exports, each with one process that ran a kernel."""
     opened: list[Session] = []
 
     def make(*reports: Mapping[str, Any]) -> OpenJob:
@@ -70,7 +70,7 @@ def write(path: Path, told: Mapping[str, Any]) -> None:
 
 
 def numbers(job: OpenJob) -> tuple[list[int], str]:
-    """The rank of each report in their order, and where it is from."""
+    """Return the rank of each report in their order, and its source."""
     (source,) = {item.source for item in job.ranks}
     return [item.rank for item in sorted(job.ranks, key=lambda item: item.task)], source
 
@@ -131,7 +131,7 @@ class TestEnvironment:
 
     @pytest.mark.campaign
     def test_a_rank_that_is_the_same_everywhere_is_passed_over(self, job):
-        """A batch shell's rank of zero, and that of another launcher."""
+        """A batch shell's rank of zero, and another launcher's rank."""
         assert numbers(job(*environments({"SLURM_PROCID": "0"}, {"SLURM_PROCID": "0"}))) == ([0, 1], BY_ORDER)
         for same, other in (("SLURM_PROCID", "PMI_RANK"), ("PALS_RANKID", "SLURM_PROCID")):
             told = environments({same: "0", other: "1"}, {same: "0", other: "0"})

@@ -1,4 +1,4 @@
-"""Pages that are found by their place in time are those of the whole list in order."""
+"""Pages found by time equal the pages of the whole list in order."""
 
 from __future__ import annotations
 

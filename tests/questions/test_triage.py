@@ -1,4 +1,4 @@
-"""The triage: each illness is found at its cost, and a healthy job has none."""
+"""The triage: each illness is found at its cost, and a healthy job has no finding."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STALLED = {"ranks": 1, "stall_ms": STALL}
 
 @dataclass(frozen=True)
 class Judged:
-    """A job of four ranks (one where it is only stalled), open, and its triage."""
+    """A job of four ranks (one rank if it is only stalled), open, and its triage."""
 
     job: OpenJob
     found: Triage
@@ -47,7 +47,7 @@ class Judged:
 
 @pytest.fixture(scope="module")
 def judged_job(tmp_path_factory) -> Iterator[Callable[..., Judged]]:
-    """Writes, opens and triages a healthy job but for what is said of it, once for all tests of this module."""
+    """Writes, opens and triages a healthy job except for the given differences, once for all tests of this module."""
     made: dict[tuple[object, ...], Judged] = {}
 
     def judged_job(rules: Sequence[str] | None = None, **changes: Any) -> Judged:
@@ -128,7 +128,7 @@ def test_small_messages_cost_their_latency(judged_job):
 
 @pytest.mark.campaign
 def test_work_that_is_uneven_by_turns_is_imbalance(judged_job):
-    """Of four ranks three wait for the one that has more to do."""
+    """Three of four ranks wait for the rank with more work."""
     found = judged_job(("stragglers",), steps=8, layers=2, uneven_ms=20, gpu_metrics=False).found
     assert "straggler" not in ids(found)
     one = finding(found, "imbalance")
@@ -141,7 +141,7 @@ def test_a_stall_is_a_gap_and_a_slow_step_and_nothing_else(judged_job):
     stalled = judged_job(**STALLED).found
     assert ids(stalled) == {"idle-gaps", "slow-steps"}
     gap, step = finding(stalled, "idle-gaps"), finding(stalled, "slow-steps")
-    # Data loading leaves the GPU idle for some 2 ms in every step besides.
+    # Data loading also leaves the GPU idle for some 2 ms in every step.
     assert gap.cost == pytest.approx((STALL + 1.8 * STEPS) * MS, rel=0.1)
     told(gap, ALLOCATING, "cudaMalloc", "`data loading`")
     assert step.cost == pytest.approx(STALL * MS, rel=0.1)

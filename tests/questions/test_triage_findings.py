@@ -141,7 +141,7 @@ def test_every_leading_long_call_of_mpi_sets_a_connection_up_and_ranks_that_wait
                     now += length
             gpu.kernel(now, now + MS, launched=now - 10_000)
     one = finding(triaged(*paths, rules=("mpi_waits",)), "mpi-waits")
-    # 60 + 70 + 80 + 90 ms; the mean of the ranks is 2 ms longer, each less what the call usually takes.
+    # 60 + 70 + 80 + 90 ms; the mean of the ranks is 2 ms longer, each minus the usual time of the call.
     told(
         one,
         "Connection setup takes 301.2 ms of this in 8 first calls (MPI_Sendrecv 91 ms, usually 200 µs)",

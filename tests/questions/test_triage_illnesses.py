@@ -1,4 +1,4 @@
-"""Each illness is found at its cost and told in the right words; what is healthy is left alone."""
+"""Each illness is found at its cost and described in the right words; healthy parts are left alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RULES = {
     "first-launches": ("first_use",), "synchronous-memsets": ("memory_copies",), "straggler": ("stragglers",),
     "synchronous-copies": COPIES, "warm-up": ("step_times",), "drift": ("step_times",),
 }  # fmt: skip
-"""The rules that judge; by default the one that is called as the finding."""
+"""The rules that judge; by default the job with the finding's name."""
 ILL: list[tuple[str, Write, str]] = [
     ("mpi-waits", ill.mpi_waits, ""),
     ("mpi-waits", partial(ill.mpi_waits, schema="3.0.0"), "most time in MPI_Allreduce"),  # its calls are NVTX
@@ -202,7 +202,7 @@ def test_what_blocked_hosts_lack_is_said_of_python_alone(tmp_path):
 
 
 def test_idle_time_that_the_profiler_made_is_told_once(tmp_path):
-    """Of 2 ms idle in every 20 the profiler works in the first: only the second is a gap of the program."""
+    """The profiler works in the first of 2 idle ms in every 20: only the second is a gap of the program."""
     written = ill.profiler_at_work(tmp_path / "ill.sqlite")
     found = triaged(*written.paths, rules=("idle_gaps", "profiler_overhead"), settings=("gap_percent=0",))
     assert finding(found, "profiler-overhead").cost == written.cost

@@ -78,7 +78,7 @@ def kinds(before: Triage, after: Triage, *below: Finding) -> dict[str, ChangeKin
     ([finding("gaps", None)], [finding("gaps", None)], [], {"gaps": ChangeKind.SAME}),
     ([finding("errors", None, INFO)], [finding("errors", None)], [], {"errors": ChangeKind.WORSE}),
     ([finding("gaps", 9.0)], [finding("copies", 9.0)], [], {"copies": ChangeKind.NEW, "gaps": ChangeKind.GONE}),
-    # It was just below its threshold, or much below what it is.
+    # It was just below its threshold, or much below its present cost.
     ([], [finding("gaps", 5.1)], [finding("gaps", 4.9)], {"gaps": ChangeKind.SAME}),
     ([], [finding("gaps", 15.0)], [finding("gaps", 4.9)], {"gaps": ChangeKind.NEW}),
 ])  # fmt: skip

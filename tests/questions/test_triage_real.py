@@ -1,4 +1,4 @@
-"""The triage of real exports: no rule fails, and what is known of them is told."""
+"""The triage of real exports: no rule fails, and known findings are reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KNOWN: dict[str, dict[str, Sequence[str]]] = {
     "gemm-pinned": {"host-allocation": ("cudaMallocHost 7.73 s",),
         "start-up": ("16.84 s without any record of the CPU",
         "7.718 s in calls that allocate or free memory (cudaMallocHost)")},
-    # nsys' own sums: 472 AllReduce in 59 steps, 292.8 ms; beside kernels or copies for 98 % of that.
+    # nsys' own sums: 472 AllReduce in 59 steps, 292.8 ms; at the same time as kernels or copies for 98 % of that.
     "ddp-a100-rank0of4": {"communication": ("8 AllReduce a step",
         "292.8 ms per GPU: 21.8 ms exposed, 5.369 ms with no other kernel or copy running")},
     "no-gpu-work-2025.6": {"no-gpu-work": ("No GPU work was recorded for rank 0",),
@@ -65,7 +65,7 @@ def test_no_rule_fails_and_what_is_known_is_told(path):
     assert ADVICE.get(path.stem, "") in " ".join(str(finding(found, name).advice) for name in known)
     names = [one.id for one in found.findings if not one.under]
     assert NEVER.get(path.stem) not in names
-    # What is paid once stands behind what can be fixed.
+    # Costs paid once follow costs that can be fixed.
     if path.stem == "jacobi-staged-copies":
         assert names.index("staged-peer-copies") < min(names.index("start-up"), 3)
     if path.stem == "dataloader-bound-a100":
@@ -73,7 +73,7 @@ def test_no_rule_fails_and_what_is_known_is_told(path):
         assert any("why threads left their CPUs" in one.why for one in found.not_checked)
     if path.stem == "mpi-cuda-saxpy-schema2.9":
         assert "mostly running main" in finding(found, "idle-gaps").gist
-    # Nobody is told to record what there is.
+    # No advice is to record existing data.
     tables = {row[0] for row in native(path, "SELECT name FROM sqlite_master")}
     for one in found.findings:
         if one.id == "idle-gaps":

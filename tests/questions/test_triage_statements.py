@@ -96,7 +96,10 @@ def test_an_allocation_is_no_job_of_so_many_ranks(tmp_path, environment, mpi, si
 
 
 def stepped(path: Path, times: list[int], idle: int = 0) -> Path:
-    """Steps of so many ms; what the first one is shorter by than another, and ``idle`` ms of each, the GPU is idle."""
+    """Steps of these durations, ms.
+
+    What the first one is shorter by than another, and ``idle`` ms of each, the GPU is idle.
+    """
     with one_gpu(path) as gpu:
         start = MS
         for number, time in enumerate(times):
@@ -128,7 +131,10 @@ def test_slow_steps_are_held_against_the_median_that_the_table_of_steps_has(tmp_
 
 
 def test_time_before_the_capture_of_a_rank_began_is_no_start_up(tmp_path):
-    """The capture of rank 1 begins 300 ms after that of rank 0; each GPU works from 100 ms after that to 900 ms."""
+    """The capture of rank 1 begins 300 ms after the capture of rank 0.
+
+    Each GPU works from 100 ms after that to 900 ms.
+    """
     paths = [tmp_path / f"rank{rank}.sqlite" for rank in range(2)]
     for rank, path in enumerate(paths):
         late = 300 * MS * rank
@@ -285,7 +291,7 @@ def test_the_collective_of_a_kernel_that_hides_it_is_unknown(tmp_path, has_steps
 
 
 def test_communication_that_is_exposed_for_a_good_part_is_not_said_to_be_overlapped(tmp_path):
-    """8 steps of 100 ms, with 24 ms of NCCL: 16 beside a kernel, 8 alone; and one more kernel alone."""
+    """8 steps of 100 ms, with 24 ms of NCCL: 16 during a kernel, 8 alone; and one more kernel alone."""
     with one_gpu(tmp_path / "a.sqlite") as gpu:
         for start in gpu.rounds(8, 100 * MS, 90 * MS):
             begin = start + 74 * MS

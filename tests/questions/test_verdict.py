@@ -58,7 +58,8 @@ def kernels(
 
 
 def steps(path: Path, times: Sequence[int], setup: int = 1) -> Path:
-    """A kernel of 1 ms, and from ``setup`` on steps of so many ms, each with a kernel of 10 ms at its start."""
+    """A kernel of 1 ms, and from ``setup`` on steps of these durations, ms, each with a kernel of 10 ms at its
+    start."""
     with one_gpu(path) as gpu:
         start = setup * MS
         gpu.kernel(10_000, MS // 2, launched=1_000, name="setup(float*)")
@@ -110,7 +111,7 @@ def test_a_job_that_takes_longer_is_said_so_although_its_steps_are_faster(tmp_pa
 
 
 def launches(path: Path, grid: int, each: int, name: str = "add(int, float*, float*)") -> Path:
-    """20 launches of ``each`` ms with so many blocks."""
+    """20 launches of ``each`` ms with this number of blocks."""
     with one_gpu(path) as gpu:
         for start in range(MS, MS + 20 * each * MS, each * MS):
             correlation = gpu.call("cudaLaunchKernel_v7000", start - 10_000, start - 8_000)
@@ -132,7 +133,7 @@ def test_kernels_with_195_313_times_the_threads_do_other_work_and_are_not_slower
 
 
 def exchanging(path: Path, calls: int, count: int = 8, source: int = PAGEABLE) -> Path:
-    """Steps of 20 ms, each with a copy, a kernel and so many NCCL kernels; 100 kernels before all of them."""
+    """Steps of 20 ms, each with a copy, a kernel and some NCCL kernels; 100 kernels before all of them."""
     with one_gpu(path) as gpu:
         for number in range(100):
             gpu.kernel((10 + number) * 1_000, (10 + number) * 1_000 + 500, launched=number * 1_000 + 100)

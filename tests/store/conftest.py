@@ -33,7 +33,7 @@ def cache(tmp_path: Path) -> Cache:
 
 @pytest.fixture(params=["memory", pytest.param("cache", marks=pytest.mark.campaign)])
 def both(request: pytest.FixtureRequest, cache: Cache) -> Iterator[Callable[..., Session]]:
-    """Opens exports in memory, or through a cache: what is told of one must hold for the other."""
+    """Opens exports in memory, or through a cache: each fact about one must hold for the other."""
     with ExitStack() as sessions:
 
         def add(*paths: Path, whole: bool = True) -> Session:

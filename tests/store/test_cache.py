@@ -47,7 +47,7 @@ def packs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def kernels(cache: Cache | None, *paths: Path, warn: list[str] | None = None) -> int:
-    """How many kernels a new session finds in ``paths``; a warning fails unless it goes into ``warn``."""
+    """How many kernels a new session finds in ``paths``; a warning fails unless ``warn`` collects it."""
     with closing(Session(cache=cache, warn=pytest.fail if warn is None else warn.append)) as session:
         for path in paths:
             session.add(path)
@@ -154,7 +154,7 @@ class TestDamage:
 
 class TestTrimming:
     def put(self, cache: Cache, name: str, size: int, used: float) -> Path:
-        """A file in the cache, last used so many seconds after the beginning; its directory too."""
+        """A file in the cache, last used at this time, seconds after the beginning; its directory too."""
         file = cache.directory / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(bytes(size))
@@ -251,7 +251,7 @@ class TestTrimming:
         assert self.everything(cache) == [f"exports/{'1' * 16}/.partial-7.sqlite"]
 
     def test_answers_and_columns_of_real_questions_are_found(self, tmp_path, export, monkeypatch):
-        """The names above are those that the program gives."""
+        """The program gives the names above."""
         monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(tmp_path / "cache"))
         words = ["stats", "-r", "cuda_gpu_kern_sum", "--format", "csv", "-o", str(tmp_path / "out.csv"), str(export)]
         assert main(words) == 0

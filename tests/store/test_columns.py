@@ -1,4 +1,4 @@
-"""Columns read on demand: only those that are asked for, and the same rows as a whole pack has."""
+"""Columns read on demand: only requested columns, and the same rows as a whole pack."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def packed() -> Iterator[Callable[..., Session]]:
-    """Opens exports whole, once for all tests: what the others are compared with."""
+    """Opens exports whole, once for all tests: the answers to compare with."""
     with ExitStack() as sessions:
 
         @cache_of
@@ -87,7 +87,7 @@ def names(session: Session) -> list[str]:
 
 
 def answered(session: Session, report: Question) -> object:
-    """The rows of a report without options, and what stands below them."""
+    """The rows of a report without options, and the notes below them."""
     answer = report.ask(OpenJob(session), Selection(), report_of(report.name)[1])
     return list(answer.page(0, 10_000)), answer.notes, answer.total
 

@@ -110,7 +110,7 @@ class TestShares:
     def test_no_more_exports_are_packed_at_once_than_there_are_threads_and_memory_for(
         self, tmp_path, original, cache, monkeypatch, limits, most
     ):
-        """Of four that four threads add."""
+        """Four exports, added by four threads."""
         run, changes = Packer.run, []  # appending is one step for threads
 
         def counted(packer: Packer) -> PackedReport:

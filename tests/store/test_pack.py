@@ -457,7 +457,7 @@ class TestStopping:
             both().add(demo_job[0], is_cancelled=lambda: bool(cancelled))
 
     def damaged(self, source: Path, target: Path) -> Path:
-        """An export that reads well up to its OS runtime calls, which come late."""
+        """An export that reads well up to its OS runtime calls, which are read late."""
         target.write_bytes(source.read_bytes())
         (root,) = native(target, "SELECT rootpage FROM sqlite_master WHERE name = 'OSRT_API'")[0]
         with target.open("r+b") as file:

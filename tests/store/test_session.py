@@ -128,7 +128,7 @@ class TestViews:
                     session.add(path)
             finally:
                 done.set()
-            list(asking)  # raises what a thread has raised
+            list(asking)  # raises a thread's exception
 
 
 class TestClock:

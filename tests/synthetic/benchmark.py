@@ -29,7 +29,7 @@ def benchmark_export(
 ) -> Path:
     """Write one process on one GPU with exactly `kernels` kernels of `names` different names; returns the path.
 
-    A kernel comes with 1.76 API calls, 0.47 NVTX ranges and 0.12 memory operations on average, one kernel in 50 is
+    A kernel has 1.76 API calls, 0.47 NVTX ranges and 0.12 memory operations on average, one kernel in 50 is
     NCCL's, on its own stream; 1,000 kernels make a step, which ends in a stream synchronization. Memory stays constant;
     a million kernels are about 210 MB and take some 12 s. Raises `ValueError` for an unknown schema.
     """

@@ -1,4 +1,5 @@
-"""Exports with one illness each, at a cost that follows from how they are written: what a triage should find.
+"""Exports with one illness each, at a cost that follows from how they are written: the findings that a triage should
+have.
 
 Each function writes a job and returns its `Ill`. Times are ns; a GPU that is not said to be ill is busy.
 """
@@ -27,7 +28,7 @@ _METRICS: Final = ("GPC Clock Frequency [MHz]", "SMs Active [Throughput %]", "Te
 
 @dataclass(frozen=True)
 class Ill:
-    """The exports of an ill job, and what the illness costs one GPU of it, ns."""
+    """The exports of an ill job, and the cost of the illness on one of its GPUs, ns."""
 
     paths: tuple[Path, ...]
     cost: int
@@ -55,7 +56,7 @@ class OneGpu:
         self.export.kernel(self.process, 0, stream, start, end, name=name, correlation_id=correlation)
 
     def copy(self, call: str, start: int, end: int, source: int = PAGEABLE, size: int = 10 * MS) -> None:
-        """A host-to-device copy by `call`, which returns at once where it is an asynchronous one."""
+        """A host-to-device copy by `call`, which returns at once if it is asynchronous."""
         correlation = self.call(call, start - 5_000, end if "Async" not in call else start - 1_000)
         self.export.memcpy(
             self.process, 0, _STREAM, start, end, size=size, kind="HtoD",
@@ -69,14 +70,14 @@ class OneGpu:
             yield start
 
     def in_a_row(self, times: Iterable[int]) -> None:
-        """Kernels of so many ns, one right after the other."""
+        """Kernels of this length, ns, one right after the other."""
         start = MS
         for time in times:
             self.kernel(start, start + time, launched=start - 10_000)
             start += time
 
     def steps(self, times: Sequence[int], idle: int = 0) -> list[int]:
-        """Steps of so many ns, each with one kernel as long as the step less `idle`; when each begins."""
+        """Steps of this length, ns, each with one kernel as long as the step less `idle`; when each begins."""
         begins, start = [], MS
         for number, time in enumerate(times):
             begins.append(start)
@@ -96,7 +97,7 @@ def one_gpu(
 
 
 def synchronous_memsets(path: Path) -> Ill:
-    """50 memsets of pinned memory by ``cudaMemset``; of each 0.4 ms lie beside no kernel."""
+    """50 memsets of pinned memory by ``cudaMemset``; 0.4 ms of each overlap no kernel."""
     with one_gpu(path) as gpu:
         for start in gpu.rounds(50, 4 * MS, 3 * MS):
             begin, end = start + 2_800_000, start + 3_400_000
@@ -208,7 +209,8 @@ def full_memory(path: Path, gib: int = 78, failures: int = 0) -> Ill:
 
 
 def staged_copies(path: Path, kind: str = "HtoD") -> Ill:
-    """30 copies of 1 ms beside no kernel, device memory at both ends: between GPUs over the host if HtoD."""
+    """30 copies of 1 ms without a kernel at the same time, device memory at both ends: between GPUs over the host
+    if HtoD."""
     with one_gpu(path) as gpu:
         for start in gpu.rounds(30, 4 * MS, 3 * MS):
             correlation = gpu.call("cudaMemcpyPeerAsync_v4000", start, start + 5_000)
@@ -219,7 +221,7 @@ def staged_copies(path: Path, kind: str = "HtoD") -> Ill:
 
 
 def pageable_copies(path: Path, source: int = PAGEABLE) -> Ill:
-    """50 steps of 10 ms, before each a copy of 1 MB that takes 0.1 ms beside no kernel."""
+    """50 steps of 10 ms, before each a copy of 1 MB that takes 0.1 ms and overlaps no kernel."""
     with one_gpu(path) as gpu:
         for number in range(50):
             start = MS + 10 * MS * number
@@ -231,7 +233,7 @@ def pageable_copies(path: Path, source: int = PAGEABLE) -> Ill:
 def first_use(path: Path, loads: bool = True, pins: bool = True, usual: int = 10_000) -> Ill:
     """A first ``cudaMalloc`` of 100 ms; 40 ms of ``cudaMallocHost``; 5 kernels whose first launches take 4 ms each.
 
-    Later mallocs take `usual` ns. The cost is that of the first launches: all but the 2 µs that later ones take.
+    Later mallocs take `usual` ns. The first launches are the cost: their time minus the 2 µs of a later launch.
     """
     with one_gpu(path) as gpu:
         now = MS
@@ -270,7 +272,7 @@ def launch_bound(path: Path, ahead: int = 0, slower: int = 1) -> Ill:
 
 
 def step_traffic(path: Path) -> Ill:
-    """20 steps of 10 ms that each copy 1 GB from pinned memory for 5 ms, of which 1 ms lies beside no kernel."""
+    """20 steps of 10 ms that each copy 1 GB from pinned memory for 5 ms, of which 1 ms overlaps no kernel."""
     with one_gpu(path) as gpu:
         for start in gpu.steps([10 * MS] * 20, idle=MS):
             gpu.copy("cudaMemcpyAsync_v3020", start + 5 * MS, start + 10 * MS, PINNED, size=1_000 * MS)
@@ -286,7 +288,7 @@ def profiler_at_work(path: Path) -> Ill:
 
 
 def mpi_waits(folder: Path, schema: str = _SCHEMA, set_up: int = 0) -> Ill:
-    """Two ranks of 20 rounds of 10 ms; rank 0 waits 3 ms of each in ``MPI_Allreduce``, 1 ms of it beside a kernel.
+    """Two ranks of 20 rounds of 10 ms; rank 0 waits 3 ms of each in ``MPI_Allreduce``, 1 ms of it during a kernel.
 
     The first call takes `set_up` ns longer. Before schema 3.1 MPI calls are NVTX ranges of a domain of their own.
     """
@@ -311,9 +313,9 @@ _ROUNDS = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 
 
 def slow_pair(folder: Path, slow: tuple[int, int] = (0, 3), times: int = 5) -> Ill:
-    """Four ranks that exchange 8 MiB with each other in turns, 1 ms a pair; `slow` takes so many ms.
+    """Four ranks that exchange 8 MiB with each other in turns, 1 ms a pair; `slow`: its time, ms.
 
-    Every rank enters a turn when it is done with the one before, so that the others wait for the slow pair.
+    Every rank enters a turn when it is done with the previous turn, so that the others wait for the slow pair.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = tuple(folder / f"rank{rank}.sqlite" for rank in range(4))
@@ -413,7 +415,7 @@ def masked_outliers(path: Path) -> Ill:
 
 
 def varying_kernel(path: Path) -> Ill:
-    """240 launches of a kernel that take from 0.1 to 3.8 ms, the longest ones seldom: nothing is wrong with that."""
+    """240 launches of a kernel that take from 0.1 to 3.8 ms, the longest seldom: nothing is wrong with that."""
     with one_gpu(path) as gpu:
         gpu.in_a_row(3_800_000 if number % 48 == 7 else 100_000 + 100_000 * (number * 7 % 23) for number in range(240))
     return Ill((path,), 0)
@@ -432,7 +434,7 @@ def two_templates(path: Path) -> Ill:
 
 
 def slow_numa_node(folder: Path, schema: str = "3.28.1") -> Ill:
-    """4 GPUs on each of 2 hosts, 100 launches of 2 ms each; those of NUMA node 1 are by a quarter slower.
+    """4 GPUs on each of 2 hosts, 100 launches of 2 ms each; kernels of NUMA node 1 are slower by a quarter.
 
     Before schema 3.28 there are no NUMA nodes, and there are two slow places by their PCI addresses.
     """
@@ -484,7 +486,7 @@ def resting_tensor_cores(path: Path, tensor: int = 2) -> Ill:
 
 
 def exposed_communication(path: Path) -> Ill:
-    """50 rounds in which an AllReduce of 2 ms runs 1 ms longer than the kernel beside it."""
+    """50 rounds in which an AllReduce of 2 ms runs 1 ms longer than the kernel at the same time."""
     with one_gpu(path) as gpu:
         for start in gpu.rounds(50, 4 * MS, 3 * MS):
             gpu.kernel(start + 2 * MS, start + 4 * MS, start - 5_000, name=nccl_kernel("AllReduce").name)
@@ -492,7 +494,7 @@ def exposed_communication(path: Path) -> Ill:
 
 
 def gil_held(path: Path, *, while_busy: bool = False) -> Ill:
-    """40 gaps of 4 ms, in 3 ms of each the main thread waits for the GIL, which a monitor holds; or beside kernels."""
+    """40 gaps of 4 ms, in 3 ms of each the main thread waits for the GIL, which a monitor holds; or during kernels."""
 
     def do(gpu: OneGpu, monitor: Thread, time: int) -> None:
         start = time - 5 * MS if while_busy else time
@@ -555,7 +557,7 @@ def unfused(
 ) -> Ill:
     """50 steps of 3 ms of a GEMM, then of 8 pointwise kernels of 50 µs each with `gap` ns between them.
 
-    Launched in the range `optimizer`; they are `kinds` different ones by turns, which could be one kernel.
+    Launched in the range `optimizer`; they are `kinds` different kernels by turns, which could be one kernel.
     """
     with one_gpu(path) as gpu:
         start = MS

@@ -23,7 +23,7 @@ Training epoch N, iteration N/N
 
 
 def odd_inputs(directory: Path) -> None:
-    """Write the files into ``directory``, each named after what is odd about it."""
+    """Write the files into ``directory``, each named after its oddity."""
     export = two_process_export(directory / "whole.sqlite").read_bytes()
     os.symlink("gone.sqlite", directory / "link.sqlite")
     os.mkfifo(directory / "pipe.sqlite")

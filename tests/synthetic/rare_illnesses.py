@@ -33,7 +33,10 @@ def warming_up(path: Path) -> Ill:
 
 
 def round_trips(path: Path, up: tuple[int, ...] = (4, 8), down: tuple[int, ...] = (4,)) -> Ill:
-    """20 iterations of a kernel of 10 ms; copies of so many MiB, 1 ms each, go up before it and down after it."""
+    """20 iterations of a kernel of 10 ms.
+
+    Copies of this size, MiB, 1 ms each, to the device before it and back after it.
+    """
     with one_gpu(path) as gpu:
         now = MS
         for _ in range(20):
@@ -130,7 +133,7 @@ def capture_errors(path: Path, *messages: str, severity: int = 3, codes: Sequenc
 
 
 def synchronous_copies(path: Path, sources: Sequence[int] = (PAGEABLE,)) -> Ill:
-    """50 kernels of 3 ms, each with a ``cudaMemcpy`` of which 0.9 ms lie beside no kernel."""
+    """50 kernels of 3 ms, each with a ``cudaMemcpy`` of which 0.9 ms overlap no kernel."""
     with one_gpu(path) as gpu:
         for number, start in enumerate(gpu.rounds(50, 4 * MS, 3 * MS)):
             source = sources[number % len(sources)]
@@ -139,7 +142,7 @@ def synchronous_copies(path: Path, sources: Sequence[int] = (PAGEABLE,)) -> Ill:
 
 
 def waiting_for_launches(path: Path) -> Ill:
-    """300 kernels of 5 µs, one every 20 µs, each launched 1 µs after the one before has ended."""
+    """300 kernels of 5 µs, one every 20 µs, each launched 1 µs after the previous kernel has ended."""
     with one_gpu(path) as gpu:
         for _ in gpu.rounds(300, 20_000, 5_000, early=6_000):
             pass

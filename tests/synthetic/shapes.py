@@ -91,11 +91,11 @@ def payload_export(
     path: str | Path, *, json: bool = True, binary: bool = False,
     layout: nccl.NcclPayloads = nccl.NcclPayloads.SINCE_2_25, schema: str = "3.25.0",
 ) -> Path:  # fmt: skip
-    """Rank 1 of 4 calls every function of `PAYLOAD_BYTES` once, ungrouped but for Send and Recv, which form one group.
+    """Rank 1 of 4 calls every function of `PAYLOAD_BYTES` once, ungrouped except Send and Recv, which form one group.
 
-    First comes ncclCommInitRankConfig (rank 1, 4 ranks, CUDA device 0), then the calls from 10 ms on, 1 ms apart: 6
+    The first is ncclCommInitRankConfig (rank 1, 4 ranks, CUDA device 0), then the calls from 10 ms on, 1 ms apart: 6
     NCCL kernels of 500 µs on stream 28. Root is 0, peer is 2, the reduction of AllReduce is Avg, of the others Sum.
-    Payloads come in the forms asked for; with neither, as nsys exports by default, all are NULL. Raises `ValueError`
+    Payloads have the requested forms; with neither, as nsys exports by default, all are NULL. Raises `ValueError`
     if `binary` is asked of a schema before 3.16.
     """
     session = CaptureSession(include_json=json, include_blobs=binary)
@@ -137,7 +137,7 @@ def payload_export(
 
 
 def instrumented_nccl_export(path: str | Path, schema: str = "3.7.2") -> Path:
-    """The instrumented NCCL whose calls tell their size in the text, in the default domain: 8 AllReduce, 4 AllGather.
+    """The instrumented NCCL whose calls have their size in the text, in the default domain: 8 AllReduce, 4 AllGather.
 
     ``data_size`` (65,536 for AllReduce, 2,097,152 for AllGather) is in bytes already, ``type_size`` is 4. Each call
     lasts 40 µs, contains its launch, and its kernel lasts 300 µs; calls are 1 ms apart from 1 ms on.

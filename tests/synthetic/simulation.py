@@ -26,7 +26,7 @@ def simulation_export(path: str | Path, schema: str = "3.28.1", *, rank: int = 0
     OpenMP: 2 parallel regions of 1 ms; an implicit task of 0.9 ms, and a wait of 0.1 ms under the same name.
     OpenACC: 2 launches (20 and 30 µs) at solve.f90:42, an upload of 64 KiB (40 µs) at line 41, both in ``solve``, and a
     wait (10 µs) somewhere.
-    Unified memory: 2 pages go to the GPU (10 µs each), the first comes back (20 µs); 3 CPU faults of 2 instructions
+    Unified memory: 2 pages go to the GPU (10 µs each), the first moves back (20 µs); 3 CPU faults of 2 instructions
     and 2 groups of 12 and 5 GPU faults, all on the two pages.
     Network: samples of mlx5_0 and of a switch, 1 ms each; send waits 20,000 and 500 ticks/ms, and 30,000 of the switch.
     """

@@ -62,7 +62,7 @@ def old_schema_export(path: str | Path, schema: str = "2.9.1", *, backtrace: boo
     """An export of an old nsys: 40 kernels, 40 launch calls, 4 NVTX ranges ``step 0`` … ``step 3`` of 10 kernels each.
 
     With `backtrace` each call has a second row with ``eventClass`` 67 and the same correlation id (80 rows in all).
-    Schema ``"2021"`` has no metadata table, and the null stream is told by ``TARGET_INFO_CUDA_NULL_STREAM``.
+    Schema ``"2021"`` has no metadata table, and ``TARGET_INFO_CUDA_NULL_STREAM`` names the null stream.
     """
     with one_process(path, schema) as (export, process, main):
         launch_kernels(export, process, main, OLD_KERNELS, backtrace=backtrace)

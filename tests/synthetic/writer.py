@@ -106,7 +106,7 @@ class ExportWriter(DemoWriter):
         self, process: Process, start: int, address: int, *,
         instruction: str = "0x7f0000000000", file: str = "", line: int | None = None,
     ) -> None:  # fmt: skip
-        """A CPU page fault of unified memory, at a line of a source file where the schema can tell it (3.28)."""
+        """A CPU page fault of unified memory, at a line of a source file if the schema records it (3.28)."""
         names = self.intern(instruction), self.intern("libc.so.6")
         place = self.intern(file) if file else None, line
         row = (start, process.global_id, address, None, *names, None, *place)
@@ -230,7 +230,7 @@ class ExportWriter(DemoWriter):
         )
 
     def generic_source(self, source_id: int, name: str) -> None:
-        """Declare where generic events come from: a plugin, or a part of the profiler."""
+        """Declare a source of generic events: a plugin, or a part of the profiler."""
         described = None if self.has("GENERIC_EVENT_DATA") else json.dumps({"Name": name, "TimeSource": "SessionNs"})
         self.add(
             "GENERIC_EVENT_SOURCES", sourceId=source_id, nameId=self.intern(name), timeSourceId=0, sourceGroupId=0,

@@ -13,7 +13,7 @@ from synthetic import training_job
 
 @pytest.fixture(scope="session")
 def job(written_once: Callable[..., list[Path]]) -> list[str]:
-    """Two ranks, to be opened with the cache beside them. Not to be written."""
+    """Two ranks, to be opened with the cache next to them. Not to be written."""
     return [str(path) for path in written_once("terminal", lambda place: training_job(place, ranks=2, steps=3))]
 
 

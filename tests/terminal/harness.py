@@ -1,12 +1,12 @@
 """Runs a program in a terminal of its own and counts every byte it sends there.
 
-A pseudo terminal stands in for the user's, pyte (a terminal in memory) keeps the screen, and the test is the user::
+A pseudo terminal replaces the user's, pyte (a terminal in memory) keeps the screen, and the test is the user::
 
     with Terminal([*PROGRAM, "job.sqlite"], columns=80, lines=24, ready="Overview") as terminal:
         terminal.press("2", until="Kernels")
         assert terminal.cost("down") < 600
 
-What the program writes to stdout goes to the terminal too. Not for Windows.
+The program's stdout is written to the terminal, too. Not for Windows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CLEAN = ("PATH", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 """The variables that a child inherits; the rest (TERM, NO_COLOR, SSH_CONNECTION …) must not decide a test."""
 
 PROGRAM = [sys.executable, "-m", "nsystui"]
-"""As users start it, for what happens before it has loaded."""
+"""The program as users start it: tests of the time before it has loaded."""
 
 SEEKS_NOTHING = "import sys; from nsystui.cli import main; from nsystui.ui.screens import findings"
 WITHOUT_FINDINGS = [sys.executable, "-c", f"{SEEKS_NOTHING}; findings.MOST_KERNELS = -1; sys.exit(main())"]
@@ -62,7 +62,7 @@ WITHOUT_FINDINGS = [sys.executable, "-c", f"{SEEKS_NOTHING}; findings.MOST_KERNE
 ALTERNATE_ON, ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 
 PATIENCE = 600.0
-"""Seconds after which what a test waits for will not come: far more than the slowest takes on a slow, busy machine."""
+"""Seconds after which a test stops waiting: far more than the slowest takes on a slow, busy machine."""
 
 SLICE = 0.05
 """Seconds of its rate that a slow line carries at once."""
@@ -95,10 +95,10 @@ class Terminal:
 
     Args:
         args: The program and its arguments; the program by path or by name on PATH.
-        env: Variables for the child, over ``TERM=xterm-256color``, ``LANG=C.UTF-8`` and what is in ``CLEAN``.
+        env: Variables for the child, over ``TERM=xterm-256color``, ``LANG=C.UTF-8`` and ``CLEAN``.
             ``None`` as a value removes one.
         cwd: Where the child runs.
-        rate: Bytes a second that the line takes from the child; ``None`` for all that come.
+        rate: Bytes a second that the line takes from the child; ``None`` means all.
         ready: What is waited for at the start.
     """
 
@@ -117,7 +117,7 @@ class Terminal:
         chosen = {**inherited, "TERM": "xterm-256color", "LANG": "C.UTF-8", **(env or {})}
         self._env = {name: value for name, value in chosen.items() if value is not None}
         self._cwd, self._rate, self._ready = cwd, rate, ready
-        self._carried = (time.monotonic(), 0.0)  # until when, and what the line may carry since
+        self._carried = (time.monotonic(), 0.0)  # the end, and the bytes that the line may carry since
         self._emulator = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._emulator)
         self._received = bytearray()
@@ -209,7 +209,7 @@ class Terminal:
         return self._status
 
     def wait_exit(self, timeout: float = PATIENCE) -> int:
-        """Wait for the child's end and give its status; raise ``TimeoutError`` if it goes on."""
+        """Wait for the child's end and give its status; raise ``TimeoutError`` if it continues."""
         if not self._wait_exit(timeout):
             raise TimeoutError(f"still running after {timeout} s:\n{self.text}")
         assert self._status is not None
@@ -229,7 +229,7 @@ class Terminal:
     # -- the user's hands -----------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Type ``data``, byte for byte, and take in what comes back meanwhile."""
+        """Type ``data``, byte for byte, and read the output meanwhile."""
         deadline = time.monotonic() + PATIENCE
         while data:
             try:
@@ -246,7 +246,7 @@ class Terminal:
                 raise TimeoutError(f"the program reads no keys:\n{self.text}")
 
     def press(self, *keys: str, until: str = "") -> None:
-        """Press keys by name (``"down"``, see ``KEYS``) or by character (``"é"``), and wait for what they bring."""
+        """Press keys by name (``"down"``, see ``KEYS``) or by character (``"é"``), and wait for their effect."""
         for key in keys:
             if key not in KEYS and len(key) != 1:
                 raise ValueError(f"no key is called {key!r}")
@@ -263,7 +263,7 @@ class Terminal:
 
     @property
     def screen(self) -> list[str]:
-        """The lines as they stand, without the blanks at their right ends."""
+        """The lines of the screen, without the blanks at their right ends."""
         return [line.rstrip() for line in self._emulator.display]
 
     @property
@@ -278,7 +278,7 @@ class Terminal:
 
     @property
     def received(self) -> bytes:
-        """Everything the child sent so far."""
+        """Everything the child has sent."""
         return bytes(self._received)
 
     def mark(self) -> None:
@@ -289,7 +289,7 @@ class Terminal:
 
     @property
     def bytes_since_mark(self) -> int:
-        """Bytes received since ``mark`` (or since the start): what a slow line would have had to carry."""
+        """Bytes received since ``mark`` (or since the start): the load of a slow line."""
         return len(self._received) - self._mark
 
     @property
@@ -300,7 +300,7 @@ class Terminal:
     def settle(self, quiet: float = 0.3, timeout: float = PATIENCE) -> None:
         """Read until nothing came for ``quiet`` seconds in which the program had nothing to do.
 
-        On a busy machine a program that is silent may only be waiting for a CPU, or still be computing what it shows.
+        On a busy machine a program that is silent may only be waiting for a CPU, or still be computing its screen.
         """
         now = time.monotonic()
         deadline, last = now + timeout, now
@@ -316,21 +316,24 @@ class Terminal:
         self.settle(quiet)
 
     def cost(self, key: str, quiet: float = 0.5) -> int:
-        """The bytes that come for a key that changes something."""
+        """Return the bytes sent after a key that changes something."""
         self.mark()
         self.press(key)
         self.answer(quiet)
         return self.bytes_since_mark
 
     def listen(self, seconds: float) -> int:
-        """Read for ``seconds``, whatever comes; how many bytes came. For "an idle program sends nothing"."""
+        """Read for ``seconds``; how many bytes came. For "an idle program sends nothing"."""
         before, deadline = len(self._received), time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self.read(min(left, 0.05))
         return len(self._received) - before
 
     def _is_at_work(self) -> bool:
-        """Whether a thread of the program runs, waits for a CPU or for a disk; never where the system does not tell."""
+        """Whether a thread of the program runs, waits for a CPU or for a disk.
+
+        Never if the system does not report it.
+        """
         states = set()
         with contextlib.suppress(OSError, IndexError):  # it has ended, a thread of it has, or this is no Linux
             for task in Path(f"/proc/{self.foreground or self._pid}/task").iterdir():
@@ -338,7 +341,7 @@ class Terminal:
         return bool(states & {b"R", b"D"})
 
     def wait_for(self, text: str, timeout: float = PATIENCE) -> None:
-        """Read until ``text`` stands somewhere on the screen."""
+        """Read until ``text`` is on the screen."""
         self.wait_until(lambda: text in self.text, text, timeout)
 
     def wait_for_bytes(self, data: bytes) -> None:
@@ -357,7 +360,7 @@ class Terminal:
                 raise TimeoutError(f"no {what!r} within {timeout} s:\n{self.text}")
 
     def read(self, timeout: float) -> int:
-        """Take in what comes within ``timeout`` seconds, at most one chunk; how many bytes."""
+        """Read for ``timeout`` seconds, at most one chunk; how many bytes."""
         if self._fd < 0:
             time.sleep(timeout)
             return 0
@@ -368,17 +371,17 @@ class Terminal:
             return 0
         try:
             data = os.read(self._fd, allowed)
-        except OSError:  # nothing has come, or the child closed its end
+        except OSError:  # no output, or the child closed its end
             return 0
         self._received += data
         until, left = self._carried
         self._carried = (until, left - len(data))
-        with contextlib.suppress(Exception):  # pyte knows most of xterm, and what it does not know must not end a test
+        with contextlib.suppress(Exception):  # pyte knows most of xterm, and an unknown sequence must not end a test
             self._stream.feed(data)
         return len(data)
 
     def _allowance(self, timeout: float) -> int:
-        """Bytes that the line can carry now, after waiting for at most ``timeout`` seconds where it is busy."""
+        """Bytes that the line can carry now, after waiting for at most ``timeout`` seconds if it is busy."""
         if self._rate is None:
             return 65536
         if self._carried[1] < 1:

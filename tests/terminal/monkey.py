@@ -26,11 +26,11 @@ WORDS = (
 SIZES = ((80, 24), (120, 36), (60, 15), (40, 10), (200, 60), (100, 12), (30, 50), (5, 2))
 USABLE = (80, 24)
 HELP = "╭────────────────"
-"""Of the help's frame."""
+"""Words in the help's frame."""
 
 
 def action_keys() -> list[str]:
-    """Every key of the program as the harness can press it, without those that quit."""
+    """Every key of the program as the harness can press it, without keys that quit."""
     found = []
     for key in ACTIONS:
         for name in key.keys.split(","):
@@ -42,7 +42,7 @@ def action_keys() -> list[str]:
 
 @dataclass
 class Monkey:
-    """``terminal`` runs `watched.py`; ``errors`` is its file, ``seed`` makes what is pressed the same again."""
+    """``terminal`` runs `watched.py`; ``errors`` is its file, ``seed`` repeats the keys."""
 
     terminal: Terminal
     errors: Path
@@ -56,7 +56,7 @@ class Monkey:
         self._keys = action_keys()
 
     def play(self, seconds: float) -> None:
-        """Bursts of keys for so long; after each one `check`."""
+        """Press bursts of keys for this time; after each burst `check`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for _ in range(self._random.randint(1, 25)):
@@ -72,7 +72,7 @@ class Monkey:
         elif chance < 0.78:
             self._press(self._random.choice(SCREENS))
         elif chance < 0.88:
-            # Into a prompt where the key opens one, else so many keys more.
+            # Type into a prompt if the key opens one, else press further keys.
             self._press(self._random.choice(PROMPTS))
             self._rest(0.1)
             self._press(*(letter for letter in self._random.choice(WORDS) if letter not in QUITS))
@@ -97,7 +97,7 @@ class Monkey:
         self.terminal.listen(max(seconds, 0.005))
 
     def check(self) -> None:
-        """It lives, has told of no error, and ``?`` brings the help and Esc takes it away, from wherever it is."""
+        """Check that it lives, reported no error, and shows and hides its help by ``?`` and Esc on any screen."""
         self._resize(*USABLE)
         self._until(True, "escape", "?")
         self._until(False, "escape")
@@ -106,7 +106,7 @@ class Monkey:
         self.memory.append(resident(self.terminal.pid))
 
     def _until(self, helped: bool, *keys: str) -> None:
-        """Press ``keys`` until the help is there, or is not: a prompt may open by itself and take the first ones."""
+        """Press ``keys`` until the help is there, or is not: a prompt may open by itself and take the first keys."""
         deadline = time.monotonic() + self.patience
         while (HELP in self.terminal.text) is not helped:
             for key in keys:

@@ -1,4 +1,4 @@
-"""Whatever comes from the keyboard, a paste or the environment: the program goes on, answers, and can be ended."""
+"""Whatever the keyboard, a paste or the environment sends: the program continues, answers, and can be ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_keys_that_are_no_utf8_do_not_end_it_and_a_prompt_shows_them_as_replacem
             for key, title in (("2", "│2 Krn│"), ("1", "│1 Ovw│")):
 
                 def is_shown(key=key, title=title) -> bool:
-                    terminal.press(key)  # again: one that comes at once may be taken for the end of what is unfinished
+                    terminal.press(key)  # again: a key sent at once may be taken for the end of an unfinished sequence
                     terminal.listen(0.2)
                     return title in terminal.text
 

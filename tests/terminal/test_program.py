@@ -1,4 +1,4 @@
-"""The program in real terminals: how it starts, what it draws where, how it leaves the terminal."""
+"""The program in real terminals: how it starts, draws, and leaves the terminal."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_many_starts_and_stops_leave_nothing(job, unpacked, tmp_path):
         with Terminal([*PROGRAM, *job], unpacked) as terminal:
             terminal.listen(0.05 + number * 0.37 % 2.5)
             while terminal.exit_code is None:
-                terminal.press("q")  # again: what is typed before it has the terminal is thrown away
+                terminal.press("q")  # again: keys typed before it has the terminal are discarded
                 terminal.listen(0.3)
             assert terminal.wait_exit() == 0, terminal.text
             assert modes_left(terminal.received) == set() and "Traceback" not in terminal.text
@@ -254,7 +254,7 @@ def begun(job: list[str], environment: dict[str, str]) -> Terminal:
 
 
 def assert_clean(terminal: Terminal, statuses: set[int]) -> None:
-    """The shell has its terminal back, and was told one of these statuses."""
+    """The shell has its terminal back, and got one of these statuses."""
     terminal.wait_for("gone")
     settings = re.findall(r"(?:[0-9a-f]+:){20,}[0-9a-f]+", terminal.received.decode(errors="replace"))  # by stty -g
     assert len(settings) >= 2 and len(set(settings)) == 1 and modes_left(terminal.received) == set()

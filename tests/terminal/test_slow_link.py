@@ -11,7 +11,7 @@ from harness import ALTERNATE_ON, WITHOUT_FINDINGS, Terminal, modes_left
 RATE = 56_000 // 8
 pytestmark = pytest.mark.campaign
 BEHIND = 4 * RATE
-"""Bytes that may still come after the last key: a screen on its way, one more, and what the system keeps."""
+"""Bytes that may still follow the last key: a screen on its way, one more, and the system's buffer."""
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def terminal(job) -> Iterator[Terminal]:
 
 
 def hold(terminal: Terminal, *keys: str, times: int, every: float) -> int:
-    """Presses the keys in turn as a keyboard repeats them; how many bytes come after the last."""
+    """Presses the keys in turn as a keyboard repeats them; the number of bytes after the last key."""
     for number in range(times):
         terminal.press(keys[number % len(keys)])
         terminal.listen(every)

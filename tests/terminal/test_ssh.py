@@ -1,4 +1,5 @@
-"""Through a real sshd, as users come: what the terminal is told, and what is left when the connection goes."""
+"""Through a real sshd, as users log in: the sequences for the terminal, and processes left after the connection is
+lost."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from nsystui.ui.widgets.frame import KeyLine
 
 @pytest.fixture(autouse=True)
 def findings_wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Findings are not looked for unasked, except in tests that say so: every test begins on the overview."""
+    """Findings are not computed unasked, except in tests that request it: every test begins on the overview."""
     if "findings" not in request.keywords:
         monkeypatch.setattr(findings, "MOST_KERNELS", -1)
 

@@ -27,7 +27,7 @@ DARK = Look(is_page_light=False)
 
 
 class WidgetApp(App[None]):
-    """Widgets alone, the lines of the first one, and what they said."""
+    """Widgets alone, the lines of the first widget, and their messages."""
 
     def __init__(self, *widgets: Any) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class WidgetApp(App[None]):
 
 @contextlib.asynccontextmanager
 async def shown(app: Any, size: tuple[int, int] = NARROW) -> AsyncIterator[tuple[Any, Pilot[Any]]]:
-    """An application in Textual's test driver, with the one who presses its keys."""
+    """An application in Textual's test driver, with its pilot."""
     async with app.run_test(size=size) as pilot:
         yield app, pilot
 
@@ -105,7 +105,7 @@ async def becomes(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 
 async def becomes_text(app: NsystuiApp, words: str) -> bool:
-    """Whether ``words`` come to be on the screen of a program that a test keeps at work."""
+    """Return whether ``words`` appear on the screen of a program that a test keeps at work."""
     return await becomes(lambda: any(words in "".join(part.text for part in strip) for strip in painted(app)))
 
 
@@ -116,7 +116,7 @@ def tap(app: NsystuiApp, *keys: str) -> None:
 
 
 def line_with(app: NsystuiApp, words: str) -> str:
-    """The first line of the screen that has ``words`` in it; fails where there is none."""
+    """The first line of the screen that has ``words`` in it; fails without one."""
     lines = screen_text(app)
     found = next((line for line in lines if words in line), None)
     assert found is not None, f"{words!r} is not on the screen:\n" + "\n".join(lines)
@@ -129,12 +129,12 @@ def name_of_screen(app: NsystuiApp) -> str:
 
 
 def last_line(app: NsystuiApp) -> str:
-    """The keys, or what a key said."""
+    """The keys, or a key's message."""
     return screen_text(app)[-1]
 
 
 def shows(app: NsystuiApp, *texts: str) -> None:
-    """Each of these texts stands on the screen; fails for one that does not."""
+    """Each of these texts is on the screen; fails for one that does not."""
     for text in texts:
         line_with(app, text)
 
@@ -166,7 +166,8 @@ async def resize(pilot: Any, columns: int, lines: int) -> Any:
 
 
 async def answer(app: NsystuiApp, pilot: Any, text: str, *keys: str) -> NsystuiApp:
-    """Puts ``text`` into the prompt, the open one or that which ``keys`` open, submits it, and gives the program."""
+    """Puts ``text`` into the prompt, the open prompt or the prompt that ``keys`` open, submits it, and returns the
+    program."""
     if keys:
         await pilot.press(*keys)
     app.screen.prompt.value = text

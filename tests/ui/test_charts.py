@@ -139,7 +139,7 @@ async def test_the_cursor_moves_by_one_and_by_ten_in_its_lane_and_on_the_axis():
         assert app.lines()[16].startswith("             │6.0 s "), "the blank before the unit is the label's"
         assert (await press(pilot, "right", "right")).lines()[16].startswith("             │6.0 s▲")
     async with shown(ChartApp(lanes=3)) as (app, pilot):
-        await pilot.press("right")  # through all lanes, where there are few
+        await pilot.press("right")  # through all lanes, if there are few
         assert app.reversed_cells() == [(0, 14), (1, 14), (2, 14), (3, 14)]
 
 

@@ -109,7 +109,7 @@ async def test_the_palettes_diff_compares_with_another_job_or_groups_of_ranks(
             assert app.screen.prompt.is_open
             await pilot.press("escape")
 
-        torn = tmp_path / "torn.sqlite"  # whole at first, so that only reading the rest tells
+        torn = tmp_path / "torn.sqlite"  # whole at first, so that only reading the rest shows it
         torn.write_bytes(demo_job[0].read_bytes())
         screen = OtherJobScreen(app.job, app.source, (str(torn),))
         torn.write_bytes(demo_job[0].read_bytes()[:100_000])

@@ -1,4 +1,4 @@
-"""``e`` with a name that ends in .svg: what a screen draws, as a file."""
+"""``e`` with a name that ends in .svg: a screen's drawing as a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown before a job is opened: kept answers of known files, exact kernels of new ones, and keys that wait."""
+"""What is shown before a job is opened: kept answers of known files, exact kernels of new files, and keys that wait."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ KEYS = (("⏎", "open"), ("/", "find"), ("t", "time window"), ("?", "help"), ("q
 
 
 class LinesApp(WidgetApp):
-    """Everything that stands around a table."""
+    """Everything around a table."""
 
     def __init__(self) -> None:
         self.title_line, self.selection_line, self.status_line = TitleLine(TABS, "2"), SelectionLine(), StatusText()

@@ -1,4 +1,4 @@
-"""The mouse: what a click, a drawn span and the wheel do is what the keys do."""
+"""The mouse: a click, a drawn span and the wheel have the effect of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NCCL's debug log on the screen: its tables and their keys, alone and beside exports, while it is being read."""
+"""NCCL's debug log on the screen: its tables and their keys, alone and with exports, while it is being read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network over 4 GPU: offered where adapters were sampled, by adapter or beside collectives."""
+"""The network over 4 GPU: offered if adapters were sampled, by adapter or during collectives."""
 
 from __future__ import annotations
 

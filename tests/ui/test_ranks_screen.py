@@ -1,4 +1,4 @@
-"""7 Ranks: the tables, what a row opens, the clock, and the map of all ranks."""
+"""7 Ranks: the tables, the screen behind a row, the clock, and the map of all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Repaints of changed cells: the same screen as Textual's own way, with fewer bytes, and that way where it must be."""
+"""Repaints of changed cells: the same screen as Textual's own way, with fewer bytes, and Textual's own way if
+necessary."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def update(kind: type[ChopsUpdate]) -> str:
 
 
 def screen_after(written: str) -> list[str]:
-    """A terminal with what stood there before, after these bytes."""
+    """A terminal with old text, after these bytes."""
     terminal = pyte.Screen(WIDTH, HEIGHT)
     stream = pyte.Stream(terminal)
     stream.feed("\x1b[1;1Hkernels 0123456789..\x1b[2;1Hnothing changed here\x1b[3;1Hleft .... ..... half")

@@ -361,7 +361,7 @@ async def test_the_cursor_of_a_tree_stays_on_its_node_when_the_tree_is_computed_
 
 
 async def test_work_in_the_background_is_not_described_by_the_data_of_the_job(job, cache, monkeypatch):
-    """Textual describes what nobody described by the ``repr`` of all arguments, on the thread that keys wait for."""
+    """Textual describes undescribed work by the ``repr`` of all arguments, on the thread that keys wait for."""
     described: list[str] = []
     begin = Worker.__init__
 

@@ -1,4 +1,4 @@
-"""``nsystui --dask ADDRESS packed``: the screens show what the workers of a cluster compute."""
+"""``nsystui --dask ADDRESS packed``: the screens show results of a cluster's workers."""
 
 from __future__ import annotations
 

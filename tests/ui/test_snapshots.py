@@ -1,6 +1,6 @@
 """A picture of every screen on the demo job, compared with the last one that somebody looked at and accepted.
 
-``python -m pytest --snapshot-update tests/ui/test_snapshots.py`` accepts new ones.
+``python -m pytest --snapshot-update tests/ui/test_snapshots.py`` accepts new snapshots.
 """
 
 from __future__ import annotations

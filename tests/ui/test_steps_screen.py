@@ -1,4 +1,4 @@
-"""9 Steps: what is kept of each report serves several of them."""
+"""9 Steps: kept results of each report serve several of them."""
 
 from __future__ import annotations
 

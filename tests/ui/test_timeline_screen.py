@@ -36,12 +36,12 @@ async def test_lanes_fill_the_height(demo_job, cache_directory):
         rows = chart.size.height - 1
         assert sum(last - first + 1 for first, last in map(chart.rows_of, chart.in_sight)) == rows
         assert len({first - last for first, last in map(chart.rows_of, chart.in_sight)}) > 1
-        # A label stands once, however high its lane is, and lanes with next to nothing stay low.
+        # A label is shown once, however high its lane is, and lanes with next to nothing stay low.
         assert sum("rank 0 GPU" in line for line in screen_text(app)) == 1
         assert {last - first for first, last in [chart.rows_of(labels(app).index("stream 24"))]} == {0}
         assert label_here(await press(pilot, "down")) == "NVTX python"  # a lane, however many lines it has
         await pilot.press("end")
-        for size in ((5, 2), (40, 10), (1, 1), (80, 24)):  # what was asked for before is drawn in the new width
+        for size in ((5, 2), (40, 10), (1, 1), (80, 24)):  # the earlier request is drawn in the new width
             await resize(pilot, *size)
         assert line_with(app, "▸")
 
@@ -88,7 +88,7 @@ async def test_threads_have_lanes_of_what_they_ran_on_cpus(written_once, cache_d
         switches = native(
             cpu_job[0], "SELECT start, isSchedIn FROM SCHED_EVENTS WHERE globalTid = ? ORDER BY start", (lane.thread,)
         )
-        # In sum it is what the threads table says.
+        # Its sum equals the threads table.
         ran = sum(after[0] - before[0] for before, after in pairwise(switches) if before[1])
         assert picture.timeline.work(lane).length == ran
         screen.action_lane(number - screen.chart.cursor_lane)

@@ -3,7 +3,7 @@
 A file in ``tours/`` has after each ``>>>`` the keys to press ("text" is pasted, @80x24 resizes the terminal), and then
 the lines of the screen that changed: the number and the text of each. Where a line has several styles, these follow
 after ``:``, a code for each style, explained at the end of the file, and how many columns it has.
-To add a screen, write a line with its keys, and accept what it shows: ``python -m pytest --snapshot-update
+To add a screen, write a line with its keys, and accept its screen: ``python -m pytest --snapshot-update
 tests/ui/test_tours.py``; look at the changes with ``git diff``.
 """
 
@@ -85,7 +85,7 @@ def halves(jobs) -> tuple[Side, Side]:
 
 @pytest.fixture(scope="session")
 def columns(written_once, demo_job, run_directory) -> Path:
-    """A cache with the demo job's columns, and without any result: what is known already is on some screens."""
+    """A cache with the demo job's columns, and without any result: known results are on some screens."""
 
     def write(directory: Path) -> None:
         with closing(Session(cache=Cache(directory / "cache"))) as session:

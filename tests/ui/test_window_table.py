@@ -276,7 +276,7 @@ def test_pages_are_asked_for_once_and_given_up_when_many():
 
 
 class TableApp(WidgetApp):
-    """A table and a note of what it said."""
+    """A table and its note."""
 
     BINDINGS = [Binding("g", "note('g')"), Binding("left", "note('left')")]
 

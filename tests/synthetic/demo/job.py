@@ -74,7 +74,7 @@ class JobLayout:
         return CLOCK_SKEW * (self.host(rank) % 8)
 
     def local_rank(self, rank: int) -> int:
-        """Rank within the host; also the system's number of its GPU, for each process sees only that one."""
+        """Rank within the host; also the system's number of its GPU, because each process sees only its own GPU."""
         return rank % self.ranks_per_host
 
     def world(self, seed: int) -> Communicator:
@@ -141,7 +141,7 @@ class OpenRank:
     nic_metrics: bool
 
     def finish_step(self) -> None:
-        """Write what is known up to the CPU's present: nothing earlier can be added any more."""
+        """Write the events up to the CPU's present: nothing earlier can be added any more."""
         timeline = self.timeline
         now = timeline.local(timeline.cpu)
         for watcher in self.watchers:

@@ -1,6 +1,6 @@
 """The demo job as the PyTorch profiler would have traced it: one trace for each rank, made of the rank's export.
 
-Of what nsys records a trace has no work of the operating system and no samples, and of a group of sends and receives no
+A trace has no work of the operating system and no samples, and of a group of sends and receives no
 record where its kernel is launched.
 """
 
@@ -37,7 +37,7 @@ Row = Mapping[str, Any]
 
 
 def write_trace(export: Path, target: Path) -> None:
-    """Writes the trace of one rank of the demo job beside, or instead of, its export."""
+    """Writes the trace of one rank of the demo job next to, or instead of, its export."""
     with (
         closing(sqlite3.connect(export)) as connection,
         gzip.open(target, "wt", encoding="utf-8", compresslevel=1) as out,

@@ -15,7 +15,7 @@ LAUNCH_DRIVER: Final = ("cuLaunchKernelEx", DRIVER_CALL)
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One kernel of the model: what is launched, how, and how busy it keeps the GPU."""
+    """One kernel of the model: its launches, and how busy they keep the GPU."""
 
     label: str
     """The PyTorch operator that launches it; kernels in a row with one label share its NVTX range."""
@@ -208,7 +208,7 @@ def _vllm(kernel: str, microseconds: float) -> KernelSpec:
 def _layer_served(
     attention: KernelSpec, tiles: Sequence[str], microseconds: Sequence[float], *, tensor: float
 ) -> tuple[tuple[KernelSpec, ...], ...]:
-    """The kernels of a layer up to each of its two all-reduces; the times of those that are not `attention`."""
+    """The kernels of a layer up to each of its two all-reduces; the times of kernels that are not `attention`."""
     norm, query, rotary, output, up, activation, down = microseconds
     norms = _vllm("fused_add_rms_norm_kernel<c10::BFloat16, (int)8>(T1 *, long, T1 *, const T1 *, float)", norm)
     rotate = _vllm("rotary_embedding_kernel<c10::BFloat16, (bool)1>(const long *, T1 *, T1 *, const T1 *)", rotary)
@@ -233,14 +233,14 @@ DECODE_LAYER: Final = _layer_served(
     (4, 14, 3, 9, 26, 4, 15),
     tensor=0.08,
 )
-"""9 kernels, about 90 µs, for a token of each of 24 requests."""
+"""9 kernels, about 90 µs: one token of each of 24 requests."""
 PREFILL_LAYER: Final = _layer_served(
     PREFILL_ATTENTION,
     ("192x128_64x5_2x1", "192x192_64x4_2x1", "256x128_64x4_1x2", "256x192_64x4_2x1"),
     (18, 140, 14, 95, 300, 24, 150),
     tensor=0.72,
 )
-"""9 kernels, about 0.9 ms, for a prompt of 2,048 tokens."""
+"""9 kernels, about 0.9 ms: one prompt of 2,048 tokens."""
 LOGITS: Final = (DECODE_LAYER[1][0], _gemm("", "64x16_64x16_4x1", 90))
 ARGMAX: Final = replace(_reduce("", 15), name=_reduce("", 15).name.replace("sum_functor", "ArgMaxOps"), mangled=None)
 

@@ -1,6 +1,6 @@
 """NCCL's NVTX payloads in the two layouts that exist: before 2.25 without, since 2.25.1 with the communicator id.
 
-Labels, types and schema numbers are those of NCCL's ``nvtx_payload_schemas.h``; the reference is docs/nccl.md#payload.
+Labels, types and schema numbers follow NCCL's ``nvtx_payload_schemas.h``; the reference is docs/nccl.md#payload.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _NEW_ENTRIES: Final = {
 
 @cache
 def payload_schema(function: str, layout: NcclPayloads) -> PayloadSchema:
-    """The payload schema that NCCL registers for `function`. Raises `KeyError` if it has none in that layout."""
+    """The payload schema that NCCL registers for `function`. Raises `KeyError` if that layout does not contain it."""
     number, labels = (_OLD_ENTRIES if layout is NcclPayloads.BEFORE_2_25 else _NEW_ENTRIES)[function]
     entries = []
     offset = 0
@@ -96,7 +96,7 @@ def payload_schema(function: str, layout: NcclPayloads) -> PayloadSchema:
 def encode_payload(function: str, layout: NcclPayloads, values: Mapping[str, int], *, domain_id: int) -> NvtxPayload:
     """The payload of one NCCL call; `values` by label. ``"Message size [bytes]"`` also serves the old label "Bytes".
 
-    Values that the layout has no entry for are left out (an old NCCL has no communicator to tell). Raises `KeyError`
+    Values that the layout has no entry for are left out (an old NCCL has no communicator). Raises `KeyError`
     if one is missing.
     """
     schema = payload_schema(function, layout)

@@ -1,8 +1,8 @@
 """The other demo job: an inference server with tensor parallelism on one host, one report a rank.
 
-It runs continuous batching with an overlap scheduler: it prepares a step while the GPUs run the one before. Steps that
-only decode launch one CUDA graph; steps that prefill, alone or mixed with decoding, launch their kernels one by one.
-What is wrong with it:
+It runs continuous batching with an overlap scheduler: it prepares a step while the GPUs run the previous step. Steps
+that only decode launch one CUDA graph; steps that prefill, alone or mixed with decoding, launch their kernels one by
+one. What is wrong with it:
 
 - The host bounds decoding: it prepares inputs for longer than the graph runs, and the GPUs idle for the rest.
 - One prefill has a prompt four times as long as the others, and delays all requests that decode.
@@ -20,7 +20,7 @@ from synthetic.demo.timeline import COPY_STREAM, GPU_METRICS, Communicator, Prog
 from synthetic.writing.target import DEFAULT_STREAM
 
 BATCH: Final = 24
-"""The requests that decode in a step, one fewer where it prefills another."""
+"""The requests that decode in a step, one fewer if it prefills another request."""
 PERIOD: Final = 40
 """The steps from one prefill to the next."""
 MIXED: Final = (13, 27)

@@ -111,7 +111,7 @@ class Activity:
             busy = max(compute, nccl)
             clock = 1980 if busy < 0.5 else 1755  # a power limit lowers the clock under load
             if export.version < (3, 13):
-                clock *= 1_000_000  # measured in an export of 2023: Hz, although nothing says so
+                clock *= 1_000_000  # measured in an export of 2023: Hz, although no table records it
             percentages = (
                 100 * busy,
                 100 * (0.97 * compute + _NCCL_SHARE_OF_SMS * nccl * (1 - compute)),
@@ -141,9 +141,9 @@ COPY_STREAM: Final = 24
 SAMPLING_PERIOD: Final = 1_000_000
 """ns on a CPU between two samples of a thread."""
 CORES: Final = 12
-"""CPUs of each rank, of which its threads take the first ones."""
+"""CPUs of each rank, its threads take the first CPUs."""
 GPUS_PER_HOST: Final = 8
-"""The most ranks on a host, which has CPUs for so many."""
+"""The number of ranks for which a host has CPUs."""
 _PAGE: Final = 2 * 1024**2
 NCCL_DOMAIN_ID: Final = 1
 _STREAM_WAIT: Final = "cudaStreamWaitEvent_v3020"
@@ -179,7 +179,7 @@ Program = Generator[Arrival, int, None]
 
 
 class DemoNcclCall(NamedTuple):
-    """One NCCL API call and what its payload tells."""
+    """One NCCL API call and its payload."""
 
     function: str
     values: Mapping[str, int]
@@ -258,7 +258,7 @@ class RankTimeline:
 
     @contextmanager
     def asleep(self, state: int = INTERRUPTIBLE) -> Iterator[None]:
-        """The main thread has no CPU while time goes by inside."""
+        """The main thread has no CPU during the block."""
         self.sleep(self.main, self.cpu + 8_000, state)
         left, self.next_sample = self.next_sample - self.cpu, sys.maxsize
         yield
@@ -283,7 +283,7 @@ class RankTimeline:
     def range(
         self, text: str, *, domain_id: int = 0, registered: bool = False, payload: NvtxPayload | None = None
     ) -> Iterator[None]:
-        """An NVTX push/pop range on the current thread around what is done inside."""
+        """An NVTX push/pop range on the current thread around the block."""
         start, thread = self.cpu, self.thread
         self.labels.append(text)
         self.compute_for(0.4)
@@ -393,7 +393,8 @@ class RankTimeline:
         )  # fmt: skip
 
     def order(self, waiting: int, awaited: int) -> None:
-        """Make stream `waiting` wait for what is submitted to stream `awaited` (record an event, wait for it)."""
+        """Make stream `waiting` wait for the operations submitted to stream `awaited` (record an event, wait for
+        it)."""
         recorded = self.call("cudaEventRecord_v3020", 1.6)
         self.export.cuda_event(self.process, self.device, awaited, correlation_id=recorded, event_id=1000 + recorded)
         start = self.cpu

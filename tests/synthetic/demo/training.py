@@ -36,7 +36,7 @@ GRADIENT_NORM: Final = 4
 STATISTICS: Final = 192 * 1024
 """Bytes of the step's statistics (AllReduce, 64 KB–1 MB)."""
 MEMORY: Final = (2 * 1024**3, 2 * 1024**3, 4 * 1024**3, 4 * 1024**3, 4 * 1024**3, 6 * 1024**3)
-"""Bytes of the GPU's memory allocated at start-up: parameters, gradients, those of the optimizer, and activations."""
+"""Bytes of the GPU's memory allocated at start-up: parameters, gradients, optimizer states, and activations."""
 GROWN_MEMORY: Final = 12 * 1024**3
 """Bytes that the stalled step allocates."""
 BATCH: Final = 512 * 1024
@@ -57,7 +57,7 @@ class TrainingJob(DemoJob):
     """The rank whose GPU is slow; None (or a rank that does not exist): none."""
     straggler_factor: float = 1.15
     stall_step: int | None = None
-    """The step in which every rank stands still in cudaMalloc; None: the one in the middle."""
+    """The step in which every rank waits in cudaMalloc; None: the one in the middle."""
     stall_ms: int = 120
     slow_host: int | None = None
     """The host (by number) all of whose GPUs are as slow as ``straggler_factor`` says."""
@@ -193,7 +193,7 @@ class TrainingJob(DemoJob):
         rank.order(waiting=DEFAULT_STREAM, awaited=COPY_STREAM)
 
     def _pin_batch(self, rank: RankTimeline, step: int) -> None:
-        """The data loader's pinned buffer: that of the step before is freed, and a new one allocated."""
+        """The data loader's pinned buffer: the buffer of the previous step is freed, and a new buffer allocated."""
         time = rank.local(rank.cpu - 30_000)
         buffers = [0x7F10_0000_0000 + number % 2 * BATCH for number in (step - 1, step)]
         for address, is_free in zip(buffers, (True, False), strict=True):
@@ -226,7 +226,7 @@ def embedding_shard(ranks: int) -> int:
 
 
 def _exchange_shards(rank: RankTimeline, communicator: Communicator, operation: str, **values: int) -> Program:
-    """An AllGather or a ReduceScatter of the sharded embedding; `values`: what its payload tells but the size."""
+    """An AllGather or a ReduceScatter of the sharded embedding; `values`: its payload except the size."""
     shard = embedding_shard(len(communicator.members))
     label = {"AllGather": "_all_gather_base", "ReduceScatter": "_reduce_scatter_base"}[operation]
     calls = [DemoNcclCall(f"nccl{operation}", {MESSAGE_SIZE: shard, **values})]

@@ -20,7 +20,7 @@ _DEVICE_MEMORY: Final = 2
 
 
 class Frame(NamedTuple):
-    """One function of a call stack, as nsys resolved it: unresolved ones are addresses."""
+    """One function of a call stack, as nsys resolved it: unresolved names are addresses."""
 
     function: str
     module: str

@@ -60,7 +60,7 @@ SCHEMAS: Final = {
 
 
 def schema_version(label: str) -> SchemaVersion:
-    """The schema called `label`. Raises `ValueError` naming the known ones if there is no such schema."""
+    """The schema called `label`. Raises `ValueError` with the known schemas if there is no such schema."""
     try:
         return SCHEMAS[label]
     except KeyError:
@@ -77,7 +77,7 @@ class ColumnDeclaration:
     primary_key: bool
 
     def declaration(self, is_key: bool = False) -> str:
-        """The column's line of a ``CREATE TABLE`` statement; ``is_key`` where it alone is the primary key."""
+        """The column's line of a ``CREATE TABLE`` statement; ``is_key`` if it alone is the primary key."""
         constraint = (" NOT NULL" if self.not_null else "") + (" PRIMARY KEY" if is_key else "")
         return f"{self.name:<27} {self.type}{constraint}"
 
@@ -403,8 +403,8 @@ _ENUMS: Final[dict[str, tuple[Version, tuple[EnumRow, ...]]]] = {
 def enum_tables(version: Version) -> dict[str, tuple[EnumRow, ...]]:
     """The ``ENUM_*`` tables of one schema version with their rows (id, symbol, label); none before 3.0.0.
 
-    3.0.0 really does spell one of them ``ENUM_CUDA_KRENEL_LAUNCH_TYPE``. Of the enums that nsys writes, only those
-    that belong to tables of the writer are here.
+    3.0.0 really does spell one of them ``ENUM_CUDA_KRENEL_LAUNCH_TYPE``. Only nsys's enums for tables of the writer
+    are here.
     """
     found = {name: rows for name, (since, rows) in _ENUMS.items() if version >= since}
     if (3, 0) <= version < (3, 4):

@@ -15,7 +15,7 @@ SqlValue = int | float | str | bytes | None
 Row = tuple[SqlValue, ...]
 
 _ROWS_PER_TURN: Final = 8192
-"""Rows of all tables together before the turn comes to the first table again: nsys alternates in runs of ~50 pages."""
+"""Rows of all tables together before the first table is written again: nsys alternates in runs of ~50 pages."""
 
 
 class TableSink:
@@ -28,7 +28,7 @@ class TableSink:
     tables: ClassVar[Tables] = Tables(TABLES)
 
     def __init__(self, path: Path, schema: str, *, lazy: bool = True) -> None:
-        """Creates `path`, replacing what was there. Raises `ValueError` for an unknown schema label."""
+        """Create `path`, replacing an old file. Raises `ValueError` for an unknown schema label."""
         self.schema = schema_version(schema)
         self.version = self.schema.version
         self.path = path
@@ -58,7 +58,10 @@ class TableSink:
         )
 
     def create(self, *names: str) -> None:
-        """Create tables although they have no rows yet; those that exist, or that the version lacks, are skipped."""
+        """Create tables although they have no rows yet.
+
+        Existing indices, and indices that the version lacks, are skipped.
+        """
         for table in names:
             if self.has(table) and table not in self._columns:
                 self._create(table)
@@ -158,6 +161,6 @@ class TableSink:
         ]
         names = ",".join(self.tables.row_columns[table][index] for index in filled)
         statement = f"INSERT INTO {table} ({names}) VALUES ({','.join('?' * len(filled))})"
-        # Of one index alone itemgetter would give the value, not a row of it.
+        # With one index, itemgetter would return the value, not a row of it.
         taken = map(itemgetter(*filled), rows) if len(filled) > 1 else ([row[filled[0]]] for row in rows)
         self._db.executemany(statement, taken)

@@ -186,7 +186,7 @@ class TargetInfo(TableSink):
         self.commit()
 
     def describe_session(self, duration: int) -> None:
-        """Write what is known of the session, whose length is `duration`, and of the machine."""
+        """Write the facts of the session, whose length is `duration`, and of the machine."""
         session = self.session
         moment = datetime.fromtimestamp(session.utc_epoch_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         # The machine's own clock, since its start: it must never be mixed with event times.

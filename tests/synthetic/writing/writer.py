@@ -243,9 +243,9 @@ class NvtxEvents(TargetInfo):
         category: int | None = None,
         color: int | None = None,
     ) -> None:
-        """A range; `end` None leaves it open. A `registered` string goes to ``textId``, else the text is inline.
+        """A range; `end` None leaves it open. A `registered` string is written to ``textId``, else the text is inline.
 
-        Of `payload` the export gets what the session's options ask for, as with nsys.
+        The export contains the parts of `payload` that the session's options ask for, as with nsys.
         """
         self.rows("NVTX_EVENTS").append(
             (
@@ -312,7 +312,7 @@ class SystemEvents(HostEvents):
     def osrt(
         self, thread: Thread, start: int, end: int, name: str, *, return_value: int = 0, stack: Stack = ()
     ) -> None:
-        """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …); nsys records the stacks of long ones."""
+        """A call of the OS runtime (``poll``, ``pthread_cond_wait`` …); nsys records the stacks of long calls."""
         chain = self.os_stack(stack) if stack else 0
         row = (start, end, 27, thread.global_id, self.intern(name), return_value, 0, chain, 0)
         self.rows("OSRT_API").append(row)
@@ -359,8 +359,9 @@ class SystemEvents(HostEvents):
 class ExportWriter(CudaEvents, NvtxEvents, SystemEvents):
     """Writes one SQLite file as `nsys export` of a given schema version would.
 
-    Use it as a context manager; leaving it completes the file, an exception removes it. Events may come in any order:
-    they wait in memory and are sorted by start when written. A long run calls `flush(until=…)` between its steps.
+    Use it as a context manager; leaving it completes the file, an exception removes it. Events may be added in any
+    order: they wait in memory and are sorted by start when written. A long run calls `flush(until=…)` between its
+    steps.
 
         with ExportWriter(path, session=Session(hostname="gpu-01")) as export:
             python = export.process(4711)
@@ -372,7 +373,7 @@ class ExportWriter(CudaEvents, NvtxEvents, SystemEvents):
     def __init__(
         self, path: str | Path, schema: str = "3.25.0", *, lazy: bool = True, session: CaptureSession | None = None
     ) -> None:
-        """Creates the file, replacing what was there.
+        """Create the file, replacing an old file.
 
         `schema` is a key of `SCHEMAS`; `lazy` False creates every table of that version, as ``--lazy=false`` does.
         Raises `ValueError` for an unknown schema, or if binary payloads are asked of a schema older than 3.16.
