@@ -27,10 +27,8 @@ _COMMANDS = {
     "help": (950, "the documentation, by topic: numbers, nccl, triage, cluster …", ""),
     "nccl-log": (960, "calls, sizes and communicators of NCCL's debug log", "nccl"),
 }
-"""Each command that is not a question: its order and its line in the help, and the topic that explains it.
-
-A hyphen is an underscore in the name of the module.
-"""
+"""Each command that is not a question: its order and line in the help, and its topic. A hyphen is an underscore in the
+name of the module."""
 
 FILE_NAMES = ("FILE", "FILE.prv", "LOG", "OTHER", "CSV", "DIR", "SCHEDULER", "-- COMMAND")
 """Placeholders of arguments that name files, whose names may have any bytes."""

@@ -32,7 +32,7 @@ _NOT_REMEMBERED = (*_NARROWING, "by_rank", "ncu", "metrics", "nccl_log")
 
 
 class Print(argparse.Action):
-    """Prints the lines that ``const`` returns for the value, and exits as ``--help`` does, without any file."""
+    """An option that prints the lines of ``const(value)`` and exits, as ``--help`` does, without any file."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, __: object = None) -> None:
         from nsystui.output.files import print_lines
@@ -191,11 +191,11 @@ def open_job(
 ) -> OpenJob:
     """Open all files that can be opened; add other files, and damaged tables, to ``request.unread``.
 
-    Unless ``whole``, data is read when it is needed; ``expected`` announces it (`Session.expect`). If a window is
-    selected, or with ``times`` (the answer contains times of several reports), the clocks are aligned as well as
-    possible. With ``partly``, damaged exports are opened without the damaged tables if no export is complete. Two jobs
-    that are open together must share one ``line`` of progress. Raises NsystuiError if no file can be opened, and
-    UsageError for contradictory flags before the work begins, because the first opening of many exports takes long.
+    Unless ``whole``, data is read when it is needed; ``expected`` announces it (`Session.expect`). For a selected
+    window, or with ``times`` (the answer has times of several reports), the clocks are aligned as well as possible.
+    With ``partly``, damaged exports are opened without their damaged tables if no export is complete. Two jobs open at
+    once must share one ``line`` of progress. Raises NsystuiError if no file can be opened, and UsageError for
+    contradictory flags, before the first opening of many exports takes its time.
     """
     from nsystui.commands.progress import OpeningProgress, ProgressLine
     from nsystui.questions.job.opening import Opener
@@ -268,9 +268,9 @@ def _expect(job: OpenJob, expected: Expected, with_clock: bool) -> None:
 
 
 def remembered(request: Request) -> Remembered | None:
-    """Return the remembered answers for a command's files, or ``None`` if a flag narrows the question or forbids them.
+    """Return remembered answers for a command's files, or ``None`` if a flag narrows the question or forbids them.
 
-    Also ``None`` if files cannot be opened, because opening them reports why.
+    Also ``None`` if files cannot be opened: opening them reports why.
     """
     opening, selecting = request.opening, request.selecting
     if (
@@ -291,7 +291,7 @@ def say_note(note: str) -> None:
 
 
 def deliver(request: Request, answer: Answer, notes: list[str] | None = None) -> int:
-    """Print or write an answer as the flags request; return 3 if the exports lack its rows, else 0.
+    """Print or write an answer as requested; return 3 if the exports lack its rows, else 0.
 
     Its notes follow it, or are added to ``notes``, which follow several tables.
     """
@@ -329,7 +329,7 @@ def deliver_empty(output: Output, answer: Answer) -> None:
 
 
 def no_rows(request: Request, total: int | None = None) -> str:
-    """Return why a table has no rows, of ``total``, although the exports lack none of its data."""
+    """Return why a table has no rows, of ``total``, although the exports have its data."""
     if request.selecting.is_narrowing or any(map(request.args.get, _NARROWING)):
         return "no rows in this selection"
     return (

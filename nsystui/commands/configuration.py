@@ -32,10 +32,10 @@ _MAX_BYTES, _MAX_LINE = 1 << 16, 2_000
 
 @dataclass(frozen=True)
 class Config:
-    """The contents of the config file. ``path`` is empty if no file was read.
+    """The contents of the config file; ``path`` is empty if no file was read.
 
     ``options`` contains defaults by their names in a parsed command line. ``jobs`` and sizes (bytes) are separate,
-    because an environment variable ranks between flag and file; so are ``families``, which have no option.
+    because environment variables rank between flag and file; so are ``families``, which have no option.
     """
 
     path: str = ""
@@ -122,7 +122,7 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 class _Reader:
-    """Checks a file key by key; errors name the line."""
+    """A checker of files, key by key; errors name the line."""
 
     def __init__(self, path: Path, text: str, environ: Mapping[str, str]) -> None:
         self._path = path
@@ -189,7 +189,6 @@ class _Reader:
         return text
 
     def families(self, key: str, value: object) -> Rules:
-        """Return the family and the pattern of each line."""
         from nsystui.base.kernel_families import FAMILIES
 
         rules = []

@@ -1,4 +1,4 @@
-"""``nsystui diff``: two jobs, or two ranks, groups of ranks or spans of time of a single job, side by side."""
+"""``nsystui diff``: two jobs, or two ranks, groups of ranks or spans of time of a job, side by side."""
 
 from __future__ import annotations
 

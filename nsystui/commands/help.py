@@ -1,6 +1,6 @@
-"""``nsystui help``: the documentation of the program, the manual page, and completion for shells.
+"""``nsystui help``: the documentation, the manual page, and completion for shells.
 
-argcomplete and argparse-manpage make completions and the manual page from the parsers of the commands.
+argcomplete and argparse-manpage make the last two from the parsers of the commands.
 """
 
 from __future__ import annotations

@@ -127,7 +127,6 @@ def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuC
 
 
 def _with_options(request: Request, commands: list[NcuCommand]) -> list[NcuCommand]:
-    """Return the commands with the words of --set, --section and --launcher."""
     from nsystui.questions.capture.recording import LAUNCHERS
 
     args = request.args

@@ -144,10 +144,7 @@ def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:
 
 
 def run_app(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
-    """Run an application, report why nothing could be shown, and return the exit status.
-
-    Raises the application's own error, if any.
-    """
+    """Run an application, report why nothing could be shown, and return the exit status. Raises its own error."""
     from nsystui.commands.arguments import complain
 
     app.run(mouse=not terminal.over_ssh(environ) if screen.mouse is None else screen.mouse)
@@ -221,9 +218,9 @@ class NamedFiles:
 def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> NamedFiles:
     """Separate the files by their content; ``log_patterns`` are the names and globs of ``--nccl-log``.
 
-    If a log is among the files, all unknown files count as logs, because a rank that called nothing has no line of
-    NCCL. Otherwise they count as exports, and opening them reports the error. Raises UsageError for files that cannot
-    be opened together, with the command that can.
+    If a log is among the files, unknown files count as logs, because a rank that called nothing has no line of NCCL;
+    otherwise as exports, and opening them reports the error. Raises UsageError for files that cannot be opened
+    together, with the command that can.
     """
     paths = [str(path) for path in discover(files)]
     exports, logs = _separated(paths)
@@ -247,8 +244,8 @@ def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> Nam
 def _separated(paths: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return exports and logs; unknown files are in neither list.
 
-    Files named like the first file are not examined: a job has hundreds, on a file system where each access would delay
-    the first window, and reading them reveals other kinds.
+    Files named like the first file are not examined: a job has hundreds, each access would delay the first window, and
+    reading them reveals other kinds.
     """
     first = kind_of(paths[0]) if paths else None
     logs = {path for path in paths if first is FileKind.LOG and not path.endswith(EXPORT_ENDINGS)}

@@ -105,7 +105,7 @@ def run(request: Request) -> int:
 
 @dataclass
 class _Run:
-    """Packs the exports at ``paths``, a few at a time; packed reports stay in the job if others fail."""
+    """A run that packs the exports at ``paths``, a few at a time; packed reports stay if others fail."""
 
     request: Request
     writer: JobWriter

@@ -1,4 +1,4 @@
-"""Progress of a command: a line on stderr, only on a terminal, that is removed before the answer."""
+"""Progress of a command: a line on stderr, only on a terminal, removed before the answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SILENCE = 1.0
 
 
 class ProgressLine:
-    """A line that is drawn over, with a bar if ``total`` bytes are known. A context that clears it at its end.
+    """A line that is drawn over, with a bar if ``total`` bytes are known. A context, which clears it.
 
     ``head`` precedes every text.
     """
@@ -70,9 +70,9 @@ class ProgressLine:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Draw the current computation, ``what`` by default, and its time, after each second without drawing.
+        """Draw the current computation (by default ``what``) and its time, after each second without drawing.
 
-        In nested contexts, the inner context names it, and the outer context counts the time.
+        In nested contexts, the inner gives the name, and the outer the time.
         """
         self._waiting.append(what)
         done, start = threading.Event(), time.monotonic()
@@ -149,7 +149,7 @@ def _drawing(total: int | None) -> Drawing:
 
 
 class OpeningProgress(Listener):
-    """Shows the progress of opening exports on a line; ``complain`` receives lines that stay on the terminal."""
+    """The progress of opening exports, on a line; ``complain`` receives lines that stay on the terminal."""
 
     def __init__(self, line: ProgressLine, complain: Callable[[str], object]) -> None:
         self._line, self._complain = line, complain

@@ -154,7 +154,7 @@ class Request:
     def without(self, error: ExportError) -> Request | None:
         """Return the request without an unreadable file; ``None`` if an answer has begun, or no file remains.
 
-        A table may prove damaged while the answer is computed, and then it is computed again.
+        If a table proves damaged while the answer is computed, it is computed again.
         """
         from nsystui.exports.discover import discover
 
@@ -184,8 +184,7 @@ class Request:
 def parsed(parser: argparse.ArgumentParser, words: Sequence[str], environ: Mapping[str, str] = os.environ) -> Request:
     """Parse a command line, with defaults from the config file.
 
-    Raises UsageError if the config file is invalid, or was named and does not exist, and if an option names an input as
-    the file to write.
+    Raises UsageError if the config file is invalid, or was named and is missing, or an option names an input as output.
     """
     arguments = parser.parse_args(words)
     config = NO_CONFIG if arguments.no_config else config_for(arguments.config_file, environ)

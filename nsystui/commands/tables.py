@@ -42,8 +42,8 @@ def deliver_several(request: Request, tables: Sequence[Titled]) -> int:
 def deliver_tables(request: Request, tables: Iterable[Titled]) -> int:
     """Print or write the tables as they arrive, and return their number.
 
-    For a file ``out.csv``, each table is in ``out_NAME.csv``. JSON is one array of objects, each with the labels of a
-    table and its ``rows``. The notes of all tables follow the last. Raises the errors of `arguments.deliver`.
+    For a file ``out.csv``, each table is in ``out_NAME.csv``. JSON is one array of objects, each with a table's labels
+    and ``rows``. The notes of all tables follow the last. Raises the errors of `arguments.deliver`.
     """
     number = 0
     notes: list[str] = []

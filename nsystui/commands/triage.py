@@ -138,7 +138,7 @@ def _findings(
 
 
 def _against(request: Request, thresholds: Thresholds) -> int:
-    """Compare the findings of a job with the findings of the baseline."""
+    """Compare the findings of a job with the baseline's."""
     from contextlib import closing
 
     from nsystui.commands.progress import ProgressLine

@@ -1,11 +1,10 @@
 """The cache: packed exports, and single columns of exports that are not packed.
 
-Each has a directory of its own, never next to the export. It is written under a temporary name, renamed when it is
-complete, and never changed after that, because another process may read it.
+Each has a directory of its own, never next to the export. It is written under a temporary name, renamed when complete,
+and never changed after that, because another process may read it.
 
-The limit covers all that the program saves in the cache: packs, single columns, results of single reports and of
-several, and exports converted from reports. The least recently used items are removed first. Files of other programs
-are neither counted nor removed.
+The limit covers all that the program saves: packs, single columns, results, and exports converted from reports. The
+least recently used items are removed first. Other files are neither counted nor removed.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ class Cache:
         return Partial(self._temporary(), path, _COLUMN_FORM, _read_columns)
 
     def write(self, write: Callable[[], T], warn: Callable[[str], object]) -> T | None:
-        """Return the result of ``write``; warn and return ``None`` if the cache cannot be written (full, read-only).
+        """Return the result of ``write``, or ``None`` after a warning if the cache cannot be written (full, read-only).
 
         Raises OutputError instead if the cache is required.
         """
@@ -190,14 +189,13 @@ class Cache:
     def trim(self, keep: Collection[Path] = ()) -> int:
         """Evict the least recently used items until the cache is within its limit; return the bytes that remain free.
 
-        Paths in ``keep`` are in use and stay, even over the limit. Never raises, because another process may be
-        trimming.
+        Paths in ``keep`` are in use and stay. Never raises, because another process may be trimming.
         """
         return _trim(self.directory, self.cap, keep)
 
 
 class Room:
-    """Keeps the cache of a session within its limit, for several threads. Does nothing without a cache."""
+    """Space in a session's cache, kept within its limit; for several threads. Does nothing without a cache."""
 
     def __init__(self, cache: Cache | None) -> None:
         self.cache = cache
@@ -213,7 +211,7 @@ class Room:
     def make(self, size: int) -> None:
         """Make room after ``size`` bytes were written.
 
-        The cache is scanned only if it may be over its limit, because scanning hundreds of packs takes time.
+        The cache is scanned only if it may be full, because scanning hundreds of packs takes time.
         """
         with self._lock:
             self._free -= size
@@ -225,8 +223,8 @@ class Room:
 class SinkRows:
     """Rows for a sink: the query ``select`` returns them, and ``position`` orders the files of a table.
 
-    ``row_group`` is set if rows are written as they arrive: the number of rows that DuckDB holds in memory. ``count``
-    is then called with the number of written rows and DuckDB's SQL for them.
+    ``row_group``, set for rows that are written as they arrive, is how many of them DuckDB holds in memory. ``count``
+    is called with the number of written rows, and DuckDB's SQL for them.
     """
 
     select: str

@@ -100,8 +100,8 @@ def check_addresses() -> None:
 def connect(limits: Limits, spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     """Return an in-memory DuckDB that uses neither the network nor the working directory.
 
-    Data that does not fit into its memory is written to the directory ``spill``, which exists only while it is needed.
-    Raises NsystuiError if the process may not use the addresses for DuckDB.
+    It spills to the directory ``spill``, which exists only while it is needed. Raises NsystuiError if the process may
+    not use enough addresses.
     """
     check_addresses()
     import duckdb

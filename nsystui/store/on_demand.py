@@ -1,7 +1,4 @@
-"""A report that is not packed: columns are read when a query needs them, facts when they are looked up.
-
-To read columns is to pack only these columns.
-"""
+"""A report that is not packed: a query reads (packs) only the columns that it needs; facts are read when looked up."""
 
 from __future__ import annotations
 
@@ -153,10 +150,7 @@ class OnDemand:
         return frozenset(table for source in self._sources for table in source.feeds)
 
     def load(self, wanted: Mapping[str, Collection[str]]) -> None:
-        """Read the ``wanted`` columns that are not loaded yet.
-
-        Raises ExportError if the file cannot be read completely.
-        """
+        """Read ``wanted`` columns that are not loaded. Raises ExportError if the file cannot be read completely."""
         wanted = dict(wanted)
         needs_devices = (
             wanted.pop(canonical.DEVICES.name, None) is not None and canonical.DEVICES.name not in self.loaded
@@ -298,7 +292,6 @@ class OnDemand:
         return self.loaded[table].rows if table in self.loaded else self.tally(table).rows
 
     def _has_rows(self, table: str) -> bool:
-        """Return whether any native table of a canonical table has rows."""
         return any(table in source.feeds and self.native.has(source.table) for source in self._sources)
 
     def tally(self, table: str) -> Tally:
@@ -306,10 +299,7 @@ class OnDemand:
         return self.tallies([table])[table]
 
     def tallies(self, names: Iterable[str]) -> dict[str, Tally]:
-        """Return the tally of each canonical table, and save new tallies.
-
-        Raises ExportError if the file cannot be read completely.
-        """
+        """Return the tally of each table, and save it. Raises ExportError if the file cannot be read completely."""
         names = list(names)
         missing = [name for name in names if name not in self._tallies]
         if missing:
@@ -390,5 +380,4 @@ class _Counts(Mapping[str, int]):
 
 
 def _by_table(read: Callable[[Any], T], result: Any) -> dict[str, T]:
-    """Return the values of a result by table, converted by ``read``."""
     return {table: read(values) for table, values in result.items()}

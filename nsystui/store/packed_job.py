@@ -1,8 +1,8 @@
 """Packed jobs: their reports, which are read without the exports, and written.
 
-A report is prepared in a hidden directory, and renamed. Several processes, even on several machines, may write reports
-of one job at the same time. No other report uses the same file names, and ``report.json``, which lists them, appears
-last: until then, nothing of the report is read.
+A report is prepared in a hidden directory and renamed, so that several processes and machines may write reports of one
+job at once. Its file names are unique, and ``report.json``, which lists them, appears last: until then, nothing of the
+report is read.
 """
 
 from __future__ import annotations
@@ -105,10 +105,7 @@ class JobReport:
 
 
 def read_report(directory: Path) -> JobReport:
-    """Read a report of a packed job from its directory.
-
-    Raises ExportError if it is damaged, incomplete, or of another version.
-    """
+    """Read a report of a packed job. Raises ExportError if it is damaged, incomplete, or of another version."""
     name = str(directory)
     try:
         facts = json_in(text_of(directory / FACTS))
@@ -197,7 +194,7 @@ class NewReport:
 
 @dataclass(frozen=True)
 class JobWriter:
-    """Adds reports to the packed job in ``directory``; replaces existing reports only with ``force``."""
+    """A writer of reports to the packed job in ``directory``; only with ``force`` it replaces reports."""
 
     directory: Path
     force: bool = False
@@ -224,9 +221,8 @@ class JobWriter:
     def packed(self, exports: Mapping[str, str]) -> dict[str, JobReport]:
         """Return the complete reports in the job, by the identity of their export.
 
-        ``exports`` contains names by wanted identity. In a job with many more reports, a report is read only if its
-        rank is a number in one of these names: otherwise each process of a job that packs its own export would read
-        all.
+        ``exports`` contains the names by identity. In a much larger job, only reports are read whose rank is in one of
+        these names: otherwise each process of a job that packs its own export would read all.
         """
         paths = packed_reports(self.directory)
         if len(paths) > 2 * len(exports):
@@ -241,10 +237,7 @@ class JobWriter:
 
     @contextmanager
     def staging(self) -> Iterator[Cache]:
-        """Yield a cache in the job's directory to pack exports into, and remove it afterwards.
-
-        Raises OutputError if it cannot be written.
-        """
+        """Yield a cache in the job's directory, and remove it afterwards. Raises OutputError if it is not writable."""
         with self._write_errors():
             self.directory.mkdir(parents=True, exist_ok=True)
             target_directory = self.directory / partial_name()
@@ -324,7 +317,7 @@ class JobWriter:
             raise OutputError(f"{report.name} is rank {report.rank} ({report.source}), and {there}: {advice}")
 
     def _remove_others(self, rank: int, new_files: Mapping[Path, Path]) -> None:
-        """Remove files that a replaced report, or a process that was killed, left in the datasets.
+        """Remove files that a replaced report or a killed process left in the datasets.
 
         Raises OutputError if a file cannot be removed, after removing all others.
         """

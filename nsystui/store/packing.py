@@ -2,7 +2,7 @@
 
 Native tables are read in chunks by rowid. The rows of a chunk stream into a file of one canonical table, or reach
 several through tables in DuckDB. A sink keeps them: Parquet files in the cache, or tables in memory. Threads suffice,
-because Python sees only the payloads of NCCL calls. A session packs several exports at once within its limits.
+because Python sees only the payloads of NCCL calls.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ _NOTHING: Mapping[str, str] = {}
 
 @dataclass
 class Packing:
-    """Packs exports. ``database`` is the session's; ``warn`` is called with the reason if a cache cannot be written."""
+    """A packer of exports. ``database`` is the session's; ``warn`` receives why a cache cannot be written."""
 
     database: duckdb.DuckDBPyConnection
     limits: Limits
@@ -150,9 +150,9 @@ class Packing:
         report_progress: Callable[[Progress], None] = lambda progress: None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> PackedTables:
-        """Pack the readable tables of a damaged export, into memory only: the cache must hold complete packs.
+        """Pack the readable tables of a damaged export, into memory only: the cache holds complete packs.
 
-        Raises the errors of ``pack``, and ExportError if the damage affects data that all tables need.
+        Raises the errors of ``pack``, and ExportError if all tables need the damaged data.
         """
         damaged: dict[str, str] = {}
         while True:
@@ -205,7 +205,7 @@ class Packing:
 
 
 class PackingDatabase:
-    """A database for packing into the cache, which exists while something is packed.
+    """The database for packing into the cache, which exists only during packing.
 
     It has one thread, so that the work stays in the packing threads, whose priority is lower. Its memory is a share of
     the session's, returned at the end.
@@ -222,7 +222,7 @@ class PackingDatabase:
     def connection(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, bool]]:
         """Yield a connection to pack one export with, and whether rows may be written as they arrive.
 
-        If the session cannot spare the memory, the connection is to its database, where rows must not.
+        They may not if the session cannot spare memory, and the connection is to the session's database.
         """
         with self._lock:
             if self._database is None and self._limit_session(self._limits.database - self._limits.packing.database):
@@ -262,7 +262,7 @@ class PackingDatabase:
 
 @dataclass
 class Packer:
-    """Packs one export. ``connection`` is its own DuckDB connection; ``report_progress`` is called per chunk.
+    """A packer of one export. ``connection`` is its own DuckDB connection; ``report_progress`` is called per chunk.
 
     Low-priority threads do the work; of two ``workers``, one reads while the other writes. ``slots`` limits the chunks
     in progress, over all packers that share it.
@@ -361,7 +361,7 @@ class Packer:
 
         ``lookups`` must be filled. ``reach`` is called with the part (0 … 1) of the file that is read next. Raises
         ExportError if the file cannot be read completely, PackingCancelled, and duckdb.Error or OSError if the sink
-        cannot write.
+        fails.
         """
         chunks, kernel_rows = self._chunks(lookups, wanted, fields)
         workers = [
@@ -402,7 +402,6 @@ class Packer:
         return Chunks([part for part in parts if native.has(part.table)], native.last_rowid, size), kernel_rows
 
     def _pack_chunks(self, worker: ChunkPacker, chunks: Chunks, reach: Callable[[float], object]) -> None:
-        """Pack chunks until all are packed."""
         with ArrowReader(self.path) as export:
             while (chunk := chunks.take()) is not None:
                 reach(chunk.part)
@@ -447,13 +446,13 @@ _PATIENCE = 0.1
 _CHUNK_TEXT = 12 << 20
 """The maximum bytes of names in a chunk of rows with long names."""
 BAND_ROWS = 1 << 20
-"""Rows of a native table that are read in one stream into one file, which fits into the memory of programs that read
-files completely. Tables are read band by band, because their pages alternate through an export."""
+"""Rows of a native table per file, few enough for programs that read whole files into memory. Tables are read band by
+band, because their pages alternate through an export."""
 
 
 @dataclass
 class ChunkPacker:
-    """Packs chunks, one after the other; ``packed`` contains the facts of their rows."""
+    """A packer of chunks, one after another; ``packed`` contains the facts of their rows."""
 
     connection: duckdb.DuckDBPyConnection
     lookups: Lookups
@@ -501,7 +500,7 @@ class ChunkPacker:
         """Pack the rows of a chunk as they arrive and return their number; ``None`` if they must be read again."""
         import duckdb
 
-        # The driver cannot type a stream without rows. The last row of the table exists.
+        # The driver cannot type a stream without rows. A chunk up to the last row of the table has rows.
         name, last = chunk.source.table, chunk.last
         if last < self.lookups.native.last_rowid[name] and first_row(self.connection, export, name, chunk.first) > last:
             return 0

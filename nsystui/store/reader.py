@@ -1,7 +1,7 @@
 """A reader of exports: selected fields of canonical tables, one chunk of a native table at a time.
 
-SQLite streams the columns that the fields need as Arrow; DuckDB resolves names in small lookup tables and converts each
-field to its canonical type. To pack an export is to read all fields.
+SQLite streams the needed columns as Arrow; DuckDB resolves names in small lookup tables and casts fields to their
+canonical types. To pack an export is to read all fields.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Chunk:
 class Chunks:
     """The chunks of ``sources``, each handed out once, band by band through the file; for several threads.
 
-    The pages of all tables alternate through an export, as its rows were written. Reading one table after the other
-    would read the file once per table, which is slow over a network.
+    The pages of all tables alternate through an export. Reading one table after another would read the file once per
+    table, which is slow over a network.
 
     ``last_rowid`` is by native table; ``rows`` returns the maximum rows per chunk of a source.
     """
@@ -106,7 +106,7 @@ class Chunks:
 
     @property
     def last_rows(self) -> dict[str, int]:
-        """The last row of each native table, unless only NCCL calls are read of it: their number is unknown."""
+        """The last row of each native table; without tables of which only NCCL calls, an unknown number, are read."""
         last = zip(self._sources, self._last, strict=True)
         return {source.table: row for source, row in last if source.makes}
 
@@ -175,7 +175,7 @@ class Lookups:
     def known_strings(self) -> tuple[np.ndarray, int]:
         """Return whether each number is the id of a string, and the bytes of the longest string.
 
-        The array is empty if the strings are too many to be joined with arriving rows, because DuckDB copies them.
+        The array is empty if too many strings would be joined with arriving rows, because DuckDB copies them.
         """
         import numpy as np
 
@@ -276,7 +276,7 @@ class ArrivingRows:
 
 
 class Reader:
-    """Reads the ``fields`` of the canonical tables that receive the rows of one native table.
+    """A reader of ``fields`` of the canonical tables that receive the rows of one native table.
 
     ``connection`` has temporary tables of the reader, and must find the ``lookups``. Rows with impossible times are
     added to ``left_out``. NCCL calls need ``payload``. If a source makes nothing else, other rows stay unread, which
@@ -302,10 +302,7 @@ class Reader:
         self._strings = 0
 
     def read(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
-        """Read the rows of a chunk, for ``parts``, and return their number in the native table.
-
-        Raises ExportError if the export cannot be read completely.
-        """
+        """Read the rows of a chunk, for ``parts``; return their number. Raises ExportError for an unreadable export."""
         with read_errors(self._lookups.path, self.source.table):
             rows = self._receive(export, chunk, watch)
             if self._arrivals.has_gaps and self.source is not self._next_choice:
@@ -338,7 +335,7 @@ class Reader:
         return int(rows)
 
     def _with_rows(self) -> dict[str, tuple[Transform, int]]:
-        """Return the canonical tables for which the chunk has rows, with their number, and count the rows left out.
+        """Return the canonical tables with rows in the chunk, and their number of rows; count the rows left out.
 
         Counting costs less than writing no rows. If no row is left out, the query of the rows does not check again.
         """
@@ -428,9 +425,9 @@ def make_table(
 
 
 def _choices(source: Source, fields: Fields) -> tuple[Source, Source]:
-    """Return a source with the first choice of fields, and a source with all choices for rows that need more.
+    """Return a source with the first choices of fields, and a source with all choices for rows that need more.
 
-    They are the same if the first choice reads as many columns, or a column that the export lacks.
+    They are the same if the first reads as many columns, or a column that the export lacks.
     """
     first, complete = (_with_types(source.of_fields(fields, first_choice=is_first)) for is_first in (True, False))
     is_less = first.columns.keys() < complete.columns.keys() and NO_INTEGER not in map(first.columns.get, STRING_IDS)
@@ -468,7 +465,7 @@ _MAX_TEXTS = 1000
 def _calls_condition(connection: duckdb.DuckDBPyConnection, lookups: Lookups, source: Source) -> str:
     """Return SQLite's condition that skips most ranges that are not NCCL calls.
 
-    The texts and payloads of these ranges are most of many exports.
+    Their texts and payloads are most of many exports.
     """
     domains = connection.execute("SELECT DISTINCT domain_id FROM domains WHERE domain = 'NCCL'").fetchall()
     # With the schema, because strings of another reader's chunk may hide the export's strings.
@@ -526,7 +523,7 @@ class UnusualRows(Exception):
 class TableStream:
     """A stream of a native table, whose rows one COPY turns into rows of the canonical table ``name``.
 
-    Unusual rows end the stream and are read again: sorted if ``sorts``, or by a `Reader` unless ``is_usable``.
+    Unusual rows end the stream and are read again, sorted if ``sorts``; by a `Reader` unless ``is_usable``.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ Compute = Callable[["Session", list[Report]], T]
 
 
 class Workers(Protocol):
-    """Compute results of single reports elsewhere, on machines that see the same packed job."""
+    """Workers that compute results of single reports, on machines that see the same packed job."""
 
     def share(self, reports: int) -> int:
         """Return how many of ``reports`` reports to compute together."""
@@ -121,7 +121,7 @@ class Session:
     version: int = 0
     clock: Clock = field(default_factory=Clock)
     exports: dict[int, ExportFile] = field(default_factory=dict)
-    """Exports by the index of their report, in the state in which they were added; no packed jobs."""
+    """Exports by report index, in the state in which they were added; no packed jobs."""
     _aligned: tuple[Report, ...] = ()
     _unaligned: list[Report] = field(default_factory=list)
     """Reports without a clock offset yet: to align each when it joins takes a thousand times as long."""
@@ -263,7 +263,6 @@ class Session:
         whole: bool,
         partly: bool,
     ) -> PackedFiles | PackedTables | OnDemand:
-        """Read an export of which the cache has no complete pack."""
         results = self._results(file)
         with remembered_damage(results):
             if partly:
@@ -310,7 +309,7 @@ class Session:
         """Announce the columns, and the tables to tally, that every report will be asked for.
 
         When a query first needs an unpacked report, all of this is read at once, with the span of its events: several
-        exports in parallel, no table twice. Until then nothing is read.
+        exports in parallel, no table twice.
         """
         self._expected = Expected({name: frozenset(names) for name, names in columns.items()}, tuple(tallied))
 
@@ -449,7 +448,6 @@ class Session:
                     self._forget_views()
 
     def _rows(self, table: CanonicalTable) -> Iterator[Rows]:
-        """Yield the sources of a table's rows in every report."""
         for report in self.reports:
             if report.index in self._on_demand:
                 loaded = self._on_demand[report.index].loaded[table.name]
@@ -543,7 +541,7 @@ class Session:
     def slices(self, rows: int, size: int, what: str, parts: str) -> Iterator[slice]:
         """Split ``rows`` rows of about ``size`` bytes each into slices that fit into memory.
 
-        Before each of several slices, the session reports how many of ``parts``, such as "gaps", are done.
+        Before each of several slices, report how many of ``parts``, such as "gaps", are done.
         """
         step = self.limits.rows_at_once(size)
         try:

@@ -1,6 +1,6 @@
-"""Row counts of canonical tables: how many, when, of which processes, and how many are left out.
+"""Counts of canonical rows, with times and processes, and of rows left out because of impossible times.
 
-Rows are left out because of impossible times (`exports.sources.base`).
+`exports.sources.base` defines these times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class LeftOut:
     """Numbers of rows left out, in the order of ``REASONS``.
 
-    Rows that lost their names (``nameless``) and ranges that never ended (``open``) are counted, too, but not left out.
+    Rows that lost their names (``nameless``) and ranges without end (``open``) are counted, too, but not left out.
     """
 
     by_reason: tuple[int, ...] = (0,) * len(REASONS)
