@@ -130,16 +130,14 @@ class _Reader:
         self._environ = environ
 
     def config(self, given: Mapping[str, Any]) -> Config:
-        checked: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         for key, value in given.items():
             if key not in _KEYS:
                 raise self._wrong(key, _unknown(key, _KEYS))
-            checked[key] = _KEYS[key].read(self, key, value)
-        options = {key.dest: checked[name] for name, key in _KEYS.items() if key.dest and name in checked}
-        other = {
-            name.replace("-", "_"): checked[name] for name, key in _KEYS.items() if not key.dest and name in checked
-        }
-        return Config(path=str(self._path), options=options, **other)
+            data[key] = _KEYS[key].read(self, key, value)
+        options = {key.dest: data[name] for name, key in _KEYS.items() if key.dest and name in data}
+        fields = {name.replace("-", "_"): data[name] for name, key in _KEYS.items() if not key.dest and name in data}
+        return Config(path=str(self._path), options=options, **fields)
 
     def _wrong(self, key: str, problem: str, section: str = "") -> UsageError:
         number = _line_of(self._lines, key, section)

@@ -164,10 +164,7 @@ def _print_wrapper(request: Request, job: OpenJob, commands: Sequence[NcuCommand
             f"the ranks are numbered by {', '.join(sorted(sources))}: check that {LAUNCHERS[launcher][0]} counts the "
             f"same way"
         )
-    more = len(
-        {(command.kernel, command.base) for command in commands}
-        - {(command.kernel, command.base) for command in profiled}
-    )
+    more = len({(item.kernel, item.base) for item in commands} - {(item.kernel, item.base) for item in profiled})
     if more:
         shared.say_note(
             f"{more:,} more {'kernel' if more == 1 else 'kernels'}: a run profiles one kernel of each rank, the one "

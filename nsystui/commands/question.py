@@ -91,9 +91,7 @@ def run(question: Question, request: Request) -> int:
         shared.check_dask(question, values)
     is_table = request.output.is_table or (question.map is None and question.draw is None)
     can_remember = (
-        is_table
-        and question.tables is None
-        and not any(option.is_given(values) for option in question.options if option.lists)
+        is_table and question.tables is None and not any(opt.is_given(values) for opt in question.options if opt.lists)
     )
     memory = shared.remembered(request) if can_remember and not request.output.is_drawing else None
     key = question.key(values)

@@ -44,11 +44,8 @@ def run(request: Request) -> int:
     words = request.args["words"]
     with empty_job() as job:
         if not words:
-            standalone = (question for question in questions() if question.home != COMPARISON)
-            schema = {
-                f"{question.family} {question.name}".strip(): schema_of(job, question, question.default_values())
-                for question in standalone
-            }
+            single = (cmd for cmd in questions() if cmd.home != COMPARISON)
+            schema = {f"{cmd.family} {cmd.name}".strip(): schema_of(job, cmd, cmd.default_values()) for cmd in single}
             schema |= {name: _command_schema(job, name, ()) for name in _COMMANDS}
         elif words[0] in _COMMANDS:
             schema = _command_schema(job, words[0], words[1:])

@@ -162,18 +162,15 @@ def _against(request: Request, thresholds: Thresholds) -> int:
             for side_job, label in zip((job, old), labels, strict=True)
         ]
         with job.session.waiting("findings"):
-            changes = against(sides[0], sides[1], thresholds, args["step_range"])
-        request.unread.extend([*changes.found.unread, *changes.baseline.unread])
-        top = changes.first(request.output.top)
+            diff = against(sides[0], sides[1], thresholds, args["step_range"])
+        request.unread.extend([*diff.found.unread, *diff.baseline.unread])
+        top = diff.first(request.output.top)
         files = named_shortly(request.opening.files)
         unjudged = request.args["not_checked"]
         _deliver(
-            request,
-            lambda: change_lines(top, files, unjudged),
-            lambda: change_report(top, files),
-            against_table(changes),
+            request, lambda: change_lines(top, files, unjudged), lambda: change_report(top, files), against_table(diff)
         )
-    return int(bool(args["fail_on"]) and changes.has(Severity(args["fail_on"])))
+    return int(bool(args["fail_on"]) and diff.has(Severity(args["fail_on"])))
 
 
 def _deliver(request: Request, lines: Callable[[], list[str]], report: Callable[[], str], table: Answer) -> None:

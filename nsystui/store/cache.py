@@ -139,10 +139,8 @@ class Cache:
     def find_columns(self, export: ExportFile, table: str, names: Collection[str]) -> ColumnFiles | None:
         """Return columns of a table that include all ``names``, or ``None``. Remove damaged columns."""
         directories = sorted(self.directory.glob(f"{self.path_of(export).name}.{table}-*"))
-        candidates = (_load(directory, _read_columns) for directory in directories)
-        return _mark_used(
-            next((columns for columns in candidates if columns is not None and columns.names.issuperset(names)), None)
-        )
+        saved = (_load(directory, _read_columns) for directory in directories)
+        return _mark_used(next((files for files in saved if files is not None and files.names.issuperset(names)), None))
 
     def begin(self, export: ExportFile) -> Partial[PackedFiles]:
         """Begin to write a pack of ``export``. Raises OSError if the cache cannot be written."""

@@ -386,9 +386,7 @@ def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
         footer = file.read()
     if footer.startswith(_correct.get(table, ())):
         return ""
-    kinds = {
-        renamed[1] if item.name == renamed[0] else item.name: item.kind for item in canonical.BY_NAME[table].fields
-    }
+    kinds = {renamed[1] if col.name == renamed[0] else col.name: col.kind for col in canonical.BY_NAME[table].fields}
     try:
         _, at = _varint(footer, 1)  # the first field is the version, the second the schema
         (_, *columns), end = _structs(footer, at + 1)

@@ -321,15 +321,15 @@ class Packer:
             raise opening.corrupt(self.path, error) from None
 
     def _pack(self, tables: schema.Schema, facts: Metadata, payload: PayloadSchemas) -> PackedReport:
-        all_sources = sources.sources(tables)
+        inputs = sources.sources(tables)
         checks = PageChecks(self.path, self.is_cancelled)
         lookups = Lookups(self.path, tables, self.connection, checks)
         try:
             with ArrowReader(self.path) as export:
                 # Always read the strings, to find out whether the export has all of them.
-                lookups.fill(export, {"strings"}.union(*(source.words for source in all_sources)))
+                lookups.fill(export, {"strings"}.union(*(source.words for source in inputs)))
             with read_ahead(self.path) as reach:
-                packed = self.read(lookups, all_sources, payload, reach=reach)
+                packed = self.read(lookups, inputs, payload, reach=reach)
             if rows := device_rows(facts, sorted(packed.devices)):
                 make_table(self.connection, canonical.DEVICES, rows, "made")
                 written = self.sink.write(canonical.DEVICES, self.connection, SinkRows("SELECT * FROM made"))
@@ -338,14 +338,9 @@ class Packer:
             checks.close()
             lookups.drop()
         # A native table without rows means 0; without a native table, the number is unknown.
-        counts = {**{name: 0 for source in all_sources for name in source.feeds}, **packed.counts}
+        counts = {**{name: 0 for source in inputs for name in source.feeds}, **packed.counts}
         first, last = packed.spans.get("work") or packed.spans.get("os") or (None, None)
-        damaged = {
-            name: self.without[source.table]
-            for source in all_sources
-            if source.table in self.without
-            for name in source.feeds
-        }
+        damaged = {name: self.without[src.table] for src in inputs if src.table in self.without for name in src.feeds}
         counts = {name: rows for name, rows in counts.items() if name not in damaged}
         return PackedReport(facts, counts, first, last, dict(packed.left_out), damaged)
 

@@ -220,9 +220,7 @@ def aligned(reports: Sequence[Report], clock: Clock = Clock()) -> tuple[Report, 
     earliest = min(known_starts, default=0)
     spread = max(known_starts, default=0) - earliest
     # If they start together, their durations are not needed, which may be costly to find out.
-    is_far = spread > _START_SPREAD and spread - _START_SPREAD > max(
-        report.packed.last_event or 0 for report in reports
-    )
+    is_far = spread > _START_SPREAD and spread - _START_SPREAD > max(item.packed.last_event or 0 for item in reports)
     one_job = bool(known_starts) and not is_far and (spread <= _ONE_START or not _are_apart(reports, starts))
     moved = []
     for report, start in zip(reports, starts, strict=True):
@@ -241,10 +239,8 @@ def _are_apart(reports: Sequence[Report], starts: Sequence[int | None]) -> bool:
         last = report.packed.last_event
         if start is not None and last is not None:
             first_ends[report.metadata.host] = min(start + last, first_ends.get(report.metadata.host, start + last))
-    known_starts = [
-        (report.metadata.host, start) for report, start in zip(reports, starts, strict=True) if start is not None
-    ]
-    return any(host and start > first_ends.get(host, start) for host, start in known_starts)
+    hosts = [(report.metadata.host, start) for report, start in zip(reports, starts, strict=True) if start is not None]
+    return any(host and start > first_ends.get(host, start) for host, start in hosts)
 
 
 def _utc_starts(reports: Sequence[Report]) -> list[int | None]:

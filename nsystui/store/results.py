@@ -76,15 +76,12 @@ def version_of_reading() -> str:
     """Return the version of the rows read from exports, and of their files, derived from the code that makes both."""
     package = find_spec("nsystui.exports.sources")
     assert package is not None
-    modules = [
-        *_READING_MODULES,
-        *(f"{package.name}.{module.name}" for module in iter_modules(package.submodule_search_locations)),
-    ]
-    definition = json.dumps([canonical.fingerprint(), {name: _source_of(name) or __version__ for name in modules}])
+    names = [*_READING, *(f"{package.name}.{item.name}" for item in iter_modules(package.submodule_search_locations))]
+    definition = json.dumps([canonical.fingerprint(), {name: _source_of(name) or __version__ for name in names}])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
 
 
-_READING_MODULES = (
+_READING = (
     "nsystui.exports.metadata",
     "nsystui.exports.nccl_calls",
     "nsystui.exports.schema",

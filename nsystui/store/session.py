@@ -96,7 +96,7 @@ _MANY = 256
 _VECTORS = 16
 # Bytes of a number and of a text in a result, with derived data.
 _NUMBER, _TEXT = 16, 128
-_ADDED_COLUMNS = frozenset({"report", "clock_offset"})
+_ADDED = frozenset({"report", "clock_offset"})
 
 
 @dataclass
@@ -379,10 +379,7 @@ class Session:
             return
         expected = self._expected.columns if self._expected is not None else {}
         used = {name: {*used.get(name, ()), *expected.get(name, ())} for name in {*used, *expected}}
-        wanted = {
-            name: self._view_columns.get(name, frozenset()).union(names) - _ADDED_COLUMNS
-            for name, names in used.items()
-        }
+        wanted = {name: self._view_columns.get(name, frozenset()).union(names) - _ADDED for name, names in used.items()}
         for index, failure in self._failures(wanted).items():
             self._drop(index, failure)
         changed = [name for name, names in wanted.items() if names != self._view_columns.get(name)]

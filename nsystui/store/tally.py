@@ -141,8 +141,5 @@ def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, rows: str, 
     start, end, process = (f'"{name}"' if name in names else "NULL" for name in ("start", "end", "process"))
     times = f"{first_of(table, start)}, greatest(max({start}), max({end}))"
     groups = connection.execute(f"SELECT {process}, count(*), {times} FROM {rows} GROUP BY 1").fetchall()
-    tallies = (
-        Tally(rows, first, last, {} if process_id is None else {process_id: rows})
-        for process_id, rows, first, last in groups
-    )
+    tallies = (Tally(rows, first, last, {} if owner is None else {owner: rows}) for owner, rows, first, last in groups)
     return sum(tallies, Tally())
