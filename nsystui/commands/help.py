@@ -241,8 +241,8 @@ def _members(command: str, option: str) -> list[str]:
 
 def _in_list(prefix: str, words: Words) -> Words:
     """Return the words, each with the text up to the last comma before it."""
-    before = prefix[: prefix.rfind(",") + 1]
-    return {before + word: line for word, line in words.items()}
+    start = prefix[: prefix.rfind(",") + 1]
+    return {start + word: line for word, line in words.items()}
 
 
 def manual(make: Callable[..., argparse.ArgumentParser], top: argparse.ArgumentParser) -> str:

@@ -99,14 +99,14 @@ def _read_all(request: Request, summary: LogSummary, reader: LogReader, cut: Ste
 
 
 def _read(
-    log: OpenLog, summary: LogSummary, reader: LogReader, cut: StepCut | None, line: ProgressLine, before: int
+    log: OpenLog, summary: LogSummary, reader: LogReader, cut: StepCut | None, line: ProgressLine, offset: int
 ) -> None:
-    """Add a log that begins ``before`` bytes after the beginning of the first log."""
+    """Add a log that begins ``offset`` bytes after the beginning of the first log."""
     from nsystui.base.answer import Unit
     from nsystui.base.units import format_value
 
     def read(size: int) -> bytes:
-        position = before + log.position
+        position = offset + log.position
         line.show(lambda: f"reading {log.name}  {format_value(Unit.BYTES, position)}", position)
         return log.read(size)
 

@@ -312,9 +312,9 @@ class JobWriter:
 
     def _refuse(self, target_directory: Path, report: NewReport) -> None:
         if is_packed_report(target_directory):
-            there = f"{self.directory} has rank {report.rank} already (of {name_of(target_directory)})"
+            existing = f"{self.directory} has rank {report.rank} already (of {name_of(target_directory)})"
             advice = f"--force replaces it, --ranks says which rank {report.name} is"
-            raise OutputError(f"{report.name} is rank {report.rank} ({report.source}), and {there}: {advice}")
+            raise OutputError(f"{report.name} is rank {report.rank} ({report.source}), and {existing}: {advice}")
 
     def _remove_others(self, rank: int, new_files: Mapping[Path, Path]) -> None:
         """Remove files that a replaced report or a killed process left in the datasets.

@@ -516,10 +516,10 @@ class ChunkPacker:
             if left_out:
                 self.packed.left_out[stream.name] += left_out
             # Rows that the stream skips go to the other tables.
-            others = {name: made for name, made in chunk.source.makes.items() if name != stream.name}
-            rest = replace(chunk.source, makes=others, without=chunk.source.makes[stream.name].where)
-            if others and written + left_out.rows < rows_read:
-                self._pack_in_pieces(export, replace(chunk, source=rest), lambda last: watch(chunk.first - 1))
+            other_makes = {name: made for name, made in chunk.source.makes.items() if name != stream.name}
+            remaining = replace(chunk.source, makes=other_makes, without=chunk.source.makes[stream.name].where)
+            if other_makes and written + left_out.rows < rows_read:
+                self._pack_in_pieces(export, replace(chunk, source=remaining), lambda last: watch(chunk.first - 1))
         return rows_read
 
     def _count(self, table: CanonicalTable, rows: int, written: str) -> None:

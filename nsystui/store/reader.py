@@ -186,10 +186,10 @@ class Lookups:
             query = f"SELECT sum(strlen(value)), max(strlen(value)), min(id), max(id) {strings}"
             ((size, longest, lowest, highest),) = self.connection.execute(query).fetchall()
             is_small = size <= _MAX_STRINGS and longest < LONG_NAME and lowest >= 0 and highest <= _MAX_STRINGS
-            known = np.zeros(highest + 1 if is_small else 0, bool)
+            is_string_id = np.zeros(highest + 1 if is_small else 0, bool)
             if is_small:
-                known[self.connection.execute(f"SELECT id {strings}").fetchnumpy()["id"]] = True
-            self._known = known, longest
+                is_string_id[self.connection.execute(f"SELECT id {strings}").fetchnumpy()["id"]] = True
+            self._known = is_string_id, longest
         return self._known
 
     def fill(self, export: ArrowReader, words: Collection[str]) -> None:
