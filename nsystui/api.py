@@ -53,8 +53,8 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
     opener = Opener(shared.source_of(request), Listener())
     opened, exports = opener.start()
     try:
-        if request.own["step_range"] is not None:
-            opened.step_range = request.own["step_range"]
+        if request.args["step_range"] is not None:
+            opened.step_range = request.args["step_range"]
         failures = opener.add(opened, exports)
         for failure in failures if opened.session.reports else ():
             if not (request.opening.allow_missing and isinstance(failure, MissingFileError)):
@@ -164,7 +164,7 @@ class Job:
         found = _question(question)
         request = self._parsed(question, found, options)
         selection = selection_of(request.selecting, opened)
-        answer = ask(found, opened, selection, found.read(request.own))
+        answer = ask(found, opened, selection, found.read(request.args))
         return frame_of(arranged(request.output, answer))
 
     def triage(self, thresholds: Mapping[str, float] | None = None, **selection: Any) -> pandas.DataFrame:

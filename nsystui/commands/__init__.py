@@ -1,6 +1,6 @@
-"""The commands of the shell: the questions of the catalogue, and a module here for each that is none.
+"""The commands of the shell: the questions of the catalogue, and a module for each other command.
 
-None of them imports textual but ``open`` and ``diff --screen``.
+Only ``open`` and ``diff --screen`` import textual.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ _COMMANDS = {
     "help": (950, "the documentation, by topic: numbers, nccl, triage, cluster …", ""),
     "nccl-log": (960, "calls, sizes and communicators of NCCL's debug log", "nccl"),
 }
-"""Each command that is no question: its place in the help, its line there, and the topic that explains it.
-
-A hyphen is an underscore in the name of the module.
-"""
+"""Each command that is not a question: its order and line in the help, and its topic. A hyphen is an underscore in the
+name of the module."""
 
 FILE_NAMES = ("FILE", "FILE.prv", "LOG", "OTHER", "CSV", "DIR", "SCHEDULER", "-- COMMAND")
-"""The placeholders of the arguments that name files, whose names may have any bytes."""
+"""Placeholders of arguments that name files, whose names may have any bytes."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes any value of an option but an empty one and bytes that no text of an export has."""
+    """A parser that refuses empty values of options, and bytes that no text of an export has."""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> object:
         """Convert a word as argparse does. Raises ArgumentError for bytes that no text of an export has."""
@@ -46,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         return super()._get_value(action, arg_string)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
-        """Convert the words of an option. Keep ``--``, which argparse drops. Raises ArgumentError for an empty one."""
+        """Convert the words of an option. Keep ``--``, which argparse drops. Raises ArgumentError for an empty word."""
         if action.option_strings and "" in arg_strings:
             raise argparse.ArgumentError(action, "its value is empty: is a variable of the script unset?")
         if not action.option_strings or arg_strings != ["--"]:
@@ -60,16 +58,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def commands() -> dict[str, str]:
-    """Every command with its line of help, in the order of the program's own help."""
+    """Return every command with its line of help, in the order of the program's help."""
     from nsystui.questions.queries.registry import of_family
 
-    found = {name: (order, line) for name, (order, line, _) in _COMMANDS.items()}
-    found |= {question.name: (question.order, question.help) for question in of_family("")}
-    return {name: line for name, (_, line) in sorted(found.items(), key=lambda one: one[1][0])}
+    entries = {name: (order, line) for name, (order, line, _) in _COMMANDS.items()}
+    entries |= {question.name: (question.order, question.help) for question in of_family("")}
+    return {name: line for name, (_, line) in sorted(entries.items(), key=lambda entry: entry[1][0])}
 
 
 def is_command(word: str) -> bool:
-    """Whether a word is the name of a command; an option or a file, as most first words are, asks nobody."""
+    """Return whether a word is the name of a command, without loading the catalogue for an option or most files."""
     if word in _COMMANDS:
         return True
     if word.startswith("-") or not (word.replace("-", "").isalpha() and word.islower()):
@@ -80,12 +78,12 @@ def is_command(word: str) -> bool:
 
 
 def topic_of(name: str) -> str:
-    """The topic of the documentation that explains a command; empty for none."""
+    """Return the topic of the documentation that explains a command, or an empty text."""
     from nsystui.questions.queries.registry import question_named
 
     return _COMMANDS[name][2] if name in _COMMANDS else question_named(name).topic
 
 
 def is_question(name: str) -> bool:
-    """Whether the command of that name is a question of the catalogue."""
+    """Return whether a command is a question of the catalogue."""
     return name not in _COMMANDS

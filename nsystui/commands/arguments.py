@@ -1,4 +1,4 @@
-"""The flags that commands share: files, selection, format. One spelling and one meaning everywhere."""
+"""Flags that commands share: files, selection, format. One spelling and one meaning everywhere."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     Expected = tuple[Mapping[str, Collection[str]], Collection[str]]
 
 
-# Options of commands with which an answer is of some of the rows, and not that which is remembered.
+# Options that select some rows of an answer, and all options with which no answer is remembered.
 _NARROWING = ("filter_time", "filter_nvtx", "instances", "bucket")
-_OF_ITS_OWN = (*_NARROWING, "by_rank", "ncu", "metrics", "nccl_log")
+_NOT_REMEMBERED = (*_NARROWING, "by_rank", "ncu", "metrics", "nccl_log")
 
 
 class Print(argparse.Action):
-    """Prints the lines that ``const`` returns for the value, and ends as ``--help`` does: it needs no file."""
+    """An option that prints the lines of ``const(value)`` and exits, as ``--help`` does, without any file."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, __: object = None) -> None:
         from nsystui.output.files import print_lines
@@ -41,10 +41,10 @@ class Print(argparse.Action):
         parser.exit()
 
 
-def add_files(parser: argparse.ArgumentParser, least: str = "+", has_screens: bool = False) -> None:
-    """Add the exports and how they are opened; ``least`` is ``*`` if none need be named."""
+def add_files(parser: argparse.ArgumentParser, nargs: str = "+", has_screens: bool = False) -> None:
+    """Add the exports and the options to open them; ``nargs`` is ``*`` if no file is required."""
     parser.add_argument(
-        "files", nargs=least, metavar="FILE", help="an export (.sqlite), a directory of them, a packed job, or a glob"
+        "files", nargs=nargs, metavar="FILE", help="an export (.sqlite), a directory of them, a packed job, or a glob"
     )
     group = parser.add_argument_group("opening")
     group.add_argument("--no-cache", action="store_true", help="keep the columns in memory, write no cache")
@@ -69,7 +69,7 @@ def add_missing(group: argparse._ActionsContainer) -> None:
 
 
 def add_dask(parser: argparse.ArgumentParser) -> None:
-    """``--dask``: the workers of a cluster compute what the answer is made of; after `add_files`."""
+    """Add ``--dask``, with which a cluster computes results of reports; after `add_files`."""
     parser.add_argument(
         "--dask",
         metavar="SCHEDULER",
@@ -79,15 +79,15 @@ def add_dask(parser: argparse.ArgumentParser) -> None:
 
 
 def check_dask(question: Question, values: Values = MappingProxyType({})) -> None:
-    """Raises UsageError for a question that the workers of a cluster have no part in, ``values`` being its options."""
-    listed = [f"--{one.flag}" for one in question.options if one.lists and one.is_given(values)]
+    """Raise UsageError if a question with these ``values`` of its options cannot run on a cluster."""
+    listed = [f"--{option.flag}" for option in question.options if option.lists and option.is_given(values)]
     if listed or not question.of_reports:
         name = " ".join([question.name, *listed])
         raise UsageError(f"--dask: {name} does not run on a cluster: leave --dask out")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """The flags of the selection, the same for every command and every table."""
+    """Add the flags of the selection, the same for every command and table."""
     group = parser.add_argument_group("selection")
     group.add_argument(
         "--time",
@@ -103,7 +103,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_ranks(group: argparse._ArgumentGroup) -> None:
-    """``--ranks`` chooses ranks, or assigns them to files."""
+    """Add ``--ranks``, which selects ranks or assigns them to files."""
     group.add_argument(
         "--ranks",
         metavar="LIST",
@@ -113,7 +113,7 @@ def add_ranks(group: argparse._ArgumentGroup) -> None:
 
 
 def add_clock(group: argparse._ArgumentGroup) -> None:
-    """``--clock``: how several reports are put on one clock."""
+    """Add ``--clock``, which chooses the common clock of several reports."""
     group.add_argument(
         "--clock",
         choices=CLOCKS,
@@ -124,7 +124,7 @@ def add_clock(group: argparse._ArgumentGroup) -> None:
 
 
 def add_steps(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """``--step-range`` and ``--steps-by``: what the steps are."""
+    """Add ``--step-range`` and ``--steps-by``, which define the steps."""
     for option in STEPS:
         parser.add_argument(
             f"--{option.flag}", metavar=option.metavar or None, choices=option.choices or None, help=option.help
@@ -132,7 +132,7 @@ def add_steps(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
-    """The destination and format of the answer."""
+    """Add the destination and format of the answer."""
     group = parser.add_argument_group("output")
     group.add_argument(
         "--format",
@@ -155,7 +155,7 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arranging(parser: argparse._ActionsContainer) -> None:
-    """``--sort`` and ``--top``: the order of the rows, and how many."""
+    """Add ``--sort`` and ``--top``."""
     parser.add_argument("--sort", metavar="COLUMN", help="sort by this column (its JSON key), largest first")
     parser.add_argument(
         "--top", type=int, metavar="N", help="only the first N rows (default: all; on a terminal a screenful)"
@@ -163,18 +163,18 @@ def add_arranging(parser: argparse._ActionsContainer) -> None:
 
 
 def selection_of(flags: Selecting, job: OpenJob) -> Selection:
-    """The selection that the flags describe; raises UsageError for ranks that are not there."""
-    chosen = Selection()
+    """Return the selection of the flags. Raises UsageError for ranks that do not exist."""
+    selection = Selection()
     if flags.ranks and not flags.numbering:
-        chosen = chosen.with_tasks(job.tasks_of_ranks(parse_numbers(flags.ranks, "ranks")))
+        selection = selection.with_tasks(job.tasks_of_ranks(parse_numbers(flags.ranks, "ranks")))
     if flags.time:
         window, events = job.window(flags.time), job.extent()
         if window.start >= events.end or window.end <= events.start:
             say_note(f"--time {flags.time}: no event is in this window; the job's events run {window_words(events)}")
-        chosen = chosen.with_window(window)
+        selection = selection.with_window(window)
     return Selection(
-        chosen.window,
-        chosen.tasks,
+        selection.window,
+        selection.tasks,
         parse_numbers(flags.devices, "devices") if flags.devices else None,
         parse_numbers(flags.streams, "streams") if flags.streams else None,
         NameFilter(flags.filter) if flags.filter else None,
@@ -189,15 +189,13 @@ def open_job(
     partly: bool = False,
     line: ProgressLine | None = None,
 ) -> OpenJob:
-    """Open every file that can be opened; the others are added to ``request.unread``, and so are damaged tables.
+    """Open all files that can be opened; add other files, and damaged tables, to ``request.unread``.
 
-    Unless ``whole``, only what is asked for is read of them, when it is asked for: ``expected`` says what that will be
-    (`Session.expect`). With ``times`` the answer has moments of several reports in it, for which their clocks are made
-    one as well as can be; so it is where a window is asked for. With ``partly``, damaged exports are
-    opened without the tables that cannot be read, where none is whole. Two jobs that are open together must have one
-    ``line`` of progress. Raises NsystuiError where none is left, and
-    UsageError for flags that cannot go together: before the work, since the first opening of many exports takes its
-    time.
+    Unless ``whole``, data is read when it is needed; ``expected`` announces it (`Session.expect`). For a selected
+    window, or with ``times`` (the answer has times of several reports), the clocks are aligned as well as possible.
+    With ``partly``, damaged exports are opened without their damaged tables if no export is complete. Two jobs open at
+    once must share one ``line`` of progress. Raises NsystuiError if no file can be opened, and UsageError for
+    contradictory flags, before the first opening of many exports takes its time.
     """
     from nsystui.commands.progress import OpeningProgress, ProgressLine
     from nsystui.questions.job.opening import Opener
@@ -237,7 +235,7 @@ def open_job(
 
 
 def source_of(request: Request) -> JobSource:
-    """The exports to open, and how, from the flags."""
+    """Return the exports to open, and how, from the flags."""
     from nsystui.questions.job.opening import JobSource
 
     opening, limits, cache = request.opening, request.limits, request.cache
@@ -251,14 +249,14 @@ def source_of(request: Request) -> JobSource:
         cache.cap,
         ranks=request.selecting.ranks or "",
         clock=opening.clock,
-        steps_by=request.own.get("steps_by"),
+        steps_by=request.args.get("steps_by"),
         families=request.config.families,
         dask=opening.dask,
     )
 
 
 def _expect(job: OpenJob, expected: Expected, with_clock: bool) -> None:
-    """Tells the session what will be read, with what the clocks need."""
+    """Announce to the session which columns will be read, including columns for aligning the clocks."""
     columns, tallied = expected
     merged = {table: set(names) for table, names in columns.items()}
     if with_clock:
@@ -270,16 +268,16 @@ def _expect(job: OpenJob, expected: Expected, with_clock: bool) -> None:
 
 
 def remembered(request: Request) -> Remembered | None:
-    """The remembered answers of a command's files; ``None`` where a flag narrows the question or forbids it.
+    """Return remembered answers for a command's files, or ``None`` if a flag narrows the question or forbids them.
 
-    ``None`` as well for files that cannot be opened: opening them reports why.
+    Also ``None`` if files cannot be opened: opening them reports why.
     """
     opening, selecting = request.opening, request.selecting
     if (
         opening.no_cache
         or opening.dask
         or opening.clock != CLOCKS[0]
-        or any((selecting.is_narrowing, selecting.ranks, *map(request.own.get, _OF_ITS_OWN)))
+        or any((selecting.is_narrowing, selecting.ranks, *map(request.args.get, _NOT_REMEMBERED)))
     ):
         return None
     from nsystui.questions.answers.remembered import Remembered
@@ -288,14 +286,14 @@ def remembered(request: Request) -> Remembered | None:
 
 
 def say_note(note: str) -> None:
-    """A note that belongs to no single answer."""
+    """Print a note that belongs to no single answer."""
     complain(f"note: {note}")
 
 
 def deliver(request: Request, answer: Answer, notes: list[str] | None = None) -> int:
-    """Prints or writes an answer as the flags say; 0, or 3 where there are no rows because the exports lack them.
+    """Print or write an answer as requested; return 3 if the exports lack its rows, else 0.
 
-    Its notes follow it, or are added to ``notes`` for those that follow several tables.
+    Its notes follow it, or are added to ``notes``, which follow several tables.
     """
     from nsystui.output.files import print_answer
 
@@ -321,7 +319,7 @@ def deliver(request: Request, answer: Answer, notes: list[str] | None = None) ->
 
 
 def deliver_empty(output: Output, answer: Answer) -> None:
-    """Delivers a table without rows whose reason was reported: a file has its columns, and JSON is an empty list."""
+    """Deliver a table without rows, after its reason: a file has its columns, and JSON is an empty list."""
     if output.is_file:
         _save(output, answer)
     elif output.format == "json":
@@ -331,8 +329,8 @@ def deliver_empty(output: Output, answer: Answer) -> None:
 
 
 def no_rows(request: Request, total: int | None = None) -> str:
-    """The reason why a table has no rows, of ``total``, although the exports lack none of its data."""
-    if request.selecting.is_narrowing or any(map(request.own.get, _NARROWING)):
+    """Return why a table has no rows, of ``total``, although the exports have its data."""
+    if request.selecting.is_narrowing or any(map(request.args.get, _NARROWING)):
         return "no rows in this selection"
     return (
         f"no rows: none of {total:,} matches the selection" if total else "no rows: these exports contain none of this"
@@ -347,7 +345,7 @@ def _save(output: Output, answer: Answer) -> None:
 
 
 def arranged(output: Output, answer: Answer) -> Answer:
-    """Sorted and cut as asked."""
+    """Return an answer, sorted and cut as the flags request."""
     from nsystui.base.answer import Head, key_named
 
     if output.sort:

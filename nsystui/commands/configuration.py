@@ -1,6 +1,6 @@
-"""The config file, limits and cache. Flags beat the environment, and that beats the file.
+"""The config file, limits and cache. Flags override the environment, which overrides the file.
 
-The file is only looked for by a command that runs, and TOML is only imported where there is one.
+Only a command that runs looks for the file, and TOML is imported only if the file exists.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 CLOCKS = ("collectives", "utc", "own")
 THEMES = ("dark", "light")
-# The time that tomllib takes grows with the square of a line; an integer of this many digits can still be printed.
-_MOST_BYTES, _LONGEST_LINE = 1 << 16, 2_000
+# tomllib takes quadratic time for long lines; Python can print integers with this many digits.
+_MAX_BYTES, _MAX_LINE = 1 << 16, 2_000
 
 
 @dataclass(frozen=True)
 class Config:
-    """The contents of the file; empty without one. ``path`` is that of the file, empty where none was read.
+    """The contents of the config file; ``path`` is empty if no file was read.
 
-    ``options`` are defaults by their names in a parsed command line. What has an environment variable is apart, since
-    that comes between the flag and the file: ``jobs``, and sizes in bytes. So are ``families``, which have no option.
+    ``options`` contains defaults by their names in a parsed command line. ``jobs`` and sizes (bytes) are separate,
+    because environment variables rank between flag and file; so are ``families``, which have no option.
     """
 
     path: str = ""
@@ -51,7 +51,7 @@ NO_CONFIG = Config()
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """``--config`` and ``--no-config``."""
+    """Add ``--config`` and ``--no-config``."""
     group = parser.add_argument_group("config file").add_mutually_exclusive_group()
     group.add_argument(
         "--config",
@@ -63,9 +63,9 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def default_path(environ: Mapping[str, str]) -> Path | None:
-    """Where the file is looked for; ``None`` for a user without a home."""
+    """Return the path of the user's config file, or ``None`` for a user without a home."""
     base = environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(base):  # as the XDG specification has it, a relative one counts as not set
+    if not os.path.isabs(base):  # the XDG specification ignores relative paths
         home = os.path.expanduser("~")
         if home == "~":
             return None
@@ -74,7 +74,7 @@ def default_path(environ: Mapping[str, str]) -> Path | None:
 
 
 def remembered(environ: Mapping[str, str], is_refused: bool) -> Mapping[str, str]:
-    """Return the ``theme`` that the user chose on a screen, if there is one and ``--no-config`` does not refuse it."""
+    """Return the ``theme`` that was chosen on a screen, if any, unless ``--no-config`` refuses it."""
     with suppress(OSError, UnicodeDecodeError):
         theme = text_of(Path(default_path(environ) or os.devnull).with_name("theme"), 64)
         return {"theme": theme} if theme in THEMES and not is_refused else {}
@@ -82,7 +82,7 @@ def remembered(environ: Mapping[str, str], is_refused: bool) -> Mapping[str, str
 
 
 def remember_theme(theme: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Keep a theme beside the config file for later sessions; none if empty. Raises OSError and OutputError."""
+    """Save a theme next to the config file for later sessions; empty for none. Raises OSError and OutputError."""
     from nsystui.output.files import save_text
 
     config = default_path(environ)
@@ -93,7 +93,7 @@ def remember_theme(theme: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def config_for(named: str | None, environ: Mapping[str, str]) -> Config:
-    """Read the file of ``--config``, else that of the user. Raises UsageError as `read_config` does."""
+    """Read the file of ``--config``, or else the user's. Raises UsageError as `read_config` does."""
     path = Path(named) if named else default_path(environ)
     if path is None or not (named or os.path.lexists(path)):
         return NO_CONFIG
@@ -101,14 +101,14 @@ def config_for(named: str | None, environ: Mapping[str, str]) -> Config:
 
 
 def read_config(path: Path, environ: Mapping[str, str]) -> Config:
-    """Reads a config file. Raises UsageError with the file, the line and what is allowed there."""
+    """Read a config file. Raises UsageError with the file, the line and the allowed values."""
     import tomllib
 
     try:
-        text = text_of(path, _MOST_BYTES)
+        text = text_of(path, _MAX_BYTES)
         for number, line in enumerate(text.splitlines(), 1):
-            if len(line) > _LONGEST_LINE:
-                raise UsageError(f"{path}:{number}: a line of more than {_LONGEST_LINE:,} characters; shorten it")
+            if len(line) > _MAX_LINE:
+                raise UsageError(f"{path}:{number}: a line of more than {_MAX_LINE:,} characters; shorten it")
         given = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error} (--no-config starts without a config file)") from None
@@ -122,7 +122,7 @@ def read_config(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 class _Reader:
-    """Checks a file key by key; an error names the line."""
+    """A checker of files, key by key; errors name the line."""
 
     def __init__(self, path: Path, text: str, environ: Mapping[str, str]) -> None:
         self._path = path
@@ -130,14 +130,14 @@ class _Reader:
         self._environ = environ
 
     def config(self, given: Mapping[str, Any]) -> Config:
-        read: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         for key, value in given.items():
             if key not in _KEYS:
                 raise self._wrong(key, _unknown(key, _KEYS))
-            read[key] = _KEYS[key].read(self, key, value)
-        options = {key.dest: read[name] for name, key in _KEYS.items() if key.dest and name in read}
-        apart = {name.replace("-", "_"): read[name] for name, key in _KEYS.items() if not key.dest and name in read}
-        return Config(path=str(self._path), options=options, **apart)
+            data[key] = _KEYS[key].read(self, key, value)
+        options = {key.dest: data[name] for name, key in _KEYS.items() if key.dest and name in data}
+        fields = {name.replace("-", "_"): data[name] for name, key in _KEYS.items() if not key.dest and name in data}
+        return Config(path=str(self._path), options=options, **fields)
 
     def _wrong(self, key: str, problem: str, section: str = "") -> UsageError:
         number = _line_of(self._lines, key, section)
@@ -187,13 +187,12 @@ class _Reader:
         return text
 
     def families(self, key: str, value: object) -> Rules:
-        """A family and a pattern for each line."""
         from nsystui.base.kernel_families import FAMILIES
 
         rules = []
         for pattern, family in self._section(key, value, "'my_attention' = \"attention\"").items():
             if family not in FAMILIES:
-                allowed = ", ".join(f'"{one}"' for one in FAMILIES)
+                allowed = ", ".join(f'"{name}"' for name in FAMILIES)
                 raise self._wrong(pattern, f"{pattern} is {_worded(family)}; the families are {allowed}", key)
             rules.append((family, self._pattern(pattern, pattern, key)))
         return tuple(rules)
@@ -207,7 +206,7 @@ class _Reader:
         return bool(self._of_type(key, value, bool, "true, or false"))
 
     def thresholds(self, key: str, value: object) -> list[str]:
-        """As ``--set`` takes them; that of the command line comes after these and wins."""
+        """Return settings as for ``--set``; settings of the command line follow, and override them."""
         from nsystui.questions.triage.thresholds import Thresholds, meanings
 
         names = [name for name, *_ in meanings()]
@@ -227,7 +226,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Key:
-    """How a key is read, and the option whose default it is (empty for `Config`'s own fields)."""
+    """The reader of a key, and the option whose default it sets (empty for `Config`'s own fields)."""
 
     read: Callable[[_Reader, str, Any], Any]
     dest: str = ""
@@ -250,7 +249,7 @@ _KEYS: Mapping[str, _Key] = {
 
 
 def keys() -> tuple[str, ...]:
-    """Every key that a file may have."""
+    """Return every key that a file may have."""
     return tuple(_KEYS)
 
 
@@ -269,23 +268,23 @@ def _worded(value: object) -> str:
 
 
 def _line_of(lines: Sequence[str], key: str, section: str) -> int | None:
-    """The number of the line that sets a key or begins its section; ``None`` if it is not recognised."""
+    """Return the number of the line that sets a key or begins its section, or ``None`` if it is not recognised."""
     name = re.compile(rf"""\s*(\[\s*)?(?:{re.escape(section)}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[=.\]]""")
-    begun = not section
+    in_section = not section
     for number, line in enumerate(lines, 1):
-        begun = begun or line.strip().startswith(f"[{section}") or line.strip().startswith(f"{section}.")
-        if begun and name.match(line):
+        in_section = in_section or line.strip().startswith(f"[{section}") or line.strip().startswith(f"{section}.")
+        if in_section and name.match(line):
             return number
     return None
 
 
-_MOST_JOBS = 256
-# Of the memory there is: the rest is for the program itself, and for whoever else works here.
+_MAX_JOBS = 256
+# The machine's memory is divided by this: other programs need memory, too.
 _SHARE = 2
 
 
 def add_limits(group: argparse._ArgumentGroup) -> None:
-    """``--jobs`` and ``--memory-limit``."""
+    """Add ``--jobs`` and ``--memory-limit``."""
     group.add_argument(
         "--jobs",
         type=lambda text: jobs_number(text, "--jobs "),
@@ -302,10 +301,7 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
 
 
 def limits_for(jobs: int | None, memory: int | None, config: Config, environ: Mapping[str, str] = os.environ) -> Limits:
-    """The limits set by the flags, else the variables, else the config file, else those that suit the machine.
-
-    Raises UsageError for a variable that makes no sense.
-    """
+    """Return the limits of the flags, else the variables, else the config file, else the machine. Raises UsageError."""
     from nsystui.base import resources
     from nsystui.store.database import Limits
 
@@ -317,25 +313,22 @@ def limits_for(jobs: int | None, memory: int | None, config: Config, environ: Ma
 
 
 def default_cache(config: Config = NO_CONFIG, environ: Mapping[str, str] = os.environ) -> Cache:
-    """The cache of the variables, else of the config file, else of this system's defaults.
-
-    Raises UsageError for a variable that makes no sense.
-    """
+    """Return the cache of the variables, else the config file, else the system. Raises UsageError."""
     from nsystui.store.cache import DEFAULT_CAP, Cache, default_directory
 
     limit = environ.get("NSYSTUI_CACHE_LIMIT")
     is_configured = config.cache_dir and not environ.get("NSYSTUI_CACHE_DIR")
     directory = Path(config.cache_dir) if is_configured else default_directory(environ)
-    usual = DEFAULT_CAP if config.cache_limit is None else config.cache_limit
-    return Cache(directory, size(limit, "NSYSTUI_CACHE_LIMIT=") if limit else usual)
+    default_limit = DEFAULT_CAP if config.cache_limit is None else config.cache_limit
+    return Cache(directory, size(limit, "NSYSTUI_CACHE_LIMIT=") if limit else default_limit)
 
 
 def drop_left_in_cache(config: Config) -> None:
-    """Removes half-written files of killed programs from the cache, if the cache is the user's own."""
+    """Remove incomplete files of killed programs from the cache, if the cache is the user's own."""
     from nsystui.base.partial_files import why_not_ours
     from nsystui.store.cache import drop_left
 
-    with suppress(UsageError):  # a command that uses the cache says so itself
+    with suppress(UsageError):  # a command that uses the cache reports it
         directory = default_cache(config).directory
         if not why_not_ours(directory):
             drop_left(directory)
@@ -345,21 +338,21 @@ def _default_memory() -> int:
     from nsystui.base import resources
     from nsystui.store.database import SMALLEST_MEMORY, Limits
 
-    there_is = resources.memory()
-    usual = Limits().memory
-    return usual if there_is is None else max(min(usual, there_is // _SHARE), SMALLEST_MEMORY)
+    available = resources.memory()
+    default = Limits().memory
+    return default if available is None else max(min(default, available // _SHARE), SMALLEST_MEMORY)
 
 
 def jobs_number(text: str, name: str) -> int:
-    """A number of threads. ``name`` is what to call it in an error, up to the value; raises UsageError."""
-    number = whole_number(text.strip(), _MOST_JOBS)
+    """Return a number of threads. Raises UsageError with ``name`` before the value."""
+    number = whole_number(text.strip(), _MAX_JOBS)
     if not number:
-        raise UsageError(f"{name}{text}: give a number of threads, 1 to {_MOST_JOBS}")
+        raise UsageError(f"{name}{text}: give a number of threads, 1 to {_MAX_JOBS}")
     return number
 
 
 def memory_size(text: str, name: str) -> int:
-    """A size in bytes that is enough to read an export with; raises UsageError."""
+    """Return a size in bytes that is enough to read an export. Raises UsageError."""
     from nsystui.base.units import size_words
     from nsystui.store.database import SMALLEST_MEMORY
 
@@ -372,7 +365,7 @@ def memory_size(text: str, name: str) -> int:
 
 
 def size(text: str, name: str) -> int:
-    """A size in bytes; raises UsageError."""
+    """Return a size in bytes. Raises UsageError."""
     from nsystui.base.units import parse_size
 
     try:

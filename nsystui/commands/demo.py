@@ -41,28 +41,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    own = request.own
-    if own["write_only"]:
+    args = request.args
+    if args["write_only"]:
         from nsystui.output.files import print_lines
 
-        print_lines(map(str, _unpack(Path(own["directory"] or "nsystui-demo"), request)))
+        print_lines(map(str, _unpack(Path(args["directory"] or "nsystui-demo"), request)))
         return 0
-    if own["directory"]:
-        return _open(_unpack(Path(own["directory"]), request), request)
+    if args["directory"]:
+        return _open(_unpack(Path(args["directory"]), request), request)
     with tempfile.TemporaryDirectory(prefix="nsystui-demo-") as name:
         return _open(_unpack(Path(name) / "demo-job", request), request)
 
 
 def _unpack(directory: Path, request: Request) -> list[Path]:
-    """Write the exports and return their paths. Files that exist stay: ``rank0.sqlite`` may be somebody's only copy."""
+    """Write the exports and return their paths. Existing files stay: ``rank0.sqlite`` may be somebody's only copy."""
     import tarfile
 
     from nsystui.output.files import save_together
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(_DATA / ("server.tar.xz" if request.own["server"] else "training.tar.xz"), "r:xz") as packed:
-            exports = {directory / one.name: cast(IO[bytes], packed.extractfile(one)).read() for one in packed}
+        with tarfile.open(_DATA / ("server.tar.xz" if request.args["server"] else "training.tar.xz"), "r:xz") as packed:
+            exports = {directory / member.name: cast(IO[bytes], packed.extractfile(member)).read() for member in packed}
         taken = next((path for path in exports if os.path.lexists(path)), None)
         if taken is not None:
             raise OutputError(f"{taken} is there already: choose another --directory")
@@ -78,6 +78,6 @@ def _open(paths: list[Path], request: Request) -> int:
     from nsystui.commands import open as opening
 
     shared.complain(f"demo job of {len(paths)} ranks in {paths[0].parent}")
-    # The columns of a job that is thrown away are not worth keeping.
-    is_kept = request.own["directory"] is not None
+    # The columns of a temporary job are not worth keeping.
+    is_kept = request.args["directory"] is not None
     return opening.run(replace(request, opening=Opening([str(path) for path in paths], no_cache=not is_kept)))

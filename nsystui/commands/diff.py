@@ -1,4 +1,4 @@
-"""``nsystui diff``: two jobs side by side, or two ranks, groups of ranks or spans of time of one."""
+"""``nsystui diff``: two jobs, or two ranks, groups of ranks or spans of time of a job, side by side."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ EXAMPLES = """  nsystui diff before/ -- after/
   nsystui diff rank0.sqlite --time-a 1.2s:1.5s --time-b 4.2s:4.5s --format json"""
 
 _TABLES = ("summary", "kernels", "families", "nvtx", "nccl", "memory", "api", "functions", "calltree", "steps")
-_USUAL = tuple(name for name in _TABLES if name != "calltree")
-_USUAL_ROWS = 10
-"""Of each table but the summary, where several are printed for people to read."""
+_DEFAULT_TABLES = tuple(name for name in _TABLES if name != "calltree")
+_DEFAULT_ROWS = 10
+"""Rows of each table except the summary, if several tables are printed for people."""
 
 
 def prepared(words: Sequence[str]) -> list[str]:
-    """The command line with the ``--`` between the jobs as an option: options may follow the files of B as well."""
-    found = list(words)
-    if "--" in found:
-        found[found.index("--")] = "--against"
-    return found
+    """Replace the ``--`` between the jobs by an option, because options may also follow the files of B."""
+    prepared_words = list(words)
+    if "--" in prepared_words:
+        prepared_words[prepared_words.index("--")] = "--against"
+    return prepared_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,30 +91,30 @@ def run(request: Request) -> int:
     from nsystui.questions.compare import ComparisonOptions
     from nsystui.questions.kernels.summary import Names
 
-    own = request.own
+    args = request.args
     _check_sides(request)
-    names = chosen_tables(own["tables"], _TABLES, _USUAL)
-    options = ComparisonOptions(Names(own["names"] or "full"), not own["no_fold"], own["step_range"])
-    if own["screen"] or _is_for_screen(request):
-        return _open_screen(request, options if own["names"] else replace(options, names=Names.SMART))
+    names = chosen_tables(args["tables"], _TABLES, _DEFAULT_TABLES)
+    options = ComparisonOptions(Names(args["names"] or "full"), not args["no_fold"], args["step_range"])
+    if args["screen"] or _is_for_screen(request):
+        return _open_screen(request, options if args["names"] else replace(options, names=Names.SMART))
     request.output.check()
     from nsystui.commands.progress import ProgressLine
 
     line = ProgressLine()
-    with closing(shared.open_job(_opened(request, "a"), line=line)) as job:
-        if not own["against"]:
+    with closing(shared.open_job(_side_request(request, "a"), line=line)) as job:
+        if not args["against"]:
             return _answer(request, names, sides_of(request, (job,)), options)
-        with closing(shared.open_job(_opened(request, "b"), line=line)) as other:
+        with closing(shared.open_job(_side_request(request, "b"), line=line)) as other:
             return _answer(request, names, sides_of(request, (job, other)), options)
 
 
 def _is_for_screen(request: Request) -> bool:
-    """Whether the tables go to a terminal, and nothing is asked of them that only text has."""
+    """Return whether the tables are for a terminal, and no flag requests text."""
     from nsystui.base import terminal
 
     output = request.output
-    asked = (output.format, output.target, request.own["tables"], output.top, output.sort)
-    if any(value is not None for value in asked) or sys.stdout is None or not sys.stdout.isatty():
+    text_flags = (output.format, output.target, request.args["tables"], output.top, output.sort)
+    if any(value is not None for value in text_flags) or sys.stdout is None or not sys.stdout.isatty():
         return False
     is_typed_on = sys.stdin is not None and sys.stdin.isatty()
     is_drawn_on = sys.__stderr__ is not None and sys.__stderr__.isatty()
@@ -122,27 +122,27 @@ def _is_for_screen(request: Request) -> bool:
 
 
 def _check_sides(request: Request) -> None:
-    """Raises UsageError where the two sides are the same."""
-    own = (request.own["ranks_a"], request.own["ranks_b"], request.own["time_a"], request.own["time_b"])
-    if not request.own["against"] and not any(own):
+    """Raise UsageError if the two sides are the same."""
+    sides = (request.args["ranks_a"], request.args["ranks_b"], request.args["time_a"], request.args["time_b"])
+    if not request.args["against"] and not any(sides):
         if len(request.opening.files) == 2:
             raise UsageError(f"did you mean `nsystui diff {' -- '.join(map(shell_word, request.opening.files))}`?")
         raise UsageError(
             "name two jobs, `nsystui diff A… -- B…`, or two parts of one: --ranks-a 0-3 --ranks-b 4-7, or --time-a and "
             "--time-b"
         )
-    for text in filter(None, own[:2]):
+    for text in filter(None, sides[:2]):
         parse_numbers(text, "ranks")
 
 
-def _opened(request: Request, side: str) -> Request:
-    """What the job of a side is opened with; ``--ranks`` may say who is which rank in both."""
+def _side_request(request: Request, side: str) -> Request:
+    """Return the request that opens the job of a side; ``--ranks`` may number the ranks of both jobs."""
     from nsystui.store.database import SMALLEST_MEMORY
 
-    own = request.own
-    files = own["against"] if side == "b" and own["against"] else request.opening.files
-    window = request.selecting.time or own["time_a"] or own["time_b"]
-    memory = max(request.limits.memory // 2, SMALLEST_MEMORY) if own["against"] else request.opening.memory_limit
+    args = request.args
+    files = args["against"] if side == "b" and args["against"] else request.opening.files
+    window = request.selecting.time or args["time_a"] or args["time_b"]
+    memory = max(request.limits.memory // 2, SMALLEST_MEMORY) if args["against"] else request.opening.memory_limit
     return replace(
         request,
         opening=replace(request.opening, files=files, memory_limit=memory),
@@ -151,19 +151,19 @@ def _opened(request: Request, side: str) -> Request:
 
 
 def sides_of(request: Request, jobs: Sequence[OpenJob]) -> tuple[Side, Side]:
-    """A and B in one job, or one in each of two. Raises UsageError for ranks that are not there."""
+    """Return A and B, which are in one job or in two. Raises UsageError for ranks that do not exist."""
     from nsystui.questions.compare.side import Side, job_labels
     from nsystui.ui.pictures.selection import describe
 
-    titles = job_labels(jobs, [request.opening.files, request.own["against"] or ()]) if len(jobs) > 1 else ("", "")
-    made = []
+    titles = job_labels(jobs, [request.opening.files, request.args["against"] or ()]) if len(jobs) > 1 else ("", "")
+    sides = []
     for side, job, title in zip("ab", (jobs[0], jobs[-1]), titles, strict=True):
-        of_side = {name: request.own[f"{name}_{side}"] for name in ("ranks", "time")}
-        selecting = replace(request.selecting, **{name: flag for name, flag in of_side.items() if flag})
+        side_flags = {name: request.args[f"{name}_{side}"] for name in ("ranks", "time")}
+        selecting = replace(request.selecting, **{name: flag for name, flag in side_flags.items() if flag})
         selection = shared.selection_of(selecting, job)
-        narrowed = "" if title and selection.is_everything else describe(selection, job.ranks)
-        made.append(Side(job, selection, " · ".join(filter(None, (title, narrowed)))))
-    return made[0], made[1]
+        selected = "" if title and selection.is_everything else describe(selection, job.ranks)
+        sides.append(Side(job, selection, " · ".join(filter(None, (title, selected)))))
+    return sides[0], sides[1]
 
 
 def _answer(request: Request, names: Sequence[str], sides: tuple[Side, Side], options: ComparisonOptions) -> int:
@@ -173,18 +173,18 @@ def _answer(request: Request, names: Sequence[str], sides: tuple[Side, Side], op
     with sides[0].job.session.waiting("diff"):
         answers = {name: TABLES[name].make(*sides, options) for name in names}
     sorted_tables = {name: answer for name, answer in answers.items() if name != "summary"}
-    check_sort(request.output.sort, {name: one.columns for name, one in sorted_tables.items()})
+    check_sort(request.output.sort, {name: answer.columns for name, answer in sorted_tables.items()})
     unsorted = replace(request, output=replace(request.output, sort=None, top=None))
-    told = _told(request, answers.get("summary"))
-    tables = list(_tables(request, answers, sides, told))
+    verdict = _print_verdict(request, answers.get("summary"))
+    tables = list(_tables(request, answers, sides, verdict))
     if len(names) == 1 and (request.output.is_file or not _is_text(request) or not len(tables[0].answer)):
         return shared.deliver(unsorted, tables[0].answer)
     deliver_tables(unsorted, tables)
     return 0
 
 
-def _told(request: Request, summary: TableAnswer | None) -> str:
-    """Prints the verdict before the tables, where people read them, and returns it: else it is a note."""
+def _print_verdict(request: Request, summary: TableAnswer | None) -> str:
+    """Print the verdict before the tables of a text and return it; other formats have it as a note."""
     import textwrap
 
     from nsystui.output.files import print_lines
@@ -197,8 +197,8 @@ def _told(request: Request, summary: TableAnswer | None) -> str:
     return summary.headline
 
 
-def _tables(request: Request, answers: dict[str, TableAnswer], sides: tuple[Side, Side], told: str) -> Iterator[Titled]:
-    """The tables, sorted and cut, each note with the first that it belongs to; a text omits tables without rows."""
+def _tables(request: Request, answers: dict[str, TableAnswer], sides: tuple[Side, Side], lead: str) -> Iterator[Titled]:
+    """Yield the tables, sorted and cut, each note only with its first table; a text omits tables without rows."""
     from nsystui.base.terminal import reading_width
     from nsystui.output.formats import fitting
     from nsystui.questions.compare import TABLES
@@ -206,22 +206,22 @@ def _tables(request: Request, answers: dict[str, TableAnswer], sides: tuple[Side
 
     is_text = _is_text(request)
     width = None if request.output.is_file else reading_width()
-    sides_told = f": A is {sides[0].label}, B is {sides[1].label}"
-    earlier = {told}
-    for name, whole in answers.items():
-        answer = _arranged(request, name, whole, is_text, len(answers) > 1)
-        notes = tuple(note for note in whole.notes if note not in earlier)
-        earlier |= set(notes)
+    sides_text = f": A is {sides[0].label}, B is {sides[1].label}"
+    shown_notes = {lead}
+    for name, complete in answers.items():
+        answer = _arranged(request, name, complete, is_text, len(answers) > 1)
+        notes = tuple(note for note in complete.notes if note not in shown_notes)
+        shown_notes |= set(notes)
         if is_text and not len(answer) and len(answers) > 1:
             for text in notes:
                 shared.complain(f"note: {text}")
             continue
-        if is_text and name == "kernels" and not request.own["names"]:
+        if is_text and name == "kernels" and not request.args["names"]:
             answer = with_smart_names(answer, *sides)
         if is_text and width is not None:
             answer = fitting(answer, width)
-        title, sides_told = TABLES[name].title + sides_told, ""
-        title += f" ({len(answer):,} of {len(whole):,}: --top N for more)" if len(answer) < len(whole) else ""
+        title, sides_text = TABLES[name].title + sides_text, ""
+        title += f" ({len(answer):,} of {len(complete):,}: --top N for more)" if len(answer) < len(complete) else ""
         yield Titled(name, title, replace(answer, notes=notes))
 
 
@@ -238,8 +238,8 @@ def _arranged(request: Request, name: str, answer: TableAnswer, is_text: bool, i
         return worded(answer) if is_text else answer
     if request.output.sort and (key := key_named(answer.columns, request.output.sort)):
         answer = answer.sorted_by(key, descending=True)
-    usual = _USUAL_ROWS if is_text and is_one_of_several and not request.output.is_file else None
-    top = request.output.top if request.output.top is not None else usual
+    default_rows = _DEFAULT_ROWS if is_text and is_one_of_several and not request.output.is_file else None
+    top = request.output.top if request.output.top is not None else default_rows
     return answer if top is None else replace(answer, rows=answer.rows[:top])
 
 
@@ -249,7 +249,7 @@ def _open_screen(request: Request, options: ComparisonOptions) -> int:
     environ = checked_terminal("diff, without --screen,")
     from nsystui.ui.diff_app import DiffApp
 
-    named = [request.opening.files, *([request.own["against"]] if request.own["against"] else [])]
+    named = [request.opening.files, *([request.args["against"]] if request.args["against"] else [])]
     opening = replace(request, selecting=Selecting(ranks=request.selecting.numbering))
     sources = [source_of(opening, NamedFiles(tuple(files))) for files in named]
     app = DiffApp(sources, lambda jobs: sides_of(request, jobs), options, look_of(request.screen, environ))

@@ -60,18 +60,18 @@ def run(request: Request) -> int:
     from nsystui.questions.kernels.summary import Names
     from nsystui.questions.trace.slices import Contents
 
-    own = request.own
-    if own["stacks"]:
+    args = request.args
+    if args["stacks"]:
         return _export_stacks(request)
-    target = own["trace"] or own["paraver"]
+    target = args["trace"] or args["paraver"]
     _check_target(request, target)
-    contents = Contents.of(own["kinds"])
+    contents = Contents.of(args["kinds"])
     job = shared.open_job(request, times=True)
     try:
         from nsystui.questions.trace.trace import Trace
 
         with job.session.waiting("trace"):
-            trace = Trace.of(job, shared.selection_of(request.selecting, job), contents, Names(own["names"]))
+            trace = Trace.of(job, shared.selection_of(request.selecting, job), contents, Names(args["names"]))
         if target == "-":
             from nsystui.output.chrome_trace import write_chrome_trace
             from nsystui.output.files import refuse_empty
@@ -99,7 +99,7 @@ def _export_stacks(request: Request) -> int:
     from nsystui.output.pipe import quiet_pipe
     from nsystui.output.stacks import check_stacks_ending, refuse_no_samples, save_stacks, write_collapsed
 
-    target = request.own["stacks"]
+    target = request.args["stacks"]
     if target != "-":
         check_stacks_ending(target)
         if not request.output.force:
@@ -112,7 +112,7 @@ def _export_stacks(request: Request) -> int:
         with job.session.waiting("samples"):
             samples = samples_of(job.session, shared.selection_of(request.selecting, job))
         threads = named_threads(job, samples.threads)
-        full_names = request.own["names"] != "short"
+        full_names = request.args["names"] != "short"
         refuse_no_samples(samples)
         if target == "-":
             with quiet_pipe() as stream:
@@ -127,10 +127,10 @@ def _export_stacks(request: Request) -> int:
 
 
 def _check_target(request: Request, target: str) -> None:
-    """Raises for a wrong name, or a file that exists already, before the work begins."""
+    """Refuse a wrong name, or a file that exists already, before the work begins."""
     from nsystui.output.files import PARAVER, check_ending, refuse_existing, trace_files
 
-    if request.own["paraver"] and not target.lower().endswith(PARAVER):
+    if request.args["paraver"] and not target.lower().endswith(PARAVER):
         raise UsageError(f"--paraver {target}: the name ends in .prv or .prv.gz")
     if target == "-":
         return

@@ -1,6 +1,6 @@
-"""``nsystui help``: the documentation that ships with the program, the manual page, and completion for shells.
+"""``nsystui help``: the documentation, the manual page, and completion for shells.
 
-Completion by argcomplete and the manual page by argparse-manpage, both from the parsers of the commands.
+argcomplete and argparse-manpage make the last two from the parsers of the commands.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ EXAMPLES = """  nsystui help
   nsystui help nccl"""
 
 _DIRECTORY = Path(__file__).parents[1] / "docs"
-_WIDEST = 100
+_MAX_WIDTH = 100
 """Columns; longer lines are hard to read."""
 _LINK = re.compile(r"\[([^]]+)\]\((?:([a-z-]+)\.md)?(?:#[a-z0-9-]+)?\)")
 _NOT_FOUND = 127
-"""The status of a shell whose program does not exist."""
+"""The status of a shell that does not find the program."""
 
 
 def topics() -> tuple[str, ...]:
-    """The name of every topic."""
+    """Return the name of every topic."""
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.md")))
 
 
@@ -44,14 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def delegated(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """The command whose help is asked for, where the word is no topic."""
+    """Return the command whose help is requested, if the word is not a topic."""
     if len(words) != 1 or not re.fullmatch("[a-z]+(-[a-z]+)?", words[0]) or words[0] in topics():
         return None
     return (words[0], ["--help"]) if words[0] in commands() else None
 
 
 def run(request: Request) -> int:
-    topic = request.own["topic"]
+    topic = request.args["topic"]
     if topic is None:
         width = max(map(len, topics()))
         print_lines(["topics (`nsystui help TOPIC` shows one):"])
@@ -71,15 +71,15 @@ def _title(name: str) -> str:
 
 
 def _text(name: str, word: str) -> str:
-    """The Markdown of a topic; raises UsageError for a ``word`` that is none."""
+    """Return the Markdown of a topic. Raises UsageError if ``word`` is not a topic."""
     if name not in topics():
         hint = meant(name, topics(), "`nsystui help` lists the topics")
         raise UsageError(f"there is no topic {word!r}: {hint}")
     return (_DIRECTORY / f"{name}.md").read_text(encoding="utf-8")
 
 
-def _named(link: re.Match[str]) -> str:
-    """The text in place of a link to a topic, for a terminal that cannot follow links."""
+def _link_text(link: re.Match[str]) -> str:
+    """Return the text that replaces a link to a topic, because a terminal may not follow links."""
     words, topic = link.groups()
     if not topic:
         return words
@@ -87,7 +87,7 @@ def _named(link: re.Match[str]) -> str:
 
 
 def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: str | None) -> str:
-    """Markdown as lines for a terminal, with its escape sequences; in ASCII where the terminal has no UTF-8."""
+    """Return Markdown as lines for a terminal, with escape sequences; in ASCII if the terminal has no UTF-8."""
     from io import StringIO
 
     from rich.console import Console
@@ -97,25 +97,25 @@ def rendered(markdown: str, columns: int, environ: Mapping[str, str], encoding: 
     from nsystui.base.text import ascii_glyphs
 
     in_ascii = wants_ascii(environ, encoding)
-    # Words keep the terminal's own colours: rich's black background is hard to read on a light terminal.
+    # Keep the terminal's colours: rich's black background is hard to read on a light terminal.
     styles = {"markdown.code": "bold", "markdown.h1": "bold", "markdown.h2": "bold underline"}
     console = Console(
         file=StringIO(),
-        width=min(columns, _WIDEST),
+        width=min(columns, _MAX_WIDTH),
         force_terminal=environ.get("TERM", "dumb") != "dumb",
         no_color=no_color(environ),
         theme=Theme(styles),
         _environ=environ,
     )
     with console.capture() as capture:
-        text = _LINK.sub(_named, markdown)
+        text = _LINK.sub(_link_text, markdown)
         text = text.replace("⏎", "enter") if in_ascii else text
         console.print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
     return ascii_glyphs(capture.get()) if in_ascii else capture.get()
 
 
 def _page(text: str, environ: Mapping[str, str]) -> None:
-    """Shows a text through the user's pager, or prints it where there is none."""
+    """Show a text through the user's pager, or print it if there is no pager."""
     import shutil
     import signal
     import subprocess
@@ -124,13 +124,13 @@ def _page(text: str, environ: Mapping[str, str]) -> None:
     if pager:
         # less passes the escape sequences on with -R; -F and -X leave a short text on the screen.
         options = {"LESS": f"-R {environ.get('LESS', '-F -X')}"}
-        # Ctrl-C is a key of the pager from its start on; unlike SIG_IGN, a handler is not inherited.
-        before = signal.signal(signal.SIGINT, lambda *_: None)
+        # Ctrl-C is a key of the pager; unlike SIG_IGN, a handler is not inherited.
+        handler = signal.signal(signal.SIGINT, lambda *_: None)
         try:
             process = subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, env={**os.environ, **options})
             process.communicate(text.encode())
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, handler)
         if process.returncode != _NOT_FOUND:
             return
     print_lines(text.splitlines())
@@ -139,18 +139,18 @@ def _page(text: str, environ: Mapping[str, str]) -> None:
 SHELLS = ("bash", "zsh", "fish")
 
 Words = Mapping[str, str]
-"""Words that may stand in a place, with a line about each (empty for none)."""
+"""Words that may be completed, with a line about each (or an empty text)."""
 
 
 def script(shell: str) -> str:
-    """The code that has a shell ask the program for completions."""
+    """Return the code with which a shell asks the program for completions."""
     from argcomplete.shell_integration import shellcode
 
     return shellcode(["nsystui"], shell=shell)
 
 
 def complete(parser_of: Callable[[str], argparse.ArgumentParser]) -> None:
-    """Prints for the shell what may stand at its cursor, and ends the program."""
+    """Print the completions at the shell's cursor, and end the program."""
     from argcomplete import autocomplete
     from argcomplete.completers import SuppressCompleter
     from argcomplete.lexers import split_line
@@ -164,7 +164,7 @@ def complete(parser_of: Callable[[str], argparse.ArgumentParser]) -> None:
 def completed_parser(
     words: Sequence[str], parser_of: Callable[[str], argparse.ArgumentParser]
 ) -> tuple[argparse.ArgumentParser, int]:
-    """The parser of a command line whose complete words are ``words``, and how many of them name its command."""
+    """Return the parser of a command line with these complete words, and how many of them name its command."""
     is_named = bool(words) and is_command(words[0])
     name = words[0] if is_named else "open"
     parser = parser_of(name)
@@ -180,7 +180,7 @@ def completed_parser(
 
 
 def _completer(action: argparse.Action, command: str, has_commands: bool) -> Callable[..., Iterable[str]] | None:
-    """Offers what may stand in the place of an action; ``None``: its choices, if any."""
+    """Return a function that offers completions of an action; ``None`` if it has only choices."""
     from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 
     if action.metavar == "DIR":
@@ -216,7 +216,7 @@ def _names_of(family: str) -> Words:
 
 
 def _columns_of(command: str) -> list[str]:
-    """The columns of the answer about a job without events, as ``--sort`` takes them."""
+    """Return the columns of the answer about a job without events, as ``--sort`` takes them."""
     from nsystui.base.selection import Selection
     from nsystui.questions.answers.answering import ask
     from nsystui.questions.answers.schemas import empty_job
@@ -227,26 +227,26 @@ def _columns_of(command: str) -> list[str]:
 
 
 def _members(command: str, option: str) -> list[str]:
-    """What an option that takes a list may list."""
+    """Return the words that an option with a list accepts."""
     from importlib import import_module
 
     from nsystui.questions.queries.registry import question_named
 
-    for one in question_named(command).options:
-        if one.name == option and one.members:
-            module, _, name = one.members.partition(":")
+    for declared in question_named(command).options:
+        if declared.name == option and declared.members:
+            module, _, name = declared.members.partition(":")
             return [str(member.value) for member in getattr(import_module(f"nsystui.questions.{module}"), name)]
     return []
 
 
 def _in_list(prefix: str, words: Words) -> Words:
-    """The words behind the last comma, each with what stands before it."""
-    before = prefix[: prefix.rfind(",") + 1]
-    return {before + word: line for word, line in words.items()}
+    """Return the words, each with the text up to the last comma before it."""
+    start = prefix[: prefix.rfind(",") + 1]
+    return {start + word: line for word, line in words.items()}
 
 
 def manual(make: Callable[..., argparse.ArgumentParser], top: argparse.ArgumentParser) -> str:
-    """The manual page in roff; ``make`` is `cli.command_parser`, ``top`` the parser of the program's own help."""
+    """Return the manual page in roff; ``make`` is `cli.command_parser`, ``top`` the parser of the program's help."""
     try:
         from argparse_manpage.manpage import Manpage
     except ImportError:
@@ -265,7 +265,7 @@ def manual(make: Callable[..., argparse.ArgumentParser], top: argparse.ArgumentP
     page.add_section("synopsis", "=", _escaped(re.sub("^ *", "  ", top.usage or "", flags=re.MULTILINE)))
     for title, text in zip(sections[::2], sections[1::2], strict=True):
         page.add_section(title, "=", _escaped(text))
-    # A line of text that begins with a dot would be taken for a macro.
+    # roff takes a line that begins with a dot for a macro.
     lines = re.sub(r"^(?=['.](?![A-Z]))", r"\\&", str(page), flags=re.MULTILINE)
     return ascii_glyphs(lines.replace("…", "..."))
 

@@ -1,4 +1,4 @@
-"""``nsystui info``: what the exports are, what they hold, and what nsys said of its own capture."""
+"""``nsystui info``: identity and contents of exports, and messages of nsys about its capture."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ EXAMPLES = """  nsystui info rank*.sqlite
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    shared.add_files(parser, least="*")
+    shared.add_files(parser, nargs="*")
     parser.add_argument(
         "--diagnostics", action="store_true", help="what to paste into a bug report; FILE may be left out"
     )
@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    own = request.own
-    if own["diagnostics"]:
+    args = request.args
+    if args["diagnostics"]:
         _print_diagnostics(request)
         return 0
     if not request.opening.files:
@@ -74,19 +74,19 @@ def run(request: Request) -> int:
     job = shared.open_job(request)
     try:
         with job.session.waiting("info"):
-            chosen = [Titled(name, TITLES[name], table_of(job, name)) for name in _chosen(request)]
-        if len(chosen) > 1:
-            deliver_tables(request, chosen)
+            tables = [Titled(name, TITLES[name], table_of(job, name)) for name in _table_names(request)]
+        if len(tables) > 1:
+            deliver_tables(request, tables)
             return 0
-        status = shared.deliver(request, chosen[0].answer)
-        # That nsys said nothing of its capture is no lack of the exports.
-        return status if own["show"] or own["job_output"] else 0
+        status = shared.deliver(request, tables[0].answer)
+        # A capture without messages lacks nothing.
+        return status if args["show"] or args["job_output"] else 0
     finally:
         job.close()
 
 
 def _print_diagnostics(request: Request) -> None:
-    """Of what is wrong itself a line, for then it is what the report is about."""
+    """Print facts for a bug report; an invalid limit becomes a line, because the report may be about it."""
     from nsystui.base.terminal import original_environ
     from nsystui.output.files import print_lines
 
@@ -97,26 +97,26 @@ def _print_diagnostics(request: Request) -> None:
         lines += cache_lines(request.cache, config, os.environ)
     except UsageError as error:
         lines.append(f"limits: {error}")
-    lines += config_lines(config, request.own["no_config"], os.environ)
+    lines += config_lines(config, request.args["no_config"], os.environ)
     print_lines([*lines, *export_lines(request.opening.files)])
 
 
-def _chosen(request: Request) -> tuple[str, ...]:
-    """The one table that is asked for, or all where several can follow one another."""
-    own = request.own
+def _table_names(request: Request) -> tuple[str, ...]:
+    """Return the requested table, or all tables if the output can hold several."""
+    args = request.args
     output = request.output
-    one_only = output.format in ("csv", "json") or output.target or output.sort or output.top is not None
-    if own["job_output"]:
-        if own["show"]:
+    is_single = output.format in ("csv", "json") or output.target or output.sort or output.top is not None
+    if args["job_output"]:
+        if args["show"]:
             raise UsageError("--job-output is a table of its own: leave --show out")
         return ("job-output",)
-    if own["show"]:
-        return (own["show"],)
-    return TABLES[:1] if one_only else TABLES
+    if args["show"]:
+        return (args["show"],)
+    return TABLES[:1] if is_single else TABLES
 
 
 def table_of(job: OpenJob, name: str) -> Answer:
-    """One of `TABLES`, or ``job-output``."""
+    """Return one of `TABLES`, or ``job-output``."""
     from nsystui.base.selection import Selection
     from nsystui.questions.queries.reports import contents_table, diagnostics_table, reports_table
 
@@ -152,11 +152,11 @@ PACKAGES = (
 )
 SHOWN_VARIABLES = ("TERM", "COLORTERM", "TERM_PROGRAM", "LANG", "LC_ALL", "LC_CTYPE", "COLUMNS", "LINES")
 SHOWN_AS_SET = ("NO_COLOR", "NSYSTUI_CACHE_DIR", "NSYSTUI_CACHE_LIMIT", "NSYSTUI_JOBS", "NSYSTUI_MEMORY_LIMIT")
-"""Only whether these are set is shown, not their values."""
+"""Whether these are set is shown, but not their values."""
 
 
 def program_lines() -> Iterator[str]:
-    """The versions of the program, its packages and the system."""
+    """Yield the versions of the program, its packages and the system."""
     libc = " ".join(platform.libc_ver()).strip()
     yield f"nsystui: {__version__}"
     yield f"python: {platform.python_version()} ({platform.python_implementation()})"
@@ -174,14 +174,14 @@ def _version_of(package: str) -> str:
 
 
 def terminal_lines(environ: Mapping[str, str]) -> Iterator[str]:
-    """The type, size and environment of the terminal."""
+    """Yield the environment, type and size of the terminal, and its streams."""
     shown_variables = [f"{name}={environ[name]}" for name in SHOWN_VARIABLES if name in environ]
     shown_variables += [f"{name} set" for name in SHOWN_AS_SET if environ.get(name)]
     ssh = any(environ.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
     yield f"environment: {', '.join(shown_variables) or 'nothing of what is shown here'}"
     yield f"terminal: {_size()}, tmux {_yes('TMUX' in environ)}, screen {_yes('STY' in environ)}, ssh {_yes(ssh)}"
     streams = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
-    words = [f"{name} {_kind(stream)}" for name, stream in streams.items()]
+    words = [f"{name} {_stream_kind(stream)}" for name, stream in streams.items()]
     yield f"streams: {', '.join(words)}"
 
 
@@ -195,25 +195,25 @@ def _size() -> str:
     return "none"
 
 
-def _kind(stream: object) -> str:
+def _stream_kind(stream: object) -> str:
     if stream is None:
         return "closed"
     is_terminal = getattr(stream, "isatty", lambda: False)()
     return f"{'terminal' if is_terminal else 'no terminal'} ({getattr(stream, 'encoding', None)})"
 
 
-def _yes(is_so: bool) -> str:
-    return "yes" if is_so else "no"
+def _yes(is_true: bool) -> str:
+    return "yes" if is_true else "no"
 
 
 def cache_lines(cache: Cache, config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    """Whose directory the cache is, and in what state."""
-    chosen = "the user's cache directory"
+    """Yield who chose the directory of the cache, and its state."""
+    origin = "the user's cache directory"
     if environ.get("NSYSTUI_CACHE_DIR"):
-        chosen = "NSYSTUI_CACHE_DIR"
+        origin = "NSYSTUI_CACHE_DIR"
     elif config.cache_dir:
-        chosen = "cache-dir of the config file"
-    yield f"cache: {chosen}; {', '.join(_state(cache))}"
+        origin = "cache-dir of the config file"
+    yield f"cache: {origin}; {', '.join(_state(cache))}"
 
 
 def _state(cache: Cache) -> Iterator[str]:
@@ -230,15 +230,15 @@ def _state(cache: Cache) -> Iterator[str]:
         if stat.S_IMODE(status.st_mode) & stat.S_IWOTH:
             yield "every user can write to it, so it is not used"
         yield "writable" if os.access(cache.directory, os.W_OK | os.X_OK) else "not writable"
-        yield f"{_words(size_of(cache.directory))} in it"
-    yield f"limit {_words(cache.cap)}"
+        yield f"{_size_words(size_of(cache.directory))} in it"
+    yield f"limit {_size_words(cache.cap)}"
     yield f"file system {file_system(cache.directory) or 'unknown'}"
 
 
 def file_system(directory: Path | str, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
-    """The type of the file system that a directory lies in, or would; ``None`` where the system does not tell."""
-    place = os.path.realpath(directory)
-    best, kind = "", None
+    """Return the type of the file system of a directory, which need not exist; ``None`` if it is unknown."""
+    path = os.path.realpath(directory)
+    mount, mount_type = "", None
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -246,36 +246,36 @@ def file_system(directory: Path | str, mounts: Path = Path("/proc/self/mountinfo
     for line in lines:
         before, _, after = line.partition(" - ")
         point = before.split()[4].replace("\\040", " ")
-        if len(point) >= len(best) and (place + "/").startswith(point.rstrip("/") + "/"):
-            best, kind = point, after.split()[0]
-    return kind
+        if len(point) >= len(mount) and (path + "/").startswith(point.rstrip("/") + "/"):
+            mount, mount_type = point, after.split()[0]
+    return mount_type
 
 
 def limit_lines(limits: Limits) -> Iterator[str]:
-    """The limits of the program, next to the resources of the machine."""
+    """Yield the limits of the program, and the resources of the machine."""
     from nsystui.base import resources
 
     memory = resources.memory()
-    available = "unknown" if memory is None else _words(memory)
+    available = "unknown" if memory is None else _size_words(memory)
     threads = f"{limits.threads} threads of {resources.cpus()} CPUs"
-    yield f"limits: {threads}, {_words(limits.memory)} of {available} memory"
+    yield f"limits: {threads}, {_size_words(limits.memory)} of {available} memory"
 
 
 def config_lines(config: Config, is_refused: bool, environ: Mapping[str, str]) -> Iterator[str]:
-    """Which config file was read, and what it sets."""
+    """Yield which config file was read, and its keys."""
     if not config.path:
         yield f"config: {'not read (--no-config)' if is_refused else 'no file'}"
         return
-    usual = str(default_path(environ)) == config.path
-    name = "nsystui/config.toml in the user's config directory" if usual else Path(config.path).name
-    apart = [one for one in ("cache_dir", "cache_limit", "jobs", "memory_limit") if getattr(config, one)]
-    names = [one.replace("_", "-") for one in apart]
-    names += ["triage" if one == "set" else one.replace("_", "-") for one in config.options]
+    default = str(default_path(environ)) == config.path
+    name = "nsystui/config.toml in the user's config directory" if default else Path(config.path).name
+    fields = [field for field in ("cache_dir", "cache_limit", "jobs", "memory_limit") if getattr(config, field)]
+    names = [field.replace("_", "-") for field in fields]
+    names += ["triage" if field == "set" else field.replace("_", "-") for field in config.options]
     yield f"config: {name}, which sets {', '.join(names) or 'nothing'}"
 
 
 def export_lines(files: Sequence[str]) -> Iterator[str]:
-    """Of each export its schema and the rows of its tables; of what cannot be opened why."""
+    """Yield the schema of each export and the rows of its tables, or why it cannot be opened."""
     from nsystui.exports.discover import discover
 
     if not files:
@@ -286,10 +286,10 @@ def export_lines(files: Sequence[str]) -> Iterator[str]:
         yield f"exports: {error}"
         return
     for path in paths:
-        yield from _of_export(path)
+        yield from _lines_of_export(path)
 
 
-def _of_export(path: Path) -> Iterator[str]:
+def _lines_of_export(path: Path) -> Iterator[str]:
     from nsystui.exports.discover import name_of
     from nsystui.store.opened import look_at
     from nsystui.store.packed_job import JobReport
@@ -307,12 +307,12 @@ def _of_export(path: Path) -> Iterator[str]:
     is_packed = isinstance(opened, JobReport)
     facts = opened.metadata
     counts = opened.files.report.counts if isinstance(opened, JobReport) else opened.native.last_rowid
-    kind = "packed" if is_packed else _words(size)
+    kind = "packed" if is_packed else _size_words(size)
     yield f"export {name}: {kind}, nsys {facts.nsys_version or 'unknown'}, schema {facts.schema_version or 'unknown'}"
     for table, rows in sorted(counts.items()):
         if not table.startswith("ENUM_"):
             yield f"  {table}: {rows:,}"
 
 
-def _words(size: int) -> str:
+def _size_words(size: int) -> str:
     return format_value(Unit.BYTES, size)

@@ -1,4 +1,4 @@
-"""Maps of recipes as text: for each figure a line of blocks for each GPU, process or adapter."""
+"""Maps of recipes as text: for each figure, a line of blocks per GPU, process or adapter."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from nsystui.questions.queries.question import Question, TextDrawing
 from nsystui.questions.recipes.recipe import RecipeMap, RecipeOptions
 from nsystui.ui.widgets.plots import blocks, time_axis
 
-_LABEL, _VALUE, _LEAST = 16, 10, 10
+_LABEL, _VALUE, _MIN_COLUMNS = 16, 10, 10
 
 
 def draw(
     question: Question, job: OpenJob, selection: Selection, options: RecipeOptions, width: int | None, bins: int | None
 ) -> TextDrawing:
-    """The map of a question in ``width`` cells (``None``: the terminal's), with a bin for each unless told how many."""
+    """Draw a question's map in ``width`` cells (``None``: the terminal's), with ``bins``, or a bin per block."""
     width = width or terminal.text_width(120)
     drawn = draw_map(question, job, selection, options if bins else replace(options, bins=_columns_of(width)))
     return TextDrawing(lines_of(drawn, width), drawn.notes)
 
 
 def _columns_of(width: int) -> int:
-    """How many blocks fit into ``width`` cells next to the labels and the values."""
-    return max(width - _LABEL - _VALUE - 2, _LEAST)
+    """Return how many blocks fit into ``width`` cells next to labels and values."""
+    return max(width - _LABEL - _VALUE - 2, _MIN_COLUMNS)
 
 
 def lines_of(drawn: RecipeMap, width: int) -> list[str]:
-    """The drawing: what a block is, then the figures one below the other, each with its own heading.
+    """Return the lines of a drawing: the scale of the blocks, then each figure with a heading.
 
-    A block shows the largest bin that it covers, the number at the end is the mean of all that is known.
+    A block shows the largest bin that it covers; the number at the end is the mean of all known values.
     """
     if not drawn.lines:
         return []

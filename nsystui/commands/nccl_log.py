@@ -55,18 +55,18 @@ def run(request: Request) -> int:
     from nsystui.questions.nccl_log.steps import StepCut, steps_of
     from nsystui.questions.nccl_log.summary import LogSummary
 
-    own = request.own
+    args = request.args
     request.output.check()
-    names = chosen_tables(own["tables"], tuple(TABLES), [name for name, table in TABLES.items() if table.is_usual])
+    names = chosen_tables(args["tables"], tuple(TABLES), [name for name, table in TABLES.items() if table.is_usual])
     if request.output.sort is not None:  # before the reading, which may take minutes
         check_sort(
             request.output.sort, {name: table.make(LogSummary()).columns for name, table in TABLES.items()}, names
         )
-    cut = StepCut(steps_of(own["steps"])) if own["steps"] is not None else None
+    cut = StepCut(steps_of(args["steps"])) if args["steps"] is not None else None
     summary, reader = LogSummary(), LogReader()
     _read_all(request, summary, reader, cut)
     summary.lines, summary.results = reader.lines, reader.reported
-    tables = _tables(names, summary, cut, is_named=own["tables"] not in (None, "all"))
+    tables = _tables(names, summary, cut, is_named=args["tables"] not in (None, "all"))
     if len(names) > 1:
         deliver_tables(request, tables)
     elif tables:
@@ -77,7 +77,7 @@ def run(request: Request) -> int:
 
 
 def _read_all(request: Request, summary: LogSummary, reader: LogReader, cut: StepCut | None) -> None:
-    """Adds every log that can be read; the others are ``request.unread``. Raises NsystuiError where none can."""
+    """Add every readable log; add others to ``request.unread``. Raises NsystuiError if no log is readable."""
     from nsystui.base.errors import ExportError, NsystuiError
     from nsystui.commands.progress import ProgressLine
     from nsystui.exports.nccl_log.files import named, open_log, size_of
@@ -99,14 +99,14 @@ def _read_all(request: Request, summary: LogSummary, reader: LogReader, cut: Ste
 
 
 def _read(
-    log: OpenLog, summary: LogSummary, reader: LogReader, cut: StepCut | None, line: ProgressLine, before: int
+    log: OpenLog, summary: LogSummary, reader: LogReader, cut: StepCut | None, line: ProgressLine, offset: int
 ) -> None:
-    """Adds one log, which begins ``before`` bytes after the first one."""
+    """Add a log that begins ``offset`` bytes after the beginning of the first log."""
     from nsystui.base.answer import Unit
     from nsystui.base.units import format_value
 
     def read(size: int) -> bytes:
-        position = before + log.position
+        position = offset + log.position
         line.show(lambda: f"reading {log.name}  {format_value(Unit.BYTES, position)}", position)
         return log.read(size)
 
@@ -121,7 +121,7 @@ def _read(
 
 
 def _tables(names: Sequence[str], summary: LogSummary, cut: StepCut | None, is_named: bool) -> list[Titled]:
-    """The tables that have rows, with the notes on the last; those asked for by name that have none, on stderr."""
+    """Return tables with rows, with the notes on the last; report requested tables without rows on stderr."""
     from dataclasses import replace
 
     from nsystui.questions.nccl_log.summary import notes, nothing

@@ -1,4 +1,4 @@
-"""``nsystui ncu``: the commands that have Nsight Compute profile kernels of the selection."""
+"""``nsystui ncu``: commands that profile kernels of the selection with Nsight Compute."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(request: Request) -> int:
     from nsystui.questions.trace.ncu import ncu_table
 
-    own = request.own
-    if own["kernel"] and request.selecting.filter:
+    args = request.args
+    if args["kernel"] and request.selecting.filter:
         raise UsageError("--kernel and --filter are the same: give one of them")
-    if own["launch"] is not None and own["launch"] < 1:
-        raise UsageError(f"--launch {own['launch']}: launches count from 1")
+    if args["launch"] is not None and args["launch"] < 1:
+        raise UsageError(f"--launch {args['launch']}: launches count from 1")
     is_table = request.output.format or request.output.sort or request.output.is_file
-    if own["wrapper"] and is_table:
+    if args["wrapper"] and is_table:
         raise UsageError("--wrapper prints a script: send it to a file with > ncu-ranks.sh, without -o and --format")
-    for word in (own["set"] or "", *own["section"]):
+    for word in (args["set"] or "", *args["section"]):
         if not word.isprintable():
             raise UsageError(f"--set, --section: {word!r} is no name")
-    request = replace(request, selecting=replace(request.selecting, filter=request.selecting.filter or own["kernel"]))
+    request = replace(request, selecting=replace(request.selecting, filter=request.selecting.filter or args["kernel"]))
     request.output.check()
     job = shared.open_job(request, whole=False)
     try:
@@ -90,7 +90,7 @@ def run(request: Request) -> int:
         commands = _with_options(request, _commands(request, job, selection))
         if is_table:
             return shared.deliver(request, ncu_table(job, commands))
-        if own["wrapper"]:
+        if args["wrapper"]:
             return _print_wrapper(request, job, commands)
         return _print(job, commands, 10 if request.output.top is None else request.output.top)
     finally:
@@ -102,42 +102,41 @@ def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuC
     from nsystui.questions.kernels.summary import kernel_summary
     from nsystui.questions.trace.ncu import NameBase, ncu_commands, one_launch
 
-    own = request.own
-    base = NameBase(own["base"]) if own["base"] else None
-    if own["event"] is not None:
+    args = request.args
+    base = NameBase(args["base"]) if args["base"] else None
+    if args["event"] is not None:
         reports = job.session.reports
         if len(reports) > 1:
             raise UsageError("--event needs one FILE: each counts its rows by itself")
-        commands = ncu_commands(job, selection, one_launch(reports[0].index, own["event"]), base)
+        commands = ncu_commands(job, selection, one_launch(reports[0].index, args["event"]), base)
         if not commands:
-            raise UsageError(f"--event {own['event']}: no kernel of the selection is in this row")
+            raise UsageError(f"--event {args['event']}: no kernel of the selection is in this row")
         return commands
     commands = ncu_commands(job, selection, base=base)
     if not commands and selection.name is not None:
         names = [str(name) for name in kernel_summary(job.session, Selection()).cells("name")]
         if names and not any(map(selection.name.matches, names)):
             raise no_such_name("--kernel", selection.name.pattern, names)
-    if own["launch"] is None:
+    if args["launch"] is None:
         return commands
-    launched = [one.only(own["launch"]) for one in commands if own["launch"] <= one.launches]
+    launched = [command.only(args["launch"]) for command in commands if args["launch"] <= command.launches]
     if commands and not launched:
-        most = max(one.launches for one in commands)
-        raise UsageError(f"--launch {own['launch']}: there are {most:,} launches at most")
+        max_launches = max(command.launches for command in commands)
+        raise UsageError(f"--launch {args['launch']}: there are {max_launches:,} launches at most")
     return launched
 
 
 def _with_options(request: Request, commands: list[NcuCommand]) -> list[NcuCommand]:
-    """The commands with the words of --set, --section and --launcher."""
     from nsystui.questions.capture.recording import LAUNCHERS
 
-    own = request.own
-    collected = ["--set", own["set"]] if own["set"] else []
-    for section in own["section"]:
+    args = request.args
+    collected = ["--set", args["set"]] if args["set"] else []
+    for section in args["section"]:
         collected += ["--section", section]
-    variable = LAUNCHERS[own["launcher"]][0] if own["launcher"] else None
+    variable = LAUNCHERS[args["launcher"]][0] if args["launcher"] else None
     return [
-        replace(one, collected=tuple(collected), variable=one.variable if variable is None else variable)
-        for one in commands
+        replace(command, collected=tuple(collected), variable=command.variable if variable is None else variable)
+        for command in commands
     ]
 
 
@@ -147,28 +146,28 @@ def _print_wrapper(request: Request, job: OpenJob, commands: Sequence[NcuCommand
     from nsystui.questions.trace.ncu import cautions, launcher_of_job
     from nsystui.questions.trace.ncu_wrapper import first_of_each_rank, wrapper_script
 
-    own = request.own
-    chosen = first_of_each_rank(commands)
-    if not chosen:
+    args = request.args
+    profiled = first_of_each_rank(commands)
+    if not profiled:
         return _print(job, [], 0)
-    launcher = own["launcher"] or launcher_of_job(job)
+    launcher = args["launcher"] or launcher_of_job(job)
     if launcher is None:
         raise UsageError(
             "--wrapper: no captured environment has the ranks of this job: give --launcher " + "|".join(LAUNCHERS)
         )
-    print_lines(wrapper_script(chosen, launcher))
-    for note in cautions(chosen, is_wrapped=True):
+    print_lines(wrapper_script(profiled, launcher))
+    for note in cautions(profiled, is_wrapped=True):
         shared.say_note(note)
-    numbers = {one.source for one in job.ranks}
-    if own["launcher"] and own["launcher"] != launcher_of_job(job):
+    sources = {rank.source for rank in job.ranks}
+    if args["launcher"] and args["launcher"] != launcher_of_job(job):
         shared.say_note(
-            f"the ranks are numbered by {', '.join(sorted(numbers))}: check that {LAUNCHERS[launcher][0]} counts the "
+            f"the ranks are numbered by {', '.join(sorted(sources))}: check that {LAUNCHERS[launcher][0]} counts the "
             f"same way"
         )
-    left = len({(one.kernel, one.base) for one in commands} - {(one.kernel, one.base) for one in chosen})
-    if left:
+    more = len({(item.kernel, item.base) for item in commands} - {(item.kernel, item.base) for item in profiled})
+    if more:
         shared.say_note(
-            f"{left:,} more {'kernel' if left == 1 else 'kernels'}: a run profiles one kernel of each rank, the one "
+            f"{more:,} more {'kernel' if more == 1 else 'kernels'}: a run profiles one kernel of each rank, the one "
             f"with most time that is not NCCL's; --kernel chooses another"
         )
     return 0
@@ -178,7 +177,7 @@ def _print(job: OpenJob, commands: Sequence[NcuCommand], limit: int) -> int:
     from nsystui.output.files import print_lines
     from nsystui.questions.trace.ncu import cautions, ncu_table
 
-    print_lines(line for one in commands[:limit] for line in (f"# {one.what}", one.command))
+    print_lines(line for command in commands[:limit] for line in (f"# {command.what}", command.command))
     if not commands:
         notes = ncu_table(job, commands).notes
         for note in notes or ("no kernel in the selection",):

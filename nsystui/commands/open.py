@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_screen(group: argparse._ArgumentGroup) -> None:
-    """How the screens are drawn, and whether they take the mouse."""
+    """Add options for drawing the screens, and for the mouse."""
     from nsystui.commands.configuration import THEMES
 
     group.add_argument(
@@ -79,19 +79,19 @@ def add_screen(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_switch(group: argparse._ArgumentGroup, name: str, yes: str, no: str) -> None:
-    """``--name`` and ``--no-name``, of which the last counts; ``None`` where neither is given."""
+    """Add ``--name`` and ``--no-name``, of which the last counts; the default is ``None``."""
     group.add_argument(f"--{name}", action="store_true", default=None, help=yes)
     group.add_argument(f"--no-{name}", dest=name, action="store_false", default=None, help=no)
 
 
 def delegated(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """``A… -- B…`` compares two jobs, as `diff` does."""
+    """Return the command line of `diff` if the words are ``A… -- B…``, which compares two jobs."""
     before = words[: words.index("--")] if "--" in words else ()
     return ("diff", list(words)) if any(os.path.lexists(word) or has_magic(word) for word in before) else None
 
 
 def run(request: Request) -> int:
-    files = named_files(request.opening.files, request.own.get("nccl_log"))
+    files = named_files(request.opening.files, request.args.get("nccl_log"))
     files = replace(files, log_steps=_log_steps(request, files))
     if files.exports and not any(map(os.path.lexists, discover(files.exports))):
         raise UsageError(f"{files.exports[0]}: no such file (see what is there: ls -l .)")
@@ -100,7 +100,7 @@ def run(request: Request) -> int:
 
 
 def checked_terminal(command: str) -> Mapping[str, str]:
-    """The shell's environment; raises UsageError without a terminal to draw on, with the ``command`` to use instead."""
+    """Return the shell's environment. Raises UsageError without a terminal, suggesting ``command`` instead."""
     environ = terminal.original_environ()
     is_drawn_on = sys.__stderr__ is not None and sys.__stderr__.isatty()
     is_typed_on = sys.stdin is not None and sys.stdin.isatty()  # None: it was closed
@@ -111,7 +111,7 @@ def checked_terminal(command: str) -> Mapping[str, str]:
 
 
 def start(request: Request, environ: Mapping[str, str], files: NamedFiles) -> int:
-    """Runs the application and returns its exit status."""
+    """Run the application and return its exit status."""
     from nsystui.questions.job.opening import JobSource
     from nsystui.ui.app import LogApp, NsystuiApp
 
@@ -124,13 +124,13 @@ def start(request: Request, environ: Mapping[str, str], files: NamedFiles) -> in
 
 
 def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:
-    """How to draw on this terminal."""
+    """Return how to draw on this terminal."""
     from nsystui.commands.configuration import remember_theme
     from nsystui.ui.app import Look
 
     encoding = sys.__stderr__.encoding if sys.__stderr__ is not None else None
     no_color = terminal.no_color(environ) if screen.color is None else not screen.color
-    if screen.color is not None:  # Textual asks the environment itself
+    if screen.color is not None:  # Textual reads the environment itself
         os.environ.pop("NO_COLOR", None)
         os.environ.update({"NO_COLOR": "1"} if no_color else {})
     return Look(
@@ -144,10 +144,7 @@ def look_of(screen: Drawn, environ: Mapping[str, str]) -> Look:
 
 
 def run_app(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
-    """Runs it to its end, tells why nothing could be shown, and returns the exit status.
-
-    Raises what ended it where that was an error of its own.
-    """
+    """Run an application, report why nothing could be shown, and return the exit status. Raises its own error."""
     from nsystui.commands.arguments import complain
 
     app.run(mouse=not terminal.over_ssh(environ) if screen.mouse is None else screen.mouse)
@@ -159,8 +156,8 @@ def run_app(screen: Drawn, environ: Mapping[str, str], app: NsystuiApp) -> int:
 
 
 def _log_steps(request: Request, files: NamedFiles) -> IterationSpan | None:
-    """The training steps of ``--steps``; raises UsageError where there is no log to choose them in."""
-    steps = request.own["steps"] if "nccl_log" in request.own else None
+    """Return the training steps of ``--steps``. Raises UsageError if there is no log to select them in."""
+    steps = request.args["steps"] if "nccl_log" in request.args else None
     if steps is None:
         return None
     if not files.logs:
@@ -171,25 +168,25 @@ def _log_steps(request: Request, files: NamedFiles) -> IterationSpan | None:
 
 
 def source_of(request: Request, files: NamedFiles) -> JobSource:
-    """The exports and logs to open, and how, from the flags; raises UsageError."""
+    """Return the exports and logs to open, and how, from the flags. Raises UsageError."""
     from nsystui.base.selection import NameFilter
     from nsystui.commands import arguments as shared
 
-    step_range: str | None = request.own.get("step_range")
+    step_range: str | None = request.args.get("step_range")
     if step_range is not None:
-        NameFilter(f"re:{step_range}")  # refuses what is no regular expression
+        NameFilter(f"re:{step_range}")  # refuses an invalid regular expression
     return replace(
         shared.source_of(request),
         files=files.exports,
         logs=files.logs,
         log_steps=files.log_steps,
-        ranks=_numbered(request, files),
+        ranks=_rank_numbering(request, files),
         step_range=step_range,
     )
 
 
-def _numbered(request: Request, files: NamedFiles) -> str:
-    """The numbering of ranks that ``--ranks`` gives; raises UsageError where it does not fit the files."""
+def _rank_numbering(request: Request, files: NamedFiles) -> str:
+    """Return the numbering of ranks in ``--ranks``. Raises UsageError if it does not fit the files."""
     from nsystui.exports.discover import discover, name_of
     from nsystui.questions.queries.numbering import numbering
 
@@ -202,15 +199,15 @@ def _numbered(request: Request, files: NamedFiles) -> str:
     return str(request.selecting.ranks)
 
 
-_SHOWN = 2
-"""How many names of each kind an error writes out: a job has hundreds."""
+_MAX_NAMES = 2
+"""How many names of each kind an error lists: a job has hundreds."""
 
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """The files to open: ``exports`` as the user named them, ``logs`` one by one. One of the two may be empty.
+    """The files to open: ``exports`` as the user named them, ``logs`` individually. Either may be empty.
 
-    ``log_steps``: the training steps to show of the logs.
+    ``log_steps`` contains the training steps to show from the logs.
     """
 
     exports: tuple[str, ...]
@@ -219,18 +216,18 @@ class NamedFiles:
 
 
 def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> NamedFiles:
-    """Tells the files apart by their content; ``log_patterns`` are the names and globs of ``--nccl-log``.
+    """Separate the files by their content; ``log_patterns`` are the names and globs of ``--nccl-log``.
 
-    What is neither counts as an export, which opening it then denies in the words of that file, unless a log is among
-    the files: the output of a rank that called nothing has no line of NCCL. Raises UsageError for what cannot go
-    together, with the command that does.
+    If a log is among the files, unknown files count as logs, because a rank that called nothing has no line of NCCL;
+    otherwise as exports, and opening them reports the error. Raises UsageError for files that cannot be opened
+    together, with the command that can.
     """
     paths = [str(path) for path in discover(files)]
-    exports, logs = _told_apart(paths)
+    exports, logs = _separated(paths)
     if logs and exports:
         raise UsageError(
             f"{exports[0]} is {FileKind.EXPORT.value}, {logs[0]} {FileKind.LOG.value}: to see both, write "
-            f"nsystui {_words(exports)} --nccl-log {_words(logs)}"
+            f"nsystui {_shell_words(exports)} --nccl-log {_shell_words(logs)}"
         )
     if logs and log_patterns:
         raise UsageError(f"{logs[0]} is {FileKind.LOG.value}: name it after --nccl-log, and before that an export")
@@ -244,11 +241,11 @@ def named_files(files: Sequence[str], log_patterns: Sequence[str] | None) -> Nam
     return NamedFiles(tuple(files), tuple(named_logs))
 
 
-def _told_apart(paths: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Which are exports, and which logs, as far as it matters; what is neither is in neither list.
+def _separated(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return exports and logs; unknown files are in neither list.
 
-    Among files like the first one, those that are named like it are not looked at: a job has hundreds, on a file
-    system where each look takes time that the first window would wait for, and reading them says what they are.
+    Files named like the first file are not examined: a job has hundreds, each access would delay the first window, and
+    reading them reveals other kinds.
     """
     first = kind_of(paths[0]) if paths else None
     logs = {path for path in paths if first is FileKind.LOG and not path.endswith(EXPORT_ENDINGS)}
@@ -262,7 +259,7 @@ def _told_apart(paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _problem(name: str) -> str:
-    """Why there can be no log under this name; empty if there can."""
+    """Return why a name cannot be a log, or an empty text."""
     if name == STDIN:
         return "the screens read keys from standard input; `nsystui nccl-log -` reads a log from it"
     if not os.path.lexists(name):
@@ -274,6 +271,6 @@ def _problem(name: str) -> str:
     return ""
 
 
-def _words(names: Sequence[str]) -> str:
-    more = " …" if len(names) > _SHOWN else ""
-    return " ".join(shell_word(name) for name in names[:_SHOWN]) + more
+def _shell_words(names: Sequence[str]) -> str:
+    more = " …" if len(names) > _MAX_NAMES else ""
+    return " ".join(shell_word(name) for name in names[:_MAX_NAMES]) + more

@@ -1,4 +1,4 @@
-"""``nsystui pack``: the columns of a job made ahead of time, so that it opens without its exports."""
+"""``nsystui pack``: the columns of a job, made ahead of time, so that it opens without its exports."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ EXAMPLES = """  nsystui pack rank*.sqlite -o packed
   nsystui pack rank_$SLURM_PROCID.sqlite -o packed
   nsystui pack node*.sqlite -o packed --ranks 'node\\d+_r(\\d+)'"""
 
-# Each run has a fixed cost, so small exports are packed together: at most this many, of this many bytes in all.
-_MOST_TOGETHER = 16
-_TOGETHER = 64 << 20
+# Each run has a fixed cost, so small exports are packed together: at most this many, with this many bytes in total.
+_MAX_EXPORTS = 16
+_MAX_BYTES = 64 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    """0 where every file is packed, else 2: whoever removes exports afterwards must know."""
+    """Return 0 if every file is packed, else 2, because exports may be removed afterwards."""
     from nsystui.base.resources import step_back
     from nsystui.exports.discover import discover, is_packed_report
     from nsystui.questions.queries.numbering import numbering
@@ -105,7 +105,7 @@ def run(request: Request) -> int:
 
 @dataclass
 class _Run:
-    """Packs the exports at ``paths``, a few at a time: what is in the job stays, whatever becomes of the others."""
+    """A run that packs the exports at ``paths``, a few at a time; packed reports stay if others fail."""
 
     request: Request
     writer: JobWriter
@@ -115,20 +115,20 @@ class _Run:
     _identities: dict[int, str] = field(default_factory=dict)
     """The identity of each export before it was read, by its number."""
     _done: dict[int, Path] = field(default_factory=dict)
-    """The reports in the job by the number of their export."""
+    """The reports in the job, by the number of their export."""
     _ranks: list[ReportRanks] = field(default_factory=list)
-    """The ranks of the reports that this run has put there."""
+    """The ranks of the reports that this run has added."""
     _waiting: set[int] = field(default_factory=set)
-    """The numbers of the exports that are read, but whose ranks only all reports together tell."""
+    """The numbers of exports that are read, but whose ranks depend on all reports."""
     _reports: list[Report] = field(default_factory=list)
-    """All that this run has read."""
+    """All reports that this run has read."""
 
     def __post_init__(self) -> None:
         from nsystui.exports.discover import name_of
         from nsystui.exports.forms.form import identity_of
 
         for number, path in enumerate(self.paths):
-            with suppress(ExportError):  # opening it says what is wrong
+            with suppress(ExportError):  # opening it reports the error
                 self._identities[number] = identity_of(path, 0)
         if self.who is not None:
             self.who.numbers([name_of(self.paths[number]) for number in self._identities])
@@ -137,19 +137,19 @@ class _Run:
         return f"packed {len(self._done):,} of {len(self.paths):,} ranks"
 
     def look_for_packed(self) -> None:
-        """Finds the exports that are packed already: unchanged since, with the same rank and what else is asked for."""
+        """Find exports that are packed already: unchanged, with the same rank and the requested output."""
         from nsystui.questions.capture.job_output import has_output
 
-        def fits(report: JobReport) -> bool:
+        def matches(report: JobReport) -> bool:
             is_rank = self.who is None or [*report.ranks.values()] == self.who.numbers([report.name])
-            return is_rank and (not self.request.own["job_output"] or has_output(report))
+            return is_rank and (not self.request.args["job_output"] or has_output(report))
 
         names = {identity: self.paths[number].name for number, identity in self._identities.items()}
-        packed = {one: report.path for one, report in self.writer.packed(names).items() if fits(report)}
-        self._done = {number: packed[one] for number, one in self._identities.items() if one in packed}
+        packed = {identity: report.path for identity, report in self.writer.packed(names).items() if matches(report)}
+        self._done = {number: packed[identity] for number, identity in self._identities.items() if identity in packed}
 
     def pack(self) -> None:
-        """Packs every report that can be packed, with a line for each."""
+        """Pack every report that can be packed, and print a line for each."""
         from nsystui.commands.progress import ProgressLine
         from nsystui.questions.answers.packing import RanksAhead
         from nsystui.questions.job.opening import Export
@@ -160,23 +160,23 @@ class _Run:
             self.look_for_packed()
         if self._done:
             shared.say_note(f"{len(self._done):,} of {len(self.paths):,} were packed before")
-        left = [Export(number, path) for number, path in enumerate(self.paths) if number not in self._done]
-        if not left:
+        remaining = [Export(number, path) for number, path in enumerate(self.paths) if number not in self._done]
+        if not remaining:
             return
         limits = self.request.limits
-        runs = list(_runs(left, limits.packs))
+        runs = list(_runs(remaining, limits.packs))
         ahead = RanksAhead.of(dict(enumerate(self.paths))) if len(runs[0]) < len(self.paths) else None
         with self.writer.staging() as cache, ProgressLine() as line:
             for run in runs:
                 self._pack(run, Session(cache, limits), line, ahead)
             if self._waiting:
-                every = sorted((self._done | {number: self.paths[number] for number in self._waiting}).items())
-                self._pack(list(starmap(Export, every)), Session(cache, limits), line, None)
+                items = sorted((self._done | {number: self.paths[number] for number in self._waiting}).items())
+                self._pack(list(starmap(Export, items)), Session(cache, limits), line, None)
         if note := left_out_note(self._reports):
             shared.say_note(note)
 
     def _pack(self, exports: list[Export], session: Session, line: ProgressLine, ahead: RanksAhead | None) -> None:
-        """Packs exports, and puts those whose rank is certain into the job; without ``ahead`` all ranks are."""
+        """Pack exports, and add reports with certain ranks to the job; without ``ahead``, all ranks are certain."""
         from nsystui.questions.answers.packing import check_different, compute_first_answers, report_ranks
         from nsystui.questions.capture.job_output import keep_output
         from nsystui.questions.job.job import OpenJob
@@ -187,64 +187,64 @@ class _Run:
             if not session.reports:
                 return
             new = [report for report in session.reports if report.index not in self._waiting.union(self._done)]
-            found, without = ahead.ranks(job) if ahead is not None else report_ranks(job)
-            found = [one for one in found if one.report.index not in self._done]
-            check_different(self._ranks + found)
+            ranked, without = ahead.ranks(job) if ahead is not None else report_ranks(job)
+            ranked = [item for item in ranked if item.report.index not in self._done]
+            check_different(self._ranks + ranked)
             if new:
                 self.failures += without
                 session.tell = line.show_computing
                 compute_first_answers(job)
-                if self.request.own["job_output"]:
+                if self.request.args["job_output"]:
                     keep_output(session)
             self._reports += new
             without_ranks = {error.path for error in without}
             self._waiting |= {report.index for report in new if str(report.path) not in without_ranks}
             line.clear()
-            for one in sorted(found, key=lambda one: min(one.ranks.values())):
-                self._waiting.discard(one.report.index)
-                self._put(one, session)
+            for item in sorted(ranked, key=lambda item: min(item.ranks.values())):
+                self._waiting.discard(item.report.index)
+                self._put(item, session)
 
-    def _put(self, found: ReportRanks, session: Session) -> None:
-        """Puts a report into the job and prints its line; a closed stdout does not end the packing."""
+    def _put(self, ranked: ReportRanks, session: Session) -> None:
+        """Add a report to the job and print its line; a closed stdout does not end the packing."""
         from nsystui.output.files import print_lines
         from nsystui.store.packed_job import NewReport
 
-        report, cache = found.report, session.cache
+        report, cache = ranked.report, session.cache
         export = session.exports[report.index]
         files = None if cache is None else cache.find(export)
         try:
-            if cache is None or files is None:  # somebody has removed what was written
+            if cache is None or files is None:  # somebody removed the pack
                 raise ExportError(str(export.path), "its columns were removed while it was packed", "pack it again")
             identity, results = self._identities[report.index], cache.results_of(export)
-            new = NewReport(report.name, found.ranks, found.source, identity, files, results)
+            new = NewReport(report.name, ranked.ranks, ranked.source, identity, files, results)
             added = self.writer.add(new, cache.directory)
         except NsystuiError as error:
             self.failures.append(error)
             return
         self._done[report.index] = added.path
-        self._ranks.append(found)
+        self._ranks.append(ranked)
         with suppress(SystemExit):
-            print_lines([_line(found, added)])
+            print_lines([_line(ranked, added)])
 
 
-def _runs(exports: Sequence[Export], least: int) -> Iterator[list[Export]]:
-    """The exports in runs that are packed together: ``least`` exports, or more small ones."""
+def _runs(exports: Sequence[Export], min_exports: int) -> Iterator[list[Export]]:
+    """Yield exports in runs that are packed together: ``min_exports``, or more small exports."""
     run: list[Export] = []
-    left = _TOGETHER
+    free_bytes = _MAX_BYTES
     for export in exports:
         size = 0
-        with suppress(OSError):  # opening it says what is wrong
+        with suppress(OSError):  # opening it reports the error
             size = export.path.stat().st_size
-        if len(run) >= least and (size > left or len(run) >= _MOST_TOGETHER):
+        if len(run) >= min_exports and (size > free_bytes or len(run) >= _MAX_EXPORTS):
             yield run
-            run, left = [], _TOGETHER
+            run, free_bytes = [], _MAX_BYTES
         run.append(export)
-        left -= size
+        free_bytes -= size
     yield run
 
 
 def _opener(request: Request, limits: Limits, line: ProgressLine) -> Opener:
-    """Reads the exports; what it converts for that goes into the cache."""
+    """Return an opener of exports, which converts reports into the cache."""
     from nsystui.commands.progress import OpeningProgress
     from nsystui.questions.job.opening import JobSource, Opener
 
@@ -259,14 +259,14 @@ def _opener(request: Request, limits: Limits, line: ProgressLine) -> Opener:
     return Opener(source, OpeningProgress(line, shared.complain))
 
 
-def _line(found: ReportRanks, added: JobReport) -> str:
-    """``rank 3  rank_3  1,234,567 rows  45.2 MiB, 12 % of the export  (captured environment)``."""
+def _line(ranked: ReportRanks, added: JobReport) -> str:
+    """Return ``rank 3  rank_3  1,234,567 rows  45.2 MiB, 12 % of the export  (captured environment)``."""
     from nsystui.base.answer import Unit
     from nsystui.base.units import format_value
 
-    numbers = sorted(found.ranks.values())
+    numbers = sorted(ranked.ranks.values())
     who = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
     size = format_value(Unit.BYTES, added.size)
-    with suppress(OSError):  # the export was packed, and was removed since
-        size += f", {added.size / max(found.report.path.stat().st_size, 1):.0%} of the export"
-    return safe_text(f"{who}  {added.name}  {added.rows:,} rows  {size}  ({found.source})", ascii=True)
+    with suppress(OSError):  # the export was removed after packing
+        size += f", {added.size / max(ranked.report.path.stat().st_size, 1):.0%} of the export"
+    return safe_text(f"{who}  {added.name}  {added.rows:,} rows  {size}  ({ranked.source})", ascii=True)

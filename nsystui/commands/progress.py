@@ -1,4 +1,4 @@
-"""A line of progress on stderr for a command that works for a while: only on a terminal, gone when the answer comes."""
+"""Progress of a command: a line on stderr, only on a terminal, removed before the answer."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from nsystui.store.session import Computation
 
 _PATIENCE = 0.5
-"""Seconds before the first drawing: a quick command shall not import rich."""
+"""Seconds before the first drawing: a quick command must not import rich."""
 _SECONDS_BETWEEN = 0.2
 _SILENCE = 1.0
-"""Seconds without any drawing after which the line says what is going on."""
+"""Seconds without drawing after which the line shows the current computation."""
 
 
 class ProgressLine:
-    """A line that is drawn over; with ``total`` bytes known, a bar as well. A context: gone at its end.
+    """A line that is drawn over, with a bar if ``total`` bytes are known. A context, which clears it.
 
-    ``head`` stands before every text.
+    ``head`` precedes every text.
     """
 
     head = ""
-    _computed = ""
-    _told = ""
+    _current = ""
+    _shown = ""
 
     def __init__(self, total: int | None = None) -> None:
         self._total = total
@@ -55,7 +55,7 @@ class ProgressLine:
         self.clear()
 
     def show(self, describe: Callable[[], str], done: int = 0, is_new: bool = False) -> None:
-        """Draws the text that ``describe`` returns, and ``done`` of the total; seldom unless ``is_new`` work begins."""
+        """Draw the text from ``describe``, and ``done`` of the total; rarely, unless ``is_new`` work begins."""
         with self._lock:
             now = time.monotonic()
             if not self._is_terminal or now < (self._first if is_new else self._due):
@@ -70,16 +70,16 @@ class ProgressLine:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Draws what is computed, ``what`` if nobody tells more, and for how long, after each second without a drawing.
+        """Draw the current computation (by default ``what``) and its time, after each second without drawing.
 
-        Of a context in another one it is the name; the time is that of the outer one.
+        In nested contexts, the inner gives the name, and the outer the time.
         """
         self._waiting.append(what)
-        done, begun = threading.Event(), time.monotonic()
+        done, start = threading.Event(), time.monotonic()
 
         def tick() -> None:
             while not done.wait(_SECONDS_BETWEEN):
-                self._show_waiting(begun)
+                self._show_waiting(start)
 
         ticking = threading.Thread(target=tick, name="progress", daemon=True)
         is_outer = self._is_terminal and len(self._waiting) == 1
@@ -94,38 +94,38 @@ class ProgressLine:
                 self.clear()
             self._waiting.pop()
 
-    def _show_waiting(self, begun: float) -> None:
+    def _show_waiting(self, start: float) -> None:
         with self._lock:
             now = time.monotonic()
-            if now - max(self._drawn, begun) >= _SILENCE:
-                words = f"computing {self._told or self._waiting[-1]}, {now - begun:.0f} s"
+            if now - max(self._drawn, start) >= _SILENCE:
+                words = f"computing {self._shown or self._waiting[-1]}, {now - start:.0f} s"
                 self.show(lambda: words, is_new=True)
 
-    def show_computing(self, working: Computation | None) -> None:
-        """Draws what a session computes, or clears the line when it is done."""
-        if working is None:
+    def show_computing(self, computation: Computation | None) -> None:
+        """Draw a session's computation, or clear the line after it."""
+        if computation is None:
             self.clear()
         else:
-            is_new, self._computed, self._told = working.what != self._computed, working.what, str(working)
-            self.show(lambda: f"computing {working}", is_new=is_new)
+            is_new, self._current, self._shown = computation.what != self._current, computation.what, str(computation)
+            self.show(lambda: f"computing {computation}", is_new=is_new)
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Clear the line."""
         with self._lock:
-            self._told = ""
+            self._shown = ""
             if self._drawing is not None:
                 self._drawing.stop()
                 self._drawing = None
 
 
 def _drawing(total: int | None) -> Drawing:
-    """A display of one task that draws only when told to, in the thread that tells it."""
+    """Return a display of one task that draws only on request, in the requesting thread."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn
     from rich.table import Column
 
     class CursorStays(Console):
-        """A killed program cannot show the cursor again, so it is never hidden."""
+        """A console that never hides the cursor, because a killed program cannot show it again."""
 
         def show_cursor(self, show: bool = True) -> bool:
             return False
@@ -149,7 +149,7 @@ def _drawing(total: int | None) -> Drawing:
 
 
 class OpeningProgress(Listener):
-    """Shows on a line how far the opening of exports is; ``complain`` takes what is to stay on the terminal."""
+    """The progress of opening exports, on a line; ``complain`` receives lines that stay on the terminal."""
 
     def __init__(self, line: ProgressLine, complain: Callable[[str], object]) -> None:
         self._line, self._complain = line, complain
@@ -171,7 +171,7 @@ class OpeningProgress(Listener):
             self._line.show(lambda: self._text(progress))
 
     def failed(self, path: Path, error: NsystuiError) -> None:
-        """Raises what concerns more than a single file."""
+        """Raise errors that concern more than a single file."""
         if not isinstance(error, ExportError):
             raise error
 
@@ -182,8 +182,8 @@ class OpeningProgress(Listener):
     def computing(self, working: Computation | None) -> None:
         self._line.show_computing(working)
 
-    def _text(self, now: Progress) -> str:
-        rows = sum(one.rows for one in self._done.values())
+    def _text(self, current: Progress) -> str:
+        rows = sum(progress.rows for progress in self._done.values())
         file = f"file {len(self._done)} of {self._files}" if self._files > 1 else "file"
-        share = now.rows / now.total if now.total else 1.0
-        return f"reading {file}  {share:4.0%} of {now.path.name}  {rows:,} rows"
+        share = current.rows / current.total if current.total else 1.0
+        return f"reading {file}  {share:4.0%} of {current.path.name}  {rows:,} rows"

@@ -1,4 +1,4 @@
-"""Runs a question of the catalogue as a command: opens, selects, asks, delivers and closes, the same for all."""
+"""Questions of the catalogue as commands: each opens, selects, asks, delivers and closes in the same way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class QuestionCommand:
-    """A question as a command of its own: what the command line asks of a module of this folder."""
+    """A question with the interface of a command module."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -27,7 +27,7 @@ class QuestionCommand:
         self.EXAMPLES = question.examples
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The flags of every question, and its own."""
+        """Add the flags of every question, and of this question."""
         shared.add_files(parser)
         if self.question.of_reports:
             shared.add_dask(parser)
@@ -42,7 +42,7 @@ class QuestionCommand:
 def add_options(
     parser: argparse.ArgumentParser, options: Sequence[Option], about: Mapping[str, str] | None = None
 ) -> None:
-    """The flags of options, in their groups; ``about`` has a sentence for some of the groups."""
+    """Add the flags of options, in their groups; ``about`` contains a sentence for some groups."""
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
     sets: dict[tuple[str, str], argparse._ActionsContainer] = {}
     for option in options:
@@ -71,7 +71,7 @@ def _argparse_words(option: Option) -> dict[str, Any]:
 
 
 def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Reads a value, with errors as argparse reports them: behind the name of the option."""
+    """Return a function that reads a value; argparse reports its errors after the name of the option."""
 
     def read(text: str) -> Any:
         try:
@@ -84,30 +84,30 @@ def _reader(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def run(question: Question, request: Request) -> int:
-    """Answers on stdout or in a file, and returns the exit status."""
+    """Answer on stdout or in a file, and return the exit status."""
     request.output.check(has_drawing=question.drawing is not None or question.map is not None)
-    values = request.own
+    values = request.args
     if request.opening.dask:
         shared.check_dask(question, values)
     is_table = request.output.is_table or (question.map is None and question.draw is None)
-    is_kept = (
-        is_table and question.tables is None and not any(one.is_given(values) for one in question.options if one.lists)
+    can_remember = (
+        is_table and question.tables is None and not any(opt.is_given(values) for opt in question.options if opt.lists)
     )
-    memory = shared.remembered(request) if is_kept and not request.output.is_drawing else None
+    memory = shared.remembered(request) if can_remember and not request.output.is_drawing else None
     key = question.key(values)
-    known = memory.recall(*key) if memory is not None else None
-    if known is not None:
-        return shared.deliver(request, known[1])
+    cached = memory.recall(*key) if memory is not None else None
+    if cached is not None:
+        return shared.deliver(request, cached[1])
     options = question.read(values)
     if question.other is not None and question.compare is not None:
-        named = question.other(values)
-        if named is not None:
-            files, window = named
-            # The selection is of the job itself, so nothing of it holds for the other one.
+        other_source = question.other(values)
+        if other_source is not None:
+            files, window = other_source
+            # The selection is only for the job itself.
             other = replace(request, opening=replace(request.opening, files=files), selecting=Selecting(window))
-            with closing(_opened(question, other)) as job, job.session.waiting(question.name):
+            with closing(_open_job(question, other)) as job, job.session.waiting(question.name):
                 options = question.compare(job, shared.selection_of(other.selecting, job), options)
-    with closing(_opened(question, request)) as job:
+    with closing(_open_job(question, request)) as job:
         from nsystui.base.answer import TableAnswer
         from nsystui.base.selection import Selection
         from nsystui.questions.answers.answering import ask
@@ -116,27 +116,27 @@ def run(question: Question, request: Request) -> int:
         if request.output.is_drawing:
             return _as_svg(question, request, job, selection, options)
         if not request.output.is_table:
-            status = _drawn(question, request, job, selection, options)
+            status = _as_text(question, request, job, selection, options)
             if status is not None:
                 return status
         if question.tables is not None:
             from nsystui.commands.tables import deliver_several
 
             with job.session.waiting(question.name):
-                found = question.tables(job, selection, options)
-            return deliver_several(request, found)
+                tables = question.tables(job, selection, options)
+            return deliver_several(request, tables)
         answer = ask(question, job, selection, options)
         if (name := values.get("instances")) and not answer.total:
-            every = ask(question, job, Selection(), question.read({**values, "instances": None}))
-            if isinstance(every, TableAnswer) and len(every):
-                raise no_such_name("--instances", name, map(str, every.cells("name")))
+            unfiltered = ask(question, job, Selection(), question.read({**values, "instances": None}))
+            if isinstance(unfiltered, TableAnswer) and len(unfiltered):
+                raise no_such_name("--instances", name, map(str, unfiltered.cells("name")))
         if memory is not None:
             memory.keep(job, answer, "", *key)
         return shared.deliver(request, answer)
 
 
 def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selection, options: object) -> int:
-    """Prints or writes the drawing; 3 where there is nothing to draw, which the notes of the table explain."""
+    """Print or write the drawing; return 3 if there is nothing to draw, which the table's notes explain."""
     from nsystui.output.files import print_lines, save_text
     from nsystui.output.svg import svg
     from nsystui.questions.answers.answering import ask, draw_map
@@ -144,37 +144,37 @@ def _as_svg(question: Question, request: Request, job: OpenJob, selection: Selec
 
     if question.drawing is not None:
         with job.session.waiting(question.name):
-            found = question.drawing(job, selection, options)
+            drawing = question.drawing(job, selection, options)
     else:
-        found = map_lanes(draw_map(question, job, selection, options))
-    if found is None:
+        drawing = map_lanes(draw_map(question, job, selection, options))
+    if drawing is None:
         for note in ask(question, job, selection, options).notes:
             shared.say_note(note)
         shared.complain(f"{question.name}: there is nothing to draw")
         return 3
     if request.output.is_file:
-        save_text(svg(found), str(request.output.target), overwrite=request.output.force)
+        save_text(svg(drawing), str(request.output.target), overwrite=request.output.force)
         shared.complain(f"wrote the drawing to {request.output.target}")
     else:
-        print_lines(svg(found).splitlines())
+        print_lines(svg(drawing).splitlines())
     return 0
 
 
-def _opened(question: Question, request: Request) -> OpenJob:
-    has_times = question.has_times or any(one.is_given(request.own) for one in question.options if one.lists)
-    values = {**vars(request.selecting), **request.own}
+def _open_job(question: Question, request: Request) -> OpenJob:
+    has_times = question.has_times or any(option.is_given(request.args) for option in question.options if option.lists)
+    values = {**vars(request.selecting), **request.args}
     return shared.open_job(
         request, question.is_whole, has_times, question.expected(values) if question.expected is not None else None
     )
 
 
-def _drawn(question: Question, request: Request, job: OpenJob, selection: Selection, options: Any) -> int | None:
-    """Prints the drawing of a question that has one; the exit status, ``None`` where nothing is drawn."""
+def _as_text(question: Question, request: Request, job: OpenJob, selection: Selection, options: Any) -> int | None:
+    """Print the drawing of a question that has one; return the exit status, or ``None`` if nothing is drawn."""
     drawing: TextDrawing | None = None
     if question.map is not None:
         from nsystui.commands.map_drawing import draw
 
-        drawing = draw(question, job, selection, options, request.own["width"], request.own["bins"])
+        drawing = draw(question, job, selection, options, request.args["width"], request.args["bins"])
     elif question.draw is not None:
         with job.session.waiting(question.name):
             drawing = question.draw(job, selection, options)

@@ -30,7 +30,7 @@ _HELP = ("-h", "--help")
 
 
 def prepared(words: Sequence[str]) -> list[str]:
-    """The command line; without a word it lists the recipes, and the help of a recipe is that recipe's."""
+    """Return the command line; without words it lists the recipes, and a recipe's help describes that recipe."""
     if not words:
         return [_LIST]
     if any(word in _HELP for word in words):
@@ -41,7 +41,7 @@ def prepared(words: Sequence[str]) -> list[str]:
 
 
 def delegated(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """`diff` is a command of its own."""
+    """Return the command line of `diff`, which is a separate command."""
     if words and words[0] == "diff" and not any(word in _HELP for word in words):
         return "diff", list(words[1:])
     return None
@@ -53,7 +53,7 @@ def _listing(_: object) -> list[str]:
 
 
 def _about(name: str) -> list[str]:
-    """The help of a recipe: its answer, needs and options, and where NVIDIA's differs."""
+    """Return the help of a recipe: its answer, needs and options, and how NVIDIA's recipe differs."""
     import textwrap
 
     from nsystui.exports.canonical import BY_NAME
@@ -84,7 +84,7 @@ def _about(name: str) -> list[str]:
 
 
 def _options() -> list[Option]:
-    """The options of all recipes, each once."""
+    """Return the options of all recipes, without duplicates."""
     return list(dict.fromkeys(option for recipe in all_recipes() for option in recipe.options))
 
 
@@ -99,9 +99,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(request: Request) -> int:
-    recipe = recipe_named(request.own["recipe"])
+    recipe = recipe_named(request.args["recipe"])
     for option in _options():
-        if option.is_given(request.own) and option.flag not in recipe.takes:
-            known = ", ".join(f"--{one}" for one in sorted(recipe.takes)) or "no option of its own"
-            raise UsageError(f"{recipe.name} does not take --{option.flag}: it takes {known}")
+        if option.is_given(request.args) and option.flag not in recipe.takes:
+            accepted = ", ".join(f"--{flag}" for flag in sorted(recipe.takes)) or "no option of its own"
+            raise UsageError(f"{recipe.name} does not take --{option.flag}: it takes {accepted}")
     return runner.run(recipe, request)

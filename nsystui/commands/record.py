@@ -1,4 +1,4 @@
-"""``nsystui record``: the command lines that record what a question needs; it runs none of them."""
+"""``nsystui record``: command lines that record the data for a question; it does not run them."""
 
 from __future__ import annotations
 
@@ -55,45 +55,45 @@ def run(request: Request) -> int:
     from nsystui.output.files import print_lines
     from nsystui.questions.capture.recording import GOALS, NEWEST, Capture, Recording, missing, parse_version, script
 
-    own, target = request.own, str(request.output.target)
-    program = tuple(own["program"][1:] if own["program"][:1] == ["--"] else own["program"])
+    args, target = request.args, str(request.output.target)
+    program = tuple(args["program"][1:] if args["program"][:1] == ["--"] else args["program"])
     if not program:
         raise UsageError("record: name the program that is to be recorded, after --")
-    capture = Capture(own["nvtx_range"] or "", own["profiler_api"], own["delay"] or "", own["duration"] or "")
-    for word in (*program, target, own["scratch"] or "", *capture):
+    capture = Capture(args["nvtx_range"] or "", args["profiler_api"], args["delay"] or "", args["duration"] or "")
+    for word in (*program, target, args["scratch"] or "", *capture):
         if isinstance(word, str) and safe_text(word) != word:
             raise UsageError(
                 f"record: {word!a} has characters that cannot be printed: put the command into a script and record that"
             )
-    if own["small_overhead"] and not any(goal.flag == "why-idle" for goal in own["goals"]):
+    if args["small_overhead"] and not any(goal.flag == "why-idle" for goal in args["goals"]):
         raise UsageError("record: --small-overhead needs --why-idle, which takes the samples")
-    if own["launcher"] == "torchrun" and program[0].rpartition("/")[2] == "torchrun":
+    if args["launcher"] == "torchrun" and program[0].rpartition("/")[2] == "torchrun":
         raise UsageError("record: --launcher torchrun adds torchrun itself: give the program of a rank after --")
-    version = parse_version(own["nsys_version"] or _installed())
-    if version is None and own["nsys_version"]:
-        raise UsageError(f"--nsys-version {own['nsys_version']}: such as 2024.5")
-    goals = tuple(goal for goal in GOALS if goal in own["goals"])
+    version = parse_version(args["nsys_version"] or _installed())
+    if version is None and args["nsys_version"]:
+        raise UsageError(f"--nsys-version {args['nsys_version']}: such as 2024.5")
+    goals = tuple(goal for goal in GOALS if goal in args["goals"])
     ranks = parse_numbers(request.selecting.ranks, "ranks") if request.selecting.ranks else None
-    known = version or NEWEST
-    one = Recording(
-        goals, capture, known, own["launcher"], target, program, ranks, own["scratch"] or "", own["small_overhead"]
+    release = version or NEWEST
+    recording = Recording(
+        goals, capture, release, args["launcher"], target, program, ranks, args["scratch"] or "", args["small_overhead"]
     )
-    print_lines(script(one))
+    print_lines(script(recording))
     if version is None:
         shared.say_note("nsys is not on the PATH here: the options are those of its newest version (--nsys-version V)")
     for goal in goals:
-        if line := missing(goal, known) or goal.cost:
+        if line := missing(goal, release) or goal.cost:
             shared.say_note(f"--{goal.flag}: {line}")
     return 0
 
 
 def _installed() -> str:
-    """What ``nsys --version`` says; empty where there is none."""
+    """Return the output of ``nsys --version``, or an empty text without nsys."""
     program = shutil.which("nsys")
     if program is None:
         return ""
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        process = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout
+    return process.stdout

@@ -55,9 +55,9 @@ def run(request: Request) -> int:
     from nsystui.output.report_files import check_target, save_report
     from nsystui.questions.triage.thresholds import Thresholds
 
-    own = request.own
+    args = request.args
     target = str(request.output.target)
-    thresholds = Thresholds().changed(own["set"])
+    thresholds = Thresholds().changed(args["set"])
     if request.output.top is not None and request.output.top < 1:
         raise UsageError(f"--top {request.output.top}: at least one row is needed")
     check_target(target, request.output.force)
@@ -76,20 +76,20 @@ def run(request: Request) -> int:
         top = TOP if request.output.top is None else request.output.top
         given = vars(request.selecting).items()
         flags = " ".join(f"--{name} {shell_word(value)}" for name, value in given if value is not None)
-        asked = Asked(job, selection, selected, flags, top, own["step_range"], thresholds)
+        asked = Asked(job, selection, selected, flags, top, args["step_range"], thresholds)
         baseline = None
-        if own["baseline"]:
-            other = replace(request, opening=replace(request.opening, files=own["baseline"]))
+        if args["baseline"]:
+            other = replace(request, opening=replace(request.opening, files=args["baseline"]))
             old = stack.enter_context(closing(shared.open_job(other, times=True, line=line)))
-            _, label = job_labels((job, old), (request.opening.files, own["baseline"]))
-            baseline = Side(old, shared.selection_of(other.selecting, old), BASELINE if own["anonymous"] else label)
+            _, label = job_labels((job, old), (request.opening.files, args["baseline"]))
+            baseline = Side(old, shared.selection_of(other.selecting, old), BASELINE if args["anonymous"] else label)
         with line.waiting("report"):
             report = job_report(
                 asked, baseline,
-                lambda done, of, title: line.show_computing(Computation(f"report ({title})", done, of, "sections")),
+                lambda done, total, part: line.show_computing(Computation(f"report ({part})", done, total, "sections"))
             )  # fmt: skip
         request.unread.extend(report.unread)
-        if own["anonymous"]:
+        if args["anonymous"]:
             report = anonymous(report, [job, *([baseline.job] if baseline is not None else [])])
         written = save_report(report, target, request.output.force)
     more = f", and {len(written) - 1} drawings in {written[1].parent}" if len(written) > 1 else ""

@@ -1,4 +1,4 @@
-"""A command line as data, typed and frozen: argparse ends here."""
+"""A parsed command line as typed, frozen data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OutputName(str):
 
 @dataclass(frozen=True)
 class Opening:
-    """The files, and how they are opened."""
+    """The files, and how to open them."""
 
     files: Sequence[str] = ()
     no_cache: bool = False
@@ -40,7 +40,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Selecting:
-    """The flags of the selection, as they were given; ``ranks`` may say who is which rank instead."""
+    """The flags of the selection as given; ``ranks`` may assign ranks to files instead."""
 
     time: str | None = None
     ranks: str | None = None
@@ -50,18 +50,18 @@ class Selecting:
 
     @property
     def numbering(self) -> str:
-        """Who is which rank, as ``--ranks`` says it; empty where that chooses ranks, or is not given."""
+        """The assignment of ranks to files in ``--ranks``; empty if that selects ranks, or is not given."""
         return self.ranks if self.ranks and numbering(self.ranks) is not None else ""
 
     @property
     def is_narrowing(self) -> bool:
-        """Whether anything is left out."""
+        """Whether the flags leave anything out."""
         return any((self.time, self.devices, self.streams, self.filter, self.ranks and not self.numbering))
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where the answer goes, in which format, and which rows of it; ``target`` is the file of ``-o``."""
+    """The destination of the answer, its format and its rows; ``target`` is the file of ``-o``."""
 
     format: str | None = None
     target: str | None = None
@@ -77,16 +77,16 @@ class Output:
 
     @property
     def is_drawing(self) -> bool:
-        """Whether an SVG drawing is asked for."""
+        """Whether an SVG drawing is requested."""
         return self.format == "svg" or (self.is_file and str(self.target).lower().endswith(".svg"))
 
     @property
     def is_table(self) -> bool:
-        """Whether a flag asks for a table, where there is a drawing as well."""
+        """Whether a flag requests a table, even if there is a drawing."""
         return bool(self.format or self.sort or self.top is not None or self.is_file)
 
     def check(self, has_drawing: bool = False) -> None:
-        """Raise UsageError for flags that make no sense, or a drawing of what has none."""
+        """Raise UsageError for contradictory flags, or for a drawing unless ``has_drawing``."""
         from nsystui.output import formats
 
         if self.top is not None and self.top < 0:
@@ -102,9 +102,9 @@ class Output:
         if not has_drawing:
             from nsystui.questions.queries.registry import questions
 
-            having = [one.command({}) for one in questions() if one.drawing is not None]
+            drawn = [question.command({}) for question in questions() if question.drawing is not None]
             raise UsageError(
-                f"this answer has no drawing for SVG; {', '.join(having)} have one, and so have the maps of recipes"
+                f"this answer has no drawing for SVG; {', '.join(drawn)} have one, and so have the maps of recipes"
             )
         for flag in ("sort", "top"):
             if getattr(self, flag) is not None:
@@ -113,7 +113,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Drawn:
-    """How the screens are drawn, and whether they take the mouse; ``None`` where nothing was said."""
+    """How to draw the screens, and whether to use the mouse; ``None`` for flags that were not given."""
 
     theme: str | None = None
     ascii: bool | None = None
@@ -122,81 +122,80 @@ class Drawn:
 
 
 PARTIAL = 4
-"""The exit status of an answer from which a file, a table or a rule is missing."""
+"""The exit status of an answer that lacks a file, a table or a rule."""
 _Part = TypeVar("_Part", Opening, Selecting, Output, Drawn)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a command is asked: what all commands share, the config file, and the command's ``own`` options by name."""
+    """A request to a command: shared flags, the config file, and the command's own ``args`` by name."""
 
     opening: Opening = Opening()
     selecting: Selecting = Selecting()
     output: Output = Output()
     screen: Drawn = Drawn()
-    own: Mapping[str, Any] = field(default_factory=dict)
+    args: Mapping[str, Any] = field(default_factory=dict)
     config: Config = NO_CONFIG
     unread: list[Exception | str] = field(default_factory=list)
-    """The files, tables and rules missing from the answer, a line each. Requests made from this one share the list."""
+    """The files, tables and rules missing from the answer, a line each. Derived requests share the list."""
     delivered: list[str] = field(default_factory=list)
-    """The names of the tables that were printed or written so far."""
+    """The names of the tables already printed or written."""
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, config: Config = NO_CONFIG) -> Request:
-        """Return what a parsed command line asks for."""
-        own = dict(vars(arguments))
+        """Return the request of a parsed command line."""
+        args = dict(vars(arguments))
 
         def part(kind: type[_Part]) -> _Part:
-            return kind(**{one.name: own.pop(one.name) for one in fields(kind) if one.name in own})
+            return kind(**{item.name: args.pop(item.name) for item in fields(kind) if item.name in args})
 
-        return cls(part(Opening), part(Selecting), part(Output), part(Drawn), own, config)
+        return cls(part(Opening), part(Selecting), part(Output), part(Drawn), args, config)
 
     def without(self, error: ExportError) -> Request | None:
-        """Return the request without the file that cannot be read; ``None`` if an answer has begun, or no file is left.
+        """Return the request without an unreadable file; ``None`` if an answer has begun, or no file remains.
 
-        A table may turn out to be damaged when the answer is computed, and then it is computed again.
+        If a table proves damaged while the answer is computed, it is computed again.
         """
         from nsystui.exports.discover import discover
 
         paths = list(map(str, discover(self.opening.files)))
-        rest = [path for path in paths if path != error.path]
-        if self.delivered or not 0 < len(rest) < len(paths):
+        remaining = [path for path in paths if path != error.path]
+        if self.delivered or not 0 < len(remaining) < len(paths):
             return None
         self.unread.append(error)
-        return replace(self, opening=replace(self.opening, files=rest))
+        return replace(self, opening=replace(self.opening, files=remaining))
 
     def status(self, status: int) -> int:
-        """Return ``status``, or `PARTIAL` in place of 0 and 1 if the answer goes without something."""
+        """Return ``status``, or `PARTIAL` instead of 0 and 1 if the answer lacks something."""
         may_lack = MissingFileError if self.opening.allow_missing else ()
-        return PARTIAL if status in (0, 1) and any(not isinstance(one, may_lack) for one in self.unread) else status
+        return PARTIAL if status in (0, 1) and any(not isinstance(item, may_lack) for item in self.unread) else status
 
     @property
     def limits(self) -> Limits:
-        """CPU threads and memory. Raises UsageError for a variable of the environment that makes no sense."""
+        """CPU threads and memory. Raises UsageError for an invalid environment variable."""
         return limits_for(self.opening.jobs, self.opening.memory_limit, self.config)
 
     @property
     def cache(self) -> Cache:
-        """The cache to keep columns in. Raises UsageError for a variable of the environment that makes no sense."""
+        """The cache for columns. Raises UsageError for an invalid environment variable."""
         return default_cache(self.config)
 
 
 def parsed(parser: argparse.ArgumentParser, words: Sequence[str], environ: Mapping[str, str] = os.environ) -> Request:
-    """Parse a command line, over what the config file says.
+    """Parse a command line, with defaults from the config file.
 
-    Raises UsageError for a file that makes no sense, or is named and is not there, and where an option names an input
-    as the file to write.
+    Raises UsageError if the config file is invalid, or was named and is missing, or an option names an input as output.
     """
     arguments = parser.parse_args(words)
     config = NO_CONFIG if arguments.no_config else config_for(arguments.config_file, environ)
     if options := {**remembered(environ, arguments.no_config), **config.options}:
-        known = {action.dest for action in parser._actions}
-        parser.set_defaults(**{dest: value for dest, value in options.items() if dest in known})
+        destinations = {action.dest for action in parser._actions}
+        parser.set_defaults(**{dest: value for dest, value in options.items() if dest in destinations})
         arguments = parser.parse_args(words)
     values = [
-        one for value in vars(arguments).values() for one in (value if isinstance(value, list | tuple) else [value])
+        item for value in vars(arguments).values() for item in (value if isinstance(value, list | tuple) else [value])
     ]
-    written: list[str] = [one for one in values if isinstance(one, OutputName) and one != "-"]
+    written: list[str] = [item for item in values if isinstance(item, OutputName) and item != "-"]
     with suppress(OSError):
         written += (
             ["/dev/stdout"] if os.path.getsize("/dev/stdout") and os.path.isfile("/dev/stdout") else []
@@ -205,6 +204,6 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str], environ: Mappi
         from nsystui.exports.discover import files_of
         from nsystui.output.files import refuse_inputs
 
-        read = [one for one in values if isinstance(one, str) and not isinstance(one, OutputName)]
+        read = [item for item in values if isinstance(item, str) and not isinstance(item, OutputName)]
         refuse_inputs(written, files_of([*read, config.path]), default_cache(config).directory)
     return Request.of(arguments, config)

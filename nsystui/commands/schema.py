@@ -1,4 +1,4 @@
-"""``nsystui schema``: the form of each answer in JSON, for programs."""
+"""``nsystui schema``: the JSON schema of each answer, for programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLES = """  nsystui schema kernels
   nsystui schema > schemas.json"""
 
 _COMMANDS = ("triage", "info", "diff", "ncu", "nccl-log")
-"""The commands that answer in JSON and are no questions."""
+"""The commands that answer in JSON and are not questions."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,23 +41,23 @@ def run(request: Request) -> int:
     from nsystui.questions.queries.question import COMPARISON
     from nsystui.questions.queries.registry import questions
 
-    words = request.own["words"]
+    words = request.args["words"]
     with empty_job() as job:
         if not words:
-            alone = (one for one in questions() if one.home != COMPARISON)
-            schema = {f"{one.family} {one.name}".strip(): schema_of(job, one, one.default_values()) for one in alone}
-            schema |= {name: _of_command(job, name, ()) for name in _COMMANDS}
+            single = (cmd for cmd in questions() if cmd.home != COMPARISON)
+            schema = {f"{cmd.family} {cmd.name}".strip(): schema_of(job, cmd, cmd.default_values()) for cmd in single}
+            schema |= {name: _command_schema(job, name, ()) for name in _COMMANDS}
         elif words[0] in _COMMANDS:
-            schema = _of_command(job, words[0], words[1:])
+            schema = _command_schema(job, words[0], words[1:])
         else:
-            found = _question(words)
-            schema = schema_of(job, found, _values(found, words[len(found.family.split()) + 1 :]))
+            question = _question(words)
+            schema = schema_of(job, question, _values(question, words[len(question.family.split()) + 1 :]))
     print_lines(json.dumps(schema, indent=1).splitlines())
     return 0
 
 
 def _question(words: list[str]) -> Question:
-    """The question that the words begin with. Raises UsageError where there is none."""
+    """Return the question that the words begin with. Raises UsageError if it does not exist."""
     from nsystui.questions.queries.registry import question_named, questions
 
     families = {question.family for question in questions()} - {""}
@@ -78,8 +78,8 @@ def _values(question: Question, words: list[str]) -> dict[str, object]:
     return vars(parser.parse_args(words))
 
 
-def _of_command(job: OpenJob, name: str, words: Sequence[str]) -> dict[str, Any]:
-    """The schema of a command of `_COMMANDS` with those of its options that change the columns."""
+def _command_schema(job: OpenJob, name: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return the schema of a command in `_COMMANDS`, with options that change the columns."""
     from nsystui.commands import Parser, commands
     from nsystui.questions.answers.schemas import schema_of_tables
 
@@ -126,14 +126,14 @@ def _diff(job: OpenJob, parser: argparse.ArgumentParser, words: Sequence[str]) -
     parser.add_argument("--tables", metavar="LIST")
     names = chosen_tables(parser.parse_args(words).tables, tuple(TABLES), tuple(TABLES))
     side = Side(job, Selection(), "")
-    # Per rank or per step, counts and times are no whole numbers.
+    # Counts and times per rank or per step are not whole numbers.
     divided = (Unit.COUNT, Unit.DURATION, Unit.CHANGE, Unit.BYTES)
-    found = []
+    tables = []
     for name in names:
-        one = TABLES[name].make(side, side, ComparisonOptions())
-        columns = (replace(own, decimals=1) if own.unit in divided else own for own in one.columns)
-        found.append(Titled(name, "", replace(one, columns=tuple(columns))))
-    return found
+        table = TABLES[name].make(side, side, ComparisonOptions())
+        columns = (replace(column, decimals=1) if column.unit in divided else column for column in table.columns)
+        tables.append(Titled(name, "", replace(table, columns=tuple(columns))))
+    return tables
 
 
 def _nccl_log(_: OpenJob, parser: argparse.ArgumentParser, words: Sequence[str]) -> list[Titled]:

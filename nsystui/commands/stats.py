@@ -67,21 +67,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(request: Request) -> int:
     from nsystui.base.units import time_unit_of
 
-    named = [text.strip() for words in request.own["report"] or () for text in words.split(",") if text.strip()]
+    names = [text.strip() for words in request.args["report"] or () for text in words.split(",") if text.strip()]
     request.output.check()
-    time_unit_of(request.own["timeunit"])
-    memory = shared.remembered(request) if named else None
-    known = [memory.recall("stats", text) for text in named] if memory is not None else []
-    if not known or None in known:
-        return _asked(request, named, memory)
-    answers = zip(named, filter(None, known), strict=True)
+    time_unit_of(request.args["timeunit"])
+    memory = shared.remembered(request) if names else None
+    cached = [memory.recall("stats", text) for text in names] if memory is not None else []
+    if not cached or None in cached:
+        return _answer(request, names, memory)
+    answers = zip(names, filter(None, cached), strict=True)
     tables = (_table(request, text, None, title, answer) for text, (title, answer) in answers)
-    _deliver(request, tables, is_alone=len(named) == 1)
+    _deliver(request, tables, is_alone=len(names) == 1)
     return 0
 
 
-def _asked(request: Request, named: Sequence[str], memory: Remembered | None) -> int:
-    """Opens the files and answers; what can be remembered is."""
+def _answer(request: Request, named: Sequence[str], memory: Remembered | None) -> int:
+    """Open the files and answer; save the answers that can be remembered."""
     from nsystui.questions.stats import DEFAULT, lacking, report_of
 
     wanted = [(text, *report_of(text)) for text in named or DEFAULT]
@@ -90,8 +90,8 @@ def _asked(request: Request, named: Sequence[str], memory: Remembered | None) ->
             shared.check_dask(report)
     job = shared.open_job(request, whole=False)
     try:
-        selections = list(_selections(request, job, _filtered(request, job)))
-        is_alone = len(named) == 1 and not request.own["by_rank"]
+        selections = list(_selections(request, job, _filtered_selection(request, job)))
+        is_alone = len(named) == 1 and not request.args["by_rank"]
         tables = _tables(request, job, wanted, selections, memory, quiet=not named, is_alone=is_alone)
         _deliver(request, iter(list(tables)), is_alone)  # nothing is printed before all is read
         return 3 if all(lacking(job.session, report) for _, report, _ in wanted) else 0
@@ -109,25 +109,25 @@ def _deliver(request: Request, tables: Iterator[Titled], is_alone: bool) -> None
         return
     from nsystui.commands.tables import deliver_tables
 
-    if not deliver_tables(request, tables) and not request.own["report"]:
+    if not deliver_tables(request, tables) and not request.args["report"]:
         shared.complain(f"the usual reports: {shared.no_rows(request)}")
 
 
-def _filtered(request: Request, job: OpenJob) -> Selection:
-    """The selection of the flags; ``--filter-time`` and ``--filter-nvtx`` narrow it further."""
+def _filtered_selection(request: Request, job: OpenJob) -> Selection:
+    """Return the selection of the flags, narrowed by ``--filter-time`` and ``--filter-nvtx``."""
     from dataclasses import replace
 
     from nsystui.base.errors import UsageError
     from nsystui.questions.stats.report import filter_nvtx, filter_time, range_name
 
-    own = request.own
+    args = request.args
     selection = shared.selection_of(request.selecting, job)
-    if own["filter_time"]:
+    if args["filter_time"]:
         if request.selecting.time:
             raise UsageError("--time and --filter-time mean the same: leave one out")
-        selection = selection.with_window(filter_time(own["filter_time"]))
-    if own["filter_nvtx"]:
-        windows = filter_nvtx(job.session, range_name(own["filter_nvtx"]))
+        selection = selection.with_window(filter_time(args["filter_time"]))
+    if args["filter_nvtx"]:
+        windows = filter_nvtx(job.session, range_name(args["filter_nvtx"]))
         names = [report.name for report in job.session.reports if report.index not in dict(windows)]
         if names:
             shared.complain(f"no such NVTX range in {', '.join(names)}: nothing of these exports is shown")
@@ -136,8 +136,8 @@ def _filtered(request: Request, job: OpenJob) -> Selection:
 
 
 def _selections(request: Request, job: OpenJob, selection: Selection) -> Iterator[tuple[int | None, Selection]]:
-    """The rank (``None``: all together) and what is selected for it."""
-    if not request.own["by_rank"]:
+    """Yield each rank (``None``: all together) and its selection."""
+    if not request.args["by_rank"]:
         yield None, selection
         return
     for item in job.ranks:
@@ -154,9 +154,9 @@ def _tables(
     quiet: bool,
     is_alone: bool,
 ) -> Iterator[Titled]:
-    """A table for each report and rank that has rows; of the others a line on stderr, unless ``quiet``.
+    """Yield a table for each report and rank with rows; report others on stderr, unless ``quiet``.
 
-    A report that ``is_alone`` has a table either way.
+    A report that ``is_alone`` has a table even without rows.
     """
     from nsystui.questions.stats import lacking
 
@@ -182,11 +182,11 @@ def _tables(
 
 
 def _table(request: Request, text: str, rank: int | None, title: str, answer: Answer) -> Titled:
-    """The answer of the report ``text`` in the unit of time that was asked for."""
+    """Return the answer of the report ``text`` in the requested unit of time."""
     from nsystui.base.units import in_unit, time_unit_of
 
     of_rank = "" if rank is None else f", rank {rank}"
     labels: dict[str, str | int] = {"report": text} if rank is None else {"report": text, "rank": rank}
     name = text.replace(":", "_") + ("" if rank is None else f"_rank{rank}")
-    unit = time_unit_of(request.own["timeunit"])
+    unit = time_unit_of(request.args["timeunit"])
     return Titled(name, f"{text}{of_rank}: {title}", in_unit(answer, unit), labels, needs_title=rank is not None)

@@ -1,4 +1,4 @@
-"""Several tables from one command: one after the other on stdout, or a file for each."""
+"""Several tables from one command: one after another on stdout, or each in a file."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from nsystui.questions.queries.question import Titled
 
 
 def check_sort(
-    wanted: str | None, columns: Mapping[str, Sequence[Column]], tables: Sequence[str] | None = None
+    sort_key: str | None, columns: Mapping[str, Sequence[Column]], tables: Sequence[str] | None = None
 ) -> None:
-    """Raises UsageError where one of the tables lacks the column to sort by; ``columns`` has those of every table."""
-    if wanted is None:
+    """Raise UsageError if a table lacks the column to sort by; ``columns`` contains the columns of all tables."""
+    if sort_key is None:
         return
-    having = [name for name, own in columns.items() if key_named(own, wanted) is not None]
-    lacking = [name for name in tables or columns if name not in having]
+    sortable = [name for name, table_columns in columns.items() if key_named(table_columns, sort_key) is not None]
+    lacking = [name for name in tables or columns if name not in sortable]
     if lacking:
         names = ", ".join(column.file_key for column in columns[lacking[0]])
-        advice = f"choose with --tables {','.join(having)}" if having else f"the columns are {names}"
-        raise UsageError(f"--sort {wanted}: not a column of {', '.join(lacking)}; {advice}")
+        advice = f"choose with --tables {','.join(sortable)}" if sortable else f"the columns are {names}"
+        raise UsageError(f"--sort {sort_key}: not a column of {', '.join(lacking)}; {advice}")
 
 
 def deliver_several(request: Request, tables: Sequence[Titled]) -> int:
-    """Delivers the tables of an answer and returns the exit status: 3 where none has rows."""
+    """Deliver the tables of an answer; return the exit status, 3 if no table has rows."""
     if len(tables) == 1:
         return shared.deliver(request, tables[0].answer)
     check_sort(request.output.sort, {table.name: table.answer.columns for table in tables})
@@ -40,11 +40,10 @@ def deliver_several(request: Request, tables: Sequence[Titled]) -> int:
 
 
 def deliver_tables(request: Request, tables: Iterable[Titled]) -> int:
-    """Prints or writes every table as it comes, and returns how many there were.
+    """Print or write the tables as they arrive, and return their number.
 
-    To a file ``out.csv`` each goes under a name of its own, ``out_NAME.csv``. JSON is one array of objects, each with
-    the labels of a table and its ``rows``. Raises what `arguments.deliver` raises. The notes of all
-    tables follow the last.
+    For a file ``out.csv``, each table is in ``out_NAME.csv``. JSON is one array of objects, each with a table's labels
+    and ``rows``. The notes of all tables follow the last. Raises the errors of `arguments.deliver`.
     """
     number = 0
     notes: list[str] = []
@@ -52,8 +51,8 @@ def deliver_tables(request: Request, tables: Iterable[Titled]) -> int:
     for number, table in enumerate(tables, 1):
         if request.output.is_file:
             target = Path(str(request.output.target))
-            named = target.with_name(f"{target.stem}_{table.name}{target.suffix}")
-            shared.deliver(replace(request, output=replace(request.output, target=str(named))), table.answer, notes)
+            path = target.with_name(f"{target.stem}_{table.name}{target.suffix}")
+            shared.deliver(replace(request, output=replace(request.output, target=str(path))), table.answer, notes)
         elif is_json:
             labels = to_json(dict(table.labels) or {"table": table.name}).removesuffix("}")
             with quiet_pipe() as stream:

@@ -1,4 +1,4 @@
-"""``nsystui triage``: what is wrong with a job."""
+"""``nsystui triage``: findings about a job, worst first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SEVERITIES = ("warning", "error")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    shared.add_files(parser, least="*")
+    shared.add_files(parser, nargs="*")
     shared.add_dask(parser)
     group = parser.add_argument_group("triage")
     group.add_argument(
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_baseline(group: argparse._ArgumentGroup) -> None:
-    """``--baseline``: the job to judge against."""
+    """Add ``--baseline``, the job to compare with."""
     group.add_argument(
         "--baseline",
         nargs="+",
@@ -67,7 +67,7 @@ def add_baseline(group: argparse._ArgumentGroup) -> None:
 
 
 def add_thresholds(group: argparse._ArgumentGroup) -> None:
-    """``--set``: a threshold of the rules."""
+    """Add ``--set``, which changes a threshold of the rules."""
     from nsystui.questions.triage.thresholds import meanings
 
     meanings_text = "; ".join(f"{name} ({value:g}): {meaning}" for name, value, meaning in meanings())
@@ -84,38 +84,38 @@ def run(request: Request) -> int:
     from nsystui.exports.discover import named_shortly
     from nsystui.questions.triage.thresholds import Thresholds
 
-    own = request.own
-    thresholds = Thresholds().changed(own["set"])
-    if own["explain"]:
+    args = request.args
+    thresholds = Thresholds().changed(args["set"])
+    if args["explain"]:
         import textwrap
 
         from nsystui.output.files import print_lines
         from nsystui.questions.triage.explain import explanation
 
-        found = explanation(own["explain"], thresholds)
-        print_lines(part for line in found for part in textwrap.wrap(line, 79, subsequent_indent="   "))
+        explanation_lines = explanation(args["explain"], thresholds)
+        print_lines(part for line in explanation_lines for part in textwrap.wrap(line, 79, subsequent_indent="   "))
         return 0
     if not request.opening.files:
         raise UsageError("triage: name an export, a directory of them, or a packed job; or --explain RULE")
-    if own["baseline"]:
+    if args["baseline"]:
         return _against(request, thresholds)
     request.output.check()
     memory = shared.remembered(request)
     files = named_shortly(request.opening.files)
-    words = (request.output.top, own["not_checked"], own["step_range"], own["steps_by"], own["set"], files)
+    words = (request.output.top, args["not_checked"], args["step_range"], args["steps_by"], args["set"], files)
     key = ("triage", *map(str, words))
-    known = memory.recall(*key) if memory is not None else None
-    text, table = known or _found(request, thresholds, files, memory, key)
-    told = json.loads(text)
-    _deliver(request, lambda: told["lines"], lambda: str(told["report"]), table)
-    failing = _SEVERITIES[_SEVERITIES.index(own["fail_on"]) :] if own["fail_on"] else ()
+    cached = memory.recall(*key) if memory is not None else None
+    text, table = cached or _findings(request, thresholds, files, memory, key)
+    texts = json.loads(text)
+    _deliver(request, lambda: texts["lines"], lambda: str(texts["report"]), table)
+    failing = _SEVERITIES[_SEVERITIES.index(args["fail_on"]) :] if args["fail_on"] else ()
     return int(any(row[0] in failing for row in table.rows))
 
 
-def _found(
+def _findings(
     request: Request, thresholds: Thresholds, files: str, memory: Remembered | None, key: tuple[str, ...]
 ) -> tuple[str, TableAnswer]:
-    """The findings, as JSON of their ``lines`` and ``report`` for people and as a table, kept for the next time."""
+    """Return the findings as JSON (``lines`` and ``report`` for people) and as a table, and remember both."""
     from contextlib import closing
 
     from nsystui.output.findings import lines, report
@@ -125,20 +125,20 @@ def _found(
     with closing(shared.open_job(request, times=True, partly=True)) as job:
         tell, selection = job.session.tell, shared.selection_of(request.selecting, job)
         with job.session.waiting("findings"):
-            found = triage(
-                job, selection, thresholds, request.own["step_range"],
-                advanced=lambda done, of, name: tell(Computation(f"findings ({name})", done, of, "rules")),
+            result = triage(
+                job, selection, thresholds, request.args["step_range"],
+                advanced=lambda done, total, name: tell(Computation(f"findings ({name})", done, total, "rules"))
             )  # fmt: skip
-        request.unread.extend(found.unread)
-        top, table = found.first(request.output.top), triage_table(found)
-        text = json.dumps({"lines": lines(top, files, request.own["not_checked"]), "report": report(top, files)})
-        if memory is not None and not any(one.failed for one in found.not_checked):
+        request.unread.extend(result.unread)
+        top, table = result.first(request.output.top), triage_table(result)
+        text = json.dumps({"lines": lines(top, files, request.args["not_checked"]), "report": report(top, files)})
+        if memory is not None and not any(rule.failed for rule in result.not_checked):
             memory.keep(job, table, text, *key)
     return text, table
 
 
 def _against(request: Request, thresholds: Thresholds) -> int:
-    """Compares the triage of one job with that of the other."""
+    """Compare the findings of a job with the baseline's."""
     from contextlib import closing
 
     from nsystui.commands.progress import ProgressLine
@@ -148,33 +148,33 @@ def _against(request: Request, thresholds: Thresholds) -> int:
     from nsystui.questions.triage.baseline import against, against_table
     from nsystui.questions.triage.finding import Severity
 
-    own = request.own
-    other = replace(request, opening=replace(request.opening, files=own["baseline"]))
+    args = request.args
+    other = replace(request, opening=replace(request.opening, files=args["baseline"]))
     request.output.check()
     line = ProgressLine()
     with (
         closing(shared.open_job(request, times=True, partly=True, line=line)) as job,
         closing(shared.open_job(other, times=True, partly=True, line=line)) as old,
     ):
-        labels = job_labels((job, old), (request.opening.files, own["baseline"]))
+        labels = job_labels((job, old), (request.opening.files, args["baseline"]))
         sides = [
-            Side(one, shared.selection_of(request.selecting, one), label)
-            for one, label in zip((job, old), labels, strict=True)
+            Side(side_job, shared.selection_of(request.selecting, side_job), label)
+            for side_job, label in zip((job, old), labels, strict=True)
         ]
         with job.session.waiting("findings"):
-            found = against(sides[0], sides[1], thresholds, own["step_range"])
-        request.unread.extend([*found.found.unread, *found.baseline.unread])
-        top = found.first(request.output.top)
+            diff = against(sides[0], sides[1], thresholds, args["step_range"])
+        request.unread.extend([*diff.found.unread, *diff.baseline.unread])
+        top = diff.first(request.output.top)
         files = named_shortly(request.opening.files)
-        unjudged = request.own["not_checked"]
+        unjudged = request.args["not_checked"]
         _deliver(
-            request, lambda: change_lines(top, files, unjudged), lambda: change_report(top, files), against_table(found)
+            request, lambda: change_lines(top, files, unjudged), lambda: change_report(top, files), against_table(diff)
         )
-    return int(bool(own["fail_on"]) and found.has(Severity(own["fail_on"])))
+    return int(bool(args["fail_on"]) and diff.has(Severity(args["fail_on"])))
 
 
 def _deliver(request: Request, lines: Callable[[], list[str]], report: Callable[[], str], table: Answer) -> None:
-    """As lines or as a report for people, or as a table for programs."""
+    """Deliver lines or a report for people, or a table for programs."""
     from nsystui.output import formats
     from nsystui.output.files import print_lines, save_text
 

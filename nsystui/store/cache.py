@@ -1,9 +1,10 @@
-"""The cache: packed exports and single columns of others, a directory for each, never beside the export.
+"""The cache: packed exports, and single columns of exports that are not packed.
 
-A directory is written under a temporary name and renamed when it is whole, so that it is there entirely or not at all.
-It is never changed after that: another process may read from it. The cache is capped, with all that the program saves
-in it: packs, single columns, results of single reports and of several, and exports that were converted from reports.
-What was used longest ago goes first; what is not the program's is neither counted nor removed.
+Each has a directory of its own, never next to the export. It is written under a temporary name, renamed when complete,
+and never changed after that, because another process may read it.
+
+The limit covers all that the program saves: packs, single columns, results, and exports converted from reports. The
+least recently used items are removed first. Other files are neither counted nor removed.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ if TYPE_CHECKING:
 
     from nsystui.store.report import PackedReport
 
-# The delta encodings of the second version are smaller by a third, and faster to write and to read.
+# The delta encodings of version 2 are a third smaller, and faster to write and to read.
 PARQUET_FORM = "COMPRESSION zstd, PARQUET_VERSION V2"
-"""The form of packs: options of DuckDB's ``COPY``."""
-# The delta encodings leave little to compress, and more effort takes as long again.
+"""Options of DuckDB's ``COPY`` for packs."""
+# The delta encodings leave little to compress, and a higher level takes twice as long.
 _COLUMN_FORM = "COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION V2"
 DEFAULT_CAP = 20 << 30
 ANSWERS = "answers"
-"""The folder of the results of several reports together: a file for each."""
+"""The directory for results of several reports together, each in a file."""
 CONVERTED = "exports"
-"""The folder of the converted exports: a directory for each."""
+"""The directory for converted exports, each in a subdirectory."""
 FACTS = "report.json"
-"""The file in which a pack, or a set of single columns, says what it is; its time is that of the last use."""
+"""The file that describes a pack or a set of single columns; its modification time is the last use."""
 RESULTS = ".results"
-"""The end of the name of a directory of a report's results; its own time is that of the last use."""
+"""The suffix of a directory with the results of a report; its modification time is the last use."""
 _PACK_NAME = re.compile(r"[A-Za-z0-9-]*-[0-9a-f]{24}(\.[a-z_]+-[0-9a-f]{12}|\.results|\.kept)?")
 _CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
 
@@ -58,7 +59,7 @@ _CONVERTED_NAME = re.compile(r"[0-9a-f]{16}")
 class PackedFiles:
     """A packed report on disk: its facts, and the Parquet files of each canonical table that has rows.
 
-    ``renamed`` has tables of which a field is called otherwise in the files: (field, its name there).
+    ``renamed`` contains, by table, a field and its different name in the files.
     """
 
     directory: Path
@@ -69,13 +70,13 @@ class PackedFiles:
 
     @property
     def size(self) -> int:
-        """The bytes of all that lies with it."""
+        """The size of its directory, bytes."""
         return size_of(self.directory)
 
 
 @dataclass(frozen=True)
 class ColumnFiles:
-    """Columns of one canonical table as Parquet files; no file where the table has no rows."""
+    """Columns of one canonical table as Parquet files; a table without rows has no file."""
 
     directory: Path
     names: frozenset[str]
@@ -93,9 +94,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Cache:
-    """A directory for packed reports and what else is saved of exports, of at most about ``cap`` bytes.
+    """A directory for packed reports and other data from exports, limited to about ``cap`` bytes.
 
-    Unless it ``is_required``, a session goes on in its memory where the cache cannot be written.
+    If it cannot be written, a session keeps columns in memory, unless the cache ``is_required``.
     """
 
     directory: Path
@@ -104,16 +105,16 @@ class Cache:
 
     @property
     def conversions(self) -> Path:
-        """Where exports lie that were converted from reports."""
+        """The directory for exports that were converted from reports."""
         return self.directory / CONVERTED
 
     @property
     def is_ours(self) -> bool:
-        """Whether no other user can have written what lies in it."""
+        """Whether only this user can have written its files."""
         return not why_not_ours(self.directory)
 
     def path_of(self, export: ExportFile) -> Path:
-        """The directory of ``export``; another state of it, or version of the code that reads it, is another place."""
+        """Return the directory of ``export``, which depends on its state and the version of the code that reads it."""
         real = os.path.realpath(export.path)
         identity = f"{version_of_reading()}|{real}|{export.state}"
         digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
@@ -122,46 +123,40 @@ class Cache:
         return self.directory / f"{stem}-{digest}"
 
     def results_of(self, export: ExportFile) -> Results:
-        """The results that were computed of ``export``, whether it is packed or not."""
+        """Return the results computed from ``export``, whether it is packed or not."""
         path = self.path_of(export)
         directory = path.with_name(path.name + RESULTS)
         return Results((directory.name,), directory, partials=self.directory)
 
     def results_of_several(self, reports: Collection[str]) -> Results:
-        """The results that were computed of several reports together, by their identities."""
+        """Return the results computed from several reports together, given their identities."""
         return Results(tuple(reports), self.directory / ANSWERS, partials=self.directory, caps=Caps())
 
     def find(self, export: ExportFile) -> PackedFiles | None:
-        """The packed form of ``export``, or ``None``. A damaged one goes."""
-        return _used(_found(self.path_of(export), read_packed))
+        """Return the packed form of ``export``, or ``None``. Remove it if it is damaged."""
+        return _mark_used(_load(self.path_of(export), read_packed))
 
     def find_columns(self, export: ExportFile, table: str, names: Collection[str]) -> ColumnFiles | None:
-        """Single columns of a table of ``export``, if they are all of ``names``, or ``None``. Damaged ones go."""
+        """Return columns of a table that include all ``names``, or ``None``. Remove damaged columns."""
         directories = sorted(self.directory.glob(f"{self.path_of(export).name}.{table}-*"))
-        every = (_found(directory, _read_columns) for directory in directories)
-        return _used(next((one for one in every if one is not None and one.names.issuperset(names)), None))
+        saved = (_load(directory, _read_columns) for directory in directories)
+        return _mark_used(next((files for files in saved if files is not None and files.names.issuperset(names)), None))
 
     def begin(self, export: ExportFile) -> Partial[PackedFiles]:
-        """A new place to pack ``export`` into.
-
-        Raises OSError where the cache cannot be written.
-        """
+        """Begin to write a pack of ``export``. Raises OSError if the cache cannot be written."""
         return Partial(self._temporary(), self.path_of(export), PARQUET_FORM, read_packed)
 
     def begin_columns(self, export: ExportFile, table: str, names: Collection[str]) -> Partial[ColumnFiles]:
-        """A new place for columns of a table of ``export``.
-
-        Raises OSError where the cache cannot be written.
-        """
+        """Begin to write columns of a table. Raises OSError if the cache cannot be written."""
         digest = hashlib.sha256(" ".join(sorted(names)).encode()).hexdigest()[:12]
         path = self.path_of(export)
         path = path.with_name(f"{path.name}.{table}-{digest}")
         return Partial(self._temporary(), path, _COLUMN_FORM, _read_columns)
 
     def write(self, write: Callable[[], T], warn: Callable[[str], object]) -> T | None:
-        """The result of ``write``; ``None`` where the cache cannot be written (full, read-only), after a warning.
+        """Return the result of ``write``, or ``None`` after a warning if the cache cannot be written (full, read-only).
 
-        Raises OutputError for that where the cache is required.
+        Raises OutputError instead if the cache is required.
         """
         import duckdb
 
@@ -174,7 +169,7 @@ class Cache:
             return None
 
     def _temporary(self) -> Path:
-        """A new directory, under a name that the cache takes away if this process is killed."""
+        """Create a directory whose name marks it for removal if this process is killed."""
         if not is_utf8(str(self.directory)):
             raise OSError(errno.EILSEQ, "its name is not UTF-8")
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -183,52 +178,51 @@ class Cache:
         return temporary
 
     def spill(self) -> Path | None:
-        """A new name for a directory of what a query has no memory for; ``None`` where the cache cannot be written."""
+        """Return a path for data that a query cannot hold in memory, or ``None`` if the cache cannot be written."""
         with suppress(OSError):
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         is_usable = is_utf8(str(self.directory)) and os.access(self.directory, os.W_OK | os.X_OK)
         return self.directory / partial_name("-spill") if is_usable else None
 
     def trim(self, keep: Collection[Path] = ()) -> int:
-        """Removes what was used longest ago until the cache is under its cap; how many bytes more it may then hold.
+        """Evict the least recently used items until the cache is within its limit; return the bytes that remain free.
 
-        The places in ``keep`` are being read from and stay, even over the cap. Never raises: another process may be at
-        it.
+        Paths in ``keep`` are in use and stay. Never raises, because another process may be trimming.
         """
         return _trim(self.directory, self.cap, keep)
 
 
 class Room:
-    """Keeps the cache of a session under its cap; may be used by several threads. Without a cache it does nothing."""
+    """Space in a session's cache, kept within its limit; for several threads. Does nothing without a cache."""
 
     def __init__(self, cache: Cache | None) -> None:
         self.cache = cache
         self._in_use: set[Path] = set()
-        self._left = 0
+        self._free = 0
         self._lock = threading.Lock()
 
     def use(self, path: Path) -> None:
-        """Says that the files at this place in the cache are read from: they stay."""
+        """Mark a path in the cache as in use, so that it stays."""
         with self._lock:
             self._in_use.add(path)
 
     def make(self, size: int) -> None:
-        """Makes room for what has just been written, in bytes.
+        """Make room after ``size`` bytes were written.
 
-        The cache is only looked through where there may be too much in it: with hundreds of packs that takes its time.
+        The cache is scanned only if it may be full, because scanning hundreds of packs takes time.
         """
         with self._lock:
-            self._left -= size
-            if self.cache is not None and size and self._left <= 0:
-                self._left = self.cache.trim(frozenset(self._in_use))
+            self._free -= size
+            if self.cache is not None and size and self._free <= 0:
+                self._free = self.cache.trim(frozenset(self._in_use))
 
 
 @dataclass(frozen=True)
 class SinkRows:
-    """Rows for a sink: the query ``select`` returns them, and ``position`` grows with the rows of a table.
+    """Rows for a sink: the query ``select`` returns them, and ``position`` orders the files of a table.
 
-    Rows that are written as they arrive have a ``row_group``, the number that DuckDB holds in memory, and ``count``,
-    which is called with the number of written rows and DuckDB's SQL of them.
+    ``row_group``, set for rows that are written as they arrive, is how many of them DuckDB holds in memory. ``count``
+    is called with the number of written rows, and DuckDB's SQL for them.
     """
 
     select: str
@@ -238,7 +232,7 @@ class SinkRows:
 
 
 class Partial(Generic[Files]):
-    """Files of the cache being written: a sink. A context manager, which leaves nothing behind without ``finish``."""
+    """Cache files being written: a sink, and a context manager that removes them unless they are finished."""
 
     def __init__(self, temporary: Path, path: Path, form: str, read: Callable[[Path], Files]) -> None:
         self._temporary = temporary
@@ -257,7 +251,7 @@ class Partial(Generic[Files]):
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
-        """Adds a file to ``table``; its files, by their names, are in the order of ``position``."""
+        """Write rows to a new file of ``table``, and return their number; file names are ordered by ``position``."""
         file = self._temporary / f"part-{next(self._parts)}.parquet"
         form = f"{self._form}, ROW_GROUP_SIZE {rows.row_group:d}" if rows.row_group else self._form
         try:
@@ -273,14 +267,14 @@ class Partial(Generic[Files]):
         return int(written)
 
     def finish(self, facts: Mapping[str, Any]) -> Files:
-        """Makes the files visible under their final name, with these facts, and returns them. Raises OSError."""
+        """Publish the files under their final name, with these facts, and return them. Raises OSError."""
         for table, group in itertools.groupby(sorted(self._files), lambda file: file[0]):
             for number, (_, _, file) in enumerate(group):
                 file.rename(self._temporary / f"{table}-{number:06d}.parquet")
         write_facts(self._temporary, self._path, FACTS, facts)
         try:
             os.rename(self._temporary, self._path)
-        except OSError:  # another process wrote the same meanwhile, or something damaged is in the way
+        except OSError:  # another process was faster, or a damaged directory is in the way
             with suppress(OSError, *ANOTHER):
                 return self._read(self._path)
             remove(self._path)
@@ -289,10 +283,7 @@ class Partial(Generic[Files]):
 
 
 def read_packed(directory: Path) -> PackedFiles:
-    """Opens a packed report.
-
-    Raises OSError, or one of `ANOTHER`, where it is not one or not whole.
-    """
+    """Return a packed report. Raises OSError if it cannot be read, and one of `ANOTHER` if it is damaged."""
     from nsystui.store.report import PackedReport
 
     facts, seals = read_facts(directory, FACTS)
@@ -308,8 +299,8 @@ def _read_columns(directory: Path) -> ColumnFiles:
     return ColumnFiles(directory, frozenset(facts["names"]), int(facts["rows"]), seals)
 
 
-def _found(directory: Path, read: Callable[[Path], Files]) -> Files | None:
-    """The files in a directory of the cache, or ``None``. Damaged ones go."""
+def _load(directory: Path, read: Callable[[Path], Files]) -> Files | None:
+    """Return the files in a directory of the cache, or ``None``. Remove damaged files."""
     try:
         return read(directory)
     except OSError:
@@ -319,90 +310,86 @@ def _found(directory: Path, read: Callable[[Path], Files]) -> Files | None:
         return None
 
 
-def _used(found: Files | None) -> Files | None:
-    if found is not None:
-        with suppress(OSError):  # a cache that is only read, or another user's, serves as well
-            os.utime(found.directory / FACTS)
-    return found
+def _mark_used(files: Files | None) -> Files | None:
+    if files is not None:
+        with suppress(OSError):  # the cache may be read-only, or another user's
+            os.utime(files.directory / FACTS)
+    return files
 
 
 def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """``$NSYSTUI_CACHE_DIR``, else the user's cache directory of this system."""
+    """Return ``$NSYSTUI_CACHE_DIR``, or else the user's cache directory on this system."""
     import platformdirs
 
-    chosen = environ.get("NSYSTUI_CACHE_DIR")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("nsystui"))
+    directory = environ.get("NSYSTUI_CACHE_DIR")
+    return Path(directory) if directory else Path(platformdirs.user_cache_dir("nsystui"))
 
 
 @dataclass(frozen=True, order=True)
 class Item:
-    """One thing in the cache: when it was used last (s since the epoch), its bytes, whether it may go at all."""
+    """An item in the cache: its last use (s since the epoch), size (bytes), and whether it may be removed."""
 
     used: float
     size: int
     path: Path
-    may_go: bool = True
+    is_removable: bool = True
 
 
 def _trim(directory: Path, cap: int, keep: Collection[Path] = ()) -> int:
-    """Removes what was used longest ago until the cache is under ``cap`` bytes; how many bytes more it may then hold.
-
-    What is in ``keep``, or belongs to a pack that is (its single columns and results), stays, even over the cap. Never
-    raises: another process may be at it.
-    """
+    """Implement `Cache.trim`. The single columns and results of a pack in ``keep`` stay, too."""
     items = sorted(_items(directory))
     total = sum(item.size for item in items)
     for item in items:
         if total <= cap:
             break
-        # Single columns and results are named after the pack that they belong to.
+        # Single columns and results have the name of their pack, and a suffix.
         pack = item.path.with_name(item.path.name.partition(".")[0] or item.path.name)
-        if item.may_go and not {item.path, pack}.intersection(keep):
+        if item.is_removable and not {item.path, pack}.intersection(keep):
             remove(item.path)
             total -= item.size
     return cap - total
 
 
 def size_of(path: Path) -> int:
-    """The bytes of the files in a directory."""
+    """Return the sum of the file sizes in a directory, bytes."""
     size = 0
-    for file in _in(path):
+    for file in _entries(path):
         with suppress(OSError):
             size += file.stat().st_size
     return size
 
 
 def drop_left(directory: Path) -> None:
-    """Removes what processes that were killed left half-written in the cache. Never raises.
+    """Remove incomplete files that killed processes left in the cache. Never raises.
 
-    Only ``nsys export`` writes elsewhere than into the cache directory itself.
+    Only ``nsys export`` leaves files in subdirectories.
     """
-    for path in (directory, *_in(directory / CONVERTED)):
+    for path in (directory, *_entries(directory / CONVERTED)):
         drop_abandoned(path)
 
 
 def _items(directory: Path) -> Iterator[Item]:
-    for path in _in(directory):
+    for path in _entries(directory):
         with suppress(OSError):
             if path.name.startswith(PARTIAL):
-                yield Item(path.stat().st_mtime, size_of(path), path, may_go=False)
+                yield Item(path.stat().st_mtime, size_of(path), path, is_removable=False)
             elif (path / FACTS).exists():
                 yield Item((path / FACTS).stat().st_mtime, size_of(path), path)
-            # Results, or what was left by a removal that was interrupted.
+            # Results, or the remains of an interrupted removal.
             elif _PACK_NAME.fullmatch(path.name) and path.is_dir():
                 yield Item(path.stat().st_mtime, size_of(path), path)
-    for file in _in(directory / ANSWERS):
+    for file in _entries(directory / ANSWERS):
         with suppress(OSError):
             status = file.stat()
             yield Item(status.st_mtime, status.st_size, file)
-    for path in _in(directory / CONVERTED):
+    for path in _entries(directory / CONVERTED):
         with suppress(OSError):
             if _CONVERTED_NAME.fullmatch(path.name):
-                is_made = all(map(is_abandoned, path.glob(f"{PARTIAL}*")))
-                yield Item(path.stat().st_mtime, size_of(path), path, may_go=is_made)
+                is_complete = all(map(is_abandoned, path.glob(f"{PARTIAL}*")))
+                yield Item(path.stat().st_mtime, size_of(path), path, is_removable=is_complete)
 
 
-def _in(directory: Path) -> list[Path]:
+def _entries(directory: Path) -> list[Path]:
     try:
         return list(directory.iterdir())
     except OSError:

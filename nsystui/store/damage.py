@@ -1,4 +1,4 @@
-"""Damage: that of exports is remembered in the cache; files of the cache that are damaged are removed."""
+"""Damage of exports, remembered in the cache, and removal of damaged files from the cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KNOWN = "damage"
 
 @contextmanager
 def remembered_damage(results: Results) -> Iterator[None]:
-    """Remembers the damage of an export that is met in the block; of known damage the error names the table."""
+    """Save damage of an export that the block finds; if already saved, the error only names the table."""
     try:
         yield
     except DamagedError as error:
@@ -30,22 +30,22 @@ def remembered_damage(results: Results) -> Iterator[None]:
 
 
 def remember_damage(results: Results, causes: Mapping[str, str]) -> None:
-    """Saves the causes of damage in an export by native table; the empty name stands for an unknown table."""
-    before = known_damage(results)
-    known = {**before, **causes}
-    if len(known) > 1:
-        known.pop("", None)  # one of the others, most likely
-    if known != before:
-        results.save(_KNOWN, known)
+    """Save the causes of damage in an export by native table; an empty name means an unknown table."""
+    saved = known_damage(results)
+    merged = {**saved, **causes}
+    if len(merged) > 1:
+        merged.pop("", None)  # most likely the same damage
+    if merged != saved:
+        results.save(_KNOWN, merged)
 
 
 def known_damage(results: Results) -> dict[str, str]:
-    """The causes for which other questions about an export were refused, by native table."""
-    return results.load(_KNOWN, read=lambda found: {str(table): str(cause) for table, cause in found.items()}) or {}
+    """Return the causes of damage that earlier questions found in an export, by native table."""
+    return results.load(_KNOWN, read=lambda causes: {str(table): str(cause) for table, cause in causes.items()}) or {}
 
 
 def damage_line(path: Path, causes: Mapping[str, str]) -> str:
-    """The line for an answer that needs no damaged rows; empty where nothing is damaged."""
+    """Return the line for an answer that needs no damaged rows, or an empty text if nothing is damaged."""
     if not causes:
         return ""
     why = "; ".join(causes.values())
@@ -55,15 +55,15 @@ def damage_line(path: Path, causes: Mapping[str, str]) -> str:
 def raise_of_damage(
     error: BaseException, stored: Iterable[tuple[Path, PackedFiles | ColumnFiles]], cache: Cache | None
 ) -> None:
-    """Raises ExportError where ``error`` is DuckDB's and stored files of a report do not match their seals.
+    """Raise ExportError if ``error`` is DuckDB's, and stored files of a report do not match their seals.
 
-    ``stored``: the files with the paths of their reports; all are read. Damaged ones are removed from the cache, so
-    that they are written again the next time.
+    ``stored`` contains the files with the paths of their reports; all are read. Damaged files are removed from the
+    cache, so that they are written again the next time.
     """
     import duckdb
 
     cause = getattr(error, "orig", None) or error
-    # Its binding has other errors where the text of one is no UTF-8.
+    # DuckDB's binding raises the other types if the text of an error is not UTF-8.
     if not isinstance(cause, duckdb.Error | RuntimeError | UnicodeError):
         return
     if isinstance(cause, duckdb.InterruptException | duckdb.OutOfMemoryException):

@@ -1,4 +1,4 @@
-"""DuckDB as the store uses it: in memory, within limits, and its results as numpy and pandas."""
+"""DuckDB as the store uses it: in memory, within limits, with results as numpy arrays and pandas columns."""
 
 from __future__ import annotations
 
@@ -21,88 +21,87 @@ if TYPE_CHECKING:
 
 
 SMALLEST_MEMORY = 320 << 20
-"""The least memory to work with, bytes: DuckDB's part of it holds a chunk that is packed, and a query."""
+"""The lowest memory limit, bytes: DuckDB's share must hold a chunk being packed, and a query."""
 _PROGRAM = 150 << 20
-"""What Python and the libraries take."""
-_LEAST_OUTSIDE, _LEAST_ROWS = 10 << 20, 1 << 14
+"""Memory of Python and the libraries, bytes."""
+_MIN_OUTSIDE, _MIN_ROWS = 10 << 20, 1 << 14
 _THREAD = 100 << 20
-"""Memory of DuckDB for each of its threads: two need 200 MB to sort a million rows of a trace."""
+"""DuckDB's memory per thread, bytes: two threads need 200 MB to sort a million rows of a trace."""
 
-# What one chunk takes while it is packed, with the strings of a usual export: 55 to 65 MB were measured.
+# Packing a chunk, with the strings of a usual export, took 55 to 65 MB.
 _CHUNK_MEMORY = 80 << 20
-# Threads that pack one export: more do not help, since reading an export is one stream.
+# Threads that pack one export: more do not help, because an export is read as one stream.
 _WORKERS = 2
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a session on a shared machine: threads at work, and ``memory`` of the whole program, in bytes."""
+    """Limits of a session on a shared machine: threads, and ``memory`` of the whole program, bytes."""
 
     threads: int = field(default_factory=lambda: resources.usual_threads())
     memory: int = 1 << 30
 
     @property
     def database(self) -> int:
-        """Memory of DuckDB, bytes. The rest is for the program itself and for the rows of `rows_at_once`."""
-        return min(self.memory * 5 // 8, max(self.memory - _PROGRAM, _PROGRAM) - _LEAST_OUTSIDE)
+        """DuckDB's memory, bytes. The program itself and the rows of `rows_at_once` use the remaining memory."""
+        return min(self.memory * 5 // 8, max(self.memory - _PROGRAM, _PROGRAM) - _MIN_OUTSIDE)
 
     def rows_at_once(self, size: int) -> int:
-        """How many rows fit into memory outside DuckDB, where each takes ``size`` bytes with all that is made of it."""
-        return max((self.memory - self.database - _PROGRAM) // size, _LEAST_ROWS)
+        """Return how many rows fit into memory outside DuckDB, at ``size`` bytes per row with derived data."""
+        return max((self.memory - self.database - _PROGRAM) // size, _MIN_ROWS)
 
     def most_held(self, size: int) -> int:
-        """How many rows the whole program may hold at once, where each takes ``size`` bytes."""
+        """Return how many rows of ``size`` bytes the whole program may hold at once."""
         return (self.memory - _PROGRAM) // size
 
     def check_held(self, path: Path, rows: int, size: int, what: str) -> None:
-        """Raise ExportError where ``rows`` of ``size`` bytes, all needed at once, take more than the whole program may.
+        """Raise ExportError if ``rows`` rows of ``size`` bytes, all needed at once, exceed the program's memory.
 
-        ``what`` names them.
+        ``what`` names the rows.
         """
         if rows * size > self.memory - _PROGRAM:
-            most = self.most_held(size)
-            cause = f"more than {most:,} {what} do not fit into the limit of memory, {size_words(self.memory)}"
+            max_rows = self.most_held(size)
+            cause = f"more than {max_rows:,} {what} do not fit into the limit of memory, {size_words(self.memory)}"
             advice = f"choose a span with --time, or allow more, such as --memory-limit {size_words(4 * self.memory)}"
             raise ExportError(named(path), cause, advice)
 
     @property
     def packing(self) -> Limits:
-        """The share of what is packed into the cache, as long as there is any: half of DuckDB's memory.
+        """Limits for packing into the cache, while exports are being packed: half of DuckDB's memory.
 
-        One thread, as the packers bring their own.
+        One thread, because the packers have their own.
         """
         return Limits(1, self.database * 4 // 5)
 
     @property
     def chunks(self) -> int:
-        """How many chunks may be packed at once, over all exports."""
+        """The maximum number of chunks being packed, over all exports."""
         return max(min(self.threads, self.packing.database // _CHUNK_MEMORY), 1)
 
     @property
     def workers(self) -> int:
-        """How many threads pack one export."""
+        """The number of threads that pack one export."""
         return min(_WORKERS, self.chunks)
 
     @property
     def packs(self) -> int:
-        """How many exports may be packed at once: what each has read stays in memory while it waits for its turn."""
+        """The maximum number of exports being packed: their rows stay in memory while they wait for their turn."""
         return max(min(self.threads, self.packing.database // (self.workers * _CHUNK_MEMORY)), 1)
 
 
 def check_addresses() -> None:
-    """Raises NsystuiError where the process may not have the addresses that DuckDB needs."""
+    """Raise NsystuiError if the process may not use the addresses that DuckDB needs."""
     space = address_limit()
     if space is not None and space < LEAST_ADDRESSES:
-        least = f"the minimum is {size_words(LEAST_ADDRESSES)}: raise `ulimit -v`"
-        raise NsystuiError(f"not enough memory: this process may have {size_words(space)}, {least}")
+        minimum = f"the minimum is {size_words(LEAST_ADDRESSES)}: raise `ulimit -v`"
+        raise NsystuiError(f"not enough memory: this process may have {size_words(space)}, {minimum}")
 
 
 def connect(limits: Limits, spill: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB that touches neither the network nor the working directory.
+    """Return an in-memory DuckDB that uses neither the network nor the working directory.
 
-    What does not fit into its memory goes to the directory ``spill``, which is there as long as it is needed.
-
-    Raises NsystuiError where the process may not have the addresses for it.
+    It spills to the directory ``spill``, which exists only while it is needed. Raises NsystuiError if the process may
+    not use enough addresses.
     """
     check_addresses()
     import duckdb
@@ -115,73 +114,73 @@ def connect(limits: Limits, spill: Path | None = None) -> duckdb.DuckDBPyConnect
             "temp_directory": "" if spill is None else str(spill),
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            # Where there are more than 64 CPUs it would tie its threads to the first ones, as would every other user's.
+            # With more than 64 CPUs it would pin its threads to the first CPUs, like every other user's DuckDB.
             "pin_threads": "off",
         },
     )
     keep_metadata(connection, True)
-    connection.execute("SET async_threads = 1")  # the usual eight are meant for files that are far away
+    connection.execute("SET async_threads = 1")  # the default of eight is meant for remote files
     return connection
 
 
 def keep_metadata(connection: duckdb.DuckDBPyConnection, is_kept: bool) -> None:
-    """Keeps the metadata of Parquet files in memory, or reads them for each query.
+    """Keep the metadata of Parquet files in memory, or read them for each query.
 
-    Where a page lies is found by looking into the metadata of all files. Those of a table take 20 KB for each rank,
-    beside the memory limit; of small files they are read as fast as they are looked up.
+    To locate a page of rows, DuckDB searches the metadata of all files. For one table they take 20 KB per rank, outside
+    the memory limit; small files are read as fast as cached metadata are looked up.
     """
-    # Global, or cursors would not have it.
+    # GLOBAL also sets it for cursors.
     connection.execute(f"SET GLOBAL parquet_metadata_cache = {str(is_kept).lower()}")
 
 
 def memory_setting(memory: int) -> str:
-    """Bytes as DuckDB takes them."""
+    """Return bytes in DuckDB's notation."""
     return f"{memory // 1024}KiB"
 
 
 @contextmanager
-def memory_errors(limits: Limits, is_kept: bool, *paths: Path) -> Iterator[None]:
-    """Turns DuckDB's lack of memory into an ExportError of the exports that are being read, with advice.
+def memory_errors(limits: Limits, has_cache: bool, *paths: Path) -> Iterator[None]:
+    """Turn DuckDB's lack of memory into an ExportError about the exports being read, with advice.
 
-    ``is_kept`` says whether there is a cache that columns could be kept in.
+    ``has_cache`` is whether a cache keeps columns.
     """
     try:
         yield
     except Exception as error:
-        causes = _causes(error)
+        causes = _memory_causes(error)
         if not causes:
             raise
         name = named(paths[0]) if len(paths) == 1 else f"{named(paths[0])} and {len(paths) - 1} more"
-        # DuckDB says how much of its own limit is used if that was reached; else the system refused.
+        # At its own limit, DuckDB reports how much is used; otherwise the system refused.
         cause, advice = _too_little(limits, refused=not any(" used)" in str(cause) for cause in causes))
-        if not is_kept:
+        if not has_cache:
             advice += ", or leave --no-cache out"
         raise ExportError(name, cause, advice) from None
 
 
 def _too_little(limits: Limits, refused: bool) -> tuple[str, str]:
-    """The cause and the advice. ``refused``: the system gave no memory, though DuckDB might have taken more."""
-    more, space = 2 * limits.memory, address_limit()
-    fits = f"its columns do not fit into the memory that DuckDB may take, {size_words(limits.database)}"
-    # More memory for DuckDB is no use where the process may not have so many addresses.
-    if space is not None and (refused or more > space - resources.OWN_ADDRESSES):
+    """Return cause and advice. ``refused``: the system gave no memory, though DuckDB's limit would allow more."""
+    larger_limit, space = 2 * limits.memory, address_limit()
+    database_cause = f"its columns do not fit into the memory that DuckDB may take, {size_words(limits.database)}"
+    # A larger limit is useless if the process may not use that many addresses.
+    if space is not None and (refused or larger_limit > space - resources.OWN_ADDRESSES):
         cause = f"its columns do not fit into the memory that this process may take, {size_words(space)}"
         return cause, "let it take more with `ulimit -v`, or ask for less of it"
     if refused:
         return "the system has not enough memory for its columns", "try a smaller --memory-limit, or another machine"
-    return fits, f"allow more, such as --memory-limit {size_words(more)}"
+    return database_cause, f"allow more, such as --memory-limit {size_words(larger_limit)}"
 
 
-def _causes(error: BaseException) -> list[BaseException]:
-    """DuckDB's errors about memory that are behind an error: SQLAlchemy or one of ours may have taken their place."""
+def _memory_causes(error: BaseException) -> list[BaseException]:
+    """Return DuckDB's memory errors behind an error, which SQLAlchemy or this program may have replaced."""
     import duckdb
 
-    every = (error, getattr(error, "orig", None), error.__context__)
-    return [cause for cause in every if isinstance(cause, duckdb.OutOfMemoryException)]
+    candidates = (error, getattr(error, "orig", None), error.__context__)
+    return [cause for cause in candidates if isinstance(cause, duckdb.OutOfMemoryException)]
 
 
 def engine_of(cursor: Callable[[], duckdb.DuckDBPyConnection]) -> sa.Engine:
-    """SQLAlchemy's engine, for which ``cursor`` makes connections."""
+    """Return a SQLAlchemy engine that connects with ``cursor``."""
     import sqlalchemy as sa
     from sqlalchemy.pool import NullPool
 
@@ -197,7 +196,7 @@ def engine_of(cursor: Callable[[], duckdb.DuckDBPyConnection]) -> sa.Engine:
 
 
 def union(parts: Sequence[duckdb.DuckDBPyRelation]) -> duckdb.DuckDBPyRelation:
-    """UNION ALL as a balanced tree, so that hundreds of reports do not nest hundreds of levels deep."""
+    """Return a UNION ALL as a balanced tree, because hundreds of reports must not nest hundreds of levels deep."""
     if len(parts) == 1:
         return parts[0]
     middle = len(parts) // 2
@@ -210,7 +209,7 @@ def empty_view(table: CanonicalTable) -> str:
 
 
 def series(values: Any) -> Any:
-    """A pandas column that keeps integers exact where some are missing."""
+    """Return a pandas column whose integers stay exact if some values are missing."""
     import numpy as np
     import pandas as pd
 
@@ -222,5 +221,5 @@ def series(values: Any) -> Any:
         return pd.arrays.IntegerArray(values.filled(0).astype("int64"), np.ma.getmaskarray(values))
     if np.issubdtype(values.dtype, np.floating):
         return values.filled(np.nan)
-    # Not ``filled(None)``: numpy takes that as "its own default", which is a question mark.
+    # ``filled(None)`` would insert numpy's own default, a question mark.
     return np.where(np.ma.getmaskarray(values), np.array(None, dtype=object), values.data)

@@ -1,12 +1,11 @@
-"""DuckDB as SQLAlchemy sees it, as far as this program asks: SELECTs in the common SQL that both speak.
+"""SQLAlchemy's dialect for DuckDB, limited to what this program needs: SELECTs in the SQL that both share.
 
-SQLAlchemy's default compiler writes nearly all of it. What differs in DuckDB is below: parameters are ``$1``, which may
-be used more than once, every name is quoted (so its reserved words need no list here), ``/`` divides as floats, and
-``IN`` without values. There is no reflection, no DDL and no INSERT: the store makes views and writes files through
-DuckDB's own interface. ``duckdb-engine`` has all of that, through PostgreSQL's dialect, whose import takes as long as
-that of DuckDB.
+SQLAlchemy's default compiler writes nearly all of it. DuckDB differs in parameters (``$1``, usable more than once),
+names (all are quoted, which avoids a list of reserved words), ``/`` (divides as floats), and ``IN`` without values.
+There is no reflection, no DDL and no INSERT: the store makes views and writes files through DuckDB's own interface.
+``duckdb-engine`` has all of that, through PostgreSQL's dialect, which takes as long to import as DuckDB.
 
-What was compiled once is compiled for all sessions of the process.
+All sessions of the process share compiled queries.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     import duckdb
 
 NAME = "duckdb"
-# A screen asks dozens of different questions. What is kept of one takes 60 to 700 KB.
-_KEPT = 100
+# A screen needs dozens of different queries, and each compiled query takes 60 to 700 KB.
+_MAX_COMPILED = 100
 
 sa.dialects.registry.register(NAME, __name__, "DuckDB")
 
@@ -37,15 +36,15 @@ class _Names(IdentifierPreparer):
 
 class _Compiler(SQLCompiler):
     def visit_empty_set_expr(self, element_types: Sequence[Any], **_: Any) -> str:
-        """The right side of ``IN`` without values."""
+        """Return the right side of ``IN`` without values."""
         kinds = [self.dialect.type_compiler_instance.process(kind) for kind in element_types]
         return f"SELECT {', '.join(f'CAST(NULL AS {kind})' for kind in kinds)} WHERE false"
 
 
 class DuckDB(DefaultDialect):
-    """Reads with DuckDB. All engines compile alike, and so share what is compiled.
+    """A dialect that reads with DuckDB. All engines compile alike, and so share compiled queries.
 
-    There are no transactions: every question is one statement, and finds the views that were made before it runs.
+    There are no transactions: a query is one statement, and sees the views that exist when it starts.
     """
 
     name = NAME
@@ -81,9 +80,9 @@ class DuckDB(DefaultDialect):
 
 
 class Connection:
-    """A connection of DuckDB for one statement, of which it is the cursor as well.
+    """A DuckDB connection for one statement, and its own cursor.
 
-    DuckDB's own ``cursor`` makes another connection, without the search path of this one.
+    DuckDB's ``cursor`` makes another connection, without this connection's search path.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -98,5 +97,5 @@ class Connection:
 
 @cache
 def compiled() -> LRUCache[Any, Any]:
-    """The compiled queries of this process, for every engine."""
-    return LRUCache(_KEPT)
+    """Return the compiled queries of this process, for every engine."""
+    return LRUCache(_MAX_COMPILED)

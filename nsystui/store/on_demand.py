@@ -1,7 +1,4 @@
-"""A report that is not packed: its columns are read when a query asks for them, its facts when somebody wants them.
-
-To read columns is to pack these columns alone.
-"""
+"""A report that is not packed: a query reads (packs) only the columns that it needs; facts are read when looked up."""
 
 from __future__ import annotations
 
@@ -52,12 +49,11 @@ _TALLIES, _LEFT_OUT, _WHOLE = "tallies", "left-out", "whole"
 
 @dataclass(frozen=True)
 class _Sinks:
-    """A sink for each canonical table, as one."""
+    """The sinks of several canonical tables, as one sink."""
 
     sinks: Mapping[str, Sink]
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
-        """Adds rows to the sink of ``table``."""
         return self.sinks[table.name].write(table, connection, rows)
 
 
@@ -68,20 +64,19 @@ class _TallySink:
         self.tallies: dict[str, Tally] = {}
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
-        """Counts rows by process."""
-        found = tally_columns(connection, table.name, f"({rows.select})", _TALLIED.intersection(table.field_names))
-        rows.count(found.rows, "")  # of a stream rows can be read once
-        self.tallies[table.name] = self.tallies.get(table.name, Tally()) + found
-        return found.rows
+        tally = tally_columns(connection, table.name, f"({rows.select})", _TALLIED.intersection(table.field_names))
+        rows.count(tally.rows, "")  # the rows of a stream cannot be read again
+        self.tallies[table.name] = self.tallies.get(table.name, Tally()) + tally
+        return tally.rows
 
 
 @dataclass
 class OnDemand:
-    """One report that is not packed; has the facts of a packed one. Not to be used by two threads at once.
+    """A report that is not packed, with the facts of a packed report. Not for two threads at once.
 
-    ``connection`` is its own, to the database of the session. ``results`` has its tallies for the next time.
-    Reading ends with KeyboardInterrupt or PackingCancelled as soon as ``is_stopped`` is true, or ``is_cancelled``
-    returns it. ``beside`` says that a thread is free to check pages beside the reading.
+    ``connection`` is the report's own, to the session's database. ``results`` keeps its tallies. Reading ends with
+    KeyboardInterrupt or PackingCancelled as soon as ``is_stopped`` is true or ``is_cancelled`` returns true.
+    ``checks_while_reading`` is whether a thread is free to check pages during reading.
     """
 
     file: ExportFile
@@ -95,7 +90,7 @@ class OnDemand:
     results: Results
     loaded: dict[str, Columns] = field(default_factory=dict)
     is_stopped: bool = False
-    beside: bool = False
+    checks_while_reading: bool = False
     is_cancelled: Callable[[], bool] = lambda: False
     _loads: int = 0
 
@@ -104,9 +99,9 @@ class OnDemand:
 
     @cached_property
     def _checks(self) -> PageChecks:
-        """The checks of pages: a table of this export that passed before is not checked again."""
-        whole = self.results.load(_WHOLE, read=lambda tables: [str(table) for table in tables])
-        return PageChecks(self.path, self._is_over, whole or ())
+        """The page checks, which skip tables of this export that passed before."""
+        checked_tables = self.results.load(_WHOLE, read=lambda tables: [str(table) for table in tables])
+        return PageChecks(self.path, self._is_over, checked_tables or ())
 
     @property
     def path(self) -> Path:
@@ -114,25 +109,25 @@ class OnDemand:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Rows of each canonical table, counted when they are asked for."""
+        """Rows of each canonical table, counted when looked up."""
         return _Counts(self)
 
-    def most(self, table: str) -> int:
-        """Return the most rows that a canonical table can have, without reading any."""
+    def max_rows(self, table: str) -> int:
+        """Return an upper bound on the rows of a canonical table, without reading any."""
         if table in self.loaded:
             return self.loaded[table].rows
         return sum(self.native.last_rowid.get(source.table, 0) for source in self._sources if table in source.makes)
 
     @cached_property
     def left_out(self) -> dict[str, LeftOut]:
-        """The rows of canonical tables that were left out, as far as they were read, now or before."""
+        """Rows left out of canonical tables, as far as they were read, now or before."""
         return self.results.load(_LEFT_OUT, read=partial(_by_table, LeftOut.from_json)) or {}
 
-    def _leave_out(self, found: Mapping[str, LeftOut]) -> None:
-        """Keeps what was left out, for what is kept of a table does not tell it."""
-        every = {name: rows | self.left_out.get(name, LeftOut()) for name, rows in found.items() if rows}
-        if not every.items() <= self.left_out.items():
-            self.left_out.update(every)
+    def _save_left_out(self, left_out: Mapping[str, LeftOut]) -> None:
+        """Save the rows left out, because saved columns do not show them."""
+        merged = {name: rows | self.left_out.get(name, LeftOut()) for name, rows in left_out.items() if rows}
+        if not merged.items() <= self.left_out.items():
+            self.left_out.update(merged)
             self.results.save(_LEFT_OUT, {name: rows.to_json() for name, rows in self.left_out.items()})
 
     @property
@@ -151,14 +146,11 @@ class OnDemand:
 
     @cached_property
     def fed(self) -> frozenset[str]:
-        """The canonical tables that the export has native tables for, if only without rows."""
+        """The canonical tables for which the export has native tables, even without rows."""
         return frozenset(table for source in self._sources for table in source.feeds)
 
     def load(self, wanted: Mapping[str, Collection[str]]) -> None:
-        """Reads the ``wanted`` columns of each canonical table that are not there yet.
-
-        Raises ExportError where the file cannot be read whole.
-        """
+        """Read ``wanted`` columns that are not loaded. Raises ExportError if the file cannot be read completely."""
         wanted = dict(wanted)
         needs_devices = (
             wanted.pop(canonical.DEVICES.name, None) is not None and canonical.DEVICES.name not in self.loaded
@@ -175,22 +167,22 @@ class OnDemand:
             if not self._has_rows(table):
                 self.loaded[table] = ColumnTable(frozenset(canonical.BY_NAME[table].field_names), 0, "")
                 continue
-            before = self.loaded.get(table)
-            # A table that is read again is read with all that was asked for so far.
-            names = frozenset(names) | (before.names if before else frozenset())
-            if before is None or names > before.names:
+            loaded = self.loaded.get(table)
+            # If a table is read again, read all columns that were ever requested.
+            names = frozenset(names) | (loaded.names if loaded else frozenset())
+            if loaded is None or names > loaded.names:
                 missing[table] = names or frozenset(canonical.BY_NAME[table].field_names[:1])
         if self.cache is not None:
             for table, names in list(missing.items()):
-                found = self.cache.find_columns(self.file, table, names)
-                if found is not None:
-                    self.loaded[table] = found
+                columns = self.cache.find_columns(self.file, table, names)
+                if columns is not None:
+                    self.loaded[table] = columns
                     del missing[table]
         if missing and not (self.cache is not None and self._load_to_cache(self.cache, missing)):
             self._load_to_memory(missing)
 
     def _load_to_cache(self, cache: Cache, missing: Mapping[str, frozenset[str]]) -> bool:
-        """Reads into the cache; ``False`` where it cannot be written (full, read-only), after a warning."""
+        """Read into the cache; warn and return ``False`` if it cannot be written (full, read-only)."""
 
         def write() -> dict[str, ColumnFiles]:
             with ExitStack() as stack:
@@ -226,30 +218,30 @@ class OnDemand:
         streams: bool = False,
         in_order: bool = True,
     ) -> dict[str, int]:
-        """Packs the ``missing`` fields of each canonical table into its sink; how many rows each has.
+        """Pack the ``missing`` fields of each canonical table into its sink; return the number of rows by table.
 
-        Raises ExportError where the file cannot be read whole, and OSError or duckdb.Error where a sink cannot write.
+        Raises ExportError if the file cannot be read completely, and OSError or duckdb.Error if a sink cannot write.
         """
         import duckdb
 
         parts = (source.of_fields(missing, in_order=in_order) for source in self._sources)
-        every = [part for part in parts if part.feeds]
+        needed = [part for part in parts if part.feeds]
         lookups = Lookups(self.path, self.native, connection, self._checks)
         try:
             with self.file.unchanged():
                 with ArrowReader(self.path) as export:
-                    present = (source for source in every if self.native.has(source.table))
+                    present = (source for source in needed if self.native.has(source.table))
                     lookups.fill(export, frozenset[str]().union(*(source.words for source in present)))
-                payload = self._payload() if any(source.decoded for source in every) else PayloadSchemas({})
-                if self.beside:
-                    self._checks.begin(part.table for part in every if part.makes and self.native.has(part.table))
+                payload = self._payload() if any(source.decoded for source in needed) else PayloadSchemas({})
+                if self.checks_while_reading:
+                    self._checks.begin(part.table for part in needed if part.makes and self.native.has(part.table))
                 packer = Packer(self.file, connection, sink, is_cancelled=self._is_over, workers=1, streams=streams)
-                packed = packer.read(lookups, every, payload, missing)
+                packed = packer.read(lookups, needed, payload, missing)
         except duckdb.OutOfMemoryException:
             raise ExportError(opening.named(self.path), "its columns do not fit into the memory allowed") from None
         finally:
             lookups.drop()
-        self._leave_out(packed.left_out)
+        self._save_left_out(packed.left_out)
         return {table: packed.counts[table] for table in missing}
 
     def _payload(self) -> PayloadSchemas:
@@ -257,13 +249,13 @@ class OnDemand:
             return nccl_calls.payload_schemas(self.path, connection, self.native)
 
     def close(self) -> None:
-        """Lets go of what was needed to read the export."""
+        """Release all that was needed to read the export."""
         if "_checks" in vars(self):
             self._checks.close()
         self.connection.close()
 
     def _load_devices(self) -> None:
-        """Who used which GPU, out of the columns of what GPUs worked on."""
+        """Load which process used which GPU, derived from the columns of GPU work."""
         used = set()
         for table in WORK_TABLES:
             if self.loaded[table].rows:
@@ -289,47 +281,42 @@ class OnDemand:
             raise
 
     def _from(self, table: str) -> str:
-        """The columns of a table that is loaded and has rows, as SQL."""
+        """Return the columns of a loaded table that has rows, as SQL."""
         columns = self.loaded[table]
         if isinstance(columns, ColumnTable):
             return columns.table
         return parquet_rows(*columns.files)
 
     def count(self, table: str) -> int:
-        """Rows of a canonical table."""
+        """Return the number of rows of a canonical table."""
         return self.loaded[table].rows if table in self.loaded else self.tally(table).rows
 
     def _has_rows(self, table: str) -> bool:
-        """Whether any native table that it is made of has rows."""
         return any(table in source.feeds and self.native.has(source.table) for source in self._sources)
 
     def tally(self, table: str) -> Tally:
-        """How many rows a canonical table has, when, and of which processes."""
+        """Return the number, times and processes of the rows of a canonical table."""
         return self.tallies([table])[table]
 
     def tallies(self, names: Iterable[str]) -> dict[str, Tally]:
-        """The tally of each canonical table; those that are new are kept.
-
-        Raises ExportError where the file cannot be read whole.
-        """
+        """Return the tally of each table, and save it. Raises ExportError if the file cannot be read completely."""
         names = list(names)
         missing = [name for name in names if name not in self._tallies]
         if missing:
             with remembered_damage(self.results):
                 self._tallies.update(self._tally(missing))
-            known = {name: found.to_json() for name, found in self._tallies.items()}
-            self.results.save(_TALLIES, known)
+            values = {name: tally.to_json() for name, tally in self._tallies.items()}
+            self.results.save(_TALLIES, values)
             self.results.save(_WHOLE, sorted(self._checks.whole))
         return {name: self._tallies[name] for name in names}
 
     @cached_property
     def _tallies(self) -> dict[str, Tally]:
-        """The known tallies, by canonical table."""
         return self.results.load(_TALLIES, read=partial(_by_table, Tally.from_json)) or {}
 
     def _tally(self, tables: Iterable[str]) -> dict[str, Tally]:
-        """Count rows in the columns that are loaded, and otherwise in the export, without keeping them."""
-        found, missing = {}, {}
+        """Count rows in loaded columns, or else in the export without keeping them."""
+        tallies, missing = {}, {}
         for table in tables:
             needed = _TALLIED.intersection(canonical.BY_NAME[table].field_names)
             if table == canonical.DEVICES.name:
@@ -338,39 +325,39 @@ class OnDemand:
                 missing[table] = needed or canonical.BY_NAME[table].field_names[:1]
             elif self.loaded[table].rows:
                 with self._damage(table):
-                    found[table] = tally_columns(self.connection, table, self._from(table), needed)
+                    tallies[table] = tally_columns(self.connection, table, self._from(table), needed)
         if missing:
             sink = _TallySink()
             with self.packing.connection() as (connection, streams):
                 self._read(missing, connection, sink, streams, in_order=False)
-            found.update(sink.tallies)
-        return {table: found.get(table, Tally()) for table in tables}
+            tallies.update(sink.tallies)
+        return {table: tallies.get(table, Tally()) for table in tables}
 
     @cached_property
     def _span(self) -> tuple[int | None, int | None]:
-        """First start and last end; of OS runtime calls only in a report that has no other events."""
+        """The first start and last end, ns; OS runtime calls count only in a report without other events."""
         os_calls = {canonical.OS_CALLS.name} & self.fed
-        found = self._span_of(self.timed)
-        return found if found[0] is not None else self._span_of(os_calls)
+        span = self._span_of(self.timed)
+        return span if span[0] is not None else self._span_of(os_calls)
 
     @cached_property
     def timed(self) -> frozenset[str]:
-        """The canonical tables whose events stretch the session, as far as the export has rows of them."""
+        """The canonical tables with rows whose events extend the session."""
         decoded = {name for source in self._sources for name in source.decoded}
-        others = {canonical.OS_CALLS.name, *decoded}
+        excluded = {canonical.OS_CALLS.name, *decoded}
         return frozenset(
             table.name
             for table in canonical.TABLES
-            if has_span(table) and table.name not in others and self._has_rows(table.name)
+            if has_span(table) and table.name not in excluded and self._has_rows(table.name)
         )
 
     def _span_of(self, tables: Collection[str]) -> tuple[int | None, int | None]:
-        together = sum(self.tallies(sorted(tables)).values(), Tally())
-        return together.first, together.last
+        total = sum(self.tallies(sorted(tables)).values(), Tally())
+        return total.first, total.last
 
 
 class _Counts(Mapping[str, int]):
-    """Rows of the canonical tables of a report, each counted when it is looked at."""
+    """Rows of the canonical tables of a report, each counted when it is looked up."""
 
     def __init__(self, report: OnDemand) -> None:
         self._report = report
@@ -381,7 +368,7 @@ class _Counts(Mapping[str, int]):
         return self._report.count(table)
 
     def __contains__(self, table: object) -> bool:
-        if table == canonical.DEVICES.name:  # of which there are rows or no table
+        if table == canonical.DEVICES.name:  # this table exists only if it has rows
             return self._report.count(canonical.DEVICES.name) > 0
         return table in self._report.fed
 
@@ -392,6 +379,5 @@ class _Counts(Mapping[str, int]):
         return sum(1 for _ in self)
 
 
-def _by_table(read: Callable[[Any], T], found: Any) -> dict[str, T]:
-    """What ``read`` makes of each value of a result that has one for each table."""
-    return {table: read(values) for table, values in found.items()}
+def _by_table(read: Callable[[Any], T], result: Any) -> dict[str, T]:
+    return {table: read(values) for table, values in result.items()}

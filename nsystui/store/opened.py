@@ -1,4 +1,4 @@
-"""A first look at an export: checked, its metadata read, nothing packed."""
+"""First looks at exports: checked, metadata read, nothing packed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 @dataclass(frozen=True)
 class Opened:
-    """An export that was checked and can be packed: its metadata and how many rows each native table has."""
+    """A checked export that can be packed: its metadata, and the number of rows of each native table."""
 
     file: opening.ExportFile
     metadata: Metadata
@@ -28,30 +28,27 @@ class Opened:
 
     @property
     def rows(self) -> int:
-        """How many rows there are to pack."""
+        """The number of rows to pack."""
         return self.native.rows(source.table for source in sources.sources(self.native))
 
     @property
     def kernels(self) -> int | None:
-        """How many kernels it has, as far as that is known."""
+        """The number of kernels, if it is known."""
         return self.native.last_rowid.get(_KERNELS)
 
     @property
     def name(self) -> str:
-        """How the report will be called."""
+        """The name of the report in a session."""
         return self.path.stem
 
 
 def look_at(path: Path) -> Opened | JobReport:
-    """A first look at an export, or at a report of a packed job. Raises ExportError."""
+    """Open an export, or read a report of a packed job. Raises ExportError."""
     return read_report(path) if is_packed_report(path) else open_export(path)
 
 
 def open_export(path: Path) -> Opened:
-    """Checks an export and reads what it says of itself, in milliseconds whatever its size.
-
-    Raises ExportError.
-    """
+    """Check an export and read its metadata, in milliseconds whatever its size. Raises ExportError."""
     file = opening.check(path)
     with file.unchanged(), closing(opening.connect(path)) as connection:
         native = schema.probe(path, connection)

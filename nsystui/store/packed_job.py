@@ -1,8 +1,8 @@
-"""Packed jobs: their reports are read, for which the exports are not needed any more, and written.
+"""Packed jobs: their reports, which are read without the exports, and written.
 
-A report is prepared in a hidden directory, and put in its place by renaming. Several processes may write reports of one
-job at the same time, on several machines. The names of a report's files are its own, and ``report.json``, which lists
-them, appears last: before that, nothing is read of it.
+A report is prepared in a hidden directory and renamed, so that several processes and machines may write reports of one
+job at once. Its file names are unique, and ``report.json``, which lists them, appears last: until then, nothing of the
+report is read.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ RENAMED: Mapping[str, tuple[str, str]] = {
     canonical.NCCL_CALLS.name: ("rank", "communicator_rank"),
     canonical.MPI_RANKS.name: ("rank", "mpi_rank"),
 }
-"""Of some tables a field, and its name in the files: a dataset has ``rank`` from its directories."""
+"""A field and its name in the files, by table: in a dataset, ``rank`` is read from the directories."""
 
 
 def form_version() -> str:
-    """The version of packed jobs: it follows from the columns and facts that they have."""
+    """Return the version of packed jobs, derived from their columns and facts."""
     facts = [[item.name for item in fields(kind)] for kind in (Metadata, Gpu, CudaDevice, BlockingStream, PackedReport)]
     definition = json.dumps([canonical.fingerprint(), facts, RENAMED])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
@@ -67,9 +67,9 @@ _AGAIN = "pack its export again"
 
 @dataclass(frozen=True)
 class JobReport:
-    """A report of a packed job. ``ranks``: which rank each of its processes is (by NVIDIA's globalPid).
+    """A report of a packed job. ``ranks`` contains the rank of each of its processes, by NVIDIA's globalPid.
 
-    ``identity`` is another one whenever the report is packed again, ``export`` that of the export that it is made of.
+    ``identity`` changes when the report is packed again; ``export`` is the identity of its export.
     """
 
     name: str
@@ -80,7 +80,7 @@ class JobReport:
 
     @property
     def path(self) -> Path:
-        """Its directory in the packed job."""
+        """The directory of the report in the packed job."""
         return self.files.directory
 
     @property
@@ -89,26 +89,23 @@ class JobReport:
 
     @property
     def rows(self) -> int:
-        """How many rows its canonical tables have."""
+        """The number of rows of its canonical tables."""
         return sum(self.files.report.counts.values())
 
     @property
     def size(self) -> int:
-        """The bytes of all that lies with it, and of its files in the datasets."""
+        """The size of its directory and its files in the datasets, bytes."""
         files = [file for paths in self.files.files.values() for file in paths]
         return self.files.size + sum(file.stat().st_size for file in files)
 
     @property
     def kernels(self) -> int | None:
-        """How many kernels it has."""
+        """The number of kernels."""
         return self.files.report.counts.get(canonical.KERNELS.name)
 
 
 def read_report(directory: Path) -> JobReport:
-    """Opens a report of a packed job by its directory in there.
-
-    Raises ExportError where it is damaged, not whole, or of another version.
-    """
+    """Read a report of a packed job. Raises ExportError if it is damaged, incomplete, or of another version."""
     name = str(directory)
     try:
         facts = json_in(text_of(directory / FACTS))
@@ -125,38 +122,38 @@ def read_report(directory: Path) -> JobReport:
         files, seals = _files(directory, facts["files"])
         ranks = {int(task["process"]): int(task["rank"]) for task in facts["tasks"]}
         packed = PackedFiles(directory, PackedReport.from_json(facts), files, RENAMED, seals)
-        export = str(facts.get("export", ""))  # earlier versions do not say it
+        export = str(facts.get("export", ""))  # earlier versions do not record it
         return JobReport(str(facts["name"]), ranks, str(facts["identity"]), packed, export)
     except ANOTHER:
         raise ExportError(name, f"damaged: {FACTS} is not what was written", _AGAIN) from None
 
 
-def _files(directory: Path, named: Mapping[str, Any]) -> tuple[dict[str, tuple[Path, ...]], dict[Path, Seal]]:
-    """The files of each canonical table, and their seals.
+def _files(directory: Path, entries: Mapping[str, Any]) -> tuple[dict[str, tuple[Path, ...]], dict[Path, Seal]]:
+    """Return the files of each canonical table, and their seals.
 
-    Raises ExportError for one that is not as it was written, and one of `ANOTHER` for what names no files.
+    Raises ExportError if a file has changed, and one of `ANOTHER` if ``entries`` are not file names with seals.
     """
     job = job_of(directory)
-    found: dict[str, tuple[Path, ...]] = {}
+    files: dict[str, tuple[Path, ...]] = {}
     seals = {}
-    for name, values in named.items():
+    for name, values in entries.items():
         file, seal, match = Path(f"{job}/{name}"), seal_of(values), _FILE.fullmatch(name)
         if match is None:
             raise ValueError(f"{name}: no file of a packed job")
         try:
             try:
                 check(file, seal, modified_ns)
-                what = wrong_column(file, match[1], RENAMED.get(match[1], ("", "")))
+                fault = wrong_column(file, match[1], RENAMED.get(match[1], ("", "")))
             except ValueError:
                 size = file.stat().st_size
-                what = " is not what was written" if size == seal[0] else f" has {size:,} of {seal[0]:,} bytes"
+                fault = " is not what was written" if size == seal[0] else f" has {size:,} of {seal[0]:,} bytes"
         except OSError as error:
-            what = f": {reason_of(error)}"
-        if what:
-            raise ExportError(str(directory), f"damaged: {name}{what}", _AGAIN)
-        found[match[1]] = (*found.get(match[1], ()), file)
+            fault = f": {reason_of(error)}"
+        if fault:
+            raise ExportError(str(directory), f"damaged: {name}{fault}", _AGAIN)
+        files[match[1]] = (*files.get(match[1], ()), file)
         seals[file] = seal
-    return found, seals
+    return files, seals
 
 
 _NO_CAP = 1 << 62
@@ -164,10 +161,10 @@ _NO_CAP = 1 << 62
 
 @dataclass(frozen=True)
 class NewReport:
-    """A report to be put into a packed job: its name, which rank each process is, and what told so.
+    """A report to add to a packed job: its name, the rank of each process, and the ``source`` of these ranks.
 
-    ``export`` is the identity of what it is made of (`exports.forms.form.identity_of`). ``files`` and ``results`` (what
-    was computed of it) lie in the cache that ``JobWriter.staging`` gave.
+    ``export`` is the identity of its origin (`exports.forms.form.identity_of`). ``files`` and computed ``results`` are
+    in the cache of ``JobWriter.staging``.
     """
 
     name: str
@@ -179,36 +176,36 @@ class NewReport:
 
     @property
     def rank(self) -> int:
-        """The rank under which it is found: of several the lowest."""
+        """The rank under which it is stored: the lowest rank of its processes."""
         return min(self.ranks.values())
 
     def to_json(self, identity: str, files: Mapping[str, Seal]) -> dict[str, Any]:
-        """The facts that ``read_report`` reads; ``files`` are the seals of the job's files.
+        """Return the facts that ``read_report`` reads; ``files`` are the seals of the job's files.
 
-        Where programs lie on the machine is left out.
+        The directory of the recorded program is left out.
         """
         facts = self.files.report.to_json()
         facts["metadata"]["command"] = facts["metadata"]["command"].rpartition("/")[2]
         ranks = sorted(self.ranks.items(), key=lambda item: item[1])
         tasks = [{"process": process, "rank": rank} for process, rank in ranks]
-        known = {"version": form_version(), "name": self.name, "identity": identity, "export": self.export}
-        return {**known, "rank_source": self.source, "tasks": tasks, **facts, "files": dict(files)}
+        header = {"version": form_version(), "name": self.name, "identity": identity, "export": self.export}
+        return {**header, "rank_source": self.source, "tasks": tasks, **facts, "files": dict(files)}
 
 
 @dataclass(frozen=True)
 class JobWriter:
-    """Adds reports to the packed job in ``directory``; those that are there are only replaced with ``force``."""
+    """A writer of reports to the packed job in ``directory``; only with ``force`` it replaces reports."""
 
     directory: Path
     force: bool = False
 
     @cached_property
     def _database(self) -> duckdb.DuckDBPyConnection:
-        """One for all reports: to make it takes as long as to write a few of their files."""
+        """A database for all reports, because making one takes as long as writing a few files."""
         return connect(Limits(1))
 
     def check(self) -> None:
-        """Raises UsageError where no packed job may be: a file, or a directory of exports."""
+        """Raise UsageError if the directory is a file or contains exports, and OutputError if it cannot be read."""
         if os.path.lexists(self.directory) and not os.path.isdir(self.directory):
             raise UsageError(f"-o {self.directory}: not a directory")
         try:
@@ -222,28 +219,25 @@ class JobWriter:
             raise UsageError(f"-o {self.directory}: exports are in it; name a directory for the packed job alone")
 
     def packed(self, exports: Mapping[str, str]) -> dict[str, JobReport]:
-        """The whole reports in the job, by the identity of the export that each was made of.
+        """Return the complete reports in the job, by the identity of their export.
 
-        ``exports`` are the names of the wanted ones by identity. Where a job has many more reports, those are looked at
-        whose rank is a number in one of these names: each process of a job that packs its own export would read all.
+        ``exports`` contains the names by identity. In a much larger job, only reports are read whose rank is in one of
+        these names: otherwise each process of a job that packs its own export would read all.
         """
-        there = packed_reports(self.directory)
-        if len(there) > 2 * len(exports):
+        paths = packed_reports(self.directory)
+        if len(paths) > 2 * len(exports):
             numbers = {int(number) for name in exports.values() for number in re.findall("[0-9]+", name)}
-            there = [path for path in there if int(path.name.partition("=")[2]) in numbers]
-        found = {}
-        for path in there:
+            paths = [path for path in paths if int(path.name.partition("=")[2]) in numbers]
+        reports = {}
+        for path in paths:
             with suppress(ExportError):
                 report = read_report(path)
-                found[report.export] = report
-        return {identity: found[identity] for identity in exports if identity in found}
+                reports[report.export] = report
+        return {identity: reports[identity] for identity in exports if identity in reports}
 
     @contextmanager
     def staging(self) -> Iterator[Cache]:
-        """A cache in the directory of the job to pack exports into; whatever is left in it in the end, goes.
-
-        Raises OutputError where it cannot be written.
-        """
+        """Yield a cache in the job's directory, and remove it afterwards. Raises OutputError if it is not writable."""
         with self._write_errors():
             self.directory.mkdir(parents=True, exist_ok=True)
             target_directory = self.directory / partial_name()
@@ -254,10 +248,10 @@ class JobWriter:
             shutil.rmtree(target_directory, ignore_errors=True)
 
     def add(self, report: NewReport, staging: Path) -> JobReport:
-        """Puts a report into the job.
+        """Add a report to the job.
 
-        Raises OutputError where its rank is there already, or the disk is full: then the job is as it was; and where
-        the rank is replaced, but a file of before cannot be removed.
+        Raises OutputError if its rank exists or the disk is full, and leaves the job unchanged; also after replacing a
+        report, if an old file cannot be removed.
         """
         target_directory = self.directory / REPORTS / rank_directory(report.rank)
         if not self.force:
@@ -271,8 +265,8 @@ class JobWriter:
                 self._target(report.rank, identity, file): file
                 for file in _prepared(report.files, prepared, self._database)
             }
-            of_files = {target: sealed(file) for target, file in moves.items()}
-            seals = {str(target.relative_to(self.directory)): seal for target, seal in of_files.items()}
+            seals_by_target = {target: sealed(file) for target, file in moves.items()}
+            seals = {str(target.relative_to(self.directory)): seal for target, seal in seals_by_target.items()}
             facts = facts_text(report.to_json(identity, seals), indent=1)
             (prepared / FACTS).write_text(facts, encoding="utf-8")
             self._publish(moves, prepared, target_directory, report)
@@ -287,29 +281,29 @@ class JobWriter:
         return self.directory / table / rank_directory(rank) / f"{identity}-{number}"
 
     def _publish(self, moves: Mapping[Path, Path], prepared: Path, target_directory: Path, report: NewReport) -> None:
-        """Moves the files into the datasets, and the report after them; all of them or none."""
-        done: list[Path] = []
-        before = prepared.with_name(f"{prepared.name}-before")
+        """Move the files into the datasets, then the report: all or nothing."""
+        moved: list[Path] = []
+        replaced = prepared.with_name(f"{prepared.name}-before")
         try:
             for target, file in moves.items():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 file.rename(target)
-                done.append(target)
+                moved.append(target)
             target_directory.parent.mkdir(exist_ok=True)
             if self.force:
                 with suppress(FileNotFoundError):
-                    target_directory.rename(before)
+                    target_directory.rename(replaced)
             try:
                 prepared.rename(target_directory)
             except OSError:
                 self._refuse(target_directory, report)  # another process was faster
                 raise
         except BaseException:
-            if not prepared.exists():  # an interrupt came after the last step
+            if not prepared.exists():  # interrupted after the last step
                 raise
             with suppress(OSError):
-                before.rename(target_directory)
-            for target in done:
+                replaced.rename(target_directory)
+            for target in moved:
                 target.unlink(missing_ok=True)
                 with suppress(OSError):
                     target.parent.rmdir()
@@ -318,21 +312,21 @@ class JobWriter:
 
     def _refuse(self, target_directory: Path, report: NewReport) -> None:
         if is_packed_report(target_directory):
-            there = f"{self.directory} has rank {report.rank} already (of {name_of(target_directory)})"
+            existing = f"{self.directory} has rank {report.rank} already (of {name_of(target_directory)})"
             advice = f"--force replaces it, --ranks says which rank {report.name} is"
-            raise OutputError(f"{report.name} is rank {report.rank} ({report.source}), and {there}: {advice}")
+            raise OutputError(f"{report.name} is rank {report.rank} ({report.source}), and {existing}: {advice}")
 
-    def _remove_others(self, rank: int, own: Mapping[Path, Path]) -> None:
-        """Removes what a report that was replaced, or a process that was killed, left in the datasets.
+    def _remove_others(self, rank: int, new_files: Mapping[Path, Path]) -> None:
+        """Remove files that a replaced report or a killed process left in the datasets.
 
-        Raises OutputError where one cannot be removed, after all others.
+        Raises OutputError if a file cannot be removed, after removing all others.
         """
         refused = ""
         for table in canonical.TABLES:
             partition = self.directory / table.name / rank_directory(rank)
             for file in partition.glob("*.parquet"):
                 try:
-                    if file not in own:
+                    if file not in new_files:
                         file.unlink(missing_ok=True)
                 except OSError as error:
                     refused = f"{file}, which it replaced, cannot be removed ({reason_of(error)})"
@@ -352,22 +346,22 @@ class JobWriter:
 
 
 def _prepared(files: PackedFiles, directory: Path, database: duckdb.DuckDBPyConnection) -> Iterator[Path]:
-    """The files of a pack; those of tables with a field that is called otherwise in a packed job are made anew."""
+    """Yield the files of a pack; write them again for tables with a renamed field."""
     for table, paths in files.files.items():
         if table not in RENAMED:
             yield from paths
             continue
         name, stored = RENAMED[table]
-        new = directory.with_name(f"{directory.name}-{table}")
-        new.mkdir()
+        renamed_directory = directory.with_name(f"{directory.name}-{table}")
+        renamed_directory.mkdir()
         for path in paths:
             select = f'SELECT * RENAME ("{name}" AS "{stored}") FROM read_parquet($2)'
-            copy_to_parquet(database, select, new / path.name, PARQUET_FORM, (str(path),))
-            yield new / path.name
+            copy_to_parquet(database, select, renamed_directory / path.name, PARQUET_FORM, (str(path),))
+            yield renamed_directory / path.name
 
 
-# The columns of Parquet files, from their footers: faster for hundreds of files than to ask DuckDB. A footer is in
-# Thrift's compact protocol (``thrift-compact-protocol.md`` of Apache Thrift).
+# Columns of Parquet files, read from their footers: faster than DuckDB for hundreds of files. Footers use Thrift's
+# compact protocol (``thrift-compact-protocol.md`` of Apache Thrift).
 _TAIL = struct.Struct("<I4s")  # length of the footer, and the magic bytes
 
 _TYPES: dict[ColumnKind | None, list[tuple[int, int | None]]] = {
@@ -376,13 +370,13 @@ _TYPES: dict[ColumnKind | None, list[tuple[int, int | None]]] = {
     ColumnKind.TEXT: [(12, 0)],
     None: [],
 }
-"""The physical and converted types of parquet.thrift for each kind, as they are encoded."""
+"""Codes of physical and converted types in parquet.thrift, for each kind."""
 _correct: dict[str, tuple[bytes, ...]] = {}
-"""The beginnings of footers with the right columns, by table: most files of a table are alike, and are not decoded."""
+"""Footer beginnings with correct columns, by table: most files of a table are alike, and need no decoding."""
 
 
 def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
-    """Return the fault of the columns of a file of a canonical table, or an empty text. Raises OSError.
+    """Return the fault of the columns of a canonical table's file, or an empty text. Raises OSError.
 
     ``renamed`` is a field of the table, and its name in the file.
     """
@@ -392,17 +386,17 @@ def wrong_column(path: Path, table: str, renamed: tuple[str, str]) -> str:
         footer = file.read()
     if footer.startswith(_correct.get(table, ())):
         return ""
-    kinds = {renamed[1] if one.name == renamed[0] else one.name: one.kind for one in canonical.BY_NAME[table].fields}
+    kinds = {renamed[1] if col.name == renamed[0] else col.name: col.kind for col in canonical.BY_NAME[table].fields}
     try:
         _, at = _varint(footer, 1)  # the first field is the version, the second the schema
         (_, *columns), end = _structs(footer, at + 1)
-        types = {str(one[4], "utf-8"): (one.get(1), one.get(6, one.get(10))) for one in columns}
+        types = {str(item[4], "utf-8"): (item.get(1), item.get(6, item.get(10))) for item in columns}
     except (IndexError, KeyError, TypeError, ValueError, RecursionError):
         return " is not Parquet in a known form"
     for name in {**kinds, **types}:
         if types.get(name) not in _TYPES[kinds.get(name)]:
-            what = "missing" if name not in types else "of another type" if name in kinds else "unknown"
-            return f": the column {name} of {table} is {what}"
+            fault = "missing" if name not in types else "of another type" if name in kinds else "unknown"
+            return f": the column {name} of {table} is {fault}"
     _correct[table] = (*_correct.get(table, ())[-7:], footer[:end])
     return ""
 
@@ -412,7 +406,7 @@ _LONG_LIST = 15
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number, and the place behind it."""
+    """Return a number, and the offset after it."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -424,17 +418,17 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
-    """Return the fields of a struct by their numbers, and the place behind it."""
+    """Return the fields of a struct by their numbers, and the offset after it."""
     fields: dict[int, Any] = {}
     number = 0
-    while head := data[at]:
+    while header := data[at]:
         at += 1
-        if head >> 4:
-            number += head >> 4
+        if header >> 4:
+            number += header >> 4
         else:
             raw, at = _varint(data, at)
             number = (raw >> 1) ^ -(raw & 1)
-        fields[number], at = _value(data, at, head & 15)
+        fields[number], at = _value(data, at, header & 15)
     return fields, at + 1
 
 
@@ -454,15 +448,15 @@ def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
 
 
 def _structs(data: bytes, at: int) -> tuple[list[dict[int, Any]], int]:
-    """Return a list of structs, and the place behind it."""
+    """Return a list of structs, and the offset after it."""
     length = data[at] >> 4
     if data[at] & 15 != _STRUCT:
         raise ValueError("not a list of structs")
     at += 1
     if length == _LONG_LIST:
         length, at = _varint(data, at)
-    found = []
+    structs = []
     for _ in range(length):
-        one, at = _struct(data, at)
-        found.append(one)
-    return found, at
+        members, at = _struct(data, at)
+        structs.append(members)
+    return structs, at

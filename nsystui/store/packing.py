@@ -1,9 +1,8 @@
 """Packing: exports turned into the columns of the canonical tables, once.
 
-The native tables are read in chunks by rowid. The rows of a chunk stream into a file of one canonical table, or become
-rows of several by way of tables in DuckDB. A sink keeps them: Parquet files in the cache, or tables in memory. Threads
-are enough, because Python sees only the payloads of NCCL calls. A session packs several exports at once within
-its limits.
+Native tables are read in chunks by rowid. The rows of a chunk stream into a file of one canonical table, or reach
+several through tables in DuckDB. A sink keeps them: Parquet files in the cache, or tables in memory. Threads suffice,
+because Python sees only the payloads of NCCL calls.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ if TYPE_CHECKING:
 
 
 class PackingCancelled(Exception):
-    """The user stopped the packing; nothing of it is kept."""
+    """The user stopped the packing; nothing is kept."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the packing of one export is: rows done of ``total`` (an estimate that ends exact), now at ``table``."""
+    """Progress of packing one export: rows done of ``total`` (an estimate, exact at the end), now at ``table``."""
 
     path: Path
     table: str
@@ -70,24 +69,24 @@ class Progress:
 
 
 class Sink(Protocol):
-    """The place that rows are written to; may be used by several threads."""
+    """A destination of rows, for several threads."""
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
-        """Adds rows to ``table``, and returns how many. Raises duckdb.Error and OSError if they cannot be written."""
+        """Write rows to ``table``, and return how many. Raises duckdb.Error and OSError if they cannot be written."""
 
 
 class MemorySink:
-    """Keeps rows in tables of the session's own database, whose names begin with ``prefix``."""
+    """Tables in the session's database that receive rows; their names begin with ``prefix``."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, prefix: str) -> None:
         self.connection = connection
         self.names: dict[str, str] = {}
-        """The table for each canonical one that has rows."""
+        """The table for each canonical table that has rows."""
         self._prefix = prefix
         self._lock = threading.Lock()
 
     def write(self, table: CanonicalTable, connection: duckdb.DuckDBPyConnection, rows: SinkRows) -> int:
-        """Adds rows to the table of ``table``, which is made of the first of them."""
+        """Write rows to the table of ``table``, which the first rows create."""
         name = f"{self._prefix}_{table.name}"
         with self._lock:
             if table.name not in self.names:
@@ -104,7 +103,7 @@ class MemorySink:
         return int(written)
 
     def abandon(self) -> None:
-        """Leaves nothing behind."""
+        """Drop all tables."""
         for name in self.names.values():
             self.connection.execute(f"DROP TABLE IF EXISTS {name}")
 
@@ -114,18 +113,18 @@ _NOTHING: Mapping[str, str] = {}
 
 @dataclass
 class Packing:
-    """Packs exports. ``database`` is the session's; ``warn`` is called with the reason if a cache cannot be written."""
+    """A packer of exports. ``database`` is the session's; ``warn`` receives why a cache cannot be written."""
 
     database: duckdb.DuckDBPyConnection
     limits: Limits
     room: Room
     warn: Callable[[str], object]
-    own_database: PackingDatabase = field(init=False)
+    packing_database: PackingDatabase = field(init=False)
 
     def __post_init__(self) -> None:
         self._slots = threading.Semaphore(self.limits.chunks)
         self._packs = threading.Semaphore(self.limits.packs)
-        self.own_database = PackingDatabase(self.limits, self.database)
+        self.packing_database = PackingDatabase(self.limits, self.database)
 
     def pack(
         self,
@@ -134,10 +133,10 @@ class Packing:
         report_progress: Callable[[Progress], None] = lambda progress: None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> PackedFiles | PackedTables:
-        """Packs an export, once it is its turn.
+        """Pack an export, after waiting for its turn.
 
-        Raises ExportError where it cannot be read whole or the memory is too little, PackingCancelled, and OutputError
-        where a cache that is required cannot be written.
+        Raises ExportError if it cannot be read completely or memory is too small, PackingCancelled, and OutputError if
+        a required cache cannot be written.
         """
         cache = self.room.cache
         with self._packs, memory_errors(self.limits, cache is not None, file.path):
@@ -151,19 +150,19 @@ class Packing:
         report_progress: Callable[[Progress], None] = lambda progress: None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> PackedTables:
-        """Packs what can be read of a damaged export, into memory: nobody is to take it for the whole.
+        """Pack the readable tables of a damaged export, into memory only: the cache holds complete packs.
 
-        Raises what ``pack`` raises; ExportError where the damage is in what all tables need.
+        Raises the errors of ``pack``, and ExportError if all tables need the damaged data.
         """
-        without: dict[str, str] = {}
+        damaged: dict[str, str] = {}
         while True:
             try:
                 with self._packs, memory_errors(self.limits, self.room.cache is not None, file.path):
-                    return self._to_memory(file, index, report_progress, is_cancelled, without)
+                    return self._to_memory(file, index, report_progress, is_cancelled, damaged)
             except DamagedError as error:
-                if error.table in without or error.table not in sources.TABLES:
+                if error.table in damaged or error.table not in sources.TABLES:
                     raise
-                without[error.table] = error.cause
+                damaged[error.table] = error.cause
 
     def _to_cache(
         self,
@@ -172,12 +171,12 @@ class Packing:
         report_progress: Callable[[Progress], None],
         is_cancelled: Callable[[], bool],
     ) -> PackedFiles | None:
-        """Packs into the cache; returns ``None`` after a warning if it cannot be written (full, read-only)."""
+        """Pack into the cache; return ``None`` after a warning if it cannot be written (full, read-only)."""
 
         def write() -> PackedFiles:
-            with cache.begin(file) as sink, self.own_database.connection() as (connection, streams):
-                more = report_progress, is_cancelled, self._slots, self.limits.workers
-                return sink.finish(Packer(file, connection, sink, *more, streams).run().to_json())
+            with cache.begin(file) as sink, self.packing_database.connection() as (connection, streams):
+                options = report_progress, is_cancelled, self._slots, self.limits.workers
+                return sink.finish(Packer(file, connection, sink, *options, streams).run().to_json())
 
         files = cache.write(write, self.warn)
         if files is not None:
@@ -194,8 +193,8 @@ class Packing:
     ) -> PackedTables:
         sink = MemorySink(self.database.cursor(), f"report_{index:d}")
         try:
-            more = report_progress, is_cancelled, self._slots, self.limits.workers
-            packed = Packer(file, sink.connection, sink, *more, without=without).run()
+            options = report_progress, is_cancelled, self._slots, self.limits.workers
+            packed = Packer(file, sink.connection, sink, *options, without=without).run()
         except BaseException:
             sink.abandon()
             raise
@@ -206,10 +205,10 @@ class Packing:
 
 
 class PackingDatabase:
-    """Where exports are packed into the cache: a database of its own, which is there while something is packed.
+    """The database for packing into the cache, which exists only during packing.
 
-    It has one thread, so that the work stays in the threads that pack, whose priority is lower. Its memory is a share
-    of the session's, which gets it back at the end.
+    It has one thread, so that the work stays in the packing threads, whose priority is lower. Its memory is a share of
+    the session's, returned at the end.
     """
 
     def __init__(self, limits: Limits, session: duckdb.DuckDBPyConnection) -> None:
@@ -221,14 +220,14 @@ class PackingDatabase:
 
     @contextmanager
     def connection(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, bool]]:
-        """Yields a connection to pack one export with, and whether rows may be written as they arrive.
+        """Yield a connection to pack one export with, and whether rows may be written as they arrive.
 
-        If the session cannot spare the memory, the connection is to its database, where rows must not.
+        They may not if the session cannot spare memory, and the connection is to the session's database.
         """
         with self._lock:
-            if self._database is None and self._let_session_have(self._limits.database - self._limits.packing.database):
+            if self._database is None and self._limit_session(self._limits.database - self._limits.packing.database):
                 self._database = connect(self._limits.packing)
-                # DuckDB does not know how many rows a stream has: it would look up each string in a table of the rows.
+                # Without knowing the length of a stream, DuckDB would look up each string in a table of the rows.
                 self._database.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
             database = self._database
             self._users += database is not None
@@ -246,15 +245,15 @@ class PackingDatabase:
             if not self._users:
                 database.close()
                 self._database = None
-                self._let_session_have(self._limits.database)
+                self._limit_session(self._limits.database)
 
-    def _let_session_have(self, memory: int) -> bool:
+    def _limit_session(self, memory: int) -> bool:
         import duckdb
 
         cursor = self._session.cursor()
         try:
             cursor.execute(f"SET memory_limit = '{memory_setting(memory)}'")
-        except duckdb.OutOfMemoryException:  # it keeps columns in memory, more of them than that
+        except duckdb.OutOfMemoryException:  # the columns that it keeps in memory need more
             return False
         finally:
             cursor.close()
@@ -263,10 +262,10 @@ class PackingDatabase:
 
 @dataclass
 class Packer:
-    """Packs one export. ``connection`` is a DuckDB connection of its own; ``report_progress`` is called per chunk.
+    """A packer of one export. ``connection`` is its own DuckDB connection; ``report_progress`` is called per chunk.
 
-    Threads of a low priority do the work; of two ``workers`` one reads while the other writes. ``slots`` are chunks
-    that may be at work at once, over all packers that share them.
+    Low-priority threads do the work; of two ``workers``, one reads while the other writes. ``slots`` limits the chunks
+    in progress, over all packers that share it.
     """
 
     file: ExportFile
@@ -277,11 +276,11 @@ class Packer:
     slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
     workers: int = 2
     streams: bool = False
-    """Whether ``connection`` and ``sink`` take rows as they arrive."""
+    """Whether ``connection`` and ``sink`` accept rows as they arrive."""
     without: Mapping[str, str] = field(default_factory=dict)
-    """Native tables that are left out, with the reason."""
+    """Native tables to leave out, with the reason."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _found: Counter[str] = field(default_factory=Counter)
+    _rows_read: Counter[str] = field(default_factory=Counter)
     _done: int = 0
 
     @property
@@ -289,10 +288,10 @@ class Packer:
         return self.file.path
 
     def run(self) -> PackedReport:
-        """Packs the export.
+        """Pack the export.
 
-        Raises ExportError where the file cannot be read whole, PackingCancelled, and what the sink raises where it
-        cannot write. Where the memory is too little the ExportError has DuckDB's error as its context.
+        Raises ExportError if the file cannot be read completely, PackingCancelled, and the sink's errors if it cannot
+        write. If the memory is too small, the ExportError has DuckDB's error as its context.
         """
         import duckdb
 
@@ -303,7 +302,7 @@ class Packer:
                     facts = metadata.read(self.path, plain, tables)
                     payload = nccl_calls.payload_schemas(self.path, plain, tables)
                 return self._pack(tables, facts, payload)
-        except (DamagedError, KeyboardInterrupt):  # the check of pages ends with the latter
+        except (DamagedError, KeyboardInterrupt):  # page checks end with KeyboardInterrupt
             if self.is_cancelled():
                 raise PackingCancelled from None
             raise
@@ -314,8 +313,7 @@ class Packer:
         except (duckdb.Error, OSError) as error:
             if self.is_cancelled():
                 raise PackingCancelled from None
-            # Writing failed: a full or read-only cache is answered by packing into memory. DuckDB only writes files
-            # here: exports are read by SQLite.
+            # Writing failed, and the caller packs into memory instead: DuckDB only writes files here, SQLite reads.
             if isinstance(error, OSError | duckdb.IOException):
                 raise
             if lacking := shortage(error):
@@ -323,15 +321,15 @@ class Packer:
             raise opening.corrupt(self.path, error) from None
 
     def _pack(self, tables: schema.Schema, facts: Metadata, payload: PayloadSchemas) -> PackedReport:
-        every = sources.sources(tables)
+        inputs = sources.sources(tables)
         checks = PageChecks(self.path, self.is_cancelled)
         lookups = Lookups(self.path, tables, self.connection, checks)
         try:
             with ArrowReader(self.path) as export:
-                # The strings are read in any case: then it is known whether the export has them all.
-                lookups.fill(export, {"strings"}.union(*(source.words for source in every)))
+                # Always read the strings, to find out whether the export has all of them.
+                lookups.fill(export, {"strings"}.union(*(source.words for source in inputs)))
             with read_ahead(self.path) as reach:
-                packed = self.read(lookups, every, payload, reach=reach)
+                packed = self.read(lookups, inputs, payload, reach=reach)
             if rows := device_rows(facts, sorted(packed.devices)):
                 make_table(self.connection, canonical.DEVICES, rows, "made")
                 written = self.sink.write(canonical.DEVICES, self.connection, SinkRows("SELECT * FROM made"))
@@ -339,30 +337,30 @@ class Packer:
         finally:
             checks.close()
             lookups.drop()
-        # A native table without rows says that there was nothing; one that is not there says nothing at all.
-        counts = {**{name: 0 for source in every for name in source.feeds}, **packed.counts}
+        # A native table without rows means 0; without a native table, the number is unknown.
+        counts = {**{name: 0 for source in inputs for name in source.feeds}, **packed.counts}
         first, last = packed.spans.get("work") or packed.spans.get("os") or (None, None)
-        damaged = {name: self.without[one.table] for one in every if one.table in self.without for name in one.feeds}
+        damaged = {name: self.without[src.table] for src in inputs if src.table in self.without for name in src.feeds}
         counts = {name: rows for name, rows in counts.items() if name not in damaged}
         return PackedReport(facts, counts, first, last, dict(packed.left_out), damaged)
 
     def read(
         self,
         lookups: Lookups,
-        every: Iterable[Source],
+        wanted: Iterable[Source],
         payload: PayloadSchemas,
         fields: Fields = ALL_FIELDS,
         reach: Callable[[float], object] = lambda part: None,
     ) -> Packed:
-        """Reads the ``fields`` of the native tables of ``every`` source into the sink, each row once.
+        """Read the ``fields`` of the native tables of the ``wanted`` sources into the sink, each row once.
 
-        ``lookups`` are filled. ``reach`` is called with the part (0 … 1) of the file that is read next. Raises
-        ExportError if the file cannot be read whole, PackingCancelled, and duckdb.Error or OSError if the sink cannot
-        write.
+        ``lookups`` must be filled. ``reach`` is called with the part (0 … 1) of the file that is read next. Raises
+        ExportError if the file cannot be read completely, PackingCancelled, and duckdb.Error or OSError if the sink
+        fails.
         """
-        chunks, at_once = self._chunks(lookups, every, fields)
+        chunks, kernel_rows = self._chunks(lookups, wanted, fields)
         workers = [
-            ChunkPacker(self.connection.cursor(), lookups, self.sink, payload, fields, at_once, self.streams)
+            ChunkPacker(self.connection.cursor(), lookups, self.sink, payload, fields, kernel_rows, self.streams)
             for _ in range(self.workers)
         ]
         try:
@@ -371,11 +369,11 @@ class Packer:
                 try:
                     for finished in as_completed(running):
                         finished.result()
-                finally:  # after a failure or ctrl+c the others stop at their next chunk
+                finally:  # after a failure or ctrl+c, other workers stop at their next chunk
                     chunks.stop()
-                # A table of which only NCCL calls are read is missing here: the number of its rows is unknown.
+                # Lacks tables of which only NCCL calls are read, because their number of rows is unknown.
                 last = chunks.last_rows
-                list(pool.map(lookups.checks.end, last, map(self._found.__getitem__, last), last.values()))
+                list(pool.map(lookups.checks.end, last, map(self._rows_read.__getitem__, last), last.values()))
         finally:
             for worker in workers:
                 worker.connection.close()
@@ -384,22 +382,21 @@ class Packer:
             packed.add(worker.packed)
         return packed
 
-    def _chunks(self, lookups: Lookups, every: Iterable[Source], fields: Fields) -> tuple[Chunks, int]:
-        """Return the chunks of all tables with rows, and how many rows of kernels a chunk in memory has."""
-        # NCCL calls are read apart: of most other ranges the payload then stays unread.
-        apart = (part for one in every for part in (replace(one, decoded={}), replace(one, makes={})))
-        parts = [part for part in (one.of_fields(fields) for one in apart) if part.feeds]
+    def _chunks(self, lookups: Lookups, wanted: Iterable[Source], fields: Fields) -> tuple[Chunks, int]:
+        """Return the chunks of all tables with rows, and the number of kernels in a chunk in memory."""
+        # NCCL calls are read separately, so that the payload of most other ranges stays unread.
+        separate = (part for source in wanted for part in (replace(source, decoded={}), replace(source, makes={})))
+        parts = [part for part in (source.of_fields(fields) for source in separate) if part.feeds]
         _, longest = lookups.known_strings()
-        at_once = CHUNK_ROWS if longest < LONG_NAME else max(_CHUNK_TEXT // longest, 1)
+        kernel_rows = CHUNK_ROWS if longest < LONG_NAME else max(_CHUNK_TEXT // longest, 1)
 
         def size(source: Source) -> int:
-            return max(chunk_rows(source, at_once), BAND_ROWS if self.streams and streamed(source) else 0)
+            return max(chunk_rows(source, kernel_rows), BAND_ROWS if self.streams and streamed(source) else 0)
 
         native = lookups.native
-        return Chunks([part for part in parts if native.has(part.table)], native.last_rowid, size), at_once
+        return Chunks([part for part in parts if native.has(part.table)], native.last_rowid, size), kernel_rows
 
     def _pack_chunks(self, worker: ChunkPacker, chunks: Chunks, reach: Callable[[float], object]) -> None:
-        """Packs chunks until all are taken."""
         with ArrowReader(self.path) as export:
             while (chunk := chunks.take()) is not None:
                 reach(chunk.part)
@@ -418,7 +415,7 @@ class Packer:
                     self.slots.release()
                 if chunk.source.makes:
                     with self._lock:
-                        self._found[chunk.source.table] += rows
+                        self._rows_read[chunk.source.table] += rows
                 watch(chunk.last + skipped)
 
     def _watch(self, chunk: Chunk, chunks: Chunks) -> Callable[[int], None]:
@@ -440,24 +437,24 @@ class Packer:
 
 
 _PATIENCE = 0.1
-"""Seconds for which a thread waits for its turn before it looks whether it was cancelled."""
+"""Seconds after which a waiting thread checks whether it was cancelled."""
 _CHUNK_TEXT = 12 << 20
-"""The bytes that the names take at most in a chunk of rows with long names."""
+"""The maximum bytes of names in a chunk of rows with long names."""
 BAND_ROWS = 1 << 20
-"""Rows of a native table that are read in one stream and go into one file: as many as a program that reads a file at a
-time has memory for. The tables are read band by band, as their pages alternate through a file."""
+"""Rows of a native table per file, few enough for programs that read whole files into memory. Tables are read band by
+band, because their pages alternate through an export."""
 
 
 @dataclass
 class ChunkPacker:
-    """Packs chunks, one after the other; ``packed`` are the facts of their rows."""
+    """A packer of chunks, one after another; ``packed`` contains the facts of their rows."""
 
     connection: duckdb.DuckDBPyConnection
     lookups: Lookups
     sink: Sink
     payload: PayloadSchemas
     fields: Fields
-    at_once: int
+    kernel_rows: int
     streams: bool
     packed: Packed = field(default_factory=Packed)
     _readers: dict[tuple[str, tuple[str, ...]], Reader] = field(default_factory=dict)
@@ -467,7 +464,7 @@ class ChunkPacker:
         self.lookups.share(self.connection)
 
     def pack(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
-        """Packs the rows of a chunk and returns their number; calls ``watch`` with the last row that was read."""
+        """Pack the rows of a chunk and return their number; ``watch`` is called with the last row read."""
         stream = self._stream(chunk.source)
         if stream is None:
             return self._pack_in_pieces(export, chunk, watch)
@@ -476,29 +473,29 @@ class ChunkPacker:
             if not stream.is_usable:
                 return rows + self._pack_in_pieces(export, replace(chunk, first=first), watch)
             last = min(chunk.last, first + SORTED_ROWS - 1) if stream.sorts else chunk.last
-            found = self._pack_stream(export, stream, replace(chunk, first=first, last=last), watch)
-            if found is not None:
-                rows, first = rows + found, last + 1
+            packed_rows = self._pack_stream(export, stream, replace(chunk, first=first, last=last), watch)
+            if packed_rows is not None:
+                rows, first = rows + packed_rows, last + 1
         return rows
 
     def _pack_in_pieces(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
-        """Packs the rows of a chunk by tables of DuckDB, each with as many rows as fit into memory."""
-        size = chunk_rows(chunk.source, self.at_once)
+        """Pack the rows of a chunk through tables of DuckDB, each with as many rows as fit into memory."""
+        size = chunk_rows(chunk.source, self.kernel_rows)
         reader, rows = self._reader(chunk.source), 0
         for first in range(chunk.first, chunk.last + 1, size):
             piece = replace(chunk, first=first, last=min(first + size - 1, chunk.last))
-            found = reader.read(export, piece, watch)
-            for part in reader.parts() if found else ():
+            rows_read = reader.read(export, piece, watch)
+            for part in reader.parts() if rows_read else ():
                 if written := self.sink.write(part.table, self.connection, SinkRows(part.select, piece.position)):
                     self._count(part.table, written, f"({part.select})")
-            rows += found
+            rows += rows_read
         return rows
 
     def _pack_stream(self, export: ArrowReader, stream: TableStream, chunk: Chunk, watch: Watch) -> int | None:
-        """Packs the rows of a chunk as they arrive and returns their number; ``None`` if they must be read again."""
+        """Pack the rows of a chunk as they arrive and return their number; ``None`` if they must be read again."""
         import duckdb
 
-        # The driver does not know the types of a stream without rows. The last row of the table is there.
+        # The driver cannot type a stream without rows. A chunk up to the last row of the table has rows.
         name, last = chunk.source.table, chunk.last
         if last < self.lookups.native.last_rowid[name] and first_row(self.connection, export, name, chunk.first) > last:
             return 0
@@ -510,23 +507,23 @@ class ChunkPacker:
                 written = self.sink.write(table, self.connection, rows)
         except UnusualRows:
             return None
-        except duckdb.OutOfMemoryException:  # chunks take less
+        except duckdb.OutOfMemoryException:  # smaller pieces take less
             stream.is_usable = False
             return None
-        found = stream.arrivals.rows
-        if written < found:
+        rows_read = stream.arrivals.rows
+        if written < rows_read:
             left_out = stream.left_out(export, chunk)
             if left_out:
                 self.packed.left_out[stream.name] += left_out
-            # The other tables take the rows that the stream leaves.
-            others = {name: made for name, made in chunk.source.makes.items() if name != stream.name}
-            rest = replace(chunk.source, makes=others, without=chunk.source.makes[stream.name].where)
-            if others and written + left_out.rows < found:
-                self._pack_in_pieces(export, replace(chunk, source=rest), lambda last: watch(chunk.first - 1))
-        return found
+            # Rows that the stream skips go to the other tables.
+            other_makes = {name: made for name, made in chunk.source.makes.items() if name != stream.name}
+            remaining = replace(chunk.source, makes=other_makes, without=chunk.source.makes[stream.name].where)
+            if other_makes and written + left_out.rows < rows_read:
+                self._pack_in_pieces(export, replace(chunk, source=remaining), lambda last: watch(chunk.first - 1))
+        return rows_read
 
     def _count(self, table: CanonicalTable, rows: int, written: str) -> None:
-        """Adds the rows of a table, with the times and devices in ``written``, the SQL of these rows, if any."""
+        """Count the rows of a table, with the times and devices in ``written``, the SQL of these rows, if any."""
         self.packed.count(table, rows)
         if written and table is canonical.NVTX_RANGES and "end" in self.fields[table.name]:
             ((unended,),) = self.connection.execute(f'SELECT count(*) - count("end") FROM {written}').fetchall()
@@ -534,7 +531,7 @@ class ChunkPacker:
         if self.fields is not ALL_FIELDS:
             return
         if has_span(table):
-            # A range that never ended reaches at least to its start.
+            # A range that never ended extends at least to its start.
             times = ", ".join(f'max("{name}")' for name in ("start", "end") if name in table.field_names)
             query = f"SELECT {first_of(table.name, 'start')}, greatest({times}) FROM {written}"
             self.packed.count(table, 0, *self.connection.execute(query).fetchall()[0])
@@ -551,12 +548,12 @@ class ChunkPacker:
         return self._tables[source.table]
 
     def _reader(self, source: Source) -> Reader:
-        which = (source.table, source.feeds)
-        if which not in self._readers:
+        key = (source.table, source.feeds)
+        if key not in self._readers:
             left_out, lookups = self.packed.left_out, self.lookups
-            self._readers[which] = Reader(self.connection, lookups, source, self.fields, left_out, self.payload)
-        return self._readers[which]
+            self._readers[key] = Reader(self.connection, lookups, source, self.fields, left_out, self.payload)
+        return self._readers[key]
 
 
 WORK_TABLES = (canonical.KERNELS.name, canonical.MEMORY_OPS.name, canonical.GRAPH_LAUNCHES.name)
-"""The canonical tables whose rows a GPU worked on."""
+"""The canonical tables of GPU work."""

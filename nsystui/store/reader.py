@@ -1,7 +1,7 @@
-"""One reader of an export: chosen fields of its canonical tables, a chunk of a native table at a time.
+"""A reader of exports: selected fields of canonical tables, one chunk of a native table at a time.
 
-SQLite streams the columns that the fields need as Arrow, DuckDB resolves names in small lookup tables and gives every
-field its canonical type. To pack an export is to read all fields.
+SQLite streams the needed columns as Arrow; DuckDB resolves names in small lookup tables and casts fields to their
+canonical types. To pack an export is to read all fields.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from nsystui.exports.arrow_stream import Batch, WatchedStream
 
 
-# The columns of kernels, about: a chunk of a table with as many has ``at_once`` rows.
-_COLUMNS = 22
+# Kernels have about this many columns.
+_KERNEL_COLUMNS = 22
 # Narrow tables get more rows per chunk (at most 4×), so that they make fewer files.
-_MOST = 4
+_MAX_FACTOR = 4
 
 
-def chunk_rows(source: Source, at_once: int) -> int:
-    """Return the rows of a chunk of a source, where a chunk of kernels has ``at_once``."""
-    return at_once * min(max(_COLUMNS // max(len(source.columns), 1), 1), _MOST)
+def chunk_rows(source: Source, kernel_rows: int) -> int:
+    """Return the rows per chunk of a source, if a chunk of kernels has ``kernel_rows``."""
+    return kernel_rows * min(max(_KERNEL_COLUMNS // max(len(source.columns), 1), 1), _MAX_FACTOR)
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,17 @@ class Chunk:
 
     @property
     def position(self) -> int:
-        """The number of the first row among those of all native tables that share a canonical one."""
+        """The number of the first row, counted over all native tables of the canonical table."""
         return self.source.first_row + self.first
 
 
 class Chunks:
-    """Hands out the chunks of ``sources``, each once, band by band through the file; may be asked by several threads.
+    """The chunks of ``sources``, each handed out once, band by band through the file; for several threads.
 
-    The pages of all tables alternate through an export in the order in which its rows were written. Reading one table
-    after the other would read the file once for each, which a slow network feels.
+    The pages of all tables alternate through an export. Reading one table after another would read the file once per
+    table, which is slow over a network.
 
-    ``last_rowid`` says how far the rowids of each native table go, ``rows`` how many a chunk of a source has at most.
+    ``last_rowid`` is by native table; ``rows`` returns the maximum rows per chunk of a source.
     """
 
     def __init__(self, sources: Sequence[Source], last_rowid: Mapping[str, int], rows: Callable[[Source], int]) -> None:
@@ -76,7 +76,7 @@ class Chunks:
         self._lock = threading.Lock()
 
     def take(self) -> Chunk | None:
-        """The next chunk; ``None`` when all are taken."""
+        """Return the next chunk, or ``None`` when all are taken."""
         with self._lock:
             following = [
                 (first / max(last, 1), number)
@@ -92,26 +92,26 @@ class Chunks:
             return Chunk(self._sources[number], first, last, last / max(self._last[number], 1))
 
     def skip_to(self, source: Source, row: int) -> int:
-        """Leaves out the rows of a source before ``row``, since a key that is not counted up leaves gaps; how many."""
+        """Skip the rows of a source before ``row``, because some keys have gaps; return how many."""
         with self._lock:
             number = self._sources.index(source)
-            before = self._next[number]
-            self._next[number] = max(before, min(row, self._last[number] + 1))
-            return self._next[number] - before
+            first = self._next[number]
+            self._next[number] = max(first, min(row, self._last[number] + 1))
+            return self._next[number] - first
 
     @property
     def total(self) -> int:
-        """About how many rows there are, counted by rowid."""
+        """The approximate number of rows, from their rowids."""
         return sum(self.last_rows.values())
 
     @property
     def last_rows(self) -> dict[str, int]:
-        """The last row of each native table, except where only NCCL calls are read of it: how many is not known."""
+        """The last row of each native table; without tables of which only NCCL calls, an unknown number, are read."""
         last = zip(self._sources, self._last, strict=True)
         return {source.table: row for source, row in last if source.makes}
 
     def stop(self) -> None:
-        """Hands out no more."""
+        """Hand out no more chunks."""
         with self._lock:
             self.is_stopped = True
             self._next = [last + 1 for last in self._last]
@@ -121,21 +121,21 @@ Fields = Mapping[str, Collection[str]]
 """Names of fields by canonical table."""
 ALL_FIELDS: Fields = {table.name: table.field_names for table in canonical.TABLES}
 
-# Wide enough that few files are written, narrow enough that two chunks of kernels at work stay under 100 MB.
+# Large enough for few files, small enough for two chunks of kernels in less than 100 MB.
 CHUNK_ROWS = 32_768
 _STRINGS = "strings"
 STRING_IDS = ("name_id", "short_id", "mangled_id", "text_id", "instruction_id", "file_id", "function_id", "module_id")
-# A join keeps the order of the larger side only.
+# A join keeps only the order of the larger side.
 _MUCH_LARGER = 10
 _NO_ROW = 1 << 62
 LONG_NAME = 8 << 10
-"""The bytes of a name from which on chunks have fewer rows, as each row has a copy of its name."""
-_MOST_STRINGS = 16 << 20
+"""Bytes of a name from which on chunks have fewer rows, because each row has a copy of its name."""
+_MAX_STRINGS = 16 << 20
 _NO_PAYLOAD = PayloadSchemas({})
 
 
 class TableChunk(NamedTuple):
-    """The rows of a canonical table in a chunk: ``select`` is DuckDB's SQL, and only good until the next part."""
+    """The rows of a canonical table in a chunk: ``select`` is DuckDB's SQL, valid until the next part."""
 
     table: CanonicalTable
     select: str
@@ -143,9 +143,9 @@ class TableChunk(NamedTuple):
 
 @dataclass
 class Lookups:
-    """The lookup tables of an export in a schema of their own, filled when they are needed.
+    """The lookup tables of an export, filled when they are needed.
 
-    Exports that are read side by side in one database must not see each other's, so the name of the schema is made up.
+    Their schema has a unique name, because several exports may be read in one database at once.
     """
 
     path: Path
@@ -153,7 +153,7 @@ class Lookups:
     connection: duckdb.DuckDBPyConnection
     checks: PageChecks
     rows: dict[str, int] = field(default_factory=dict)
-    """The number of rows of each table that is filled."""
+    """The number of rows of each filled table."""
     _known: tuple[np.ndarray, int] | None = None
 
     def __post_init__(self) -> None:
@@ -162,20 +162,20 @@ class Lookups:
         self.share(self.connection)
 
     def drop(self) -> None:
-        """Makes room for others. Never raises: where that fails, the tables stay until the database is closed."""
+        """Drop the tables. Never raises: if that fails, they stay until the database is closed."""
         import duckdb
 
         with suppress(duckdb.Error, MemoryError):
             self.connection.execute(f"DROP SCHEMA {self.schema} CASCADE")
 
     def share(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Lets a connection find the tables by their names; it makes its own where it did before."""
+        """Let a connection find the tables by name; it creates its own tables in ``main``."""
         connection.execute(f"SET search_path = 'main,{self.schema}'")
 
     def known_strings(self) -> tuple[np.ndarray, int]:
         """Return whether each number is the id of a string, and the bytes of the longest string.
 
-        The array is empty if the strings are too many to be joined with arriving rows, for which DuckDB copies them.
+        The array is empty if too many strings would be joined with arriving rows, because DuckDB copies them.
         """
         import numpy as np
 
@@ -185,23 +185,23 @@ class Lookups:
             strings = f"FROM {self.schema}.{_STRINGS}"
             query = f"SELECT sum(strlen(value)), max(strlen(value)), min(id), max(id) {strings}"
             ((size, longest, lowest, highest),) = self.connection.execute(query).fetchall()
-            is_small = size <= _MOST_STRINGS and longest < LONG_NAME and lowest >= 0 and highest <= _MOST_STRINGS
-            known = np.zeros(highest + 1 if is_small else 0, bool)
+            is_small = size <= _MAX_STRINGS and longest < LONG_NAME and lowest >= 0 and highest <= _MAX_STRINGS
+            is_string_id = np.zeros(highest + 1 if is_small else 0, bool)
             if is_small:
-                known[self.connection.execute(f"SELECT id {strings}").fetchnumpy()["id"]] = True
-            self._known = known, longest
+                is_string_id[self.connection.execute(f"SELECT id {strings}").fetchnumpy()["id"]] = True
+            self._known = is_string_id, longest
         return self._known
 
     def fill(self, export: ArrowReader, words: Collection[str]) -> None:
-        """Fills the tables whose names are among ``words``; the strings first, which the others look up in.
+        """Fill the tables named in ``words``; the strings first, because the other tables look them up.
 
-        Raises ExportError where the export cannot be read whole.
+        Raises ExportError if the export cannot be read completely.
         """
-        every = sources.lookups(self.native)
-        needed = {lookup.name for lookup in every}.intersection(words)
+        lookups = sources.lookups(self.native)
+        needed = {lookup.name for lookup in lookups}.intersection(words)
         if needed:
             needed.add(_STRINGS)
-        for lookup in every:
+        for lookup in lookups:
             if lookup.name in needed - self.rows.keys():
                 with read_errors(self.path, lookup.table):
                     self.rows[lookup.name] = self._fill(export, lookup)
@@ -211,7 +211,7 @@ class Lookups:
         self.connection.execute(f"CREATE OR REPLACE TABLE {name} ({lookup.definition})")
         if self.native.has(lookup.table):
             arriving = self.connection.from_arrow(export.stream(lookup.query))
-            incoming = f"SELECT {_as_text(arriving)} FROM arriving"  # found by the name of the variable
+            incoming = f"SELECT {_as_text(arriving)} FROM arriving"  # the name of the variable
             insert = f"INSERT INTO {name} WITH incoming AS ({incoming}) {lookup.resolve}"
             ((rows,),) = self.connection.execute(insert).fetchall()
             self.checks.end(lookup.table, rows, self.native.last_rowid[lookup.table] if lookup.is_whole else rows)
@@ -219,14 +219,14 @@ class Lookups:
 
 
 Watch = Callable[[int], object]
-"""Called with the last row that was read of a chunk; an exception ends the reading."""
+"""Called with the last row read of a chunk; an exception ends the reading."""
 
 
 class ArrivingRows:
     """Checks of the rows of a chunk while they arrive, batch by batch.
 
     ``unsorted`` contains the columns of ``orders`` whose values are out of order or missing; ``has_gaps`` is whether a
-    row has no string in a column of string ids.
+    string id is missing.
     """
 
     def __init__(self, path: Path, source: Source, chunk: Chunk, orders: Collection[str], watch: Watch) -> None:
@@ -246,22 +246,22 @@ class ArrivingRows:
         connection: duckdb.DuckDBPyConnection,
         export: ArrowReader,
         condition: str = "",
-        look: Callable[[Batch], object] = lambda batch: None,
+        inspect: Callable[[Batch], object] = lambda batch: None,
     ) -> tuple[WatchedStream, str]:
         """Return the stream of the rows, and DuckDB's SQL of its columns."""
         from nsystui.exports.arrow_stream import WatchedStream
 
-        def see(batch: Batch) -> None:
-            self._see(batch)
-            look(batch)
+        def check(batch: Batch) -> None:
+            self._check(batch)
+            inspect(batch)
             self._watch(self._last)
 
         scan = replace(self._source, columns=self._columns).scan % (self._chunk.first, self._chunk.last)
-        stream = WatchedStream(export.stream(scan + condition), ["row_id", *self._columns], see)
+        stream = WatchedStream(export.stream(scan + condition), ["row_id", *self._columns], check)
         return stream, _as_text(connection.from_arrow(stream), self._absent)
 
-    def _see(self, batch: Batch) -> None:
-        """Raises ExportError if the rows do not ascend or are outside the chunk: the export is damaged."""
+    def _check(self, batch: Batch) -> None:
+        """Raise ExportError if rows do not ascend or are outside the chunk: the export is damaged."""
         rows, _ = batch.integers("row_id")
         if rows[0] <= self._last or rows[-1] > self._chunk.last or (rows[1:] <= rows[:-1]).any():
             raise doubled(self._path, self._source.table)
@@ -276,11 +276,11 @@ class ArrivingRows:
 
 
 class Reader:
-    """Reads the ``fields`` of the canonical tables that the rows of one native table go to.
+    """A reader of ``fields`` of the canonical tables that receive the rows of one native table.
 
-    ``connection`` has temporary tables of the reader, and must find the ``lookups``. The rows that are left out because
-    their times cannot be are added to ``left_out``. ``payload`` is needed for NCCL calls. Of a source that makes
-    nothing else, rows that are no NCCL calls stay unread; the lookups for that are filled then.
+    ``connection`` has temporary tables of the reader, and must find the ``lookups``. Rows with impossible times are
+    added to ``left_out``. NCCL calls need ``payload``. If a source makes nothing else, other rows stay unread, which
+    requires filled lookups.
     """
 
     def __init__(
@@ -302,10 +302,7 @@ class Reader:
         self._strings = 0
 
     def read(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
-        """Reads the rows of a chunk, which ``parts`` then gives; how many the native table has there.
-
-        Raises ExportError where the export cannot be read whole.
-        """
+        """Read the rows of a chunk, for ``parts``; return their number. Raises ExportError for an unreadable export."""
         with read_errors(self._lookups.path, self.source.table):
             rows = self._receive(export, chunk, watch)
             if self._arrivals.has_gaps and self.source is not self._next_choice:
@@ -316,20 +313,20 @@ class Reader:
     def parts(self) -> Iterator[TableChunk]:
         """Yield the rows of the chunk that was read, for each canonical table that has any."""
         with read_errors(self._lookups.path, self.source.table):
-            chosen = self._with_rows()
-        for name, (transform, rows) in chosen.items():
+            transforms = self._with_rows()
+        for name, (transform, rows) in transforms.items():
             tie = "" if self._is_sorted(transform, rows) else "row_id"
             yield TableChunk(canonical.BY_NAME[name], transform.select(tie))
         if self.source.decoded:
             yield from self._calls()
 
     def _receive(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> int:
-        # Replacing the chunk before would keep both in memory for a while.
+        # To replace the previous chunk would keep both in memory for a while.
         self.connection.execute("DROP TABLE IF EXISTS chunk")
         orders = {made.order for made in self.source.makes.values()}
         self._arrivals = ArrivingRows(self._lookups.path, self.source, chunk, orders, watch)
         arriving, read = self._arrivals.open(self.connection, export, self._condition)
-        # A variable of this function, not a name in the database: exports that are read side by side have their own.
+        # A local variable, not a name in the database, because several exports are read at once.
         create = f"CREATE OR REPLACE TEMP TABLE chunk AS SELECT {read} FROM arriving"
         with arriving.reading():
             ((rows,),) = self.connection.execute(create).fetchall()
@@ -338,9 +335,9 @@ class Reader:
         return int(rows)
 
     def _with_rows(self) -> dict[str, tuple[Transform, int]]:
-        """Return the canonical tables for which the chunk has rows, with their number, and count the rows left out.
+        """Return the canonical tables with rows in the chunk, and their number of rows; count the rows left out.
 
-        To write no rows costs more than to count them. If no row is left out, the query of the rows does not ask again.
+        Counting costs less than writing no rows. If no row is left out, the query of the rows does not check again.
         """
         if not self.source.makes:
             return {}
@@ -349,32 +346,31 @@ class Reader:
             for made in self.source.makes.values()
             for condition in (made.where, made.condition)
         )
-        (found,) = self.connection.execute(f"SELECT {counts} FROM chunk c").fetchall()
-        chosen = {}
-        for (name, made), rows, possible in zip(self.source.makes.items(), found[::2], found[1::2], strict=True):
-            without = count_left_out(self.connection, made) if possible < rows else LeftOut()
-            without += count_nameless(self.connection, made)
-            if without:
-                self._left_out[name] += without
+        (counted,) = self.connection.execute(f"SELECT {counts} FROM chunk c").fetchall()
+        transforms = {}
+        for (name, made), rows, possible in zip(self.source.makes.items(), counted[::2], counted[1::2], strict=True):
+            left_out = count_left_out(self.connection, made) if possible < rows else LeftOut()
+            left_out += count_nameless(self.connection, made)
+            if left_out:
+                self._left_out[name] += left_out
             if possible:
-                chosen[name] = (made if possible < rows else replace(made, times=None), possible)
-        return chosen
+                transforms[name] = (made if possible < rows else replace(made, times=None), possible)
+        return transforms
 
     def _find_strings(self) -> int:
-        """Makes a table of the strings that the chunk names, and returns their number.
+        """Make a table of the strings in the chunk, and return their number.
 
-        A join with all strings of an export would build a table of all, each time. A lost string has its number as a
-        name.
+        A join with all strings of an export would build a table of all of them each time.
         """
         used = ", ".join(column for column in STRING_IDS if column in self.source.columns)
         ids = f"SELECT DISTINCT unnest([{used}]) AS id FROM chunk" if used else "SELECT CAST(NULL AS BIGINT) AS id"
         if self.source.strings and "blob" in self.source.columns:
             ids += f" UNION {self.source.strings}"
-        # DuckDB builds a table of the right side, the smaller one, even without its optimizer.
-        every = f"{self._lookups.schema}.{_STRINGS} RIGHT JOIN ({ids}) USING (id) WHERE id IS NOT NULL"
-        found = f"""SELECT id, coalesce(value, '[name ' || id || ' lost]') AS value, bare,
-            coalesce(is_nccl, 0) AS is_nccl, value IS NULL AS is_lost FROM {every}"""
-        ((strings,),) = self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {_STRINGS} AS {found}").fetchall()
+        # DuckDB builds a table of the right side, which is smaller, even without its optimizer.
+        all_ids = f"{self._lookups.schema}.{_STRINGS} RIGHT JOIN ({ids}) USING (id) WHERE id IS NOT NULL"
+        query = f"""SELECT id, coalesce(value, '[name ' || id || ' lost]') AS value, bare,
+            coalesce(is_nccl, 0) AS is_nccl, value IS NULL AS is_lost FROM {all_ids}"""
+        ((strings,),) = self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {_STRINGS} AS {query}").fetchall()
         return int(strings)
 
     def _is_sorted(self, transform: Transform, rows: int) -> bool:
@@ -385,26 +381,26 @@ class Reader:
         return is_kept and transform.order not in self._arrivals.unsorted
 
     def _calls(self) -> Iterator[TableChunk]:
-        """NCCL API calls, decoded by Python only where a payload or an instrumented name is there to decode."""
+        """Yield NCCL API calls; Python decodes only calls with a payload or an instrumented name."""
         table = canonical.NCCL_CALLS
         with read_errors(self._lookups.path, self.source.table):
             create = f"CREATE OR REPLACE TEMP TABLE nccl_chunk AS {self.source.decoded[table.name]}"
             ((calls,),) = self.connection.execute(create).fetchall()
             rows = self.connection.execute(_WITH_PAYLOAD).fetchall() if calls else []
         decoded = [_decoded(row, self._payload) for row in rows]
-        chosen = [item for item in table.fields if item.name in self._fields[table.name]]
+        fields = [item for item in table.fields if item.name in self._fields[table.name]]
         if len(decoded) < calls:
-            casts = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in chosen)
+            casts = ", ".join(f'CAST("{item.name}" AS {item.kind.value}) AS "{item.name}"' for item in fields)
             yield TableChunk(table, f"SELECT {casts} FROM ({_WITHOUT_PAYLOAD})")
         if decoded:
             make_table(self.connection, table, decoded, "decoded")
-            names = ", ".join(f'"{item.name}"' for item in chosen)
+            names = ", ".join(f'"{item.name}"' for item in fields)
             yield TableChunk(table, f"SELECT {names} FROM decoded")
 
 
 @contextmanager
 def read_errors(path: Path, table: str) -> Iterator[None]:
-    """Turns DuckDB's errors about the rows of a native table into damage of that table."""
+    """Turn DuckDB's errors about the rows of a native table into damage of that table."""
     import duckdb
 
     try:
@@ -419,7 +415,7 @@ def read_errors(path: Path, table: str) -> Iterator[None]:
 def make_table(
     connection: duckdb.DuckDBPyConnection, table: CanonicalTable, rows: Sequence[tuple[Any, ...]], name: str
 ) -> None:
-    """Makes a temporary table of rows that Python made, column by column as lists (far faster than row by row)."""
+    """Make a temporary table of Python rows, column by column as lists (far faster than row by row)."""
     columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in table.fields]
     lists = ", ".join(
         f'unnest(CAST(${number} AS {item.kind.value}[])) AS "{item.name}"'
@@ -429,17 +425,17 @@ def make_table(
 
 
 def _choices(source: Source, fields: Fields) -> tuple[Source, Source]:
-    """Return a source with the first choice of some fields, and one with all choices for rows that need more.
+    """Return a source with the first choices of fields, and a source with all choices for rows that need more.
 
-    Both are the same if the first choice reads as many columns, or one that the export does not have.
+    They are the same if the first reads as many columns, or a column that the export lacks.
     """
-    first, whole = (_with_types(source.of_fields(fields, first_choice=is_first)) for is_first in (True, False))
-    is_less = first.columns.keys() < whole.columns.keys() and NO_INTEGER not in map(first.columns.get, STRING_IDS)
-    return first if is_less else whole, whole
+    first, complete = (_with_types(source.of_fields(fields, first_choice=is_first)) for is_first in (True, False))
+    is_less = first.columns.keys() < complete.columns.keys() and NO_INTEGER not in map(first.columns.get, STRING_IDS)
+    return first if is_less else complete, complete
 
 
 def _with_types(source: Source) -> Source:
-    """The source with the canonical types, in the same SELECT: to plan two, one in the other, takes longer."""
+    """Return the source with casts in the same SELECT: planning nested SELECTs takes longer."""
     makes = {}
     for name, made in source.makes.items():
         kinds = {item.name: item.kind.value for item in canonical.BY_NAME[name].fields}
@@ -449,9 +445,9 @@ def _with_types(source: Source) -> Source:
 
 
 def _as_text(arriving: duckdb.DuckDBPyRelation, absent: Sequence[str] = ()) -> str:
-    r"""The columns of an Arrow stream as SQL, bytes as text unless they are a payload; invalid UTF-8 as ``\xE9``.
+    r"""Return SQL for the columns of an Arrow stream: bytes except payloads as text, invalid UTF-8 as ``\xE9``.
 
-    With ``absent`` columns of NULL.
+    ``absent`` columns are NULL.
     """
     columns = [
         f'coalesce(try(decode("{column}")), CAST("{column}" AS VARCHAR)) AS "{column}"'
@@ -462,18 +458,21 @@ def _as_text(arriving: duckdb.DuckDBPyRelation, absent: Sequence[str] = ()) -> s
     return ", ".join([*columns, *(f'CAST(NULL AS BIGINT) AS "{column}"' for column in absent)])
 
 
-# More are not listed in a condition.
-_MOST_TEXTS = 1000
+# The maximum number in a condition.
+_MAX_TEXTS = 1000
 
 
 def _calls_condition(connection: duckdb.DuckDBPyConnection, lookups: Lookups, source: Source) -> str:
-    """SQLite: leaves most ranges unread that are no NCCL calls; their texts and payloads are most of many exports."""
+    """Return SQLite's condition that skips most ranges that are not NCCL calls.
+
+    Their texts and payloads are most of many exports.
+    """
     domains = connection.execute("SELECT DISTINCT domain_id FROM domains WHERE domain = 'NCCL'").fetchall()
-    # The reader of another table may have put the strings of its chunk before those of the export.
-    named = f"SELECT id FROM {lookups.schema}.{_STRINGS} WHERE starts_with(value, 'nccl') LIMIT {_MOST_TEXTS + 1}"
-    texts = [text for (text,) in connection.execute(named).fetchall()]
-    known = [domain for (domain,) in domains if domain is not None]
-    return sources.nccl_condition(source.columns, known, None if len(texts) > _MOST_TEXTS else texts)
+    # With the schema, because strings of another reader's chunk may hide the export's strings.
+    query = f"SELECT id FROM {lookups.schema}.{_STRINGS} WHERE starts_with(value, 'nccl') LIMIT {_MAX_TEXTS + 1}"
+    texts = [text for (text,) in connection.execute(query).fetchall()]
+    domain_ids = [domain for (domain,) in domains if domain is not None]
+    return sources.nccl_condition(source.columns, domain_ids, None if len(texts) > _MAX_TEXTS else texts)
 
 
 _COLLECTIVE = (
@@ -482,7 +481,7 @@ _COLLECTIVE = (
     + " END"
 )
 _HAS_PAYLOAD = "(json_text <> '' OR octet_length(blob) > 0 OR contains(name, '('))"
-# DuckDB: the calls of ``nccl_chunk`` that say nothing but their name, as rows of the canonical table.
+# DuckDB: the calls of ``nccl_chunk`` that record only a name, as rows of the canonical table.
 _WITHOUT_PAYLOAD = f"""
     SELECT row, "start", "end", thread, process, name, {_COLLECTIVE} AS collective, NULL AS message_size,
         NULL AS communicator, NULL AS peer, NULL AS root, NULL AS reduction, NULL AS datatype, NULL AS rank,
@@ -494,7 +493,7 @@ _WITH_PAYLOAD = f"""
 
 
 def _decoded(row: tuple[Any, ...], payload: PayloadSchemas) -> tuple[Any, ...]:
-    """A row of the canonical table from an NVTX range with a payload."""
+    """Convert an NVTX range with a payload to a row of the canonical table."""
     number, start, end, thread, process, domain_id, name, json_text, blob = row
     call = nccl_calls.decode(payload, domain_id, name, json_text, blob)
     bare = name.partition("(")[0]
@@ -503,8 +502,8 @@ def _decoded(row: tuple[Any, ...], payload: PayloadSchemas) -> tuple[Any, ...]:
     return (*event, *size, call.rank, call.ranks, call.cuda_device, call.source)
 
 
-_GROUP_ROWS, _FEWEST_ROWS = 60 << 10, 16 << 10
-"""Rows of a row group, which DuckDB holds in memory: less than 50 MB of kernels; fewer where names are long."""
+_GROUP_ROWS, _MIN_GROUP_ROWS = 60 << 10, 16 << 10
+"""Rows of a row group, which DuckDB holds in memory: less than 50 MB of kernels; fewer if names are long."""
 _GROUP_TEXT = 24 << 20
 SORTED_ROWS = 1 << 17
 """Rows that are sorted at once, without their names: about 30 MB of kernels."""
@@ -512,19 +511,19 @@ _ARRIVING = "arriving_rows"
 
 
 def streamed(source: Source) -> str:
-    """Return the first table of a source, or an empty text if rows cannot stream to it; others take its other rows."""
+    """Return the table to which rows of a source can stream, or an empty text; other tables take its other rows."""
     name = next(iter(source.makes), "")
     return name if name and not source.makes[name].is_made else ""
 
 
 class UnusualRows(Exception):
-    """Rows must be read again in another way."""
+    """Rows that must be read again in another way."""
 
 
 class TableStream:
     """A stream of a native table, whose rows one COPY turns into rows of the canonical table ``name``.
 
-    Unusual rows end the stream and are read again: sorted if ``sorts``, or by a `Reader` unless ``is_usable``.
+    Unusual rows end the stream and are read again, sorted if ``sorts``; by a `Reader` unless ``is_usable``.
     """
 
     def __init__(
@@ -535,10 +534,10 @@ class TableStream:
         self.select = ""
         self._connection = connection
         self._lookups = lookups
-        self._whole = source
+        self._complete_source = source
         self._source, self._next_choice = _choices(source, {name: fields[name]})
         self._known, longest = lookups.known_strings()
-        self.row_group = max(min(_GROUP_TEXT // max(longest, 1), _GROUP_ROWS), _FEWEST_ROWS)
+        self.row_group = max(min(_GROUP_TEXT // max(longest, 1), _GROUP_ROWS), _MIN_GROUP_ROWS)
         self.is_usable = len(self._known) > 0 and not lost_names(connection, self._transform)
         self.arrivals = ArrivingRows(lookups.path, self._source, Chunk(source, 0, -1), (), lambda last: None)
 
@@ -547,19 +546,19 @@ class TableStream:
         return self._source.makes[self.name]
 
     def open(self, export: ArrowReader, chunk: Chunk, watch: Watch) -> WatchedStream:
-        """Begin to read the rows of a chunk; ``select`` gives them, once."""
-        # Strings that a reader of chunks left would hide the strings of the whole export.
+        """Begin to read the rows of a chunk; ``select`` returns them, once."""
+        # Strings left by a `Reader` would hide the export's strings.
         self._connection.execute("DROP TABLE IF EXISTS temp.main.strings")
         orders = () if self.sorts else (self._transform.order,)
         self.arrivals = ArrivingRows(self._lookups.path, self._source, chunk, orders, watch)
-        stream, read = self.arrivals.open(self._connection, export, look=self._look)
+        stream, read = self.arrivals.open(self._connection, export, inspect=self._inspect)
         self._connection.register(_ARRIVING, stream)
         ordered = f' ORDER BY "{self._transform.order}", row_id' if self.sorts else ""
         self.select = replace(self._transform, rows=f"SELECT {read} FROM {_ARRIVING}{ordered}").select(tie="")
         return stream
 
-    def _look(self, batch: Batch) -> None:
-        """Raises UnusualRows if the rows must be read again, after the stream was changed for that."""
+    def _inspect(self, batch: Batch) -> None:
+        """Raise UnusualRows if the rows must be read again, after changing the stream for that."""
         for name in self.arrivals.ids:
             ids, present = batch.integers(name)
             ids = ids if present is None else ids[present]
@@ -576,13 +575,13 @@ class TableStream:
         """Return how many rows of the chunk are left out of the table, counted by SQLite."""
         if self._transform.times is None:
             return LeftOut()
-        rows = f"({replace(self._whole, without='').scan % (chunk.first, chunk.last)}) c"
+        rows = f"({replace(self._complete_source, without='').scan % (chunk.first, chunk.last)}) c"
         counting = self._connection.from_arrow(export.stream(left_out_query(self._transform, rows)))
         return left_out_of(counting.fetchall())
 
 
 def first_row(connection: duckdb.DuckDBPyConnection, export: ArrowReader, table: str, first: int) -> int:
-    """Return the first row of a native table from ``first`` on, or a number behind all rows."""
+    """Return the first row of a native table from ``first`` on, or a number after all rows."""
     query = f'SELECT min(rowid) AS row_id FROM "{table}" WHERE rowid >= {first:d}'
     ((row,),) = connection.from_arrow(export.stream(query)).fetchall()
     return _NO_ROW if row is None else int(row)

@@ -1,9 +1,8 @@
-"""Derived results: computed once of some reports, then found in memory or in a file of the cache.
+"""Derived results: computed once from a set of reports, then loaded from memory or from the cache.
 
-A result has one key: the identities of its reports, its question, and the version of the code that answers it. In a
-file it is sealed with that key, so that it is only ever the result of that question about those reports. A file is
-read, not memory-mapped: a cache may lie on a network file system, where a mapped file that another machine removes ends
-the process.
+A result has one key: the identities of its reports, its question, and the version of the code that answers it. Files
+are sealed with their key, so that a result is never taken for another. They are read, not memory-mapped: on a network
+file system, a mapped file that another machine removes kills the process.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _LENGTH_BYTES = 4
 
 
 class ResultKey(NamedTuple):
-    """The key of a result. ``reports`` identify the reports and their state; in files ``question`` is a text."""
+    """The key of a result. ``reports`` identifies the reports and their state; in files, ``question`` is a string."""
 
     reports: tuple[str, ...]
     question: Hashable
@@ -53,20 +52,20 @@ class ResultKey(NamedTuple):
 
 
 def version_of(compute: Callable[..., object] | None = None) -> str:
-    """The version of the results of ``compute``: it follows from the code, so nobody has to remember to raise it.
+    """Return the version of the results of ``compute``, derived from the code, so that nobody has to maintain it.
 
-    Another release of nsystui, other canonical tables or another source of the module of ``compute`` is another
-    version. Without ``compute``, any other module of the program is.
+    It changes with the release, the canonical tables, and the module of ``compute``. Without ``compute``, it changes
+    with any module.
     """
     return _version_of(None if compute is None else getattr(compute, "func", compute).__module__)
 
 
 @cache
 def _version_of(module: str | None) -> str:
-    if module is None:  # an answer may be of any module: all count by when they were written, none is read
+    if module is None:  # any module matters: compare modification times, not sources
         root = Path(__file__).parents[1]
-        every = (Path(place) / name for place, _, names in os.walk(root) for name in names if name.endswith(".py"))
-        states = sorted((path.relative_to(root).as_posix(), path.stat().st_mtime_ns) for path in every)
+        paths = (Path(folder) / name for folder, _, names in os.walk(root) for name in names if name.endswith(".py"))
+        states = sorted((path.relative_to(root).as_posix(), path.stat().st_mtime_ns) for path in paths)
     source = json.dumps(states) if module is None else _source_of(module)
     definition = json.dumps([__version__, canonical.fingerprint(), module, source])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
@@ -74,11 +73,11 @@ def _version_of(module: str | None) -> str:
 
 @cache
 def version_of_reading() -> str:
-    """The version of rows that are read of exports, and of their files: it follows from the code that makes both."""
-    sources = find_spec("nsystui.exports.sources")
-    assert sources is not None
-    every = [*_READING, *(f"{sources.name}.{one.name}" for one in iter_modules(sources.submodule_search_locations))]
-    definition = json.dumps([canonical.fingerprint(), {name: _source_of(name) or __version__ for name in every}])
+    """Return the version of the rows read from exports, and of their files, derived from the code that makes both."""
+    package = find_spec("nsystui.exports.sources")
+    assert package is not None
+    names = [*_READING, *(f"{package.name}.{item.name}" for item in iter_modules(package.submodule_search_locations))]
+    definition = json.dumps([canonical.fingerprint(), {name: _source_of(name) or __version__ for name in names}])
     return hashlib.sha256(definition.encode()).hexdigest()[:12]
 
 
@@ -94,23 +93,22 @@ _READING = (
 
 
 def _source_of(module: str) -> str | None:
-    """The source of a module, which need not be loaded; ``None`` where only its bytecode is installed."""
+    """Return the source of a module without importing it, or ``None`` if only its bytecode is installed."""
     spec = find_spec(module)
     loader = None if spec is None else spec.loader
     return loader.get_source(module) if isinstance(loader, InspectLoader) else None
 
 
 class Memory:
-    """Results in the memory of this process. Of more than ``most`` those used longest ago go."""
+    """Results in the memory of this process: at most ``limit``, evicting the least recently used."""
 
-    def __init__(self, most: int = sys.maxsize) -> None:
-        self._most = most
+    def __init__(self, limit: int = sys.maxsize) -> None:
+        self._limit = limit
         self._results: OrderedDict[ResultKey, Any] = OrderedDict()
-        self._turns: dict[Hashable, threading.RLock] = {}
+        self._compute_locks: dict[Hashable, threading.RLock] = {}
         self._lock = threading.Lock()
 
     def load(self, key: ResultKey) -> Any | None:
-        """The result; ``None`` where it is not in memory."""
         with self._lock:
             if key in self._results:
                 self._results.move_to_end(key)
@@ -120,27 +118,27 @@ class Memory:
         with self._lock:
             self._results[key] = value
             self._results.move_to_end(key)
-            while len(self._results) > self._most:
+            while len(self._results) > self._limit:
                 self._results.popitem(last=False)
 
     def once(self, key: ResultKey, make: Callable[[], T]) -> T:
-        """The result, which ``make`` computes where it is not in memory.
+        """Return a result from memory, or compute it with ``make`` and save it.
 
-        Questions whose first part is the same wait for each other: side by side they would take twice the memory.
+        Questions with the same first part are computed one after another: two at once would take twice the memory.
         """
         with self._lock:
             if key in self._results:
                 self._results.move_to_end(key)
                 return self._results[key]  # type: ignore[no-any-return]
             kind = key.question[0] if isinstance(key.question, tuple) else key.question
-            turn = self._turns.setdefault(kind, threading.RLock())
-        with turn:
-            made = make()
-        self.save(key, made)
-        return made
+            compute_lock = self._compute_locks.setdefault(kind, threading.RLock())
+        with compute_lock:
+            value = make()
+        self.save(key, value)
+        return value
 
     def forget_others(self, reports: tuple[str, ...]) -> None:
-        """Removes the results of all but these reports in this state."""
+        """Remove all results whose key has other ``reports``."""
         with self._lock:
             for key in [key for key in self._results if key.reports != reports]:
                 del self._results[key]
@@ -148,7 +146,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Caps:
-    """The limits of a folder in which the results of many sets of reports lie: bytes and files."""
+    """Limits of a directory for the results of many sets of reports: bytes, and number of files."""
 
     size: int = 64 << 20
     files: int = 2000
@@ -156,10 +154,10 @@ class Caps:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of ``reports``, which lie in ``directory``, if there is one, and in ``memory``, if there is one.
+    """The results of ``reports``, saved in ``directory`` and ``memory``, each if given.
 
-    The directory is made for the first result, and has those of these reports alone unless it has ``caps``. Files are
-    written in ``partials`` and renamed; without it, in the directory itself.
+    The first result creates the directory, which without ``caps`` holds the results of these reports only. Files are
+    written in ``partials``, by default the directory itself, and then renamed.
     """
 
     reports: tuple[str, ...]
@@ -168,31 +166,31 @@ class Results:
     memory: Memory | None = field(default=None, compare=False)
     caps: Caps | None = None
 
-    def load(self, question: str, version: str = "", read: Callable[[Any], T] = lambda found: found) -> T | None:
-        """What ``read`` makes of the result; ``None`` where there is none, or it is damaged.
+    def load(self, question: str, version: str = "", read: Callable[[Any], T] = lambda value: value) -> T | None:
+        """Return the result, converted by ``read``, or ``None`` if it is missing or damaged.
 
-        Without a ``version`` it is as old as the identities of the reports. A result of which ``read`` raises an error
-        was not written by this program: it is removed.
+        Without ``version``, a result is valid until the identities of the reports change. If ``read`` raises one of
+        `seals.ANOTHER`, this program did not write the file, and it is removed.
         """
         key = ResultKey(self.reports, question, version)
-        found = self.memory.load(key) if self.memory is not None else None
-        if found is not None:
-            return read(found)
+        value = self.memory.load(key) if self.memory is not None else None
+        if value is not None:
+            return read(value)
         try:
-            found = self._read(key)
-            made = None if found is None else read(found)
+            value = self._read(key)
+            result = None if value is None else read(value)
         except seals.ANOTHER:
             if self.directory is not None:
                 remove(self._file(self.directory, key))
             return None
-        if self.memory is not None and found is not None:
-            self.memory.save(key, found)
-        return made
+        if self.memory is not None and value is not None:
+            self.memory.save(key, value)
+        return result
 
     def save(self, question: str, value: Any, version: str = "") -> bool:
-        """Saves plain JSON values, or arrays of one dimension by name (of integers, floats and flags).
+        """Save a plain JSON value, or one-dimensional arrays (integers, floats, flags) by name.
 
-        Never raises for the cache: where it is full, read-only or gone, nothing is saved there. Whether it is saved.
+        Return whether it was saved: a cache that is full, read-only or missing raises no error.
         """
         key = ResultKey(self.reports, question, version)
         if self.memory is not None:
@@ -211,26 +209,26 @@ class Results:
         return self.memory is not None
 
     def move(self, other: Results) -> None:
-        """Makes all results in these files the results of other reports, in one file of a directory that has none.
+        """Move all results into one file, `MOVED`, of ``other``, which must have no results. Raises OSError.
 
-        An index of them comes first: the length of each, its seal included, by the name that a file of its own has,
-        which is looked for before. Raises OSError.
+        The file begins with the length of its index, and the index: the length of each result with its seal, by the
+        name of its former file. `load` looks for a file of that name first.
         """
         if self.directory is None or other.directory is None:
             return
-        lengths, parts = {}, list[bytes | memoryview]()
+        lengths, contents = {}, list[bytes | memoryview]()
         for file in sorted(self.directory.glob(_file_name("*", ""))):
             _, question, *version = file.stem.split("=")
             content = seals.read(file, ResultKey(self.reports, question, *version).text)
             if content is not None:
                 key = ResultKey(other.reports, question, *version)
                 lengths[file.name] = len(content) + len(seals.seal_line(key.text, [content]))
-                parts += [seals.seal_line(key.text, [content]), content]
+                contents += [seals.seal_line(key.text, [content]), content]
             file.unlink(missing_ok=True)
-        if parts:
+        if contents:
             index = json.dumps(lengths, separators=(",", ":")).encode()
-            head = [len(index).to_bytes(_LENGTH_BYTES, "little"), index]
-            seals.write_whole(other.directory / MOVED, [*head, *parts], other.directory)
+            header = [len(index).to_bytes(_LENGTH_BYTES, "little"), index]
+            seals.write_whole(other.directory / MOVED, [*header, *contents], other.directory)
 
     def _read(self, key: ResultKey) -> Any | None:
         if self.directory is None:
@@ -238,10 +236,10 @@ class Results:
         file = self._file(self.directory, key)
         content = seals.read(file, key.text)
         if content is None and self.caps is None:
-            content = _moved(file, key.text)
+            content = _read_moved(file, key.text)
         if content is None:
             return None
-        with suppress(OSError):  # a cache that is only read serves as well
+        with suppress(OSError):  # the cache may be read-only
             os.utime(self.directory if self.caps is None else file)
         return _decoded(content)
 
@@ -252,37 +250,37 @@ class Results:
 
 
 MOVED = "results.bin"
-"""The name of the file of `Results.move`; it is left as it is."""
+"""The file that `Results.move` writes; no later result changes it."""
 
 
-def _moved(file: Path, key: str) -> memoryview | None:
-    """What `Results.move` kept of a file; ``None`` where that is none, or damaged."""
+def _read_moved(file: Path, key: str) -> memoryview | None:
+    """Return the content of the former ``file`` from `MOVED`, or ``None`` if it is missing or damaged."""
     with suppress(OSError, MemoryError, *seals.ANOTHER), opened(file.with_name(MOVED)) as stream:
-        length, left = int.from_bytes(stream.read(_LENGTH_BYTES), "little"), os.fstat(stream.fileno()).st_size
-        lengths = json_in(stream.read(min(length, left)))
+        length, size = int.from_bytes(stream.read(_LENGTH_BYTES), "little"), os.fstat(stream.fileno()).st_size
+        lengths = json_in(stream.read(min(length, size)))
         if file.name in lengths:
-            before = takewhile(lambda name: name != file.name, lengths)
-            stream.seek(_LENGTH_BYTES + length + sum(lengths[name] for name in before))
-            return seals.content_of(memoryview(stream.read(min(lengths[file.name], left))), key)
+            previous = takewhile(lambda name: name != file.name, lengths)
+            stream.seek(_LENGTH_BYTES + length + sum(lengths[name] for name in previous))
+            return seals.content_of(memoryview(stream.read(min(lengths[file.name], size))), key)
     return None
 
 
-def as_arrays(found: Any) -> Arrays:
-    """A result that must be arrays by name. Raises TypeError for another."""
-    if not isinstance(found, Mapping) or not all(hasattr(values, "dtype") for values in found.values()):
+def as_arrays(result: Any) -> Arrays:
+    """Return a result that must be arrays by name. Raises TypeError if it is not."""
+    if not isinstance(result, Mapping) or not all(hasattr(values, "dtype") for values in result.values()):
         raise TypeError("no arrays")
-    return found
+    return result
 
 
 def json_array(value: Any) -> np.ndarray[Any, Any]:
-    """A small value of JSON (texts, rows with missing values) as an array among others."""
+    """Return a small JSON value (strings, rows with missing values) as an array, to save it with other arrays."""
     import numpy as np
 
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
 def json_of(array: np.ndarray[Any, Any]) -> Any:
-    """The inverse of ``json_array``; tuples have become lists."""
+    """Return the value of a `json_array`, with lists instead of tuples."""
     return json.loads(array.tobytes())
 
 
@@ -291,54 +289,57 @@ def _file_name(question: str, version: str) -> str:
 
 
 def _trim(directory: Path, caps: Caps) -> None:
-    """Removes what was used longest ago once there is too much."""
-    found = []
+    """Remove the least recently used files until the directory is within its limits."""
+    files = []
     for file in directory.iterdir():
         with suppress(OSError):
             status = file.stat()
-            found.append((status.st_mtime, status.st_size, file))
-    total, number = sum(size for _, size, _ in found), len(found)
-    for _, size, file in sorted(found):
-        if total <= caps.size and number <= caps.files:
+            files.append((status.st_mtime, status.st_size, file))
+    total_size, count = sum(size for _, size, _ in files), len(files)
+    for _, size, file in sorted(files):
+        if total_size <= caps.size and count <= caps.files:
             return
         with suppress(OSError):
             file.unlink()
-        total, number = total - size, number - 1
+        total_size, count = total_size - size, count - 1
 
 
 def _encoded(value: Any) -> list[bytes | memoryview]:
-    """A header of JSON after its length, then the bytes of the arrays: the header describes these, or is the value."""
+    """Return the length of a JSON header, the header, and the bytes of the arrays that it describes.
+
+    A plain JSON value is stored in the header.
+    """
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     if isinstance(value, Mapping) and any(hasattr(item, "dtype") for item in value.values()):
         import numpy as np
 
         arrays = {name: np.ascontiguousarray(_narrowest(array)) for name, array in value.items()}
     described = [[name, array.dtype.str, value[name].dtype.str, len(array)] for name, array in arrays.items()]
-    head = json.dumps({"arrays": described} if arrays else {"value": value}, separators=(",", ":")).encode()
-    parts = [array.view("u1").data for array in arrays.values()]
-    return [len(head).to_bytes(_LENGTH_BYTES, "little"), head, *parts]
+    header = json.dumps({"arrays": described} if arrays else {"value": value}, separators=(",", ":")).encode()
+    data = [array.view("u1").data for array in arrays.values()]
+    return [len(header).to_bytes(_LENGTH_BYTES, "little"), header, *data]
 
 
 def _decoded(content: memoryview) -> Any:
-    start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
-    head = json_in(bytes(content[_LENGTH_BYTES:start]))
-    if "arrays" not in head:
-        return head["value"]
+    position = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
+    header = json_in(bytes(content[_LENGTH_BYTES:position]))
+    if "arrays" not in header:
+        return header["value"]
     import numpy as np
 
-    found = {}
-    for name, stored, kind, length in head["arrays"]:
-        array = np.frombuffer(content, stored, length, start)
-        found[name] = array.astype(kind, copy=False)
-        start += array.nbytes
-    return found
+    arrays = {}
+    for name, stored_type, original_type, length in header["arrays"]:
+        array = np.frombuffer(content, stored_type, length, position)
+        arrays[name] = array.astype(original_type, copy=False)
+        position += array.nbytes
+    return arrays
 
 
 def _narrowest(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Integers in as few bytes as hold them all: most are small, and what is half as long is read twice as fast."""
+    """Return integers in the smallest type that holds them: most are small, and half the bytes read twice as fast."""
     import numpy as np
 
     if array.dtype.kind not in "iu" or not len(array):
         return array
-    kind = np.result_type(np.min_scalar_type(int(array.min())), np.min_scalar_type(int(array.max())))
-    return array.astype(kind) if kind.kind in "iu" and kind.itemsize < array.itemsize else array
+    smallest = np.result_type(np.min_scalar_type(int(array.min())), np.min_scalar_type(int(array.max())))
+    return array.astype(smallest) if smallest.kind in "iu" and smallest.itemsize < array.itemsize else array

@@ -1,15 +1,15 @@
-"""Seals: they tell whether a file of the cache or of a packed job is still the one that was written.
+"""Seals show whether a file of the cache or of a packed job is still as it was written.
 
-Everything that is read from the cache is checked here; what does not match its seal is computed again.
+Data from the cache that does not match its seal is computed again.
 
-A small file is read whole: its first line is a seal over its key (report, question, version) and its content. A file
-that was cut, changed or moved to the name of another does not match.
+The first line of a small file is a seal over its key (report, question, version) and its content. A file that was cut,
+changed or renamed does not match.
 
-Parquet files are read by DuckDB, a part at a time. Their seals stand in a file next to them: size, time and checksum
-(CRC-32). Size and time cost nothing to compare; the checksum, for which the whole file must be read, is compared only
-if the time differs. In the cache this is the time of the last change of any kind, which no program can set back:
-damage that the file system does not know of, such as a failing disk, is found by DuckDB or not at all. A packed job is
-copied between machines, so there it is the time that copies keep.
+DuckDB reads Parquet files in parts, so their seals are in a file next to them: size, time and checksum (CRC-32). Size
+and time cost nothing to compare; the checksum, which reads the whole file, is compared only if the time differs. In the
+cache this is the time of the last change of any kind, which no program can set back: damage that the file system does
+not notice, such as a failing disk, is found by DuckDB or not at all. Packed jobs are copied between machines, so there
+it is the modification time, which copies keep.
 """
 
 from __future__ import annotations
@@ -30,36 +30,33 @@ from nsystui.base.partial_files import partial_name, remove
 _PART = 1 << 20
 _CHECK, _PLACE, _FILES = "checksum", "place", "files"
 _KEY_BYTES = 16
-# Of the key, of key and content, and the end of the line.
+# Digest of the key, space, checksum of key and content, and line end.
 _SEAL_BYTES = 2 * _KEY_BYTES + 1 + 8 + 1
 
 Seal = tuple[int, int, int]
-"""The bytes of a file, its time in ns, and its checksum."""
+"""The size of a file, bytes; its time, ns; and its checksum."""
 Time = Callable[[os.stat_result], int]
 ANOTHER = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""What reading raises of a file that is sealed, and is not what this program writes there."""
+"""Errors of reading a file that is sealed, but has another form than this program writes."""
 
 
 def modified_ns(status: os.stat_result) -> int:
-    """The time of the last change of what is in a file, ns: copies keep it, and any program can set it."""
+    """Return the time of the last change of a file's content, ns; copies keep it, and any program can set it."""
     return status.st_mtime_ns
 
 
 def changed_ns(status: os.stat_result) -> int:
-    """The time of the last change of a file, ns; where the system tells none, that of its content."""
+    """Return the time of a file's last change of any kind, ns, or of its content if the system has no such time."""
     return status.st_ctime_ns if os.name == "posix" else status.st_mtime_ns
 
 
 def write(file: Path, key: str, parts: Sequence[bytes | memoryview], partials: Path) -> None:
-    """Writes a small file with its seal, as `write_whole` does. Raises OSError."""
+    """Write a small file with its seal, as `write_whole` does. Raises OSError."""
     write_whole(file, [seal_line(key, parts), *parts], partials)
 
 
 def write_whole(file: Path, parts: Sequence[bytes | memoryview], partials: Path) -> None:
-    """Writes a small file under a name in ``partials``, and renames it: it is there whole or not at all.
-
-    Raises OSError.
-    """
+    """Write a small file under a name in ``partials``, and rename it when complete. Raises OSError."""
     partial = partials / partial_name()
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -73,7 +70,7 @@ def write_whole(file: Path, parts: Sequence[bytes | memoryview], partials: Path)
 
 
 def read(file: Path, key: str) -> memoryview | None:
-    """The content that ``write`` wrote with this key; ``None`` without one. A file that does not match is removed."""
+    """Return the content that ``write`` wrote with this key, or ``None``. Remove a file that does not match."""
     try:
         with opened(file) as stream:
             data = memoryview(stream.read())
@@ -86,24 +83,24 @@ def read(file: Path, key: str) -> memoryview | None:
 
 
 def content_of(data: memoryview, key: str) -> memoryview | None:
-    """The content after its seal; ``None`` where it does not match."""
+    """Return the content after its seal, or ``None`` if it does not match."""
     content = data[_SEAL_BYTES:]
     return content if data[:_SEAL_BYTES] == seal_line(key, [content]) else None
 
 
 def seal_line(key: str, parts: Sequence[bytes | memoryview]) -> bytes:
-    """What stands before a content in its file."""
+    """Return the seal of a content, the first line of its file."""
     text = key.encode("utf-8", "surrogatepass")
-    check = zlib.crc32(text)
+    crc = zlib.crc32(text)
     for part in parts:
-        check = zlib.crc32(part, check)
-    return f"{hashlib.blake2b(text, digest_size=_KEY_BYTES).hexdigest()} {check:08x}\n".encode()
+        crc = zlib.crc32(part, crc)
+    return f"{hashlib.blake2b(text, digest_size=_KEY_BYTES).hexdigest()} {crc:08x}\n".encode()
 
 
 def write_facts(directory: Path, target: Path, name: str, values: Mapping[str, Any]) -> None:
-    """Writes the facts of a directory of the cache, with the seals of its Parquet files.
+    """Write the facts of a directory of the cache, with the seals of its Parquet files. Raises OSError.
 
-    It will lie at ``target``, and is nothing anywhere else. Raises OSError.
+    They are valid only when the directory is renamed to ``target``.
     """
     files = {file.name: seal_now(file, changed_ns) for file in sorted(directory.glob("*.parquet"))}
     text = facts_text({**values, _PLACE: target.name, _FILES: files})
@@ -111,19 +108,19 @@ def write_facts(directory: Path, target: Path, name: str, values: Mapping[str, A
 
 
 def read_facts(directory: Path, name: str) -> tuple[dict[str, Any], dict[Path, Seal]]:
-    """The facts that ``write_facts`` wrote, with the seals of the files, which are unchanged.
+    """Return the facts that ``write_facts`` wrote, with the seals of the files, which are unchanged.
 
-    Raises OSError where one is not there, and one of `ANOTHER` where it is another.
+    Raises OSError if a file is missing, and one of `ANOTHER` if a file does not match.
     """
     file = directory / name
     values = facts_of(json_in(text_of(file)))
     if values.pop(_PLACE) != directory.name:
         raise ValueError(f"{file}: of another place")
-    seals = {directory / found: seal_of(seal) for found, seal in values.pop(_FILES).items()}
-    now = {found: check(found, seal, changed_ns) for found, seal in seals.items()}
-    if now != seals:  # a copy, whose files the next one need not read again
+    seals = {directory / path: seal_of(seal) for path, seal in values.pop(_FILES).items()}
+    now = {path: check(path, seal, changed_ns) for path, seal in seals.items()}
+    if now != seals:  # files were copied: save their new times, so that they are not read again
         with suppress(OSError):
-            _replace_facts(file, {**values, _PLACE: directory.name, _FILES: {one.name: now[one] for one in now}})
+            _replace_facts(file, {**values, _PLACE: directory.name, _FILES: {path.name: now[path] for path in now}})
     return values, now
 
 
@@ -137,68 +134,71 @@ def _replace_facts(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def sealed(file: Path) -> Seal:
-    """The seal of a file that will be copied; its time becomes a whole second, which all disks keep. Raises OSError."""
+    """Return the seal of a file that will be copied. Raises OSError.
+
+    Its time is truncated to a second, which all disks keep.
+    """
     time = modified_ns(file.stat()) // 10**9 * 10**9
     os.utime(file, ns=(time, time))
     return seal_now(file, modified_ns)
 
 
 def seal_now(file: Path, time: Time) -> Seal:
-    """The seal of a file as it is. Raises OSError."""
-    check = checksum(file)
+    """Return the current seal of a file. Raises OSError."""
+    crc = checksum(file)
     status = file.stat()
-    return status.st_size, time(status), check
+    return status.st_size, time(status), crc
 
 
 def check(file: Path, seal: Seal, time: Time) -> Seal:
-    """The seal with the ``time`` of now. Raises ValueError where a file is not what was sealed, and OSError."""
-    size, before, expected = seal
+    """Return the seal with the current ``time``. Raises ValueError if the file does not match, and OSError."""
+    size, sealed_time, expected = seal
     status = file.stat()
     if status.st_size != size or not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{file}: not the {size} bytes that were written")
-    if time(status) != before and checksum(file) != expected:
+    if time(status) != sealed_time and checksum(file) != expected:
         raise ValueError(f"{file}: not what was written")
     return size, time(status), expected
 
 
 def changed(seals: Mapping[Path, Seal]) -> list[Path]:
-    """The files that are not what was sealed, all of them read, or that cannot be read."""
-    found = []
+    """Return the files that do not match their seals, or cannot be read; all are read."""
+    files = []
     for file, (size, _, expected) in seals.items():
         try:
-            is_so = file.stat().st_size == size and checksum(file) == expected
+            is_unchanged = file.stat().st_size == size and checksum(file) == expected
         except OSError:
-            is_so = False
-        if not is_so:
-            found.append(file)
-    return found
+            is_unchanged = False
+        if not is_unchanged:
+            files.append(file)
+    return files
 
 
 def checksum(file: Path) -> int:
-    """The CRC-32 of what is in a file. Raises OSError."""
-    check = 0
+    """Return the CRC-32 of a file's content. Raises OSError."""
+    crc = 0
     with opened(file, buffering=0) as stream:
         while data := stream.read(_PART):
-            check = zlib.crc32(data, check)
-    return check
+            crc = zlib.crc32(data, crc)
+    return crc
 
 
 def facts_text(values: Mapping[str, Any], indent: int | None = None) -> str:
-    """Facts as JSON with a checksum of their own, for ``facts_of``."""
-    plain = json.loads(json.dumps(values))  # where every key is text
+    """Return facts as JSON with their checksum, for ``facts_of``."""
+    plain = json.loads(json.dumps(values))  # makes every key a string
     return json.dumps({**values, _CHECK: _checksum_of(plain)}, indent=indent)
 
 
-def facts_of(found: Any) -> dict[str, Any]:
-    """The facts in the value of ``facts_text``; raises ValueError where they are not what was written."""
-    values = dict(found) if isinstance(found, dict) else {}
+def facts_of(value: Any) -> dict[str, Any]:
+    """Return the facts in the value of ``facts_text``. Raises ValueError if they have changed."""
+    values = dict(value) if isinstance(value, dict) else {}
     if values.pop(_CHECK, None) != _checksum_of(values):
         raise ValueError("not the facts that were written")
     return values
 
 
 def seal_of(values: Any) -> Seal:
-    """A seal out of JSON; raises ValueError or TypeError for what is none."""
+    """Return a seal from JSON. Raises ValueError or TypeError if it is not a seal."""
     size, time, checksum = map(int, values)
     return size, time, checksum
 

@@ -1,8 +1,8 @@
-"""A session: all open exports behind one SQL.
+"""A session: one SQL over all open exports.
 
-Reports become usable one by one: an export is opened (checked, its metadata read), then packed or found packed, then
-its rows join the views of the canonical tables. Queries are SQLAlchemy Core over ``nsystui.store.tables``; each runs
-on its own cursor, so that a screen may ask from several threads.
+Reports become usable one by one: an export is checked, its metadata is read, it is packed if necessary, and its rows
+join the views of the canonical tables. Queries are SQLAlchemy Core over ``nsystui.store.tables``, each on its own
+cursor, so that a screen may query from several threads.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Compute = Callable[["Session", list[Report]], T]
-"""Computes something of some reports, which are the whole of the session that it is given, or among others."""
+"""Computes a result from some reports, which may be only part of the session's reports."""
 
 
 class Workers(Protocol):
-    """Computes elsewhere what is made of single reports, on machines that see the same packed job."""
+    """Workers that compute results of single reports, on machines that see the same packed job."""
 
     def share(self, reports: int) -> int:
-        """How many of so many reports are best computed together."""
+        """Return how many of ``reports`` reports to compute together."""
         ...
 
     def each(self, work: Sequence[tuple[list[Report], Compute[T]]], tell: Callable[[int], object]) -> Iterator[T]:
-        """What is computed of runs of reports, in their order; ``tell`` is told how many reports are done.
+        """Yield the results of runs of reports, in their order, and report how many reports are done.
 
-        Of a run there may be several results, each of some of its reports. Raises NsystuiError.
+        A run may have several results, each of some of its reports. Raises NsystuiError.
         """
         ...
 
@@ -69,7 +69,7 @@ class Workers(Protocol):
 
 @dataclass(frozen=True)
 class Computation:
-    """A computation in progress: ``what`` is computed of ``done`` of ``total`` reports, or other ``parts``, so far."""
+    """A computation in progress, named ``what``: ``done`` of ``total`` reports, or other ``parts``, are complete."""
 
     what: str
     done: int
@@ -82,28 +82,28 @@ class Computation:
 
 @dataclass(frozen=True)
 class Expected:
-    """The columns, by canonical table, and the tallies of tables that every report will be asked for."""
+    """The columns by canonical table, and the tables to tally, that every report will be asked for."""
 
     columns: Mapping[str, frozenset[str]]
     tallied: tuple[str, ...]
 
 
-# So many reports are planned for as fast as one.
+# Planning for this many reports takes no longer than for a single report.
 _FEW = 4
-# Of more, the metadata of all files are too much memory.
+# The metadata of more reports would take too much memory.
 _MANY = 256
-# Of DuckDB's vectors, of 2,048 rows each.
+# DuckDB's vectors, of 2,048 rows each, in a batch.
 _VECTORS = 16
-# Bytes of a number and of a text of a result, with what is made of them.
+# Bytes of a number and of a text in a result, with derived data.
 _NUMBER, _TEXT = 16, 128
-_PLACE = frozenset({"report", "clock_offset"})
+_ADDED = frozenset({"report", "clock_offset"})
 
 
 @dataclass
 class Session:
     """The open reports and the SQL over them.
 
-    Packed columns stay in memory with ``cache=None``, and, after a warning, where others can write to the cache.
+    Packed columns stay in memory with ``cache=None``, and, after a warning, if other users can write to the cache.
     """
 
     cache: Cache | None = None
@@ -111,59 +111,59 @@ class Session:
     warn: Callable[[str], object] = lambda message: None
     tell: Callable[[Computation | None], object] = lambda computing: None
     waiting: Callable[[str], AbstractContextManager[object]] = nullcontext
-    """Says that something is being computed, by its name, as long as the context lasts."""
+    """Shows the name of a computation as long as the context lasts."""
     families: Rules = ()
-    """The user's own rules for families of kernels (`base.kernel_families`): which kernels communicate."""
+    """The user's rules for kernel families (`base.kernel_families`): which kernels communicate."""
     dropped: list[Exception | str] | None = None
-    """Where to put the error of a report that cannot be read whole; without a list it is a warning."""
+    """Receives the errors of reports that cannot be read; without a list, errors become warnings."""
     workers: Workers | None = None
-    """Others that compute what is made of single reports, where there are any: see `questions.derived.in_runs`."""
+    """Compute results of single reports elsewhere, if given: see `questions.queries.derived.in_runs`."""
     version: int = 0
     clock: Clock = field(default_factory=Clock)
     exports: dict[int, ExportFile] = field(default_factory=dict)
-    """The exports by the index of their report, as they were when they were added; none of a packed job."""
-    _placed: tuple[Report, ...] = ()
-    _joined: list[Report] = field(default_factory=list)
-    """Those that have no place on the clock yet: to find it for each that joins takes a thousand times as long."""
+    """Exports by report index, in the state in which they were added; no packed jobs."""
+    _aligned: tuple[Report, ...] = ()
+    _unaligned: list[Report] = field(default_factory=list)
+    """Reports without a clock offset yet: to align each when it joins takes a thousand times as long."""
     _packed: dict[int, PackedFiles | PackedTables] = field(default_factory=dict)
-    _given: set[int] = field(default_factory=set)
-    _fresh: set[str] = field(default_factory=set)
+    _indices: set[int] = field(default_factory=set)
+    _current_views: set[str] = field(default_factory=set)
     _on_demand: dict[int, OnDemand] = field(default_factory=dict)
     _identities: dict[int, str] = field(default_factory=dict)
     _memory: Memory = field(default_factory=Memory)
     _expected: Expected | None = None
     _packing: Packing | None = None
     _database: duckdb.DuckDBPyConnection | None = None
-    _viewed: dict[str, frozenset[str]] = field(default_factory=dict)
-    _parts_made: dict[tuple[int, ...], Session] = field(default_factory=dict)
+    _view_columns: dict[str, frozenset[str]] = field(default_factory=dict)
+    _parts: dict[tuple[int, ...], Session] = field(default_factory=dict)
     _part_numbers: Iterator[int] = field(default_factory=itertools.count)
-    """Of this session and its parts together: a part may have parts."""
+    """Shared by this session and its parts, because a part may have parts."""
     _schema: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock)
-    _placing: threading.Lock = field(default_factory=threading.Lock)
-    """Whoever looks at the reports does not wait for columns that are being read."""
+    _align_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Separate from ``_lock``, so that looking up reports does not wait for columns being read."""
 
     def __post_init__(self) -> None:
         if self.cache is not None and (why := why_not_ours(self.cache.directory)):
             self.warn(f"the cache {self.cache.directory} is not used: {why}; keeping columns in memory")
             self.cache = None
-        told: dict[str, object] = {}
+        tokens: dict[str, object] = {}
         warn = self.warn
 
         def warn_once(message: str) -> None:
-            this = object()
-            if told.setdefault(message, this) is this:  # in one step, for threads may meet here
+            token = object()
+            if tokens.setdefault(message, token) is token:  # atomic, because several threads may warn
                 warn(message)
 
         self.warn = warn_once
         self.room = Room(self.cache)
         self.large_questions = threading.Lock()
-        """Held by whoever asks about all rows of a large table: two at once would need twice the memory."""
+        """Held during a question about all rows of a large table: two at once would need twice the memory."""
         check_addresses()
 
     @property
     def database(self) -> duckdb.DuckDBPyConnection:
-        """Made when something is packed or asked: results that were computed before need none of DuckDB."""
+        """The database, created when it is needed: results computed before do not need DuckDB."""
         with self._lock:
             if self._database is None:
                 self._database = connect(self.limits, None if self.cache is None else self.cache.spill())
@@ -171,20 +171,20 @@ class Session:
 
     @cached_property
     def _engine(self) -> sa.Engine:
-        """Made at the first query: packing needs none of SQLAlchemy."""
+        """The engine, created at the first query: packing does not need SQLAlchemy."""
         return engine_of(self._cursor)
 
     @property
     def reports(self) -> tuple[Report, ...]:
         """The open reports in order, on one clock."""
-        if self._joined:
-            with self._placing:
-                self._placed = aligned([*self._placed, *self._joined], self.clock)
-                self._joined = []
-        return self._placed
+        if self._unaligned:
+            with self._align_lock:
+                self._aligned = aligned([*self._aligned, *self._unaligned], self.clock)
+                self._unaligned = []
+        return self._aligned
 
     def close(self) -> None:
-        """Lets go of every file and of the memory."""
+        """Close every file and free the memory."""
         for report in self._on_demand.values():
             report.close()
         if self._database is not None:
@@ -202,56 +202,55 @@ class Session:
         partly: bool = False,
         opened: Opened | JobReport | None = None,
     ) -> Report:
-        """Packs an export (or finds it packed) and adds it to the views; a report of a packed job is added as it is.
+        """Add a report to the views: a report of a packed job, or an export, which is packed if necessary.
 
-        ``opened`` is what `look_at` found at ``path``: a report of a packed job is not read twice. ``index`` keeps the
-        order of the command line when exports become ready in another. Unless ``whole``, what is not packed stays so,
-        and columns are read when a query asks for them: then that may raise ExportError as well.
-        With ``partly`` the report is without the tables that are damaged, and says so.
-        What is returned has no place on the clock yet, which depends on all of ``reports``.
-        Raises ExportError and PackingCancelled. May run in several threads at once.
+        ``opened`` is the result of `look_at` for ``path``, so that a packed report is not read twice. ``index`` keeps
+        the order of the command line. Unless ``whole``, an unpacked export stays so, and its columns are read when a
+        query needs them, which may then raise ExportError. With ``partly``, damaged tables are left out, and listed in
+        ``damaged``. The returned report has no clock offset yet, because it depends on all ``reports``. Raises
+        ExportError and PackingCancelled. Several threads may add reports at once.
         """
-        file = of_job = None
+        file = job_report = None
         if is_packed_report(path):
             from nsystui.store.packed_job import JobReport, read_report
 
-            of_job = opened if isinstance(opened, JobReport) else read_report(path)
+            job_report = opened if isinstance(opened, JobReport) else read_report(path)
         else:
             file = opening.check(path)
             if self.cache is not None:
                 self.room.use(self.cache.path_of(file))
         with self._lock:
-            index = max(self._given, default=-1) + 1 if index is None else index
-            self._given.add(index)
+            index = max(self._indices, default=-1) + 1 if index is None else index
+            self._indices.add(index)
         try:
-            found: PackedFiles | PackedTables | OnDemand | None = of_job.files if of_job is not None else None
+            data: PackedFiles | PackedTables | OnDemand | None = job_report.files if job_report is not None else None
             if file is not None:
-                found = None if self.cache is None else self.cache.find(file)
-                found = found or self._read(file, index, report_progress, is_cancelled, whole, partly)
-            assert found is not None
+                data = None if self.cache is None else self.cache.find(file)
+                data = data or self._read(file, index, report_progress, is_cancelled, whole, partly)
+            assert data is not None
         except BaseException:
             with self._lock:
-                self._given.discard(index)
+                self._indices.discard(index)
             raise
         with self._lock:
-            if isinstance(found, PackedFiles | PackedTables):
-                self._packed[index] = found
-                report = Report(index, path, found.report)
+            if isinstance(data, PackedFiles | PackedTables):
+                self._packed[index] = data
+                report = Report(index, path, data.report)
             else:
-                self._on_demand[index] = found
-                report = Report(index, path, found)
-            if isinstance(found, PackedTables):
-                report = replace(report, damaged=found.report.damaged)
-            if of_job is not None:
-                report = replace(report, label=of_job.name, ranks=of_job.ranks)
-                self._identities[index] = of_job.identity
+                self._on_demand[index] = data
+                report = Report(index, path, data)
+            if isinstance(data, PackedTables):
+                report = replace(report, damaged=data.report.damaged)
+            if job_report is not None:
+                report = replace(report, label=job_report.name, ranks=job_report.ranks)
+                self._identities[index] = job_report.identity
             if file is not None:
                 self.exports[index] = file
-            if self._on_demand:  # how long they last, on which their place may depend, may be damaged
-                self._placed = aligned([*self.reports, report], self.clock)
+            if self._on_demand:  # align now: their durations, which it may need, may be damaged
+                self._aligned = aligned([*self.reports, report], self.clock)
             else:
-                with self._placing:
-                    self._joined = [*self._joined, report]
+                with self._align_lock:
+                    self._unaligned = [*self._unaligned, report]
             self._forget_views()
             return report
 
@@ -264,23 +263,22 @@ class Session:
         whole: bool,
         partly: bool,
     ) -> PackedFiles | PackedTables | OnDemand:
-        """Reads an export that nothing whole is kept of."""
         results = self._results(file)
         with remembered_damage(results):
             if partly:
-                read = self._packer().pack_partly(file, index, report_progress, is_cancelled)
-                remember_damage(results, read.damaged)
-                return read
+                tables = self._packer().pack_partly(file, index, report_progress, is_cancelled)
+                remember_damage(results, tables.damaged)
+                return tables
             if whole:
                 return self._packer().pack(file, index, report_progress, is_cancelled)
-            found = self._unpacked(file, index)
-            found.is_cancelled = is_cancelled
+            unpacked = self._open_unpacked(file, index)
+            unpacked.is_cancelled = is_cancelled
         if line := damage_line(file.path, known_damage(results)):
             self.warn(line)
-        return found
+        return unpacked
 
     def _packer(self) -> Packing:
-        """One for all threads, since it keeps to the limits; made at the first export that is not packed yet."""
+        """Return the packer of all threads, which enforces the limits; create it for the first export to pack."""
         from nsystui.store.packing import Packing
 
         with self._lock:
@@ -289,109 +287,109 @@ class Session:
             return self._packing
 
     def set_clock(self, clock: Clock) -> None:
-        """Puts all reports, and those that join later, on this clock."""
+        """Put all reports, and reports that join later, on this clock."""
         with self._lock:
-            before = self.reports
-            moved = aligned(before, clock)
+            reports = self.reports
+            moved = aligned(reports, clock)
             self.clock = clock
-            if moved != before:
-                self._placed = moved
+            if moved != reports:
+                self._aligned = moved
                 self._forget_views()
 
-    def _unpacked(self, file: ExportFile, index: int) -> OnDemand:
+    def _open_unpacked(self, file: ExportFile, index: int) -> OnDemand:
         from nsystui.store.on_demand import OnDemand
         from nsystui.store.opened import open_export
 
         with file.unchanged():
             opened = open_export(file.path)
-        cursor, results, packing = self.database.cursor(), self._results(file), self._packer().own_database
+        cursor, results, packing = self.database.cursor(), self._results(file), self._packer().packing_database
         return OnDemand(file, opened.metadata, opened.native, cursor, index, self.cache, packing, self.warn, results)
 
     def expect(self, columns: Mapping[str, Collection[str]], tallied: Iterable[str] = ()) -> None:
-        """Announces the columns of tables, and the tables to be tallied, that will be asked of every report.
+        """Announce the columns, and the tables to tally, that every report will be asked for.
 
-        As soon as a query needs anything of a report that is not packed, all of this is read in one go, with the span
-        of its events: several exports at once, and no table twice. Until then nothing is read.
+        When a query first needs an unpacked report, all of this is read at once, with the span of its events: several
+        exports in parallel, no table twice.
         """
-        self._expected = Expected({name: frozenset(read) for name, read in columns.items()}, tuple(tallied))
+        self._expected = Expected({name: frozenset(names) for name, names in columns.items()}, tuple(tallied))
 
     def tally(self, report: Report, table: sa.Table | CanonicalTable) -> Tally | None:
-        """The number, times and processes of a report's rows, without reading columns; ``None`` where it is packed."""
+        """Return the number, times and processes of a report's rows, without reading columns; ``None`` if packed."""
         unpacked = self._on_demand.get(report.index)
         return None if unpacked is None else unpacked.tally(table.name)
 
     def part(self, reports: Iterable[int]) -> Session:
-        """This session with some of its reports alone, by their indices, for questions about them.
+        """Return this session with only some of its reports, given by index.
 
-        A query is planned over every open report, whatever it asks for: of hundreds that takes longer than the answer.
-        The part has the clock of now and does not see what joins later; only this session is closed.
+        A query is planned over every open report: with hundreds, planning takes longer than the answer. The part keeps
+        the current clock and ignores later reports; only this session is closed.
         """
         indices = tuple(sorted(set(reports)))
         if self._on_demand or len(self.reports) <= _FEW or len(indices) * 2 > len(self.reports):
             return self
         with self._lock:
-            if indices not in self._parts_made:
-                self._parts_made[indices] = self._made_part(frozenset(indices))
-            return self._parts_made[indices]
+            if indices not in self._parts:
+                self._parts[indices] = self._make_part(frozenset(indices))
+            return self._parts[indices]
 
-    def _made_part(self, indices: frozenset[int]) -> Session:
-        """Its views have the names of this session's, in a schema of their own."""
-        database = self.database  # made before the copy, which is to have the same
+    def _make_part(self, indices: frozenset[int]) -> Session:
+        """Create a part, whose views have the same names in another schema."""
+        database = self.database  # created before the copy, which shares it
         keep_metadata(database, len(self.reports) <= _MANY)
         part = copy.copy(self)
         part.__dict__.pop("_engine", None)
-        part._joined, part._placed = [], tuple(report for report in self.reports if report.index in indices)
-        part._fresh, part._viewed, part._parts_made = set(), {}, {}
+        part._unaligned, part._aligned = [], tuple(report for report in self.reports if report.index in indices)
+        part._current_views, part._view_columns, part._parts = set(), {}, {}
         part._lock = threading.RLock()
-        part.tell = lambda computing: None  # what is asked of a part is itself a part of something
+        part.tell = lambda computing: None  # a question about a part is a step of a larger computation
         part._schema = f"part_{next(self._part_numbers)}"
         database.execute(f"CREATE SCHEMA {part._schema}")
         part._database = part._cursor()
         return part
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
-        """A connection to the same database, which finds the views of this session."""
+        """Return a connection to the same database that finds this session's views."""
         cursor = self.database.cursor()
         if self._schema:
             cursor.execute(f"SET search_path = '{self._schema},main'")
         return cursor
 
     def _forget_views(self) -> None:
-        """Makes views and parts anew for the reports that are open now; a part that is in use stays."""
-        self._fresh.clear()
-        self._parts_made.clear()
+        """Forget views and parts, which are made again for the current reports; a part in use stays."""
+        self._current_views.clear()
+        self._parts.clear()
         self.version += 1
 
     def _ensure_views(self, query: sa.Executable) -> None:
-        """Makes the views that ``query`` reads, if a report has joined since, or it reads more columns than before."""
+        """Make the views that ``query`` reads, if a report has joined or the query needs more columns."""
         used = used_columns(query)
         with self._lock:
             self._load(used)
-            if not self._fresh and not self._schema:
+            if not self._current_views and not self._schema:
                 keep_metadata(self.database, len(self.reports) <= _MANY)
-            for name in used.keys() - self._fresh:
+            for name in used.keys() - self._current_views:
                 table = canonical.BY_NAME[name]
                 with self._query_errors():
                     make_view(self.database, table, self._rows(table), self._names(table))
-                self._fresh.add(name)
+                self._current_views.add(name)
 
     def _load(self, used: Mapping[str, Collection[str]]) -> None:
-        """Reads what is ``used`` of each table, and was so far, of the reports that are not packed."""
+        """Read ``used`` columns, and the columns of earlier queries, from unpacked reports."""
         if not self._on_demand:
             return
         expected = self._expected.columns if self._expected is not None else {}
         used = {name: {*used.get(name, ()), *expected.get(name, ())} for name in {*used, *expected}}
-        wanted = {name: self._viewed.get(name, frozenset()).union(names) - _PLACE for name, names in used.items()}
+        wanted = {name: self._view_columns.get(name, frozenset()).union(names) - _ADDED for name, names in used.items()}
         for index, failure in self._failures(wanted).items():
             self._drop(index, failure)
-        changed = [name for name, names in wanted.items() if names != self._viewed.get(name)]
-        self._fresh.difference_update(changed)
-        self._viewed.update(wanted)
+        changed = [name for name, names in wanted.items() if names != self._view_columns.get(name)]
+        self._current_views.difference_update(changed)
+        self._view_columns.update(wanted)
         loaded = [report.loaded[name] for report in self._on_demand.values() for name in changed]
         self.room.make(sum(size_of(columns.directory) for columns in loaded if isinstance(columns, ColumnFiles)))
 
     def _failures(self, wanted: Mapping[str, Collection[str]]) -> dict[int, ExportError]:
-        """Reads the ``wanted`` columns of every report that is not packed, several at once; why some could not be."""
+        """Read the ``wanted`` columns of unpacked reports, several at once; return the errors by report index."""
         from concurrent.futures import ThreadPoolExecutor
 
         def failure(report: OnDemand) -> ExportError | None:
@@ -406,12 +404,12 @@ class Session:
 
         reports = list(self._on_demand.values())
         for report in reports:
-            report.is_stopped, report.beside = False, len(reports) < self.limits.threads
+            report.is_stopped, report.checks_while_reading = False, len(reports) < self.limits.threads
         pool = ThreadPoolExecutor(max(min(self.limits.chunks, len(reports)), 1), initializer=step_back)
         try:
             errors = zip(reports, awaited([pool.submit(failure, report) for report in reports]), strict=True)
             return {report.index: error for report, error in errors if error is not None}
-        except BaseException:  # ctrl+c does not wait for what is being read
+        except BaseException:  # ctrl+c does not wait for the readers
             for report in reports:
                 report.is_stopped = True
             raise
@@ -419,35 +417,34 @@ class Session:
             pool.shutdown(cancel_futures=True)
 
     def _drop(self, index: int, error: ExportError) -> None:
-        """Continue without a report that cannot be read whole; raises ``error`` if it is the last."""
+        """Continue without a report that cannot be read completely. Raises ``error`` if it is the last report."""
         if len(self.reports) == 1:
             raise error
         if self.dropped is None:
             self.warn(str(error))
         else:
             self.dropped.append(error)
-        self._placed = tuple(report for report in self.reports if report.index != index)
+        self._aligned = tuple(report for report in self.reports if report.index != index)
         self._on_demand.pop(index).close()
         self._forget_views()
 
     def drop_copies(self) -> None:
-        """Remove each report that is another export of a session that is open already, with a warning."""
+        """Remove each report that exports the recording of another open report, with a warning."""
         originals: dict[tuple[object, ...], Report] = {}
         for report in self.reports:
-            facts, rows = report.metadata, (report.packed.most(table.name) for table in canonical.TABLES)
+            facts, rows = report.metadata, (report.packed.max_rows(table.name) for table in canonical.TABLES)
             key = (facts.session_id, facts.session_start_utc, facts.duration, *rows)
             original = originals.setdefault(key, report) if facts.session_id else report
             if original is not report:
                 self.warn(f"{original.name} and {report.name} are exports of one recording: only the first counts")
                 with self._lock:
-                    self._placed = tuple(one for one in self.reports if one.index != report.index)
+                    self._aligned = tuple(other for other in self.reports if other.index != report.index)
                     self._packed.pop(report.index, None)
-                    if (reading := self._on_demand.pop(report.index, None)) is not None:
-                        reading.close()
+                    if (unpacked := self._on_demand.pop(report.index, None)) is not None:
+                        unpacked.close()
                     self._forget_views()
 
     def _rows(self, table: CanonicalTable) -> Iterator[Rows]:
-        """Where the rows of every report are."""
         for report in self.reports:
             if report.index in self._on_demand:
                 loaded = self._on_demand[report.index].loaded[table.name]
@@ -456,37 +453,37 @@ class Session:
                 yield from packed_rows(self._packed[report.index], table, report.index, report.clock_offset)
 
     def _names(self, table: CanonicalTable) -> list[str] | None:
-        """The columns of a view, unless it has all: of what is not packed it has those that are shown of any report."""
+        """Return the columns of a view, or ``None`` for all; with unpacked reports, only columns that were read."""
         if not self._on_demand:
             return None
-        return [name for name in table.field_names if name in self._viewed[table.name]]
+        return [name for name in table.field_names if name in self._view_columns[table.name]]
 
     def rows(self, query: sa.Executable) -> Sequence[tuple[Any, ...]]:
-        """The result as tuples of Python values."""
+        """Return the result as tuples of Python values."""
         with self._executed(query) as cursor:
             return cursor.fetchall()
 
     def scalar(self, query: sa.Executable) -> Any:
-        """The first value of the first row; ``None`` where there is none."""
+        """Return the first value of the first row, or ``None`` without rows."""
         return next((value for value, *_ in self.rows(query)), None)
 
     def frame(self, query: sa.Executable) -> pd.DataFrame:
-        """The result as a small pandas frame; integers stay integers where values are missing (``Int64``)."""
+        """Return the result as a small pandas frame; integers with missing values stay integers (``Int64``)."""
         import pandas as pd
 
         return pd.DataFrame({name: series(values) for name, values in self.arrays(query).items()})
 
     def arrays(self, query: sa.Executable) -> dict[str, np.ndarray[Any, Any]]:
-        """The result as numpy arrays, for sweeps over millions of rows. Where values are missing they are masked."""
+        """Return the result as numpy arrays, for millions of rows; missing values are masked."""
         with self._executed(query) as cursor:
             return dict(cursor.fetchnumpy())
 
     def array_batches(self, query: sa.Executable) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-        """The result as numpy arrays of at most 32,768 rows: one pass over millions of rows in little memory.
+        """Yield the result as numpy arrays of at most 32,768 rows, for one pass in little memory.
 
-        Only for queries whose columns have no missing values: integers with missing values become floats. If the rows
-        of the tables fit into memory, the result is one batch: DuckDB returns parts of a result only through pandas,
-        which takes long to import.
+        Columns must not have missing values, because integers would become floats. If the rows of the tables fit into
+        memory, the result is one batch: DuckDB returns parts of a result only through pandas, which takes long to
+        import.
         """
         from sqlalchemy import Text
 
@@ -495,22 +492,22 @@ class Session:
         size = sum(_TEXT if isinstance(column.type, Text) else _NUMBER for column in columns)
         with self._executed(query) as cursor:
             if rows <= self.limits.rows_at_once(size):
-                found = dict(cursor.fetchnumpy())
-                if any(len(values) for values in found.values()):
-                    yield found
+                arrays = dict(cursor.fetchnumpy())
+                if any(len(values) for values in arrays.values()):
+                    yield arrays
                 return
             while len(frame := cursor.fetch_df_chunk(_VECTORS)):
                 yield {str(name): frame[name].to_numpy() for name in frame}
 
     def batches(self, query: sa.Executable, size: int) -> Iterator[Sequence[tuple[Any, ...]]]:
-        """The result ``size`` rows at a time, as tuples of Python values: one pass, however many rows there are."""
+        """Yield the result, ``size`` rows at a time, as tuples of Python values, in one pass."""
         with self._executed(query) as cursor:
             while rows := cursor.fetchmany(size):
                 yield rows
 
     @contextmanager
     def _executed(self, query: sa.Executable) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor of its own on which ``query`` runs."""
+        """Run ``query`` on a new cursor, and yield the cursor."""
         self._ensure_views(query)
         with self._query_errors(), self._engine.connect() as connection:
             yield cast("duckdb.DuckDBPyConnection", connection.execute(query).cursor)
@@ -528,43 +525,43 @@ class Session:
                 raise
 
     def _files(self) -> Iterator[tuple[Path, PackedFiles | ColumnFiles]]:
-        """The files of this program's own that the reports are read from, with the paths of the reports."""
+        """Yield the program's own files that reports are read from, with the paths of the reports."""
         for report in self.reports:
             unpacked = self._on_demand.get(report.index)
-            found = [self._packed.get(report.index)] if unpacked is None else unpacked.loaded.values()
-            yield from ((report.path, files) for files in found if isinstance(files, PackedFiles | ColumnFiles))
+            sources = [self._packed.get(report.index)] if unpacked is None else unpacked.loaded.values()
+            yield from ((report.path, files) for files in sources if isinstance(files, PackedFiles | ColumnFiles))
 
     def count(self, table: sa.Table | CanonicalTable) -> int:
-        """Rows of a table over all reports, without a query."""
+        """Return the number of rows of a table over all reports, without a query."""
         return sum(report.count(table) for report in self.reports)
 
     def slices(self, rows: int, size: int, what: str, parts: str) -> Iterator[slice]:
-        """Split ``rows`` rows of about ``size`` bytes each into slices that fit into the limit of the memory together.
+        """Split ``rows`` rows of about ``size`` bytes each into slices that fit into memory.
 
-        Before each of several, the session tells how many of ``parts`` are done, such as "gaps".
+        Before each of several slices, report how many of ``parts``, such as "gaps", are done.
         """
-        at_once = self.limits.rows_at_once(size)
+        step = self.limits.rows_at_once(size)
         try:
-            for first in range(0, rows, at_once):
-                if rows > at_once:
+            for first in range(0, rows, step):
+                if rows > step:
                     self.tell(Computation(what, first, rows, parts))
-                yield slice(first, first + at_once)
+                yield slice(first, first + step)
         finally:
-            if rows > at_once:
+            if rows > step:
                 self.tell(None)
 
     def results(self, report: Report, in_memory: bool = False) -> Results:
-        """The results that were computed of a report; no files where its columns are in memory.
+        """Return the results computed from a report, without files if its columns are in memory.
 
-        ``in_memory``: the session has those that are loaded or saved there, too.
+        With ``in_memory``, the session also keeps loaded and saved results in memory.
         """
         if report.index in self._identities:
-            found = Results((self._identities[report.index],), report.path)
+            results = Results((self._identities[report.index],), report.path)
         elif isinstance(self._packed.get(report.index), PackedTables):
-            found = self._without_files(report.path)
+            results = self._without_files(report.path)
         else:
-            found = self._results(self.exports[report.index])
-        return replace(found, memory=self._memory) if in_memory else found
+            results = self._results(self.exports[report.index])
+        return replace(results, memory=self._memory) if in_memory else results
 
     def _results(self, file: ExportFile) -> Results:
         return self._without_files(file.path) if self.cache is None else self.cache.results_of(file)

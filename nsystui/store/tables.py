@@ -1,7 +1,7 @@
-"""The canonical tables as SQLAlchemy sees them, over all open reports at once.
+"""The canonical tables as SQLAlchemy tables, over all open reports at once.
 
-Besides its fields every table has ``report`` (the index of the report in the session) and ``clock_offset`` (ns to add
-to the report's own times to get job time, the common clock).
+Every table also has ``report`` (the index of the report in the session) and ``clock_offset`` (ns to add to the report's
+own times to get job time, the common clock).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TABLES = {table.name: _make(table) for table in canonical.TABLES}
 
 
 def of(table: CanonicalTable) -> sa.Table:
-    """A canonical table as SQLAlchemy sees it."""
+    """Return a canonical table as a SQLAlchemy table."""
     return _TABLES[table.name]
 
 
 def __getattr__(name: str) -> sa.Table:
-    """``tables.kernels`` is the canonical table of that name: a new one is declared in `exports.canonical` alone."""
+    """Return the canonical table of that name: new tables are declared only in `exports.canonical`."""
     try:
         return _TABLES[name]
     except KeyError:

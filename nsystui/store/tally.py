@@ -1,6 +1,6 @@
-"""Rows counted: how many a canonical table has, when and of which processes, and how many are left out.
+"""Counts of canonical rows, with times and processes, and of rows left out because of impossible times.
 
-Rows are left out because their times cannot be (`exports.sources.base`).
+`exports.sources.base` defines these times.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Rows by reason, in the order of ``REASONS``.
+    """Numbers of rows left out, in the order of ``REASONS``.
 
-    ``nameless`` counts rows whose names are lost, ``open`` ranges that never ended: neither is left out.
+    Rows that lost their names (``nameless``) and ranges without end (``open``) are counted, too, but not left out.
     """
 
     by_reason: tuple[int, ...] = (0,) * len(REASONS)
@@ -46,18 +46,18 @@ class LeftOut:
         return sum(self.by_reason)
 
     def to_json(self) -> list[int]:
-        """As plain values for ``json.dump``."""
+        """Return plain values for ``json.dump``."""
         return [*self.by_reason, self.nameless, self.open]
 
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> LeftOut:
-        """The inverse of ``to_json``."""
+        """Return the counts from the values of ``to_json``."""
         kinds = len(REASONS)
         return cls(tuple(map(int, values[:kinds])), *map(int, values[kinds:]))
 
 
 def left_out_query(transform: Transform, rows: str) -> str:
-    """SQL for reasons and numbers of rows among ``rows`` (SQL of a chunk called ``c``), for SQLite and DuckDB."""
+    """Return SQL (SQLite, DuckDB) for reasons and numbers of rows left out of ``rows``, SQL of a chunk ``c``."""
     if transform.times is None:
         return "SELECT 0, 0"
     condition = f"({transform.where}) AND " if transform.where else ""
@@ -65,9 +65,9 @@ def left_out_query(transform: Transform, rows: str) -> str:
     return f"SELECT {transform.times.reason}, count(*) FROM {rows} WHERE {condition} GROUP BY 1"
 
 
-def left_out_of(found: Iterable[tuple[int, int]]) -> LeftOut:
+def left_out_of(rows: Iterable[tuple[int, int]]) -> LeftOut:
     """Return the result of `left_out_query` by reason."""
-    by_reason = dict(found)
+    by_reason = dict(rows)
     return LeftOut(tuple(by_reason.get(reason, 0) for reason in range(len(REASONS))))
 
 
@@ -77,7 +77,7 @@ def count_left_out(connection: duckdb.DuckDBPyConnection, transform: Transform) 
 
 
 def count_nameless(connection: duckdb.DuckDBPyConnection, transform: Transform) -> LeftOut:
-    """Count the rows made of ``chunk`` whose name, or the name of whose domain or type, is lost."""
+    """Count the rows made from ``chunk`` that lost their name, or the name of their domain or type."""
     lost = lost_names(connection, transform)
     if not lost:
         return LeftOut()
@@ -86,7 +86,7 @@ def count_nameless(connection: duckdb.DuckDBPyConnection, transform: Transform) 
 
 
 def lost_names(connection: duckdb.DuckDBPyConnection, transform: Transform) -> list[str]:
-    """Return SQL of the columns that say whether the name of a row is lost, of lookups that have lost names."""
+    """Return SQL columns that show whether the name of a row is lost, for lookups with lost names."""
     looked_up = {
         alias: table
         for alias, join in transform.joins.items()
@@ -102,10 +102,9 @@ def lost_names(connection: duckdb.DuckDBPyConnection, transform: Transform) -> l
 
 @dataclass(frozen=True)
 class Tally:
-    """The rows of one canonical table in one report: how many, from when to when (ns), and how many of each process.
+    """The rows of one canonical table in one report: their number, times (ns), and number by process.
 
-    ``first`` and ``last`` are ``None`` without rows, and where rows are at no time. Rows of no process are in no
-    process.
+    ``first`` and ``last`` are ``None`` without rows or times. ``processes`` omits rows without a process.
     """
 
     rows: int = 0
@@ -122,25 +121,25 @@ class Tally:
         return Tally(self.rows + other.rows, min(starts, default=None), max(ends, default=None), processes)
 
     def to_json(self) -> list[Any]:
-        """As plain values for ``json.dump``."""
+        """Return plain values for ``json.dump``."""
         return [self.rows, self.first, self.last, list(self.processes.items())]
 
     @classmethod
     def from_json(cls, values: list[Any]) -> Tally:
-        """The inverse of ``to_json``."""
+        """Return the tally from the values of ``to_json``."""
         rows, first, last, processes = values
         return cls(rows, first, last, dict(processes))
 
 
 def first_of(table: str, start: str) -> str:
-    """SQL for the first start of rows; NVTX that began long before the session does not stretch it."""
+    """Return SQL for the first start of rows; NVTX that began long before the session does not extend it."""
     return f"min({start})" + (f" FILTER (WHERE {start} >= {EARLIEST})" if table.startswith("nvtx") else "")
 
 
 def tally_columns(connection: duckdb.DuckDBPyConnection, table: str, rows: str, names: Collection[str]) -> Tally:
-    """Tally ``rows`` of a canonical table, DuckDB's SQL that has the columns ``names`` of start, end and process."""
+    """Tally ``rows``, DuckDB's SQL with the columns ``names`` (of start, end, process) of a canonical table."""
     start, end, process = (f'"{name}"' if name in names else "NULL" for name in ("start", "end", "process"))
     times = f"{first_of(table, start)}, greatest(max({start}), max({end}))"
-    found = connection.execute(f"SELECT {process}, count(*), {times} FROM {rows} GROUP BY 1").fetchall()
-    parts = (Tally(rows, first, last, {} if of is None else {of: rows}) for of, rows, first, last in found)
-    return sum(parts, Tally())
+    groups = connection.execute(f"SELECT {process}, count(*), {times} FROM {rows} GROUP BY 1").fetchall()
+    tallies = (Tally(rows, first, last, {} if owner is None else {owner: rows}) for owner, rows, first, last in groups)
+    return sum(tallies, Tally())

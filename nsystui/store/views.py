@@ -1,4 +1,4 @@
-"""The views that a session asks: the rows of a canonical table of every report, and the columns that a query reads."""
+"""Views of a session: the rows of a canonical table in every report, and the columns that a query reads."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from nsystui.store.on_demand import Columns
 
 
-_MOST_TABLES = 64
-"""The most tables in one UNION: DuckDB's planner nests more of them hundreds of levels deep, and refuses that."""
+_MAX_TABLES = 64
+"""The maximum number of tables in one UNION: DuckDB's planner nests them, and refuses hundreds of levels."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a table that one report has: in Parquet ``files``, or in a ``table`` of the session's database.
+    """The rows of a table in one report: in Parquet ``files``, or in a ``table`` of the session's database.
 
-    ``columns`` are in the files, where these need not have all; ``renamed`` is a field, and its name there.
+    ``columns`` are set if the files may lack some; ``renamed`` is a field, and its name in the files.
     """
 
     report: int
@@ -51,7 +51,7 @@ def packed_rows(packed: PackedFiles | PackedTables, table: CanonicalTable, repor
 
 
 def loaded_rows(columns: Columns, report: int, offset: int) -> Iterator[Rows]:
-    """Yield the columns of a table that were read, if it has rows."""
+    """Yield the loaded columns of a table, if it has rows."""
     if not columns.rows:
         return
     if isinstance(columns, ColumnFiles):
@@ -66,23 +66,23 @@ def make_view(
     rows: Iterable[Rows],
     names: Sequence[str] | None = None,
 ) -> None:
-    """Makes the view of a table over the rows of the reports, with the columns ``names``, else with all.
+    """Make the view of a table over the rows of the reports, with the columns ``names``, or with all columns.
 
-    Hundreds of tables are views of views.
+    Hundreds of tables become views of views.
     """
     parts = [_relation(database, group, names) for group in _groups(rows)]
     if not parts:
         database.sql(empty_view(table)).create_view(table.name, replace=True)
         return
-    if len(parts) <= _MOST_TABLES:
+    if len(parts) <= _MAX_TABLES:
         union(parts).create_view(table.name, replace=True)
         return
-    # In one transaction, or a query of another thread would find some of the views new and others as they were.
+    # In one transaction, so that no query of another thread sees new and old views together.
     database.begin()
     try:
         level = 0
         while len(parts) > 1:
-            groups = [union(parts[first : first + _MOST_TABLES]) for first in range(0, len(parts), _MOST_TABLES)]
+            groups = [union(parts[first : first + _MAX_TABLES]) for first in range(0, len(parts), _MAX_TABLES)]
             for number, group in enumerate(groups):
                 group.create_view(f"{table.name}_{level}_{number}", replace=True)
             parts = [database.view(f"{table.name}_{level}_{number}") for number in range(len(groups))]
@@ -95,68 +95,68 @@ def make_view(
 
 
 def _groups(rows: Iterable[Rows]) -> Iterator[list[Rows]]:
-    """Neighbours that can be read as one: files of one form, of which none belongs to two reports."""
-    for (is_table, *_), alike in itertools.groupby(rows, lambda one: (bool(one.table), one.columns, one.renamed)):
+    """Yield adjacent rows that can be read together: files of one form, with no file of two reports."""
+    for (is_table, *_), similar in itertools.groupby(rows, lambda item: (bool(item.table), item.columns, item.renamed)):
         group: list[Rows] = []
         files: set[str] = set()
-        for one in alike:
-            if group and (is_table or not files.isdisjoint(one.files)):
+        for item in similar:
+            if group and (is_table or not files.isdisjoint(item.files)):
                 yield group
                 group, files = [], set()
-            group.append(one)
-            files.update(one.files)
+            group.append(item)
+            files.update(item.files)
         yield group
 
 
 def _relation(
     database: duckdb.DuckDBPyConnection, group: Sequence[Rows], names: Sequence[str] | None
 ) -> duckdb.DuckDBPyRelation:
-    """The rows of a group with the two columns that place them in the session."""
+    """Return the rows of a group with the index and the clock offset of their report."""
     from duckdb import ColumnExpression, ConstantExpression, FunctionExpression
 
     first, file_number = group[0], None
     if first.table:
         rows = database.table(first.table)
     else:
-        # One reading of all files opens them one after the other, and skips the files of reports that are not asked
-        # for; hundreds of readings would each be planned by itself, with all files open at once.
-        files = [file for one in group for file in one.files]
-        # Directories are called ``rank=0`` in a packed job, which makes no column here.
+        # One scan of all files opens them one after another, and skips the files of unselected reports; hundreds of
+        # scans would each be planned separately, with all files open at once.
+        files = [file for item in group for file in item.files]
+        # Directories of a packed job, such as ``rank=0``, must not become columns.
         rows = database.read_parquet(files, hive_partitioning=False, filename=len(group) > 1)
         if len(group) > 1:
             file_number = FunctionExpression("list_position", ConstantExpression(files), ColumnExpression("filename"))
     stored = [name for name in rows.columns if name != "filename"]
 
     def of_report(name: str) -> duckdb.Expression:
-        found = ConstantExpression(getattr(first, name))
+        value = ConstantExpression(getattr(first, name))
         if file_number is not None:
-            values = ConstantExpression([getattr(one, name) for one in group for _ in one.files])
-            found = FunctionExpression("list_extract", values, file_number)
-        return found.cast("BIGINT").alias(name)
+            values = ConstantExpression([getattr(item, name) for item in group for _ in item.files])
+            value = FunctionExpression("list_extract", values, file_number)
+        return value.cast("BIGINT").alias(name)
 
     fields = {name: name for name in stored}
     if first.renamed is not None:
-        field, its_name = first.renamed
-        fields = {field if name == its_name else name: name for name in stored}
+        field, stored_name = first.renamed
+        fields = {field if name == stored_name else name: name for name in stored}
     selected = [ColumnExpression(fields[name]).alias(name) for name in (fields if names is None else names)]
     return rows.select(of_report("report"), of_report("clock_offset"), *selected)
 
 
 def used_columns(query: sa.Executable) -> Mapping[str, frozenset[str]]:
-    """The names of the columns that ``query`` reads of each table, anywhere in it; none for a mere count of rows."""
+    """Return the columns that ``query`` reads of each table, anywhere in it; no columns for a mere row count."""
     key = query._generate_cache_key()  # type: ignore[attr-defined]  # as SQLAlchemy's own examples of caches do
     if key is None:
         return _columns_of(query)
-    known = _known()
-    used = known.get(key.key)
+    cached = _columns_by_query()
+    used = cached.get(key.key)
     if used is None:
-        used = known[key.key] = _columns_of(query)
+        used = cached[key.key] = _columns_of(query)
     return used
 
 
 @cache
-def _known() -> LRUCache[Any, Mapping[str, frozenset[str]]]:
-    """The columns that the queries of this process read: they are few, asked again and again with other values."""
+def _columns_by_query() -> LRUCache[Any, Mapping[str, frozenset[str]]]:
+    """Return the process's cache of columns: its queries are few, and repeat with other values."""
     from sqlalchemy.util import LRUCache
 
     return LRUCache(500)
@@ -170,7 +170,7 @@ def _columns_of(query: sa.Executable) -> Mapping[str, frozenset[str]]:
     for item in visitors.iterate(query):  # type: ignore[arg-type]
         if isinstance(item, sa.Table):
             used.setdefault(item.name, set())
-        # A selected table means all of its columns, and the walk does not reach them.
+        # A selected table means all its columns, which the walk does not reach.
         columns = list(item.selected_columns) if isinstance(item, sa.Select) else [item]
         for column in columns:
             for base in column.base_columns if isinstance(column, sa.ColumnElement) else ():

@@ -61,14 +61,14 @@ def test_the_example_sets_every_key(home):
     environ, path = home
     path.write_text(EVERYTHING)
     opened = parsed("open", ["a.sqlite"], environ)
-    assert (opened.opening.clock, opened.own["step_range"]) == ("utc", r"^iteration (\d+)")
+    assert (opened.opening.clock, opened.args["step_range"]) == ("utc", r"^iteration (\d+)")
     assert (opened.screen.ascii, opened.screen.color, opened.screen.mouse) == (True, False, False)
     assert opened.screen.theme == "light"
     limits = limits_of(opened, environ)
     assert (limits.threads, limits.memory) == (4, 3 << 29)
     cache = default_cache(opened.config, environ)
     assert (cache.directory, cache.cap) == (Path("/scratch/me/nsystui"), 5 << 30)
-    assert parsed("triage", ["a.sqlite"], environ).own["set"] == ["gap_ms=5", "straggler_percent=1.5"]
+    assert parsed("triage", ["a.sqlite"], environ).args["set"] == ["gap_ms=5", "straggler_percent=1.5"]
     assert opened.config.families == (("attention", "my_attention"),)
     assert all(f"{key} =" in EVERYTHING or f"[{key}]" in EVERYTHING for key in keys())
 
@@ -89,7 +89,7 @@ def test_flags_beat_the_environment_which_beats_the_file(home):
         False,
         True,
     )
-    assert parsed("triage", ["a.sqlite", "--set", "gap_ms=7"], environ).own["set"][-1] == "gap_ms=7"
+    assert parsed("triage", ["a.sqlite", "--set", "gap_ms=7"], environ).args["set"][-1] == "gap_ms=7"
 
 
 def test_a_file_that_is_named_takes_the_place_of_the_users(home, tmp_path):

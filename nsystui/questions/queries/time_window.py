@@ -73,7 +73,7 @@ def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
     if selection.window is not None:
         return selection.window
     reports = selected_reports(session, selection)
-    working = [report for report in reports if any(map(report.packed.most, _WORK))] or reports
+    working = [report for report in reports if any(map(report.packed.max_rows, _WORK))] or reports
     spans = [span for report in working if fit and (span := event_span(report)) is not None]
     spans = spans or [recorded(report) for report in reports] or [Window(0, 0)]
     return Window(min(span.start for span in spans), max(span.end for span in spans))
