@@ -83,8 +83,8 @@ class Timed:
 class Verdict:
     """The verdict on B against A. ``least``: the smallest change that counts, %.
 
-    ``also``: a second comparison, of the job, or of steps that cover too little of it to decide. ``other_work``: why the
-    times are not comparable, if so.
+    ``also``: a second comparison, of the job, or of steps that cover too little of it to decide. ``other_work``: why
+    the times are not comparable, if so.
     """
 
     basis: ComparedBy
