@@ -57,7 +57,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Compared(TableAnswer):
-    """A table of differences, sorted by their absolute values. ``each``: see `Basis`."""
+    """A table whose difference columns sort by absolute value. ``each``: see `Basis`."""
 
     each: str = ""
 

@@ -35,7 +35,7 @@ class WholeSteps:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """A part of a job to be compared; ``label`` is its name on the screen and in files."""
+    """A part of a job to be compared; ``label`` is its name for the user."""
 
     job: OpenJob
     selection: Selection
@@ -126,7 +126,7 @@ class Basis:
         return (self.a, self.b) if self.each else (1, 1)
 
     def note(self, what: str = "ranks") -> tuple[str, ...]:
-        """Return at most one note: sums are per rank."""
+        """Return a note if sums are per rank."""
         if self.each != "rank":
             return ()
         return (f"times and counts are per rank: A has {self.a:,} {what}, B {self.b:,}",)

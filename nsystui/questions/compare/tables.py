@@ -99,13 +99,13 @@ def memory(a: Side, b: Side) -> Compared:
 def api(a: Side, b: Side, step_range: str | None = None) -> Compared:
     """Return CUDA API calls by name; per step, from the first step to the last, if all ranks have steps."""
     sides, steps = (a, b), [side.whole_steps(step_range) for side in (a, b)]
-    is_by_step = all(whole.ranks == len(side.ranks) > 0 for whole, side in zip(steps, sides, strict=True))
+    is_by_step = all(side_steps.ranks == len(side.ranks) > 0 for side_steps, side in zip(steps, sides, strict=True))
     selections, basis = [side.selection for side in sides], Basis(len(a.ranks), len(b.ranks))
     if is_by_step:
         basis = Basis(steps[0].count, steps[1].count, by_step=True)
         selections = [
-            replace(selection, window=None, windows=tuple(whole.spans.items()))
-            for selection, whole in zip(selections, steps, strict=True)
+            replace(selection, window=None, windows=tuple(side_steps.spans.items()))
+            for selection, side_steps in zip(selections, steps, strict=True)
         ]
     answers = [
         work_summary(side.job.session, selection, API) for side, selection in zip(sides, selections, strict=True)
@@ -148,8 +148,8 @@ _EXTRAS = (
 def nccl(a: Side, b: Side) -> Compared:
     """Return NCCL kernels, or calls if neither side has kernels, with the figures of `nccl_summary`.
 
-    Rows are by collective and message size bucket, or by collective if only one side has sizes: an unknown size is not
-    new.
+    Rows are by collective and message size bucket, or by collective alone if only one side has sizes, because an
+    unknown size is not a new size.
     """
     group_by: tuple[NcclProperty, ...] = USUAL
     answers = [_summary(side, group_by) for side in (a, b)]
@@ -222,10 +222,12 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
     has_gpu = basis == Basis(a.projected_ranks, b.projected_ranks)
     steps = [side.whole_steps(step_range) for side in (a, b)]
     recorded = zip("AB", (a, b), steps, (basis.a, basis.b), strict=True)
-    lacking = [name for name, side, side_steps, ranks in recorded if not side_steps.ranks == len(side.ranks) == ranks]
+    incomplete = [
+        name for name, side, side_steps, ranks in recorded if not side_steps.ranks == len(side.ranks) == ranks
+    ]
     selected = [np.ones(len(side_ranges), np.bool_) for side_ranges in ranges]
     notes = [*both(ranges[0].notes, ranges[1].notes)]
-    if not lacking:
+    if not incomplete:
         basis = Basis(steps[0].count, steps[1].count, by_step=True)
         selected = []
         for side_ranges, side_steps in zip(ranges, steps, strict=True):
@@ -238,7 +240,7 @@ def nvtx(a: Side, b: Side, fold_numbers: bool = True, step_range: str | None = N
         )
     elif basis.a and basis.b:
         notes += basis.note("ranks with NVTX")
-        reason = f"not all ranks of {' and '.join(lacking)} have NVTX ranges and steps (`nsystui steps`)"
+        reason = f"not all ranks of {' and '.join(incomplete)} have NVTX ranges and steps (`nsystui steps`)"
         notes.append(f"times are not per step, because {reason}: compare them only if both did the same work")
     rows = []
     for side_ranges, side, is_selected in zip(ranges, (a, b), selected, strict=True):

@@ -127,8 +127,8 @@ def _merged(session: Session, query: sa.Select[Any]) -> dict[int, Intervals]:
 class HostTime:
     """The ``time`` of a process (the window) by use, ns: ``mpi + cuda + useful == time``.
 
-    ``cuda`` is the time in CUDA calls outside of MPI. Without traced MPI calls ``mpi`` is ``None``, without traced CUDA
-    calls ``cuda`` and ``useful`` are.
+    ``cuda`` is the time in CUDA calls outside of MPI. ``mpi`` is ``None`` without traced MPI calls, ``cuda`` and
+    ``useful`` without traced CUDA calls.
     """
 
     task: RankedTask

@@ -1,4 +1,4 @@
-"""MFU and arithmetic intensity of a region: NVTX ranges with a name, and FLOPs given by the user.
+"""MFU and arithmetic intensity of a region: NVTX ranges selected by name, with FLOPs given by the user.
 
     MFU = FLOPs of a range / its GPU time / GPUs / peak        (docs/numbers.md#mfu)
     intensity = FLOPs of all ranges / bytes that DRAM read and wrote in their GPU time
@@ -46,8 +46,8 @@ def mfu_of_region(
     moved = _bytes_moved(job, [device for gpu in gpus for device in gpu.devices], ranges, rows)
     intensity = None if not moved else request.flops_per_step * len(rows) / moved
     if intensity is None:
-        lacking = missing_note(job.session, tables.gpu_metrics) or "not all GPUs have DRAM metrics and a bandwidth"
-        notes.append(f"no arithmetic intensity: {lacking}")
+        reason = missing_note(job.session, tables.gpu_metrics) or "not all GPUs have DRAM metrics and a bandwidth"
+        notes.append(f"no arithmetic intensity: {reason}")
     time = float(np.median(ranges.values("gpu_length", rows)))
     return Mfu(request, time, len(rows), request.gpus or 1, peak, None, tuple(notes), intensity)
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 def notes(session: Session, options: ReportOptions, *needed: sa.Table) -> tuple[str, ...]:
     """Return the notes of a report on kernels; ``needed``: the other tables that it reads."""
     ranges = (tables.nvtx_ranges,) if options.nvtx_name else ()
-    lacking = (missing_note(session, table) for table in (*needed, *ranges))
-    return (*kernel_notes(session), *(note for note in lacking if note))
+    missing = (missing_note(session, table) for table in (*needed, *ranges))
+    return (*kernel_notes(session), *(note for note in missing if note))
 
 
 class Coded:
@@ -298,7 +298,7 @@ def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
 
 
 def _api_calls(selection: Selection) -> sa.Subquery:
-    """Select the calls with name and version; the hidden version keeps the second rows, which lack it, apart."""
+    """Select calls by name and a hidden version, which separates the second rows: they have no version."""
     parts = [
         sa.select(table.c.name, version.label("version"), duration(table).label("duration")).where(
             *where(table, selection, table.c.name)

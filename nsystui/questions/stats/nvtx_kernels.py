@@ -193,7 +193,7 @@ def _portions(ranges: Ranges, inside: Sequence[Inside], is_selected: Flags, at_o
 
 
 def _counted(ranges: Ranges, calls: _KernelCalls, inside: Sequence[Inside], members: Ints) -> pd.DataFrame:
-    """Return a row for each group of pairs: ``members`` (indices of ranges) and the kernels in them."""
+    """Return a row per group of the pairs of ``members`` (indices of ranges) and the kernels in them."""
     of_range, of_call = _pairs(inside, members)
     threads, lane = np.unique(ranges.thread, return_inverse=True)
     # One number for (name, style, thread), decoded below.

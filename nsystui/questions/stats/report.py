@@ -54,7 +54,7 @@ def filter_time(text: str) -> Window:
 
 @dataclass(frozen=True)
 class RangeName:
-    """An NVTX range by its text, its domain (``""``: the default domain, ``None``: any) and its index in matches."""
+    """An NVTX range: text, domain (``""``: the default domain, ``None``: any), and index among the matching ranges."""
 
     text: str
     domain: str | None = ""

@@ -115,7 +115,7 @@ def _addresses(session: Session, selection: Selection, options: ReportOptions) -
 
 
 def _by_address(selection: Selection) -> sa.Select[Any]:
-    """Select sums by report and address, ``NULL`` without such events; reports do not share addresses."""
+    """Select sums by report and address; ``NULL`` means that the address has no such events in the report."""
     kind, size = _COPIES.c.copy_kind, _COPIES.c.bytes
     migrations = _part(
         _COPIES,
