@@ -172,8 +172,8 @@ def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummar
     """Return one row per measure: A, B, B − A and B / A. Percentages are means over the ranks of a side.
 
     The difference in kernel time is split into kernels that only one side has and, for other names, count and duration
-    (see `pairs`). Sums are per rank if the sides have different numbers of ranks. The notes name the largest
-    changes, and mention if one side did more work. What neither side has (steps, NCCL, graphs) has no row.
+    (see `pairs`). Sums are per rank if the sides have different numbers of ranks. The notes name the largest changes,
+    and mention if one side did more work. Measures that both sides lack (steps, NCCL, graphs) have no row.
     """
     utilisations = utilisation(a, b), utilisation(b, a)
     compared = kernels(a, b), nccl(a, b), memory(a, b)
@@ -236,16 +236,11 @@ def _signed(unit: Unit, value: Value) -> str:
     return f"+{text}" if isinstance(value, int | float) and value > 0 else text
 
 
-def _steps(a: Side, b: Side, step_range: str | None, outcome: Verdict | None) -> Iterator[_Line]:
+def _steps(a: Side, b: Side, step_range: str | None, on_b: Verdict | None) -> Iterator[_Line]:
     first, second = (spreads(side, step_range)[STEP] for side in (a, b))
     if first.count or second.count:
         by_step = next(
-            (
-                item
-                for item in (outcome, outcome and outcome.also)
-                if item is not None and item.basis is ComparedBy.STEP
-            ),
-            None,
+            (item for item in (on_b, on_b and on_b.also) if item is not None and item.basis is ComparedBy.STEP), None
         )
         if by_step is not None:
             yield _Line("step time, mean", "ns", by_step.a.unit, by_step.b.unit, "steps")

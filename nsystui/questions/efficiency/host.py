@@ -16,8 +16,6 @@ With T the window and P the processes that used a GPU::
 A process is in a call while any of its threads is: the calls of all threads are one union. For example, PyTorch starts
 the backward pass from another thread while the main thread waits; the process counts as launching. All time outside
 of these calls counts as useful: UsefulHost is an upper bound, as basicanalysis notes for nsys data.
-
-`host_calls` computes the times in CUDA, MPI and UCX calls by process, once for each report.
 """
 
 from __future__ import annotations
@@ -114,7 +112,7 @@ def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
 
 
 def _merged(session: Session, query: sa.Select[Any]) -> dict[int, Intervals]:
-    """Return the union of the calls of each process, over its threads."""
+    """Return each process's calls, merged over its threads."""
     parts: dict[int, list[Intervals]] = {}
     for batch in session.array_batches(query):
         for process in np.unique(batch["process"]).tolist():

@@ -84,11 +84,11 @@ class MfuRequest:
 
 @dataclass(frozen=True)
 class Mfu:
-    """``value`` is the MFU from 0 to 1, or ``None`` if a part of it is unknown; ``notes`` name the part.
+    """``value`` is the MFU from 0 to 1, or ``None`` if a part is unknown; ``notes`` name the part.
 
     ``step_time``: median of ``intervals`` step times, ns. ``achieved``: TFLOP/s for each GPU. ``compute``: share, from
-    0 to 1, of the time of all steps and GPUs with a compute kernel. ``ceiling``: the MFU if one always ran.
-    ``intensity``: FLOPs of a region by the bytes that DRAM read and wrote.
+    0 to 1, of all steps' and GPUs' time with a compute kernel. ``ceiling``: the MFU if one always ran. ``intensity``:
+    FLOPs of a region by DRAM bytes read and written.
     """
 
     request: MfuRequest
@@ -165,7 +165,7 @@ def _gpus(request: MfuRequest, gpus: Sequence[DeviceIntervals], reports: Sequenc
 
 
 def recorded_size(reports: Iterable[Report]) -> int:
-    """Return the number of processes of the job by the captured environment, or 0 if not recorded."""
+    """Return the job's number of processes by the captured environment, or 0 if not recorded."""
     names = (*SIZE_VARIABLES, ALLOCATION_VARIABLE)
     return max((_number(report, name) or 0 for report in reports for name in names), default=0)
 

@@ -63,7 +63,7 @@ class Scalability:
 
     @property
     def note(self) -> str:
-        """The condition for a valid comparison, as a note."""
+        """A note on when the comparison is valid."""
         sizes = f"{self.scaling.value} scaling from {self.baseline.device.devices} to {self.job.device.devices} GPUs"
         after, before = self.job.steps, self.baseline.steps
         if after is not None and before is not None and after != before:
@@ -155,7 +155,7 @@ _SCALING = {
 
 
 def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) -> list[Factor]:
-    """Return the factors of the GPUs, unknown without GPUs; with a baseline also scalability and global efficiency."""
+    """Return the GPUs' factors, unknown without GPUs; with a baseline also scalability and global efficiency."""
     measured = device if device.devices else None
     factors = [
         Factor(f"device_{key}", name, None if measured is None else getattr(measured, key), depth, formula, low)
@@ -191,9 +191,8 @@ def host_factors(result: Efficiency) -> list[Factor]:
 def common_window(session: Session, selection: Selection) -> Window:
     """Return the selection's window, or else the span of the selected reports' events while all were recording.
 
-    The span, in job time, ns, is cut to the time common to their sessions: a rank's time is never its own duration, and
-    no rank is idle because it was not recorded (docs/numbers.md#efficiency-window). Raises UsageError if the reports
-    share no clock or no time.
+    Job time, ns. A rank's time is never its own duration, and no rank is idle because it was not recorded
+    (docs/numbers.md#efficiency-window). Raises UsageError if the reports share no clock or no time.
     """
     reports = selected_reports(session, selection)
     if not shares_clock(reports):

@@ -123,7 +123,6 @@ def _gpu_cells(gpu: DeviceIntervals) -> Row:
 
 
 def _spent_cells(spent: Breakdown, useful: Useful) -> Row:
-    """Return the cells of a row from the percentages on."""
     parts = [getattr(spent, key) for key in PARTS]
     useful_time = useful.time(spent)
     percent = [spent.percent(part) for part in (*parts, useful_time)]
@@ -131,7 +130,7 @@ def _spent_cells(spent: Breakdown, useful: Useful) -> Row:
 
 
 def device_table(result: Efficiency, scaled: Scalability | None = None) -> TableAnswer:
-    """Return a row per factor of the devices; with a baseline, also its values, scalability, and global efficiency."""
+    """Return a row per device factor; with a baseline, also its values, scalability, and global efficiency."""
     factors = device_factors(result.device, scaled)
     notes = (*result.notes, *result.device_notes)
     if scaled is None:
@@ -148,7 +147,7 @@ def host_table(result: Efficiency) -> TableAnswer:
 def _factor_table(
     name: str, factors: Sequence[Factor], baseline: dict[str, float | None] | None, notes: tuple[str, ...]
 ) -> TableAnswer:
-    """Return the rows of factors, without rows if all factors are unknown."""
+    """Return the factors' rows, or no rows if all are unknown."""
     if all(factor.value is None for factor in factors):
         factors = ()
     rows: list[Row] = []
@@ -164,7 +163,7 @@ def _percent(value: float | None) -> float | None:
 
 
 def process_table(result: Efficiency) -> TableAnswer:
-    """Return a row per process that used a GPU: its time in MPI, in CUDA calls outside of MPI, and outside of both."""
+    """Return a row per process that used a GPU: useful time, MPI, and CUDA calls outside of MPI."""
     rows: list[Row] = []
     for process in result.host.processes:
         parts = (process.useful, process.mpi, process.cuda)

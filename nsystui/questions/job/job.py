@@ -104,7 +104,7 @@ class OpenJob:
         return frozenset(task_of_rank[number] for number in numbers)
 
     def extent(self, selection: Selection = _EVERYTHING) -> Window:
-        """Return the time from the first to the last event of the selected tasks, or the selected window; job time."""
+        """Return the selected window, or the span of events of the selected tasks' reports; job time."""
         from nsystui.questions.queries.time_window import extent
 
         return extent(self.session, selection)
@@ -194,7 +194,7 @@ class OpenJob:
         return shares_clock(self.session.reports)
 
     def rank_facts(self, selection: Selection, step_name: str | None = None) -> RankFacts:
-        """Return the figures of the ranks table; ``step_name`` as in `steps`."""
+        """Return the figures of the ranks table; for ``step_name`` see `steps`."""
         from nsystui.questions.collectives.alignment import Alignment
         from nsystui.questions.collectives.waiting import Arrivals, lateness
         from nsystui.questions.ranks.steps import step_times
@@ -207,7 +207,7 @@ class OpenJob:
         return RankFacts(self.busy(selection), times, lateness(arrivals), clocks, parts, steps.notes)
 
     def model_parts(self, step_name: str | None = None) -> ModelParts:
-        """Return which ranks run the same kernels, over everything; ``step_name`` as in `steps`."""
+        """Return which ranks run the same kernels, over everything; for ``step_name`` see `steps`."""
         from nsystui.questions.ranks.model_parts import ModelParts
 
         steps = self.steps(step_name)
@@ -272,7 +272,7 @@ class OpenJob:
         return ranges.narrowed(selection)
 
     def nvtx_tree(self, selection: Selection, by: str, fold: str) -> NvtxTree:
-        """Return the NVTX ranges of a selection as a tree."""
+        """Return a selection's NVTX ranges as a tree."""
         from nsystui.questions.nvtx.tree import NvtxTree
 
         def build() -> NvtxTree:

@@ -145,7 +145,6 @@ class Opener:
         return job, exports
 
     def _connect(self, session: Session, scheduler: str, paths: Sequence[Path]) -> None:
-        """Connect the session to the workers of a cluster."""
         from nsystui.questions.job.on_dask import DaskWorkers, check_packed
         from nsystui.store.session import Computation
 

@@ -138,7 +138,7 @@ class LaunchRanges:
         return cls(by_report, texts)
 
     def of(self, report: NDArray[Any], row: NDArray[Any]) -> Rows:
-        """Return the indices in ``texts`` of the ranges of kernels by report and row number, -1 without a range."""
+        """Return indices in ``texts`` by report and row number of kernels, -1 without a range."""
         indices = np.full(len(row), NO_RANGE, np.int64)
         for index, (rows, codes) in self.by_report.items():
             in_report = np.flatnonzero(report == index)
@@ -149,7 +149,7 @@ class LaunchRanges:
 
 
 def _launch_ranges(session: Session, selection: Selection, report: Report) -> tuple[Rows, Rows, list[str]]:
-    """Return the rows of one report's kernels with a range, the indices of their range names, and the names."""
+    """Return the rows of kernels with a range, the indices of their range names, and the names."""
     ranges, calls, kernels = tables.nvtx_ranges, tables.api_calls, tables.kernels
     texts = Texts()
     conditions = [ranges.c.end.is_not(None), *where(ranges, selection)]
@@ -359,7 +359,7 @@ def _range_groups(
     options: ReportOptions,
     text_columns: Mapping[str, sa.ColumnElement[Any]] = _NO_WORDS,
 ) -> pd.DataFrame:
-    """Return the kernels grouped by range and name, and by ``text_columns``."""
+    """Return the kernels grouped by range, name and ``text_columns``."""
     name = name_of(_KERNELS, options.names)
     query = sa.select(duration(_KERNELS).label("duration")).where(*where(_KERNELS, selection, name))
 

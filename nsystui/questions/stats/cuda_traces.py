@@ -246,8 +246,8 @@ _CALL_KEYS = ("report", "process", "thread", "correlation_id", "row", "start", "
 class _Executions:
     """The kernels with the API calls that launched them, as parts of queries; times in ns.
 
-    A kernel waits in the queue from the end of its call to its start; it was never queued if it starts during the call.
-    With ``--cudabacktrace`` a call is recorded twice, and nsys counts its kernel twice.
+    A kernel is queued from the end of its call to its start; it was never queued if it starts during the call. With
+    ``--cudabacktrace`` a call is recorded twice, and nsys counts its kernel twice.
     """
 
     def __init__(self, selection: Selection, options: ReportOptions) -> None:

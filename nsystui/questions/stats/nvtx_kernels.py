@@ -80,8 +80,8 @@ _PAIR_BYTES = 100
 class _KernelCalls:
     """m kernels with their launching API calls, in job time; shapes ``(m,)``, times in ns.
 
-    A call with several kernels, and a kernel with several rows of its call, have a row per pair. A kernel without a
-    known call also has a row; its ``is_known`` is false, and the call's values are meaningless.
+    A call with several kernels, and a kernel with several rows of its call, have a row per pair. A kernel whose call is
+    unknown has a row with ``is_known`` false and meaningless values of the call.
     """
 
     start: Ints
@@ -136,7 +136,7 @@ def kernels_by_range(session: Session, selection: Selection, options: ReportOpti
 def _of_report(
     session: Session, report: Report, selection: Selection, options: ReportOptions, texts: Texts, kernel_texts: Texts
 ) -> pd.DataFrame:
-    """Return the rows of a report, with numbers instead of texts."""
+    """Return a report's rows, with numbers instead of texts."""
     import pandas as pd
 
     ranges = ranges_as_nsys(session, report, selection, texts)
@@ -232,7 +232,7 @@ def _grouped(outer: Ints, calls: _KernelCalls, of_call: Ints) -> tuple[pd.DataFr
 
 
 def _pairs(inside: Sequence[Inside], members: Ints) -> tuple[Ints, Ints]:
-    """Return the indices of ranges and calls, a pair for each call inside each range of ``members``."""
+    """Return range and call indices, a pair for each call inside each range of ``members``."""
     of_range, of_call = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for part in inside:
         first = part.since[members]

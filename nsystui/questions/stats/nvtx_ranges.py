@@ -171,7 +171,6 @@ class _Nested(Ranges):
         )
 
     def rows(self, texts: Sequence[str], indices: Sequence[int]) -> list[Row]:
-        """Return the rows of the trace for some ranges."""
         selected = np.array(indices, np.int64)
         start, end, child_time = self.start[selected], self.end[selected], self.child_time[selected]
         names = [texts[number] for number in self.name[selected].tolist()]
