@@ -122,7 +122,7 @@ def test_reports_of_several_per_task_and_medians_of_different_values(run, dask_s
     exports = TrainingJob(ranks=5, steps=3, layers=2, gpu_metrics=False).write(tmp_path)
     packed = tmp_path / "packed"
     assert run("pack", *exports, "-o", packed).status == 0
-    monkeypatch.setattr(on_dask, "_TASKS_OF_A_THREAD", 1)
+    monkeypatch.setattr(on_dask, "_TASKS_PER_THREAD", 1)
     for words in (["kernels", "--format", "csv"], ["stats", "-r", "cuda_api_sum", "--format", "csv"]):
         on_cluster = run(words[0], "--dask", dask_scheduler, packed, *words[1:])
         here = run(words[0], *exports, *words[1:])
@@ -173,14 +173,14 @@ def test_exports_are_refused_before_anything_is_asked(refused, demo_job):
 
 @pytest.mark.parametrize("where", campaign.first(1, ["tcp://127.0.0.1:9", "nowhere", "{}/empty.json"]))
 def test_no_scheduler(refused, packed, tmp_path, monkeypatch, where):
-    monkeypatch.setattr(on_dask, "_CONNECTING", 0.5)
+    monkeypatch.setattr(on_dask, "_CONNECT_TIMEOUT", 0.5)
     (tmp_path / "empty.json").write_text("{}")
     refused("overview", "--dask", where.format(tmp_path), packed, lines=1)
 
 
 @pytest.mark.campaign
 def test_a_cluster_without_workers(run, packed, monkeypatch):
-    monkeypatch.setattr(on_dask, "_FIRST_WORKER", 0.5)
+    monkeypatch.setattr(on_dask, "_WORKER_TIMEOUT", 0.5)
     with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
         done = run("ranks", "--dask", cluster.scheduler_address, packed)
     assert (done.status, done.err.count("\n")) == (2, 1)
@@ -226,7 +226,7 @@ def test_the_task_of_a_worker_that_dies_is_done_by_another(session, tmp_path):
 
 @pytest.mark.campaign
 def test_a_report_that_no_worker_survives_is_named(session, monkeypatch):
-    monkeypatch.setattr(on_dask, "_TASKS_OF_A_THREAD", 1)  # two reports in a task
+    monkeypatch.setattr(on_dask, "_TASKS_PER_THREAD", 1)  # two reports in a task
     with pytest.raises(NsystuiError) as told:
         list(in_runs(session, session.reports, dying(lambda numbers: 2 in numbers)))
     assert f"{session.reports[2].name} cannot be computed: 2 workers died" in str(told.value)

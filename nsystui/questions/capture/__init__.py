@@ -1,1 +1,1 @@
-"""The capture itself: how to record more, what the application printed, a first look at a large export."""
+"""The capture: how to record more, the output of the application, a first look at a large export."""

@@ -1,4 +1,4 @@
-"""What the application printed, next to the steps in which it did (docs/privacy.md#output-of-the-application)."""
+"""The output of the application, with the steps in which it was printed (docs/privacy.md#output-of-the-application)."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _SECOND = 10**9
 
 
 def output_table(job: OpenJob) -> TableAnswer:
-    """Tabulate the lines that may be seen, in the order of ranks and streams.
+    """Return the lines that may be seen, in the order of ranks and streams.
 
-    ``time`` is the job time that the line itself says, missing where it says none, or none within the session. Its
-    step is told where the time has more than whole seconds.
+    ``time`` is the job time in the line itself, if it is within the session. The step is known if that time is more
+    precise than a second.
     """
     rows: list[Row] = []
-    left_out, lacking = 0, []
+    left_out, without = 0, []
     ranks = {item.task: item.rank for item in job.ranks}
-    found = [(report, output_of(job.session, report)) for report in job.session.reports]
-    first = {report.index: len(ranks) for report, _ in found}
+    outputs = [(report, output_of(job.session, report)) for report in job.session.reports]
+    first_rank = {report.index: len(ranks) for report, _ in outputs}
     for task, rank in ranks.items():
-        first[task.report] = min(first[task.report], rank)
-    for report, output in sorted(found, key=lambda one: (first[one[0].index], one[0].index)):
+        first_rank[task.report] = min(first_rank[task.report], rank)
+    for report, output in sorted(outputs, key=lambda item: (first_rank[item[0].index], item[0].index)):
         if output is None:
-            lacking.append(report.name)
+            without.append(report.name)
             continue
         left_out += output.left_out
         lines = output.lines
@@ -63,8 +63,8 @@ def output_table(job: OpenJob) -> TableAnswer:
             for line, time, step in zip(lines, times, steps, strict=True)
         ]  # fmt: skip
     notes = [f"{left_out:,} lines that look like environment variables or keys are left out"] if left_out else []
-    if lacking:
-        where = which_of(lacking, len(job.session.reports))
+    if without:
+        where = which_of(without, len(job.session.reports))
         notes.append(f"the output of the application is not in {where}: pack with --job-output")
     if not rows and not notes:
         notes.append("no output of the application: nsys keeps only the output of a program that it started itself")
@@ -72,18 +72,18 @@ def output_table(job: OpenJob) -> TableAnswer:
 
 
 def output_of(session: Session, report: Report) -> JobOutput | None:
-    """Read the output of a report; ``None`` for a packed one that was packed without."""
+    """Read the output of a report, or ``None`` if it was packed without its output."""
     if not is_packed_report(report.path):
         return read_job_output(report.path)
 
-    def read(kept: Any) -> JobOutput:
-        return JobOutput(tuple(OutputLine(*line) for line in kept["lines"]), int(kept["left_out"]))
+    def read(saved: Any) -> JobOutput:
+        return JobOutput(tuple(OutputLine(*line) for line in saved["lines"]), int(saved["left_out"]))
 
     return session.results(report).load(_RESULT, read=read)
 
 
 def keep_output(session: Session) -> None:
-    """Keep the output of all reports with what was computed of them, as far as it may be seen."""
+    """Save the output of all reports, as far as it may be seen, with their results."""
     for report in session.reports:
         output = read_job_output(report.path)
         lines = [astuple(line) for line in output.lines]
@@ -91,7 +91,7 @@ def keep_output(session: Session) -> None:
 
 
 def has_output(report: JobReport) -> bool:
-    """Tell whether a report was packed with the output of the application."""
+    """Return whether a report was packed with the output of the application."""
     return Results((report.identity,), report.path).load(_RESULT) is not None
 
 
@@ -101,20 +101,20 @@ def _job_time(report: Report, line: OutputLine) -> int | None:
         return None
     time = line.time - start + report.clock_offset
     session = recorded(report)
-    # A time without digits behind the second is up to a second early.
+    # A time in whole seconds is up to a second early.
     return time if session.start - _SECOND < time < session.end + _SECOND else None
 
 
 def _steps(job: OpenJob, report: Report, lines: tuple[OutputLine, ...], times: list[int | None]) -> list[int | None]:
-    exact = [number for number, line in enumerate(lines) if line.is_exact and times[number] is not None]
-    found: list[int | None] = [None] * len(lines)
+    exact = [index for index, line in enumerate(lines) if line.is_exact and times[index] is not None]
+    steps: list[int | None] = [None] * len(lines)
     if not exact:
-        return found
-    numbers = job.steps().numbers_at(
+        return steps
+    step_numbers = job.steps().numbers_at(
         np.full(len(exact), report.index, np.int64),
-        np.array([lines[number].process for number in exact], np.int64),
-        np.array([times[number] for number in exact], np.int64),
+        np.array([lines[index].process for index in exact], np.int64),
+        np.array([times[index] for index in exact], np.int64),
     )
-    for number, step in zip(exact, numbers.tolist(), strict=True):
-        found[number] = None if step == NO_STEP else step
-    return found
+    for index, step in zip(exact, step_numbers.tolist(), strict=True):
+        steps[index] = None if step == NO_STEP else step
+    return steps

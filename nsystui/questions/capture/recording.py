@@ -1,6 +1,6 @@
-"""The command line of ``nsys profile`` that records what a question needs: made, never run.
+"""Command lines of ``nsys profile`` that record the data for a question; they are printed, never run.
 
-Options by version as NVIDIA's user guides and release notes have them; where a version is not known, the newest form.
+The options of each version are from NVIDIA's user guides and release notes; for an unknown version, the newest form.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from nsystui.base.errors import UsageError
 
 Version = tuple[int, int]
 NEWEST: Version = (9999, 0)
-"""The version that is assumed where none is known."""
+"""The assumed version if the version is unknown."""
 
 
 class Goal(NamedTuple):
-    """A question that one wants answered, with what nsys must record for it.
+    """A question, and the data that nsys must record to answer it.
 
-    ``traces`` are words of ``-t``, ``options`` further options; each may begin with the first version that has it, or
-    the last (``<``): see `_of_version`. ``cost`` says what it adds to the run or the report.
+    ``traces`` are words of ``-t``, ``options`` further options. Each may begin with the first version that has it, or
+    with ``<`` and the first version that lacks it: see `_of_version`. ``cost``: the added run time or report size.
     """
 
     flag: str
@@ -86,26 +86,26 @@ LAUNCHERS = {
     "jsrun": ("JSM_NAMESPACE_RANK", "jsrun"),
     "torchrun": ("RANK", "torchrun --nproc-per-node=gpu --no-python"),
 }
-"""The variable with the rank, and what starts the ranks; ``torchrun``, once a node, sets it in what it starts."""
+"""The variable with the rank, and the command that starts the ranks; ``torchrun`` runs once per node and sets it."""
 
 
 def launcher_of(ranks: Sequence[tuple[int, Mapping[str, str]]]) -> str | None:
-    """Return the launcher whose variable held the rank in each of these captured environments, ``None`` where none did.
+    """Return the launcher whose variable held the rank in all of these captured environments, if any.
 
-    Scripts export RANK under any launcher, and a batch script of one process sees the number 0 of the allocation: so
-    torchrun gives way to another launcher where a rank above 0 tells, and is taken before them where none does.
+    Scripts export RANK under any launcher, and a batch script of one process has rank 0 of the allocation: so another
+    launcher precedes torchrun if a rank is above 0, and torchrun precedes all others if only rank 0 is known.
     """
-    found = [
+    launchers = [
         name
         for name, (variable, _) in LAUNCHERS.items()
         if ranks and all(environment.get(variable) == str(rank) for rank, environment in ranks)
     ]
-    is_told = any(rank for rank, _ in ranks)
-    return min(found, key=lambda name: (name == "torchrun") == is_told, default=None)
+    has_high_rank = any(rank for rank, _ in ranks)
+    return min(launchers, key=lambda name: (name == "torchrun") == has_high_rank, default=None)
 
 
 class Capture(NamedTuple):
-    """Which part of the run is recorded; all of it where nothing is said."""
+    """The part of the run to record, by default all of it."""
 
     nvtx_range: str = ""
     profiler_api: bool = False
@@ -114,7 +114,7 @@ class Capture(NamedTuple):
 
     @property
     def options(self) -> list[str]:
-        """The options of ``nsys profile``. Raises UsageError for parts that exclude each other."""
+        """The options of ``nsys profile``. Raises UsageError if the parts exclude each other."""
         if bool(self.nvtx_range) + self.profiler_api + bool(self.delay or self.duration) > 1:
             raise UsageError("--nvtx-range, --profiler-api, and --delay with --duration exclude each other")
         if self.nvtx_range:
@@ -132,9 +132,9 @@ class Capture(NamedTuple):
 
 
 def parse_version(text: str) -> Version | None:
-    """Parse ``2024.5.1`` as ``(2024, 5)``, or what ``nsys --version`` prints; ``None`` where there is none."""
-    found = re.search(r"\b(20\d\d)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else None
+    """Parse ``2024.5.1``, or the output of ``nsys --version``, as ``(2024, 5)``; ``None`` without a version."""
+    match = re.search(r"\b(20\d\d)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def profile_options(
@@ -142,7 +142,7 @@ def profile_options(
 ) -> list[str]:
     """Return the options of ``nsys profile``, without output and program.
 
-    The rate of samples stays nsys's own: ``--sampling-period`` has other limits on each machine, and nsys 2023.4 and
+    The sampling rate stays nsys's default: ``--sampling-period`` has other limits on each machine, and nsys 2023.4 and
     2024.5 refuse ``--sampling-frequency``.
     """
     traces = ["cuda", "nvtx"]
@@ -150,45 +150,45 @@ def profile_options(
     for goal in goals:
         traces += [word for word in _of_version(goal.traces, version) if word not in traces]
         options += [word for word in _of_version(goal.options, version) if word not in options]
-    if not any(one.startswith("--sample") for one in options):
+    if not any(option.startswith("--sample") for option in options):
         options += ["--sample=none", "--cpuctxsw=none"]
     elif small_overhead:
-        options = [one for one in options if not one.startswith("--backtrace")]
+        options = [option for option in options if not option.startswith("--backtrace")]
         options += ["--backtrace=none"]
     return ["-t", ",".join(traces), *options, *capture.options]
 
 
 def export_options(goals: Sequence[Goal], version: Version) -> list[str]:
-    """Return the options of ``nsys export``; NCCL's sizes are always worth having."""
+    """Return the options of ``nsys export``; NCCL's sizes are always included."""
     by_flag = {goal.flag: goal for goal in GOALS}
-    wanted = dict.fromkeys([*by_flag["nccl-sizes"].exports, *(word for goal in goals for word in goal.exports)])
-    return ["-t", "sqlite", *_of_version(tuple(wanted), version)]
+    exports = dict.fromkeys([*by_flag["nccl-sizes"].exports, *(word for goal in goals for word in goal.exports)])
+    return ["-t", "sqlite", *_of_version(tuple(exports), version)]
 
 
 def missing(goal: Goal, version: Version) -> str:
-    """Return what this version of nsys lacks to record for a goal; empty where it lacks nothing."""
+    """Return why this version of nsys cannot record the data of a goal; empty if it can."""
     words = (*goal.traces, *goal.options)
     if not words or _of_version(words, version):
         return ""
-    since = next(word.partition(" ")[0] for word in words if word[0].isdigit())
-    return f"not recorded, nsys {since} or later is needed"
+    first_version = next(word.partition(" ")[0] for word in words if word[0].isdigit())
+    return f"not recorded, nsys {first_version} or later is needed"
 
 
 def _of_version(words: Sequence[str], version: Version) -> list[str]:
-    """The words that a version knows: ``2024.4 --x`` from 2024.4 on, ``<2024.4 --y`` before."""
-    found = []
+    """Return the words of a version: ``2024.4 --x`` from 2024.4 on, ``<2024.4 --y`` before."""
+    accepted = []
     for word in words:
-        limit, _, rest = word.partition(" ")
-        known = parse_version(limit)
-        if known is None:
-            found.append(word)
-        elif (version < known) == limit.startswith("<"):
-            found.append(rest)
-    return found
+        limit, _, option = word.partition(" ")
+        first_version = parse_version(limit)
+        if first_version is None:
+            accepted.append(word)
+        elif (version < first_version) == limit.startswith("<"):
+            accepted.append(option)
+    return accepted
 
 
 class Recording(NamedTuple):
-    """Everything that the printed lines depend on."""
+    """All values that the printed lines depend on."""
 
     goals: tuple[Goal, ...]
     capture: Capture
@@ -201,21 +201,23 @@ class Recording(NamedTuple):
     small_overhead: bool = False
 
 
-def script(one: Recording) -> list[str]:
-    """Write the lines of a shell script: record, export, triage."""
-    variable, start = LAUNCHERS[one.launcher]
-    options = profile_options(one.goals, one.capture, one.version, one.small_overhead)
-    # The shell puts $RUN in, nsys the rank: each process has its own.
+def script(recording: Recording) -> list[str]:
+    """Return the lines of a shell script: record, export, triage."""
+    variable, launch = LAUNCHERS[recording.launcher]
+    options = profile_options(recording.goals, recording.capture, recording.version, recording.small_overhead)
+    # The shell replaces $RUN, and nsys the rank, which differs by process.
     profile = f'nsys profile {shlex.join(options)} -o "$RUN/rank%q{{{variable}}}"'
-    if one.ranks is not None:
-        chosen = "|".join(map(str, sorted(one.ranks)))
-        wrapper = f'case ${variable} in {chosen}) exec {profile} "$@";; *) exec "$@";; esac'
+    if recording.ranks is not None:
+        ranks = "|".join(map(str, sorted(recording.ranks)))
+        wrapper = f'case ${variable} in {ranks}) exec {profile} "$@";; *) exec "$@";; esac'
         profile = f"bash -c {shlex.quote(wrapper)} -"
-    lines = [f'export RUN={shlex.quote(one.directory)}; mkdir -p "$RUN"']
-    if one.scratch:
-        lines.append(f"export TMPDIR={shlex.quote(one.scratch)}   # nsys writes there while it records, then to $RUN")
-    lines += [f"{start} {profile} \\", f"    {shlex.join(one.program)}"]
-    export = shlex.join(["nsys", "export", *export_options(one.goals, one.version)])
+    lines = [f'export RUN={shlex.quote(recording.directory)}; mkdir -p "$RUN"']
+    if recording.scratch:
+        lines.append(
+            f"export TMPDIR={shlex.quote(recording.scratch)}   # nsys writes there while it records, then to $RUN"
+        )
+    lines += [f"{launch} {profile} \\", f"    {shlex.join(recording.program)}"]
+    export = shlex.join(["nsys", "export", *export_options(recording.goals, recording.version)])
     lines.append(f'for report in "$RUN"/*.nsys-rep; do {export} "$report"; done')
     lines.append('nsystui triage "$RUN"/*.sqlite')
     return lines

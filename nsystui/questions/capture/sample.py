@@ -1,8 +1,8 @@
-"""A first look at the kernels of exports that are not packed yet: a sample of rows, which says that it is one.
+"""A first look at the kernels of exports that are not packed yet: a sample of rows, marked as a sample.
 
-The columns and the condition for possible rows are those by which an export is packed. SQLite itself sums the rows up,
-not the reader that packs, which would first read all strings. A few rows come from each of many parts of a file, in a
-fraction of a second whatever its size.
+The columns, and the condition for possible rows, are the same as in packing. SQLite sums up the rows, because the
+packing reader would first read all strings. The sample has a few rows from many parts of each file, so that it takes a
+fraction of a second for any size.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from nsystui.store.opened import Opened
 _STRATA = 64
 _ROWS_PER_STRATUM = 64
 
-# More files add little to a first look, and each costs reads on a slow file system.
-_MOST_FILES = 8
+# More files add little to a first look, and cost reads on a slow file system.
+_MAX_FILES = 8
 _KERNELS = canonical.KERNELS.name
 
 SAMPLE_COLUMNS = (
@@ -34,12 +34,12 @@ SAMPLE_COLUMNS = (
 
 
 def sampled_kernels(opened: Sequence[Opened]) -> Answer | None:
-    """Return share of time and mean duration (ns) of the sampled kernels by short name; ``None`` without any.
+    """Return the sampled kernels' share of time and mean duration (ns) by short name, or ``None`` without kernels.
 
-    An export that cannot be read gives no sample: its errors are reported when it is packed.
+    An unreadable export gives no sample: its errors are reported when it is packed.
     """
     counts, times, rows = Counter[str](), Counter[str](), 0
-    for item in opened[:_MOST_FILES]:
+    for item in opened[:_MAX_FILES]:
         source = _source(item)
         if source is not None:
             rows += item.native.last_rowid[source.table]
@@ -48,24 +48,24 @@ def sampled_kernels(opened: Sequence[Opened]) -> Answer | None:
                 times[name] += duration
     if not counts:
         return None
-    whole, sampled = times.total() or 1, counts.total()
-    records = [(100 * times[name] / whole, count, times[name] / count, name) for name, count in counts.items()]
+    total_time, sampled = times.total() or 1, counts.total()
+    records = [(100 * times[name] / total_time, count, times[name] / count, name) for name, count in counts.items()]
     share = 100 * sampled / rows
-    part = f"{share:.0f} %" if share >= 10 else f"{share:.2g} %"
-    note = f"sample: {sampled:,} of {rows:,} kernels ({part}); exact numbers follow"
+    percent = f"{share:.0f} %" if share >= 10 else f"{share:.2g} %"
+    note = f"sample: {sampled:,} of {rows:,} kernels ({percent}); exact numbers follow"
     return TableAnswer("kernel-sample", SAMPLE_COLUMNS, sorted(records, reverse=True), None, (note,))
 
 
 def _source(item: Opened) -> Source | None:
-    """Return the native table of the kernels, with the columns alone that a sample needs; ``None`` if it lacks them."""
-    source = next((one for one in sources(item.native) if _KERNELS in one.makes), None)
+    """Return the kernels' native table with only the columns that a sample needs, or ``None`` if it lacks them."""
+    source = next((source for source in sources(item.native) if _KERNELS in source.makes), None)
     if source is None or not item.native.has(source.table) or not item.native.has_column(source.table, "shortName"):
         return None
     return source.of_fields({_KERNELS: ("start", "end", "short_name")}, first_choice=True)
 
 
 def _sample(item: Opened, source: Source) -> list[tuple[str, int, int]]:
-    """Return short names with the number and the summed durations (ns) of their sampled kernels, in any order."""
+    """Return short names with the number and summed durations (ns) of their sampled kernels, unordered."""
     last = item.native.last_rowid[source.table]
     starts = sorted({1 + number * last // _STRATA for number in range(_STRATA)})
     width = min(_ROWS_PER_STRATUM, max(1, last // len(starts)))
@@ -73,13 +73,13 @@ def _sample(item: Opened, source: Source) -> list[tuple[str, int, int]]:
     query = f'SELECT short_id, count(*), sum("end" - "start") FROM ({rows}) c WHERE {possible} GROUP BY short_id'
     try:
         with item.file.unchanged(), closing(opening.connect(item.path)) as connection:
-            found = [row for start in starts for row in connection.execute(query % (start, start + width - 1))]
-            names = {identity: _name(connection, identity) for identity in {identity for identity, *_ in found}}
+            groups = [row for start in starts for row in connection.execute(query % (start, start + width - 1))]
+            names = {identity: _name(connection, identity) for identity in {identity for identity, *_ in groups}}
     except (ExportError, sqlite3.Error):
         return []
-    return [(names[identity], count, duration or 0) for identity, count, duration in found]
+    return [(names[identity], count, duration or 0) for identity, count, duration in groups]
 
 
 def _name(connection: sqlite3.Connection, identity: int | None) -> str:
-    found = connection.execute("SELECT value FROM StringIds WHERE id = ?", (identity,)).fetchall()
-    return next((text for (text,) in found), None) or ""
+    rows = connection.execute("SELECT value FROM StringIds WHERE id = ?", (identity,)).fetchall()
+    return next((text for (text,) in rows), None) or ""

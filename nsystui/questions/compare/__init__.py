@@ -1,4 +1,4 @@
-"""Two sides side by side: two jobs, or two ranks, groups of ranks or spans of time of one."""
+"""Comparison of two sides: two jobs, or two ranks, groups of ranks or time windows of the same job."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""The rows of every comparison: what two sides have in common, or only one of them has.
+"""The rows of every comparison: things that both sides or only one side has.
 
-``difference`` is B − A. It is split into what more or fewer of a thing cost and what longer or shorter ones did, each
-at the mean of the other (n: count, t: mean duration), so that the two parts are the whole difference, exactly up to
-rounding, and swapping the sides only turns every sign:
+``difference`` is B − A. It is split into the effects of count and of duration, each at the mean of the other (n: count,
+t: mean duration). The two parts add up to the difference, except for rounding; swapping the sides changes their signs:
 
     n_b·t_b − n_a·t_a  =  (n_b − n_a)·(t_a + t_b)/2  +  (t_b − t_a)·(n_a + n_b)/2
 
-A mean over different things has no meaning: a row of several kernels is the sum of the split of each.
+A mean over different things has no meaning: the split of a row of several kernels is the sum of their splits.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from nsystui.questions.compare.side import Basis
 NEW, GONE, BOTH = "new", "gone", "both"
 
 Key = tuple[Value, ...]
-"""The identity of a row: its values in the columns that name it."""
+"""The values of a row in the columns that identify it."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of one side for a row: count, sum and median of the durations (ns), and more by key.
+    """A row's figures on one side: count, sum and median of the durations (ns), and more by key.
 
-    Of ``sums`` the values are divided by what the table is per (`Basis.each`); those of ``values`` never are.
-    ``parts``: the different things that the row sums up, by name, where it sums up any.
+    ``sums`` are divided by the table's unit (`Basis.each`), ``values`` are not. ``parts``: the things added up, by
+    name, if several.
     """
 
     count: int
@@ -43,7 +42,7 @@ class Measured:
 class Extra:
     """A pair of columns: ``{key}_a`` and ``{key}_b``, labelled ``A label`` and ``B label``.
 
-    With ``difference``, the label of a third one, ``{key}_difference`` is B − A, ns.
+    With ``difference``, the label of a third column, ``{key}_difference`` is B − A, ns.
     """
 
     key: str
@@ -58,7 +57,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Compared(TableAnswer):
-    """A table of differences; it is sorted by a difference's size, whichever way it goes. ``each``: see `Basis`."""
+    """A table whose difference columns sort by absolute value. ``each``: see `Basis`."""
 
     each: str = ""
 
@@ -67,19 +66,19 @@ class Compared(TableAnswer):
         if column.unit is not Unit.CHANGE:
             return super().sorted_by(key, descending)
         sizes = [abs(change) if isinstance(change, int | float) else None for change in self.cells(key)]
-        known = [number for number, size in enumerate(sizes) if size is not None]
-        missing = [number for number, size in enumerate(sizes) if size is None]
-        known.sort(key=lambda number: sizes[number] or 0, reverse=descending)
-        return replace(self, rows=[self.rows[number] for number in (*known, *missing)])
+        present = [index for index, size in enumerate(sizes) if size is not None]
+        missing = [index for index, size in enumerate(sizes) if size is None]
+        present.sort(key=lambda index: sizes[index] or 0, reverse=descending)
+        return replace(self, rows=[self.rows[index] for index in (*present, *missing)])
 
 
 def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (), what: str = "") -> tuple[Column, ...]:
-    """The columns of a table whose rows are identified by ``names``; ``what`` stands before ``time`` in the headers."""
-    each = f" per {basis.each.capitalize()}" if basis.each else ""
+    """Return the columns of a table with rows identified by ``names``; ``what`` precedes ``Total`` in the headers."""
+    per = f" per {basis.each.capitalize()}" if basis.each else ""
     over = "Steps" if basis.by_step else "Ranks"
     title = f"{what} " if what else ""
-    digits = 1 if each else None
-    usual = (
+    digits = 1 if per else None
+    common = (
         Extra("total", f"{title}Total", "", Unit.DURATION, None, 1, is_sum=True),
         Extra("count", "Count", "count", Unit.COUNT, None, 4, is_sum=True),
         Extra("median", "Med", "median", Unit.DURATION, 1, 5),
@@ -87,7 +86,7 @@ def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (),
     split_columns = (
         Column(
             f"by_{part}",
-            header=f"Difference by {part.capitalize()}{each} (ns)",
+            header=f"Difference by {part.capitalize()}{per} (ns)",
             label=f"from {part}",
             unit=Unit.CHANGE,
             decimals=1,
@@ -96,10 +95,10 @@ def columns(names: Sequence[Column], basis: Basis, extras: Sequence[Extra] = (),
         for part, importance in (("count", 3), ("duration", 2))
     )
     return (
-        Column("difference", header=f"{title}Difference{each} (ns)", label="B − A", unit=Unit.CHANGE, decimals=digits),
+        Column("difference", header=f"{title}Difference{per} (ns)", label="B − A", unit=Unit.CHANGE, decimals=digits),
         Column("share", header="Of All Change (%)", label="of change %", unit=Unit.PERCENT, decimals=1, importance=3),
         Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4, importance=3),
-        *(column for one in usual for column in _columns_of(one, basis)),
+        *(column for extra in common for column in _columns_of(extra, basis)),
         *split_columns,
         *(column for extra in extras for column in _columns_of(extra, basis)),
         Column("sum_a", header=f"Sum A over {over} (ns)", label="A sum", unit=Unit.DURATION, importance=FILES_ONLY),
@@ -148,14 +147,14 @@ def compared(
     extras: Sequence[Extra] = (),
     what: str = "",
 ) -> Compared:
-    """The table of two sides, largest difference first; rows are identified by tuples with the values of ``names``.
+    """Return the table of two sides, largest difference first; ``names`` are the columns of the keys of ``sides``.
 
-    Of a side without ranks in ``basis`` everything is missing, and nothing of the other is new or gone.
+    If a side has no ranks in ``basis``, its values are missing, and no row is new or gone.
     """
     a, b = sides
-    made = [_row(key, a.get(key), b.get(key), basis, extras) for key in dict.fromkeys((*a, *b))]
-    change = sum(abs(row.difference) for row in made if row.difference is not None)
-    rows = [row.cells(change) for row in sorted(made, key=_order)]
+    table_rows = [_row(key, a.get(key), b.get(key), basis, extras) for key in dict.fromkeys((*a, *b))]
+    change = sum(abs(row.difference) for row in table_rows if row.difference is not None)
+    rows = [row.cells(change) for row in sorted(table_rows, key=_order)]
     return Compared(name, columns(names, basis, extras, what), rows, len(rows), tuple(notes), basis.each)
 
 
@@ -164,7 +163,7 @@ class _Row:
     key: Key
     difference: float | None
     size: float
-    """The sort key of a row without a difference, ns."""
+    """Sort key of a row without a difference, ns."""
     before_share: tuple[Value, ...]
     after_share: tuple[Value, ...]
 
@@ -236,32 +235,32 @@ _Split = tuple[float | None, float | None]
 
 
 def _split(a: Measured | None, b: Measured | None, divisors: tuple[int, int]) -> _Split:
-    """The sum of the splits of the parts; a row without parts is its own only one."""
+    """Return the sum of the splits of the parts, or the row's split if it has no parts."""
     if a is not None and b is not None and (a.parts or b.parts):
         sides = a.parts or {}, b.parts or {}
-        found = [
+        splits = [
             _split(sides[0].get(name, _NOTHING), sides[1].get(name, _NOTHING), divisors)
             for name in dict.fromkeys((*sides[0], *sides[1]))
         ]
-        return _sum([by_count for by_count, _ in found]), _sum([by_duration for _, by_duration in found])
-    each = [
+        return _sum([by_count for by_count, _ in splits]), _sum([by_duration for _, by_duration in splits])
+    figures = [
         _each(side, divisor, what)
         for what in ("count", "total")
         for side, divisor in zip((a, b), divisors, strict=True)
     ]
-    return split(*each)
+    return split(*figures)
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """The sum; missing where one of the values is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    """Return the sum, or ``None`` if a value is missing."""
+    present = [value for value in values if value is not None]
+    return sum(present) if len(present) == len(values) else None
 
 
 def split(count_a: float | None, count_b: float | None, total_a: float | None, total_b: float | None) -> _Split:
-    """The difference of two totals by count and by duration; missing where one of the four is.
+    """Return the difference of two totals by count and by duration, or ``None`` twice if an argument is missing.
 
-    A row of one side only differs by its count.
+    A row that only one side has differs by count.
     """
     if count_a is None or count_b is None or total_a is None or total_b is None:
         return None, None

@@ -1,4 +1,4 @@
-"""One side of a comparison: over how many ranks its numbers are to be read, and the label it has next to the other."""
+"""One side of a comparison: its selection, its label, and the ranks or steps that its sums are divided by."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ALWAYS = Window(-(1 << 61), 1 << 61)
 
 @dataclass(frozen=True)
 class WholeSteps:
-    """The number of the steps of all ranks, and of the ranks that have any.
+    """The number of steps of all ranks that are whole in the window, and of ranks with such steps.
 
-    ``spans``: by report the time from the start of the first step to the end of the last.
+    ``spans``: by report, the time from the start of the first step to the end of the last.
     """
 
     spans: Mapping[int, Window]
@@ -35,7 +35,7 @@ class WholeSteps:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """A part of a job that is compared with another one; ``label`` is what the user calls it."""
+    """A part of a job to be compared; ``label`` is its name for the user."""
 
     job: OpenJob
     selection: Selection
@@ -43,12 +43,11 @@ class Side:
 
     @property
     def ranks(self) -> tuple[RankedTask, ...]:
-        """The selected ranks."""
         return tuple(selected_ranks(self.job.ranks, self.selection))
 
     @property
     def gpu_ranks(self) -> int:
-        """The number of ranks with recorded GPU work; for the others it is unknown, not zero."""
+        """The number of ranks with recorded GPU work; without records, it is unknown, not zero."""
         return sum(bool(item.devices) for item in self.ranks)
 
     @property
@@ -58,7 +57,7 @@ class Side:
 
     @property
     def projected_ranks(self) -> int:
-        """The number of those whose reports also tell which range launched which GPU work."""
+        """The number of ranks whose reports have NVTX ranges, and launches to project them to the GPU."""
         return self._ranks_where(lambda report: bool(report.count(tables.nvtx_ranges)) and has_launches(report))
 
     @property
@@ -72,28 +71,28 @@ class Side:
         return self._ranks_where(lambda report: bool(report.count(tables.host_samples)))
 
     def whole_steps(self, name: str | None = None) -> WholeSteps:
-        """The steps of the selected ranks that are whole in the window; for ``name`` see `Job.steps`."""
+        """Return the steps of the selected ranks that are whole in the window; for ``name`` see `Job.steps`."""
         tasks, window = {item.task for item in self.ranks}, self.selection.window or ALWAYS
         spans: dict[int, Window] = {}
         count = ranks = 0
-        for task, one in self.job.steps(name).of_task.items():
-            chosen = (one.starts >= window.start) & (one.ends <= window.end)
-            if task in tasks and chosen.any():
-                own = Window(int(one.starts[chosen].min()), int(one.ends[chosen].max()))
-                known = spans.get(task.report, own)
-                spans[task.report] = Window(min(own.start, known.start), max(own.end, known.end))
-                count, ranks = count + int(chosen.sum()), ranks + 1
+        for task, steps in self.job.steps(name).of_task.items():
+            is_whole = (steps.starts >= window.start) & (steps.ends <= window.end)
+            if task in tasks and is_whole.any():
+                span = Window(int(steps.starts[is_whole].min()), int(steps.ends[is_whole].max()))
+                report_span = spans.get(task.report, span)
+                spans[task.report] = Window(min(span.start, report_span.start), max(span.end, report_span.end))
+                count, ranks = count + int(is_whole.sum()), ranks + 1
         return WholeSteps(spans, count, ranks)
 
-    def _ranks_where(self, holds: Callable[[Report], bool]) -> int:
-        reports = {report.index for report in self.job.session.reports if holds(report)}
+    def _ranks_where(self, accepts: Callable[[Report], bool]) -> int:
+        reports = {report.index for report in self.job.session.reports if accepts(report)}
         return sum(item.task.report in reports for item in self.ranks)
 
-    def judged_beside(self, other: Side) -> Selection:
-        """The selection in whose window this side's shares of time are to be taken.
+    def selection_for_shares(self, other: Side) -> Selection:
+        """Return the selection whose window this side's shares of time refer to.
 
-        Two sides of one job without windows of their own are judged over one span, from the first event of both to
-        their last: a share of another span would not compare.
+        Two sides of one job without windows share one span, from their first event to their last: shares of different
+        spans are not comparable.
         """
         mine, theirs = self.selection, other.selection
         if self.job is not other.job or mine.window is not None or theirs.window is not None:
@@ -106,10 +105,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Basis:
-    """The numbers of ranks, or of steps, that sums of the two sides are over; 0 for a side that recorded none of it.
+    """The numbers of ranks, or of steps, that sums are divided by; 0 if a side recorded nothing.
 
-    Sums are divided by steps, and by ranks where their numbers differ: a side of four ranks would else have twice the
-    time of one of two.
+    Sums are per step, or per rank if the numbers of ranks differ: else four ranks would take twice the time of two.
     """
 
     a: int
@@ -118,7 +116,7 @@ class Basis:
 
     @property
     def each(self) -> str:
-        """What sums are divided by: ``step``, ``rank``, or nothing (empty)."""
+        """The divisor of the sums: ``step``, ``rank``, or empty for none."""
         if not self.a or not self.b:
             return ""
         return "step" if self.by_step else "rank" if self.a != self.b else ""
@@ -128,42 +126,42 @@ class Basis:
         return (self.a, self.b) if self.each else (1, 1)
 
     def note(self, what: str = "ranks") -> tuple[str, ...]:
-        """A sentence on it, where sums are divided by ranks."""
+        """Return a note if sums are per rank."""
         if self.each != "rank":
             return ()
         return (f"times and counts are per rank: A has {self.a:,} {what}, B {self.b:,}",)
 
 
 def both(a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
-    """The notes of both sides, each with the side that it is of; without it where both say the same."""
-    of_a = (f"A: {note}" for note in a if note not in b)
-    of_b = (f"B: {note}" for note in b if note not in a)
-    return (*(note for note in a if note in b), *of_a, *of_b)
+    """Return the notes of both sides, marked with their side unless both have them."""
+    only_a = (f"A: {note}" for note in a if note not in b)
+    only_b = (f"B: {note}" for note in b if note not in a)
+    return (*(note for note in a if note in b), *only_a, *only_b)
 
 
 def smart_names_of(a: Side, b: Side) -> Mapping[str, str]:
-    """Smart names of the kernels by full name, unique among those of both jobs."""
+    """Return smart names by full name, unique among the kernels of both jobs."""
     if a.job is b.job:
         return a.job.smart_names()
     return smart_names(chain(a.job.smart_names(), b.job.smart_names()))
 
 
 def with_smart_names(answer: TableAnswer, a: Side, b: Side) -> TableAnswer:
-    """A comparison of kernels by full name, whose last column has it, with smart names."""
+    """Return a comparison of kernels with smart names in its last column, which has full names."""
     names = smart_names_of(a, b)
     return replace(answer, rows=[(*row[:-1], names.get(str(row[-1]), row[-1])) for row in answer.rows])
 
 
 def job_labels(jobs: Sequence[OpenJob], files: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The title that the overview has for each job; where these are alike, where its ``files`` are."""
+    """Return the overview title of each job, or the locations of ``files`` if titles are missing or equal."""
     titles = [job_facts(job.session, job.ranks).title for job in jobs]
     if len(set(titles)) == len(titles) and all(titles):
         return tuple(titles)
-    return tuple(_place(own) for own in files)
+    return tuple(_location(job_files) for job_files in files)
 
 
-def _place(files: Sequence[str]) -> str:
-    """The only name, or the folder of several."""
+def _location(files: Sequence[str]) -> str:
+    """Return the only file name, or the common directory of several."""
     if len(files) == 1:
         return files[0]
     return os.path.commonpath([os.path.abspath(name) for name in files]) if files else ""

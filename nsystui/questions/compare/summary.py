@@ -40,9 +40,9 @@ from nsystui.store import tables
 
 @dataclass(frozen=True)
 class Utilisation:
-    """``percent``: by the keys of ``SHARE_COLUMNS``, the mean over the ranks with a GPU, ``None`` without any.
+    """A side's mean utilisation over its ranks with a GPU, if any, by the keys of ``SHARE_COLUMNS``.
 
-    ``time``: the length of the span that the percentages are of, ns (in the mean, where reports share no clock).
+    ``time``: the span that the percentages refer to, ns (a mean if reports share no clock).
     """
 
     percent: Mapping[str, float | None]
@@ -51,8 +51,8 @@ class Utilisation:
 
 
 def utilisation(side: Side, other: Side) -> Utilisation:
-    """The mean of the rows that the overview has for the ranks of ``side``, compared with ``other``."""
-    job, selection = side.job, side.judged_beside(other)
+    """Return the mean of the overview's rows for ``side``, compared with ``other``."""
+    job, selection = side.job, side.selection_for_shares(other)
     table = task_table(job.session, selection, job.ranks, job.busy(selection))
     percent = {column.key: _mean(_known(table.cells(column.key))) for column in SHARE_COLUMNS}
     windows = extents(job.session, selection)
@@ -79,7 +79,7 @@ COLUMNS = (
     Column("ratio", header="B / A", label="B/A", unit=Unit.RATIO, decimals=4),
     _TABLE,
 )
-"""The columns of `summary`; the values of a row are ns, percent or counts, as its ``unit`` says."""
+"""The columns of `summary`; ``unit`` is the unit of a row's values: ns, percent or count."""
 
 _WORDED = (
     Column("what", header="What", label="what"),
@@ -101,16 +101,16 @@ _PARTS = (
 )
 _OPTIONAL = ("nccl_percent", "exposed_nccl_percent", "graph_percent")
 _NAMED = 3
-"""The number of the largest changes that the notes name."""
+"""The notes name at most this many of the largest changes."""
 _OTHER_WORK = 0.02
 _SAME_TIME = 0.05
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A row before it is one. ``difference`` where it is not that of the two values.
+    """A row of the summary. ``difference``: used if a value is missing.
 
-    ``fact``: what the sentence of the verdict calls it where it changed; empty for what it does not tell.
+    ``fact``: the value's name in the verdict's sentence, if it may be mentioned.
     """
 
     what: str
@@ -123,13 +123,13 @@ class _Line:
 
     @property
     def change(self) -> float:
-        """By how many % the smaller value grows to the larger one, of percentages by how many points."""
+        """Growth from the smaller to the larger value, %; of percentages, in points."""
         if not self.fact or self.a is None or self.b is None:
             return 0.0
         if self.unit == "%":
             return abs(self.b - self.a)
-        least, most = sorted((self.a, self.b))
-        return 100 * (most / least - 1) if least else inf if most else 0.0
+        smaller, larger = sorted((self.a, self.b))
+        return 100 * (larger / smaller - 1) if smaller else inf if larger else 0.0
 
     @property
     def words(self) -> str:
@@ -150,72 +150,71 @@ class _Line:
 
 @dataclass(frozen=True)
 class ComparisonSummary(TableAnswer):
-    """The summary with the verdict on B, ``None`` where a side has no GPU work, and the counts that changed most."""
+    """The summary, the verdict on B if both sides have GPU work, and the counts that changed most."""
 
     verdict: Verdict | None = None
     counts: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
-        """The verdict and the counts in a sentence; empty without a verdict."""
+        """The verdict and the counts as a sentence; empty without a verdict."""
         if self.verdict is None:
             return ""
         return "; ".join(filter(None, (self.verdict.words, ", ".join(self.counts)))) + "."
 
     @property
     def headline(self) -> str:
-        """The same of B."""
+        """The sentence of `words`, with B as its subject."""
         return f"B is {self.words}" if self.words else ""
 
 
 def summary(a: Side, b: Side, step_range: str | None = None) -> ComparisonSummary:
-    """One row for each measure: A, B, B − A and B / A. Percentages are means over the ranks of a side.
+    """Return one row per measure: A, B, B − A and B / A. Percentages are means over the ranks of a side.
 
-    The time of kernels is split into that of kernels which only one side has, and what the number and the durations of
-    the others make of it, each name by itself (see `pairs`). Sums are over the ranks, or per rank where the sides have
-    different numbers of them. The notes say what changed most, and whether one side did more work. What neither side
-    has (steps, NCCL, graphs) has no row.
+    The difference in kernel time is split into kernels that only one side has and, for other names, count and duration
+    (see `pairs`). Sums are per rank if the sides have different numbers of ranks. The notes name the largest changes,
+    and mention if one side did more work. Measures that both sides lack (steps, NCCL, graphs) have no row.
     """
-    used = utilisation(a, b), utilisation(b, a)
+    utilisations = utilisation(a, b), utilisation(b, a)
     compared = kernels(a, b), nccl(a, b), memory(a, b)
     ranges = nvtx(a, b, step_range=step_range)
     basis = Basis(a.gpu_ranks, b.gpu_ranks)
-    found = ComparisonSummary("diff-summary", COLUMNS, [], 0, verdict=verdict(a, b, compared[0], step_range))
+    answer = ComparisonSummary("diff-summary", COLUMNS, [], 0, verdict=verdict(a, b, compared[0], step_range))
     lines = [
-        *_steps(a, b, step_range, found.verdict),
-        _Line("time span", "ns", used[0].time, used[1].time),
+        *_steps(a, b, step_range, answer.verdict),
+        _Line("time span", "ns", utilisations[0].time, utilisations[1].time),
         *(
-            _Line(what, "%", used[0].percent[key], used[1].percent[key])
+            _Line(what, "%", utilisations[0].percent[key], utilisations[1].percent[key])
             for key, what in _PARTS
-            if key not in _OPTIONAL or used[0].percent[key] or used[1].percent[key]
+            if key not in _OPTIONAL or utilisations[0].percent[key] or utilisations[1].percent[key]
         ),
         *_facts((a, b), step_range),
         *_work((a, b), *compared, [spreads(side, step_range)[STEP].count for side in (a, b)]),
     ]
-    told = sorted((line for line in lines if line.change >= CHANGED), key=lambda line: -line.change)
-    found = replace(found, counts=tuple(line.words for line in told[:_NAMED]))
-    other_work = _other_work(compared[0], used)
+    changed = sorted((line for line in lines if line.change >= CHANGED), key=lambda line: -line.change)
+    answer = replace(answer, counts=tuple(line.words for line in changed[:_NAMED]))
+    other_work = _other_work(compared[0], utilisations)
     notes = (
-        *([found.headline] if found.headline else []),
+        *([answer.headline] if answer.headline else []),
         *basis.note("ranks with a GPU"),
         *([other_work] if other_work else []),
         *_largest("kernel families", families(a, b)),
         *_largest("kernels", with_smart_names(compared[0], a, b)),
         *_largest("NVTX ranges", ranges, f" per {ranges.each}" if ranges.each else ""),
-        *both(*(one.notes for one in used)),
+        *both(*(side.notes for side in utilisations)),
         *compared[0].notes,
         *both(*(side.job.steps(step_range).why_none for side in (a, b))),
     )
     rows = [line.row() for line in lines]
-    return replace(found, rows=rows, total=len(rows), notes=tuple(dict.fromkeys(notes)))
+    return replace(answer, rows=rows, total=len(rows), notes=tuple(dict.fromkeys(notes)))
 
 
 def worded(answer: T) -> T:
-    """The summary as a screen shows it, each value with the unit of its row; files keep the plain one."""
+    """Return the summary for a screen, each value with its unit; files keep the plain summary."""
     units = [_UNITS[str(unit)] for unit in answer.cells("unit")]
 
-    def aligned(key: str, worded: Callable[[Unit, Value], str]) -> list[str]:
-        cells = [worded(unit, value) for unit, value in zip(units, answer.cells(key), strict=True)]
+    def aligned(key: str, format_cell: Callable[[Unit, Value], str]) -> list[str]:
+        cells = [format_cell(unit, value) for unit, value in zip(units, answer.cells(key), strict=True)]
         return align_decimal(cells) if cells else []
 
     columns = (
@@ -230,18 +229,18 @@ def worded(answer: T) -> T:
 
 
 def _signed(unit: Unit, value: Value) -> str:
-    """With its sign; percentages differ by percentage points."""
+    """Return the value with its sign; percentages differ by points."""
     text = format_value(unit, value).replace("%", "pp")
     if text.startswith("-") and not any(digit in text for digit in "123456789"):
         return text[1:]
     return f"+{text}" if isinstance(value, int | float) and value > 0 else text
 
 
-def _steps(a: Side, b: Side, step_range: str | None, found: Verdict | None) -> Iterator[_Line]:
+def _steps(a: Side, b: Side, step_range: str | None, on_b: Verdict | None) -> Iterator[_Line]:
     first, second = (spreads(side, step_range)[STEP] for side in (a, b))
     if first.count or second.count:
         by_step = next(
-            (one for one in (found, found and found.also) if one is not None and one.basis is ComparedBy.STEP), None
+            (item for item in (on_b, on_b and on_b.also) if item is not None and item.basis is ComparedBy.STEP), None
         )
         if by_step is not None:
             yield _Line("step time, mean", "ns", by_step.a.unit, by_step.b.unit, "steps")
@@ -253,7 +252,7 @@ def _steps(a: Side, b: Side, step_range: str | None, found: Verdict | None) -> I
 def _work(
     sides: tuple[Side, Side], launched: Compared, communication: Compared, moved: Compared, steps: Sequence[int]
 ) -> Iterator[_Line]:
-    """The rows of sums, each that of a column of another table. ``steps``: how many each side has."""
+    """Yield the rows of sums over columns of other tables. ``steps``: number of steps by side."""
     basis = Basis(sides[0].gpu_ranks, sides[1].gpu_ranks)
     each = f" per {basis.each}" if basis.each else ""
 
@@ -283,33 +282,32 @@ def _work(
     if has_nccl:
         yield line("    NCCL kernels", "ns", _pair(communication, "total", basis), "nccl")
         yield line("      exposed", "ns", _pair(communication, "exposed", basis), "nccl")
-    # Of sides with steps, those of a step are told: sums differ with the number of steps alone.
-    is_told = not all(steps)
-    launches = "kernels launched" if is_told else ""
-    yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels", launches)
+    # Sums grow with the number of steps: if both sides have steps, `_facts` reports launches per step instead.
+    has_fact = not all(steps)
+    kernel_fact = "kernels launched" if has_fact else ""
+    yield line("kernels launched", "count", _pair(launched, "count", basis), "kernels", kernel_fact)
     if has_nccl:
-        calls = "NCCL kernels" if is_told else ""
-        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl", calls)
-    copies = "copies and memsets" if is_told or steps[0] == steps[1] else ""
-    yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory", copies)
+        nccl_fact = "NCCL kernels" if has_fact else ""
+        yield line("  of NCCL", "count", _pair(communication, "count", basis), "nccl", nccl_fact)
+    copy_fact = "copies and memsets" if has_fact or steps[0] == steps[1] else ""
+    yield line("copies and memsets", "count", _pair(moved, "count", basis), "memory", copy_fact)
 
 
 def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
-    """What the runs were given: the memory that they copy from, the kernels of a step, their workers."""
+    """Yield facts about the runs: pageable copies, kernels of a step, worker processes."""
     pageable = []
     for side in sides:
-        copies = [one for one in host_copies(side.job.session, side.selection) if one.memory is not None]
-        copied = sum(one.bytes for one in copies)
-        pageable_bytes = sum(one.bytes for one in copies if one.memory == PAGEABLE)
+        copies = [copy for copy in host_copies(side.job.session, side.selection) if copy.memory is not None]
+        copied = sum(copy.bytes for copy in copies)
+        pageable_bytes = sum(copy.bytes for copy in copies if copy.memory == PAGEABLE)
         pageable.append(100.0 * pageable_bytes / copied if copied else None)
     if any(pageable):
         fact = "pageable share of the bytes copied"
         yield _Line("pageable, of bytes copied", "%", pageable[0], pageable[1], "memory", fact=fact)
-    each = [_of_a_step(side, step_range) for side in sides]
-    for number, (what, table) in enumerate((("kernels of a step", "kernels"), ("NCCL kernels of a step", "nccl"))):
-        if any(one[number] for one in each):
-            yield _Line(what, "count", each[0][number], each[1][number], table, fact=what)
-    # The worker processes of the ranks, where scheduling is recorded.
+    per_step = [_launches_per_step(side, step_range) for side in sides]
+    for index, (what, table) in enumerate((("kernels of a step", "kernels"), ("NCCL kernels of a step", "nccl"))):
+        if any(counts[index] for counts in per_step):
+            yield _Line(what, "count", per_step[0][index], per_step[1][index], table, fact=what)
     workers = [
         len(worker_processes(side.job, [item.task for item in side.ranks]))
         if side.job.session.count(tables.sched_events)
@@ -320,8 +318,8 @@ def _facts(sides: tuple[Side, Side], step_range: str | None) -> Iterator[_Line]:
         yield _Line("worker processes", "count", workers[0], workers[1], fact="worker processes")
 
 
-def _of_a_step(side: Side, step_range: str | None) -> _Pair:
-    """The kernels, and those of NCCL, that a rank launches in a step, in the mean; missing without steps."""
+def _launches_per_step(side: Side, step_range: str | None) -> _Pair:
+    """Return the mean number of kernels, and of NCCL kernels, of a rank's step; missing without steps."""
     count = spreads(side, step_range)[STEP].count
     if not count or not side.gpu_ranks:
         return None, None
@@ -341,12 +339,11 @@ def _graph_time(side: Side, basis: Basis) -> float | None:
 
 
 def _pair(answer: Compared, key: str, basis: Basis) -> _Pair:
-    """The sums of a column of A and of B; missing where no rank recorded it."""
     return _sum(answer, f"{key}_a", basis.a), _sum(answer, f"{key}_b", basis.b)
 
 
 def _sum(answer: Compared, key: str, ranks: int = 1) -> float | None:
-    """The sum of a column; missing where no rank recorded it."""
+    """Return the sum of a column; missing if no rank recorded it."""
     return _total(answer.records(), key) if ranks else None
 
 
@@ -354,40 +351,40 @@ def _total(rows: Iterable[Mapping[str, Value]], key: str) -> float:
     return sum(value for row in rows if isinstance(value := row[key], int | float))
 
 
-def _other_work(launched: Compared, used: tuple[Utilisation, Utilisation]) -> str:
-    """A note if one side did more work: then its sums are larger without any kernel being slower. Empty otherwise."""
+def _other_work(launched: Compared, utilisations: tuple[Utilisation, Utilisation]) -> str:
+    """Return a note if one side did more work: its sums are larger though no kernel is slower. Else empty."""
     a, b = _sum(launched, "count_a"), _sum(launched, "count_b")
     if not a or not b or abs(b / a - 1) <= _OTHER_WORK:
         return ""
-    times = used[0].time, used[1].time
+    times = utilisations[0].time, utilisations[1].time
     is_as_long = bool(times[0] and times[1] and abs(times[1] / times[0] - 1) <= _SAME_TIME)
     span = " in about the same time" if is_as_long else ""
     percent = format_value(Unit.PERCENT, 100 * abs(b / a - 1))
     times_as = f"{format_value(Unit.COUNT, b / a)} times as many"
-    many = times_as if b >= 2 * a else f"{percent} {'fewer' if b < a else 'more'}"
-    return f"B launched {many} kernels{span}: this changes totals, but not medians and 'from duration'"
+    amount = times_as if b >= 2 * a else f"{percent} {'fewer' if b < a else 'more'}"
+    return f"B launched {amount} kernels{span}: this changes totals, but not medians and 'from duration'"
 
 
 def _largest(what: str, answer: TableAnswer, each: str = "") -> Iterator[str]:
-    """The names whose totals changed most, each with the total in A, and how many are new or gone."""
+    """Yield the largest changes by name, with the total in A, and the numbers of new and gone names."""
     changes = []
     for row in answer.records():
         change = row["difference"]
         if isinstance(change, int | float) and change:
             before = format_value(Unit.DURATION, row["total_a"])
-            whole = f" from {before}" if row["status"] == BOTH else f" ({row['status']})"
-            changes.append((-abs(change), f"{row['name']} {format_value(Unit.CHANGE, change)}{whole}"))
+            origin = f" from {before}" if row["status"] == BOTH else f" ({row['status']})"
+            changes.append((-abs(change), f"{row['name']} {format_value(Unit.CHANGE, change)}{origin}"))
     if changes:
         yield f"{what} that changed most{each}: {', '.join(words for _, words in sorted(changes)[:_NAMED])}"
     statuses = answer.cells("status")
-    single = [f"{count:,} {word}" for word in (NEW, GONE) if (count := statuses.count(word))]
-    if single:
-        yield f"names of {what}: {', '.join(single)} in B"
+    counts = [f"{count:,} {word}" for word in (NEW, GONE) if (count := statuses.count(word))]
+    if counts:
+        yield f"names of {what}: {', '.join(counts)} in B"
 
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """Options of a comparison: which kernel names, numbered NVTX names folded or not, which NVTX ranges are steps."""
+    """Options of a comparison: kernel names, whether to fold numbered NVTX names, and which ranges are steps."""
 
     names: Names = Names.FULL
     fold_numbers: bool = True
@@ -396,7 +393,7 @@ class ComparisonOptions:
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """A table and what it is called."""
+    """A table of the comparison and its title."""
 
     title: str
     make: Callable[[Side, Side, ComparisonOptions], TableAnswer]

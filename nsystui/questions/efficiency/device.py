@@ -1,17 +1,17 @@
-"""The efficiency of the GPUs: the useful part of their time, and the losses to which the rest belongs.
+"""The efficiency of the GPUs: the useful part of their time, and the losses.
 
 See docs/numbers.md#device-efficiency.
 
-With Useful_d the useful time of device d, Moved_d the time of its communication that nothing useful hides, T the
-window and D the number of devices::
+With Useful_d the useful time of device d, Moved_d its communication time that no useful work hides, T the window and D
+the number of devices::
 
     parallel efficiency      = Σ Useful_d / (D·T)   = load balance × communication × orchestration
     load balance             = (Σ Useful_d / D) / max Useful_d
     communication efficiency = max Useful_d / max (Useful_d + Moved_d)      (two independent maxima)
     orchestration efficiency = max (Useful_d + Moved_d) / T
 
-A factor with nothing to divide by is 0, as in DLB. What counts as useful is a choice: see ``Useful``. Whole CUDA graphs
-count as useful, whatever ran in them. Useful_d + Moved_d is the device's busy time under either choice.
+A factor with a divisor of 0 is 0, as in DLB. `Useful` defines useful time; whole CUDA graphs always count as useful.
+Useful_d + Moved_d is the device's busy time under either definition.
 
 A GPU that several processes share counts once (`Job.gpus`).
 """
@@ -29,13 +29,13 @@ class Useful(Enum):
     """The part of a GPU's time that counts as useful; the value is its name in a flag."""
 
     POP = "pop"
-    """Kernels but NCCL's; NCCL kernels, copies and memsets are communication. BSC's basicanalysis, nsys2prv."""
+    """Kernels except NCCL's; NCCL kernels, copies and memsets are communication. BSC's basicanalysis, nsys2prv."""
     TALP = "talp"
-    """Every kernel, NCCL's too; copies and memsets are communication. DLB/TALP while a program runs."""
+    """All kernels, with NCCL's; copies and memsets are communication. DLB/TALP while a program runs."""
 
     @property
     def words(self) -> str:
-        """The definition, for a note."""
+        """The definition, as a note."""
         if self is Useful.POP:
             return "useful (pop): compute kernels; NCCL kernels, copies and memsets are communication"
         return "useful (talp): every kernel, also NCCL's; copies and memsets are communication"
@@ -64,26 +64,26 @@ class DeviceEfficiency:
 
     @property
     def parallel(self) -> float:
-        """Σ Useful_d / (D·T); equal to the product of the three factors but for rounding."""
+        """Σ Useful_d / (D·T), the product of the three factors except for rounding."""
         return ratio(self.useful, self.devices * self.time)
 
     @classmethod
     def of(cls, spent: Sequence[Breakdown], useful: Useful) -> DeviceEfficiency:
-        """The efficiency of devices over the same window; the factors of no device are 0."""
-        times = [useful.time(one) for one in spent]
-        busy = [one.busy for one in spent]
-        total, most, longest = sum(times), max(times, default=0), max(busy, default=0)
+        """Return the efficiency of devices over one window; without devices, factors are 0."""
+        times = [useful.time(device) for device in spent]
+        busy = [device.busy for device in spent]
+        total, max_useful, max_busy = sum(times), max(times, default=0), max(busy, default=0)
         time = spent[0].time if spent else 0
         return cls(
             devices=len(spent),
             time=time,
             useful=total,
-            load_balance=ratio(total, len(spent) * most),
-            communication=ratio(most, longest),
-            orchestration=ratio(longest, time),
+            load_balance=ratio(total, len(spent) * max_useful),
+            communication=ratio(max_useful, max_busy),
+            orchestration=ratio(max_busy, time),
         )
 
 
 def ratio(part: int, whole: int) -> float:
-    """``part / whole``; 0 where ``whole`` is 0."""
+    """Return ``part / whole``, or 0 if ``whole`` is 0."""
     return part / whole if whole else 0.0

@@ -13,11 +13,9 @@ With T the window and P the processes that used a GPU::
     device offload efficiency = Σ UsefulHost_i / Σ OutsideMPI_i
     host parallel efficiency  = Σ UsefulHost_i / (P·T)   = MPI parallel × device offload
 
-A process is in a call while any of its threads is: the calls of all threads are one union. So in PyTorch, where another
-thread launches the backward pass while the main one waits, the process counts as launching. Time outside of these
-calls counts as useful whatever the process did then: UsefulHost is an upper bound, as basicanalysis says of nsys data.
-
-`host_calls` finds when each process was inside CUDA calls, MPI and UCX, merged over its threads, once for each report.
+A process is in a call while any of its threads is: the calls of all threads are one union. For example, PyTorch starts
+the backward pass from another thread while the main thread waits; the process counts as launching. All time outside
+of these calls counts as useful: UsefulHost is an upper bound, as basicanalysis notes for nsys data.
 """
 
 from __future__ import annotations
@@ -46,11 +44,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class HostCalls:
-    r"""The calls of one process in job time: U(MPI calls) as ``mpi``, U(CUDA calls) \ U(MPI calls) beside them.
+    r"""The calls of a process in job time; ``None`` if its report has no such calls at all.
 
-    ``ucx`` is U(UCX calls), which MPI may make.
-
-    ``None`` is what its report has no calls of at all.
+    ``mpi`` is U(MPI calls), ``cuda_outside_mpi`` U(CUDA calls) \ U(MPI calls), and ``ucx`` U(UCX calls), which MPI may
+    make.
     """
 
     task: RankedTask
@@ -60,18 +57,18 @@ class HostCalls:
 
 
 def host_calls(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[HostCalls]:
-    """The calls of the selected processes that used a GPU, by rank. Reads every CUDA call, once for each report.
+    """Return the calls of the selected processes that used a GPU, by rank. Reads all CUDA calls once for each report.
 
-    MPI is what nsys traced as such, or the NVTX ranges of the domain ``MPI``, as it wrote them until 2022.
+    MPI calls are nsys's MPI trace, or NVTX ranges of the domain ``MPI``, which nsys wrote instead until 2022.
     """
-    chosen = [item for item in selected_ranks(ranks, selection) if item.devices]
-    wanted = {item.task.report for item in chosen}
-    reports = {report.index: report for report in session.reports if report.index in wanted}
-    found = of_each_report(
+    tasks = [item for item in selected_ranks(ranks, selection) if item.devices]
+    indices = {item.task.report for item in tasks}
+    reports = {report.index: report for report in session.reports if report.index in indices}
+    arrays = of_each_report(
         session, reports.values(), "host-calls", _computed, by=tables.api_calls, doing="calls of the CPU"
     )
     offsets = {index: report.clock_offset for index, report in reports.items()}
-    return [_calls_of(item, found[item.task.report], offsets[item.task.report]) for item in chosen]
+    return [_calls_of(item, arrays[item.task.report], offsets[item.task.report]) for item in tasks]
 
 
 def _calls_of(task: RankedTask, arrays: Arrays, offset: int) -> HostCalls:
@@ -87,7 +84,7 @@ def _computed(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
 
 
 def _arrays_of(session: Session, report: Report) -> Arrays:
-    """By process the intervals of its MPI calls, and of its CUDA calls outside of them; on the report's own clock."""
+    """Return the intervals of MPI, UCX, and CUDA calls outside of MPI by process, on the report's clock."""
     mpi = _merged(session, _query(tables.mpi_calls, report)) if report.count(tables.mpi_calls) else {}
     if not mpi and report.count(tables.nvtx_ranges):
         ended = tables.nvtx_ranges.c.end.is_not(None)
@@ -106,30 +103,30 @@ def _arrays_of(session: Session, report: Report) -> Arrays:
 
 
 def _query(table: sa.Table, report: Report) -> sa.Select[Any]:
-    """(process, start, end) of each call; one that never returned lasts until the session is over."""
+    """Select (process, start, end) of each call; calls that never returned end with the session."""
     columns = table.c
     last = max(report.packed.last_event or 0, report.metadata.duration or 0)
     end = sa.func.coalesce(columns.end, last, type_=sa.BigInteger).label("end")
-    is_known = (columns.process.is_not(None), columns.start.is_not(None))
-    return sa.select(columns.process, columns.start, end).where(columns.report == report.index, *is_known)
+    is_placed = (columns.process.is_not(None), columns.start.is_not(None))
+    return sa.select(columns.process, columns.start, end).where(columns.report == report.index, *is_placed)
 
 
 def _merged(session: Session, query: sa.Select[Any]) -> dict[int, Intervals]:
-    """The union of the calls of each process, over its threads."""
+    """Return each process's calls, merged over its threads."""
     parts: dict[int, list[Intervals]] = {}
     for batch in session.array_batches(query):
         for process in np.unique(batch["process"]).tolist():
             rows = batch["process"] == process
             parts.setdefault(process, []).append(union(batch["start"][rows], batch["end"][rows]))
-    return {process: merge(*own) for process, own in parts.items()}
+    return {process: merge(*unions) for process, unions in parts.items()}
 
 
 @dataclass(frozen=True)
 class HostTime:
-    """The ``time`` of one process (the window) by use, ns: ``mpi + cuda + useful == time``.
+    """The ``time`` of a process (the window) by use, ns: ``mpi + cuda + useful == time``.
 
-    ``cuda`` is the time in CUDA calls outside of MPI. ``mpi`` is ``None`` where MPI was not traced, ``cuda`` and
-    ``useful`` where no CUDA calls were.
+    ``cuda`` is the time in CUDA calls outside of MPI. ``mpi`` is ``None`` without traced MPI calls, ``cuda`` and
+    ``useful`` without traced CUDA calls.
     """
 
     task: RankedTask
@@ -148,7 +145,7 @@ class HostTime:
 
 @dataclass(frozen=True)
 class HostEfficiency:
-    """The factors, each from 0 to 1; ``None`` where the calls that it is made of were not recorded of every process."""
+    """The factors, each from 0 to 1; ``None`` if the calls it needs were not recorded for every process."""
 
     processes: tuple[HostTime, ...]
     mpi_load_balance: float | None
@@ -159,17 +156,17 @@ class HostEfficiency:
 
     @classmethod
     def of(cls, processes: Sequence[HostTime]) -> HostEfficiency:
-        """The efficiency of processes over the same window."""
-        outside = [one.outside_mpi for one in processes]
+        """Return the efficiency of processes over one window."""
+        outside = [process.outside_mpi for process in processes]
         time = processes[0].time if processes else 0
-        most, total, count = max(outside, default=0), sum(outside), len(processes)
-        has_mpi = bool(processes) and all(one.mpi is not None for one in processes)
-        useful = [one.useful for one in processes if one.useful is not None]
+        longest, total, count = max(outside, default=0), sum(outside), len(processes)
+        has_mpi = bool(processes) and all(process.mpi is not None for process in processes)
+        useful = [process.useful for process in processes if process.useful is not None]
         has_cuda = bool(processes) and len(useful) == count
         return cls(
             tuple(processes),
-            mpi_load_balance=ratio(total, count * most) if has_mpi else None,
-            mpi_communication=ratio(most, time) if has_mpi else None,
+            mpi_load_balance=ratio(total, count * longest) if has_mpi else None,
+            mpi_communication=ratio(longest, time) if has_mpi else None,
             mpi_parallel=ratio(total, count * time) if has_mpi else None,
             offload=ratio(sum(useful), total) if has_cuda else None,
             parallel=ratio(sum(useful), count * time) if has_cuda else None,
@@ -177,14 +174,14 @@ class HostEfficiency:
 
 
 def host_times(calls: Sequence[HostCalls], window: Window) -> list[HostTime]:
-    """The time of the processes of ``calls`` in ``window``, by use."""
+    """Return the time of each process of ``calls`` in ``window``, by use."""
     lo, hi = window.start, window.end
     return [
         HostTime(
-            one.task,
+            process.task,
             hi - lo,
-            None if one.mpi is None else one.mpi.length_within(lo, hi),
-            None if one.cuda_outside_mpi is None else one.cuda_outside_mpi.length_within(lo, hi),
+            None if process.mpi is None else process.mpi.length_within(lo, hi),
+            None if process.cuda_outside_mpi is None else process.cuda_outside_mpi.length_within(lo, hi),
         )
-        for one in calls
+        for process in calls
     ]

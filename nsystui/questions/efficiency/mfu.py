@@ -1,15 +1,14 @@
-"""Model FLOPs utilisation: the share of the GPUs' peak that went into the model's own arithmetic (docs/numbers.md#mfu).
+"""Model FLOPs utilisation: the share of the GPUs' peak spent on the model's arithmetic (docs/numbers.md#mfu).
 
     MFU = FLOPs of a step / step time / GPUs / peak
-    ceiling = MFU · T / (T - R)    T: time of the steps, R: that in which no compute kernel ran
+    ceiling = MFU · T / (T - R)    T: time of the steps, R: time in them without a compute kernel
 
 The user gives the FLOPs of a step of the whole job: about 6·N·tokens for training a transformer of N parameters
-(8·N·tokens where activations are recomputed and that shall count). Steps follow one another
-on the GPU without time in between (docs/ranks.md#steps), so that no idle time is left out; the median is taken.
+(8·N·tokens to include recomputed activations). The step time is a median. Steps follow each other on the GPU without
+gaps (docs/ranks.md#steps), so that idle time is included.
 
-The known peaks are those of dense matrix products in BF16 in NVIDIA's data sheets. Data sheets that give the figure
-with sparsity give twice of it. Where a name stands for several products, or the figure depends on a power limit that is
-not recorded, there is no known peak: a user can give it.
+The known peaks are from NVIDIA's data sheets: dense matrix products in BF16, half of the figures with sparsity. If a
+name means several products, or the figure depends on a power limit that is not recorded, the user must give the peak.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from nsystui.store.report import Report
 
 @dataclass(frozen=True)
 class Peak:
-    """The peak of a GPU in TFLOP/s, and in words whose it is."""
+    """The peak of a GPU in TFLOP/s, and its source in words."""
 
     tflops: float
     source: str
 
 
-# What the name must match; TFLOP/s; what it is.
+# Pattern of the GPU's name; TFLOP/s; source.
 _PEAKS = (
     (r"A100", 312.0, "A100 data sheet, dense BF16"),
     (r"H100.*(HBM3|SXM)", 989.0, "H100 SXM data sheet, dense BF16"),
@@ -55,12 +54,12 @@ _PEAKS = (
     (r"V100-SXM[23]", 125.0, "V100 SXM2 data sheet, FP16 (no BF16)"),
     (r"V100-PCIE", 112.0, "V100 PCIe data sheet, FP16 (no BF16)"),
 )
-# A part of a GPU (MIG, vGPU), and a make of its own with more multiprocessors than the product.
+# Parts of a GPU (MIG, vGPU), and a custom A100 with more multiprocessors than the product.
 _UNKNOWN = re.compile(r"\bMIG\b|\bGRID\b|-\d+[ABCQ]\b|A100-SXM-64GB")
 
 
 def known_peak(model: str) -> Peak | None:
-    """The peak of a GPU by its name as nsys writes it (``NVIDIA A100-SXM4-40GB``); ``None`` where it is not known."""
+    """Return the peak of a GPU by the name that nsys writes (``NVIDIA A100-SXM4-40GB``), if known."""
     if _UNKNOWN.search(model):
         return None
     for pattern, tflops, source in _PEAKS:
@@ -71,9 +70,9 @@ def known_peak(model: str) -> Peak | None:
 
 @dataclass(frozen=True)
 class MfuRequest:
-    """The user's values. ``peak_tflops`` and ``gpus`` are ``None`` where those of the exports are wanted.
+    """The user's values. ``peak_tflops`` and ``gpus``: by default from the exports.
 
-    ``region``: a filter on the names of NVTX ranges; then ``flops_per_step`` are those of one such range.
+    ``region``: a filter on NVTX range names; ``flops_per_step`` are then the FLOPs of one matching range.
     """
 
     flops_per_step: float
@@ -85,11 +84,11 @@ class MfuRequest:
 
 @dataclass(frozen=True)
 class Mfu:
-    """``value`` is the MFU from 0 to 1; ``None`` where a part of it is not known, which ``notes`` say.
+    """``value`` is the MFU from 0 to 1, or ``None`` if a part is unknown; ``notes`` name the part.
 
-    ``step_time``: ns, the median of ``intervals`` step times. ``achieved``: TFLOP/s for each GPU. ``compute``: the
-    share, from 0 to 1, of the time of all steps and GPUs in which a compute kernel ran. ``ceiling``: the MFU if one
-    always ran. ``intensity``: of a region the FLOPs by the bytes that its DRAM read and wrote.
+    ``step_time``: median of ``intervals`` step times, ns. ``achieved``: TFLOP/s for each GPU. ``compute``: share, from
+    0 to 1, of all steps' and GPUs' time with a compute kernel. ``ceiling``: the MFU if one always ran. ``intensity``:
+    FLOPs of a region by DRAM bytes read and written.
     """
 
     request: MfuRequest
@@ -124,32 +123,30 @@ def mfu(
     gpus: Sequence[DeviceIntervals],
     reports: Sequence[Report],
     window: Window,
-    parts: Sequence[Iterations],
+    budgets: Sequence[Iterations],
 ) -> Mfu:
-    """The MFU of the steps that lie in ``window``, over the tasks that use ``gpus``; ``parts`` are of these steps."""
+    """Return the MFU of the steps in ``window``, over the tasks that use ``gpus``; ``budgets``: of these steps."""
     tasks = {device.task.task for gpu in gpus for device in gpu.devices}
-    times = [whole_steps(own, window) for task, own in steps.of_task.items() if task in tasks]
-    together = np.concatenate([np.empty(0, np.int64), *times])
-    step_time = float(np.median(together)) if len(together) else None
+    times = [whole_steps(task_steps, window) for task, task_steps in steps.of_task.items() if task in tasks]
+    durations = np.concatenate([np.empty(0, np.int64), *times])
+    step_time = float(np.median(durations)) if len(durations) else None
     count, count_note = _gpus(request, gpus, reports)
     peak, peak_note = peak_of(request, gpus)
     notes = [count_note, peak_note, *steps.notes]
-    time = sum(int(one.time.sum()) for one in parts)
-    compute = sum(int(one.part("compute").sum()) for one in parts) / time if time else None
+    time = sum(int(budget.time.sum()) for budget in budgets)
+    compute = sum(int(budget.part("compute").sum()) for budget in budgets) / time if time else None
     if compute and step_time is not None:
-        without = format_value(Unit.PERCENT, 100 * (1 - compute))
-        notes.append(
-            f"the ceiling is the MFU if compute kernels ran all of the time: none ran in {without} of the steps"
-        )
+        share = format_value(Unit.PERCENT, 100 * (1 - compute))
+        notes.append(f"the ceiling is the MFU if compute kernels ran all of the time: none ran in {share} of the steps")
     if step_time is None and steps.of_task:
         notes.append("no MFU: no step in this time has another step after it")
     elif step_time is None:
         notes.append("no MFU without steps (`nsystui steps` says why there are none)")
-    return Mfu(request, step_time, len(together), count, peak, compute, tuple(note for note in notes if note))
+    return Mfu(request, step_time, len(durations), count, peak, compute, tuple(note for note in notes if note))
 
 
 def whole_steps(steps: TaskSteps, window: Window) -> Times:
-    """The GPU times of the steps that begin in ``window``, ns; the last of all has no end, as no other follows it."""
+    """Return the GPU times of the steps that begin in ``window``, ns; the last step has no known end."""
     times = StepTimes.of(steps)
     if not times.on_gpu:
         return np.empty(0, np.int64)
@@ -158,30 +155,30 @@ def whole_steps(steps: TaskSteps, window: Window) -> Times:
 
 
 def _gpus(request: MfuRequest, gpus: Sequence[DeviceIntervals], reports: Sequence[Report]) -> tuple[int, str]:
-    """The number of GPUs that share a step, and its source."""
+    """Return the number of GPUs that share a step, and its source."""
     if request.gpus is not None:
         return request.gpus, f"GPUs that share a step: {request.gpus} (--gpus)"
-    here, size = len(gpus), recorded_size(reports)
-    if size > here:
-        return size, f"GPUs that share a step: {size}, as the captured environment says; {here} of them here (--gpus N)"
-    return max(here, 1), f"GPUs that share a step: {here}, counted in these exports (--gpus N)"
+    seen, size = len(gpus), recorded_size(reports)
+    if size > seen:
+        return size, f"GPUs that share a step: {size}, as the captured environment says; {seen} of them here (--gpus N)"
+    return max(seen, 1), f"GPUs that share a step: {seen}, counted in these exports (--gpus N)"
 
 
 def recorded_size(reports: Iterable[Report]) -> int:
-    """The number of processes of the job by the captured environment; 0 where it does not record it."""
+    """Return the job's number of processes by the captured environment, or 0 if not recorded."""
     names = (*SIZE_VARIABLES, ALLOCATION_VARIABLE)
     return max((_number(report, name) or 0 for report in reports for name in names), default=0)
 
 
-_MOST_PROCESSES = 999_999
+_MAX_PROCESSES = 999_999
 
 
 def _number(report: Report, name: str) -> int | None:
-    return whole_number(report.metadata.environment.get(name, ""), _MOST_PROCESSES)
+    return whole_number(report.metadata.environment.get(name, ""), _MAX_PROCESSES)
 
 
 def peak_of(request: MfuRequest, gpus: Sequence[DeviceIntervals]) -> tuple[Peak | None, str]:
-    """The peak of each GPU, ``None`` where it is not known, and in words where it is from, or why."""
+    """Return the peak of each GPU, if known, and a note with its source, or why it is unknown."""
     if request.peak_tflops is not None:
         return Peak(request.peak_tflops, "--peak-tflops"), f"peak {request.peak_tflops:g} TFLOP/s (--peak-tflops)"
     models = sorted({gpu.device.model or "" for gpu in gpus})

@@ -1,7 +1,7 @@
-"""The efficiency of a job in one window for every rank, its factors in order, and those between two jobs.
+"""The efficiency of a job in a window common to all ranks, its factors in order, and the scaling between two jobs.
 
-Scalability compares two jobs of different size (docs/numbers.md#device-efficiency). Both must have done the same work
-(strong scaling), or the same work for each device (weak scaling): as many steps, for instance.
+Scalability compares jobs of different size (docs/numbers.md#device-efficiency). Both must have done the same work
+(strong scaling), or the same work per device (weak scaling), such as equally many steps.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from nsystui.store.session import Session
 
 
 class Scaling(Enum):
-    """The size that stayed the same between the two jobs; the value is its name in a flag."""
+    """The size that both jobs share; the value is its name in a flag."""
 
     STRONG = "strong"
-    """The problem as a whole."""
+    """The whole problem."""
     WEAK = "weak"
-    """The problem of each device."""
+    """The problem per device."""
 
 
 @dataclass(frozen=True)
 class Sized:
-    """One of the two jobs: its efficiency, and the number of steps in its window (``None`` where it is not known)."""
+    """One of the two jobs: its efficiency, and the number of steps in its window, if known."""
 
     device: DeviceEfficiency
     steps: int | None = None
@@ -52,7 +52,7 @@ class Sized:
 class Scalability:
     """``computation``: ΣUseful(baseline)/ΣUseful, for weak scaling times N/N(baseline). ``overall``: times parallel.
 
-    ``None`` where the job has no useful time. ``computation`` is over 1 where the larger job computed less.
+    ``None`` if the job has no useful time. ``computation`` exceeds 1 if the larger job computed less.
     """
 
     scaling: Scaling
@@ -63,18 +63,18 @@ class Scalability:
 
     @property
     def note(self) -> str:
-        """The condition under which the comparison holds, for a note."""
+        """A note on when the comparison is valid."""
         sizes = f"{self.scaling.value} scaling from {self.baseline.device.devices} to {self.job.device.devices} GPUs"
-        here, there = self.job.steps, self.baseline.steps
-        if here is not None and there is not None and here != there:
-            return f"{sizes}; the work differs: {here} steps here, {there} in the baseline (--time, --baseline-time)"
-        what = "the same problem" if self.scaling is Scaling.STRONG else "the same problem for each GPU"
-        steps = f"; both have {here} steps" if here is not None and there is not None else ""
-        return f"{sizes}: valid if both windows contain {what}{steps} (--time, --baseline-time)"
+        after, before = self.job.steps, self.baseline.steps
+        if after is not None and before is not None and after != before:
+            return f"{sizes}; the work differs: {after} steps here, {before} in the baseline (--time, --baseline-time)"
+        problem = "the same problem" if self.scaling is Scaling.STRONG else "the same problem for each GPU"
+        steps = f"; both have {after} steps" if after is not None and before is not None else ""
+        return f"{sizes}: valid if both windows contain {problem}{steps} (--time, --baseline-time)"
 
 
 def scalability(job: Sized, baseline: Sized, scaling: Scaling) -> Scalability:
-    """The change of the computation from ``baseline`` to ``job``, whichever is larger."""
+    """Return the change of the computation from ``baseline`` to ``job``; either may be larger."""
     after, before = job.device, baseline.device
     if not after.useful or not before.devices:
         return Scalability(scaling, job, baseline, None, None)
@@ -86,9 +86,9 @@ def scalability(job: Sized, baseline: Sized, scaling: Scaling) -> Scalability:
 
 @dataclass(frozen=True)
 class Factor:
-    """One factor. ``value`` is from 0 to 1 (scalability may exceed it), ``None`` where it is not known.
+    """A factor. ``value`` is from 0 to 1 (scalability may exceed 1), or ``None`` if unknown.
 
-    ``depth`` is how many factors it is a factor of. ``low`` says what a low value means and where to look next.
+    ``depth`` is its level in the tree of factors. ``low``: the meaning of a low value, and where to look next.
     """
 
     key: str
@@ -98,10 +98,10 @@ class Factor:
     formula: str
     low: str
     record: str = ""
-    """The advice on what to record where it is not known."""
+    """What to record if the value is unknown."""
 
 
-# By key: name, depth, formula, what a low value says. The screens named there are those of the program.
+# By key: name, depth, formula, meaning of a low value with the screen to look at.
 _DEVICE = {
     "parallel": (
         "device parallel efficiency", 0, "load balance × communication × orchestration",
@@ -155,47 +155,44 @@ _SCALING = {
 
 
 def device_factors(device: DeviceEfficiency, scaled: Scalability | None = None) -> list[Factor]:
-    """The factors of the GPUs, unknown without GPUs; with a baseline also scalability and global efficiency."""
-    known = device if device.devices else None
-    found = [
-        Factor(f"device_{key}", name, None if known is None else getattr(known, key), depth, formula, low)
+    """Return the GPUs' factors, unknown without GPUs; with a baseline also scalability and global efficiency."""
+    measured = device if device.devices else None
+    factors = [
+        Factor(f"device_{key}", name, None if measured is None else getattr(measured, key), depth, formula, low)
         for key, (name, depth, formula, low) in _DEVICE.items()
     ]
     if scaled is not None:
         rows = [("overall", scaled.overall), ("computation", scaled.computation)]
         names = {"overall": "device_global", "computation": "device_computation_scalability"}
-        found += [
+        factors += [
             Factor(names[key], name, value, depth, formula, low)
             for key, value in rows
             for name, depth, formula, low in [_SCALING[key]]
         ]
-    return found
+    return factors
 
 
-def host_factors(found: Efficiency) -> list[Factor]:
-    """Return the factors of the processes; MPI factors only if MPI was traced."""
+def host_factors(result: Efficiency) -> list[Factor]:
+    """Return the factors of the processes."""
     return [
         Factor(
             f"host_{key}" if key in ("parallel", "offload") else key,
             name,
-            getattr(found.host, key),
+            getattr(result.host, key),
             depth,
             formula,
             low,
-            found.to_record[canonical.MPI_CALLS if key.startswith("mpi") else canonical.API_CALLS],
+            result.to_record[canonical.MPI_CALLS if key.startswith("mpi") else canonical.API_CALLS],
         )
         for key, (name, depth, formula, low) in _HOST.items()
     ]
 
 
 def common_window(session: Session, selection: Selection) -> Window:
-    """The selection's window; without one, the events of the selected reports as far as all of them were recording.
+    """Return the selection's window, or else the span of the selected reports' events while all were recording.
 
-    From the first event of the selected reports to their last, cut to what is common to their sessions: never each
-    rank's own duration, and no rank is idle because it was not recorded (docs/numbers.md#efficiency-window). Job time,
-    ns.
-
-    Raises UsageError where the reports share no clock or no time.
+    Job time, ns. A rank's time is never its own duration, and no rank is idle because it was not recorded
+    (docs/numbers.md#efficiency-window). Raises UsageError if the reports share no clock or no time.
     """
     reports = selected_reports(session, selection)
     if not shares_clock(reports):
@@ -203,31 +200,31 @@ def common_window(session: Session, selection: Selection) -> Window:
     if selection.window is not None or not reports:
         return extent(session, selection)
     events, sessions = extent(session, selection), [recorded(report) for report in reports]
-    start = max(events.start, *(one.start for one in sessions))
-    end = min(events.end, *(one.end for one in sessions))
+    start = max(events.start, *(span.start for span in sessions))
+    end = min(events.end, *(span.end for span in sessions))
     if end <= start and events.end > events.start:
         raise UsageError("these ranks were never all recorded at once: choose ranks (--ranks) or a time (--time)")
     return Window(start, max(start, end))
 
 
 def window_note(session: Session, selection: Selection, window: Window) -> str:
-    """The note on the window."""
+    """Return the note on the window."""
     width = format_value(Unit.DURATION, window.end - window.start)
     span = f"{width} from {format_value(Unit.TIME, window.start)}"
     if selection.window is not None:
         return f"100 % of each GPU is the selected time, {span}"
-    many = len(selected_reports(session, selection)) > 1
-    what = "the time in which every selected report was recording events" if many else "from first to last event"
+    has_several = len(selected_reports(session, selection)) > 1
+    what = "the time in which every selected report was recording events" if has_several else "from first to last event"
     events = extent(session, selection)
     if window != events:
-        whole = format_value(Unit.DURATION, events.end - events.start)
-        span += f" (in other tables {whole}, from first to last event)"
+        full_width = format_value(Unit.DURATION, events.end - events.start)
+        span += f" (in other tables {full_width}, from first to last event)"
     return f"100 % of each GPU is {what}, {span}"
 
 
 @dataclass(frozen=True, eq=False)
 class Efficiency:
-    """``spent[i]`` is how the time of ``gpus[i]`` was spent in ``window``. Notes belong to all, GPUs, or hosts."""
+    """``spent[i]`` is the use of the time of ``gpus[i]`` in ``window``. Notes are about all, GPUs, or hosts."""
 
     window: Window
     useful: Useful
@@ -239,18 +236,18 @@ class Efficiency:
     device_notes: tuple[str, ...]
     host_notes: tuple[str, ...]
     to_record: Mapping[CanonicalTable, str]
-    """How to get the calls that an unknown factor needs."""
+    """How to record the calls that an unknown factor needs."""
 
     @property
     def span(self) -> str:
-        """The length of the window in words: what 100 % is."""
+        """The length of the window, 100 %, in words."""
         return format_value(Unit.DURATION, self.window.end - self.window.start)
 
 
 def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) -> Efficiency:
-    """The efficiency of the selected tasks and devices over ``common_window``.
+    """Return the efficiency of the selected tasks and devices over `common_window`.
 
-    Raises UsageError where the selected reports share no clock or no time.
+    Raises UsageError if the selected reports share no clock or no time.
     """
     session, reports = job.session, selected_reports(job.session, selection)
     window = common_window(session, selection)
@@ -278,21 +275,21 @@ def efficiency(job: OpenJob, selection: Selection, useful: Useful = Useful.POP) 
     )
 
 
-def mfu_of(job: OpenJob, selection: Selection, found: Efficiency, request: MfuRequest) -> Mfu:
-    """The MFU over the window and GPUs of ``found``. Raises UsageError for a step range that is no pattern."""
+def mfu_of(job: OpenJob, selection: Selection, result: Efficiency, request: MfuRequest) -> Mfu:
+    """Return the MFU over the window and GPUs of ``result``. Raises UsageError for an invalid step pattern."""
     if request.region is not None:
-        return mfu_of_region(job, selection, found.window, found.gpus, request)
+        return mfu_of_region(job, selection, result.window, result.gpus, request)
     steps = job.steps(request.step_range)
-    every = iterations(job, selection.with_window(found.window), request.step_range)
-    parts = [one.of for one in every if one.numbers is not None]
-    return mfu(request, steps, found.gpus, selected_reports(job.session, selection), found.window, parts)
+    budgets = iterations(job, selection.with_window(result.window), request.step_range)
+    parts = [gpu.of for gpu in budgets if gpu.numbers is not None]
+    return mfu(request, steps, result.gpus, selected_reports(job.session, selection), result.window, parts)
 
 
-def steps_in(job: OpenJob, found: Efficiency, name: str | None = None) -> int | None:
-    """The number of steps that begin in the window, of the task that has most; ``None`` where no steps are known."""
-    tasks = {device.task.task for gpu in found.gpus for device in gpu.devices}
-    times = step_times(job.steps(name), found.window)
-    return max((len(one) for task, one in times.items() if task in tasks), default=None)
+def steps_in(job: OpenJob, result: Efficiency, name: str | None = None) -> int | None:
+    """Return the largest number of steps of a task that begin in the window, or ``None`` without known steps."""
+    tasks = {device.task.task for gpu in result.gpus for device in gpu.devices}
+    times = step_times(job.steps(name), result.window)
+    return max((len(steps) for task, steps in times.items() if task in tasks), default=None)
 
 
 def _device_notes(
@@ -320,12 +317,12 @@ def _host_notes(host: HostEfficiency, to_record: Mapping[CanonicalTable, str]) -
         "host: a process counts as in a call while any of its threads is in one; all other time is useful, which is "
         "an upper bound; only processes that used a GPU count"
     )
-    with_mpi = [one.task.rank for one in host.processes if one.mpi is not None]
+    with_mpi = [process.task.rank for process in host.processes if process.mpi is not None]
     if not with_mpi:
         yield f"no MPI calls were recorded: any time in MPI counts as useful ({to_record[canonical.MPI_CALLS]})"
     elif len(with_mpi) < len(host.processes):
-        without = [one.task.rank for one in host.processes if one.mpi is None]
+        without = [process.task.rank for process in host.processes if process.mpi is None]
         yield f"no MPI efficiency: no MPI calls of rank {few_numbers(without)} ({to_record[canonical.MPI_CALLS]})"
-    without = [one.task.rank for one in host.processes if one.cuda is None]
+    without = [process.task.rank for process in host.processes if process.cuda is None]
     if without:
         yield f"no host efficiency: no CUDA calls of rank {few_numbers(without)} ({to_record[canonical.API_CALLS]})"

@@ -13,10 +13,9 @@ from nsystui.questions.efficiency.result import Efficiency, Factor, Scalability,
 from nsystui.questions.gpu.device_time import Breakdown, DeviceIntervals, total
 
 EVERYTHING = "all"
-"""The word for the rank in the row over all GPUs."""
+"""The rank in the row over all GPUs."""
 
-# The name in ``Breakdown``, the key of the columns, the headings in a file and on a screen, the importance; together
-# they are all of the time.
+# Name in ``Breakdown``, key of the columns, headings in files and on screens, importance. The parts cover all time.
 _PARTS = (
     ("kernels_only", "compute_only", "Compute only", "C only", 0),
     ("nccl_only", "nccl_only", "NCCL only", "N only", 0),
@@ -29,15 +28,15 @@ _PARTS = (
     ("idle", "idle", "Idle", "idle", 0),
 )
 PARTS = tuple(key for key, *_ in _PARTS)
-"""The parts of a GPU's time that have no moment in common and leave none out; names in ``Breakdown``."""
+"""The disjoint parts of a GPU's time, complete; names in ``Breakdown``."""
 BREAKDOWN_COLUMNS = (
     Column("rank", header="Rank", label="rank"),
     DEVICE.with_importance(4),
     Column("gpu", header="GPU", label="gpu", unit=Unit.NUMBER, importance=5),
     Column("model", header="GPU Model", label="model", importance=6),
     *(
-        Column(f"{key}_percent", header=f"{title} (%)", label=label, unit=Unit.PERCENT, decimals=2, importance=least)
-        for _, key, title, label, least in _PARTS
+        Column(f"{key}_percent", header=f"{title} (%)", label=label, unit=Unit.PERCENT, decimals=2, importance=level)
+        for _, key, title, label, level in _PARTS
     ),
     Column("useful_percent", header="Useful (%)", label="useful", unit=Unit.PERCENT, decimals=2, importance=3),
     *(
@@ -93,70 +92,68 @@ _OF_REGION: dict[str, dict[str, Any]] = {
     "flops_per_step": {"header": "FLOPs per Range", "label": "FLOPs per range"},
 }
 _REGION_COLUMNS = (
-    *(replace(one, **_OF_REGION.get(one.key, {})) for one in MFU_COLUMNS),
+    *(replace(column, **_OF_REGION.get(column.key, {})) for column in MFU_COLUMNS),
     Column("intensity", header="Intensity (FLOP/B)", label="FLOP/B", unit=Unit.COUNT, decimals=2),
 )
-"""Those of a region, whose ranges take the place of steps."""
+"""Columns for a region, with ranges instead of steps."""
 _LETTERS = (
     "C: compute (kernels without NCCL's), N: NCCL, M: memory, G: whole CUDA graphs; only: while none of the "
     "others runs; C+N: both overlap; all 3: C+N+M"
 )
 
 
-def breakdown_table(found: Efficiency) -> TableAnswer:
-    """A row over all GPUs and one for each: how its time was spent, in percent of the window and in ns.
+def breakdown_table(result: Efficiency) -> TableAnswer:
+    """Return a row over all GPUs and a row per GPU: its time by use, in percent of the window and in ns.
 
-    See docs/numbers.md#gpu-time.
-
-    The parts have no moment in common and add up to the window, in the first row to that of all GPUs.
+    See docs/numbers.md#gpu-time. The parts are disjoint and add up to the window, in the first row to all GPUs'
+    windows.
     """
     rows: list[Row] = []
-    if found.gpus:
-        rows.append((EVERYTHING, None, None, None, *_spent_cells(total(found.spent), found.useful)))
-    for gpu, spent in zip(found.gpus, found.spent, strict=True):
-        rows.append((*_place(gpu), *_spent_cells(spent, found.useful)))
-    notes = (*((_LETTERS,) if rows else ()), *found.notes, *found.device_notes)
+    if result.gpus:
+        rows.append((EVERYTHING, None, None, None, *_spent_cells(total(result.spent), result.useful)))
+    for gpu, spent in zip(result.gpus, result.spent, strict=True):
+        rows.append((*_gpu_cells(gpu), *_spent_cells(spent, result.useful)))
+    notes = (*((_LETTERS,) if rows else ()), *result.notes, *result.device_notes)
     return TableAnswer("breakdown", BREAKDOWN_COLUMNS, rows, len(rows), notes)
 
 
-def _place(gpu: DeviceIntervals) -> Row:
+def _gpu_cells(gpu: DeviceIntervals) -> Row:
     first = gpu.device
     return ",".join(map(str, gpu.ranks)), first.device, first.gpu, first.model
 
 
 def _spent_cells(spent: Breakdown, useful: Useful) -> Row:
-    """The cells of one row from the percentages on."""
     parts = [getattr(spent, key) for key in PARTS]
-    time = useful.time(spent)
-    percent = [spent.percent(part) for part in (*parts, time)]
-    return (*percent, *parts, time, useful.moved(spent), spent.time)
+    useful_time = useful.time(spent)
+    percent = [spent.percent(part) for part in (*parts, useful_time)]
+    return (*percent, *parts, useful_time, useful.moved(spent), spent.time)
 
 
-def device_table(found: Efficiency, scaled: Scalability | None = None) -> TableAnswer:
-    """A row for each factor of the device efficiency; with a baseline also its own, scalability, and global."""
-    factors = device_factors(found.device, scaled)
-    notes = (*found.notes, *found.device_notes)
+def device_table(result: Efficiency, scaled: Scalability | None = None) -> TableAnswer:
+    """Return a row per device factor; with a baseline, also its values, scalability, and global efficiency."""
+    factors = device_factors(result.device, scaled)
+    notes = (*result.notes, *result.device_notes)
     if scaled is None:
         return _factor_table("device", factors, None, notes)
     before = {factor.key: factor.value for factor in device_factors(scaled.baseline.device)}
     return _factor_table("device", factors, before, (*notes, scaled.note))
 
 
-def host_table(found: Efficiency) -> TableAnswer:
-    """A row for each factor of the host efficiency."""
-    return _factor_table("host", host_factors(found), None, (*found.notes, *found.host_notes))
+def host_table(result: Efficiency) -> TableAnswer:
+    """Return a row per factor of the host efficiency."""
+    return _factor_table("host", host_factors(result), None, (*result.notes, *result.host_notes))
 
 
 def _factor_table(
     name: str, factors: Sequence[Factor], baseline: dict[str, float | None] | None, notes: tuple[str, ...]
 ) -> TableAnswer:
-    """The rows of factors of which any is known."""
+    """Return the factors' rows, or no rows if all are unknown."""
     if all(factor.value is None for factor in factors):
         factors = ()
     rows: list[Row] = []
-    for one in factors:
-        before = () if baseline is None else (_percent(baseline.get(one.key)),)
-        rows.append((one.key, "  " * one.depth + one.name, _percent(one.value), *before, one.formula, one.low))
+    for item in factors:
+        before = () if baseline is None else (_percent(baseline.get(item.key)),)
+        rows.append((item.key, "  " * item.depth + item.name, _percent(item.value), *before, item.formula, item.low))
     columns = (*_FACTOR, *(() if baseline is None else (_BASELINE,)), *_WORDS)
     return TableAnswer(name, columns, rows, len(rows), notes)
 
@@ -165,22 +162,22 @@ def _percent(value: float | None) -> float | None:
     return None if value is None else 100.0 * value
 
 
-def process_table(found: Efficiency) -> TableAnswer:
-    """A row for each process that used a GPU: its time in MPI, in CUDA calls outside of MPI, and the rest."""
+def process_table(result: Efficiency) -> TableAnswer:
+    """Return a row per process that used a GPU: useful time, MPI, and CUDA calls outside of MPI."""
     rows: list[Row] = []
-    for one in found.host.processes:
-        parts = (one.useful, one.mpi, one.cuda)
-        percent = [None if part is None or not one.time else 100.0 * part / one.time for part in parts]
-        rows.append((one.task.rank, one.task.host, one.task.pid, *percent, *parts, one.time))
-    return TableAnswer("processes", PROCESS_COLUMNS, rows, len(rows), (*found.notes, *found.host_notes))
+    for process in result.host.processes:
+        parts = (process.useful, process.mpi, process.cuda)
+        percent = [None if part is None or not process.time else 100.0 * part / process.time for part in parts]
+        rows.append((process.task.rank, process.task.host, process.task.pid, *percent, *parts, process.time))
+    return TableAnswer("processes", PROCESS_COLUMNS, rows, len(rows), (*result.notes, *result.host_notes))
 
 
-def mfu_table(found: Mfu) -> TableAnswer:
-    """One row: the MFU and what it is made of; unknown parts are missing, and notes say why."""
-    peak, source = (None, None) if found.peak is None else (found.peak.tflops, found.peak.source)
-    value, ceiling = (None if one is None else 100.0 * one for one in (found.value, found.ceiling))
-    measured = (value, ceiling, found.achieved, peak, source, found.step_time, found.intervals, found.gpus)
-    row = (*measured, found.request.flops_per_step)
-    if found.request.region is None:
-        return TableAnswer("mfu", MFU_COLUMNS, [row], 1, found.notes)
-    return TableAnswer("mfu", _REGION_COLUMNS, [(*row, found.intensity)], 1, found.notes)
+def mfu_table(result: Mfu) -> TableAnswer:
+    """Return one row: the MFU and its parts; unknown parts are missing, and notes name the reason."""
+    peak, source = (None, None) if result.peak is None else (result.peak.tflops, result.peak.source)
+    value, ceiling = (None if share is None else 100.0 * share for share in (result.value, result.ceiling))
+    measured = (value, ceiling, result.achieved, peak, source, result.step_time, result.intervals, result.gpus)
+    row = (*measured, result.request.flops_per_step)
+    if result.request.region is None:
+        return TableAnswer("mfu", MFU_COLUMNS, [row], 1, result.notes)
+    return TableAnswer("mfu", _REGION_COLUMNS, [(*row, result.intensity)], 1, result.notes)

@@ -1,1 +1,1 @@
-"""A job: its open reports, who is which rank, and how its questions are answered, here or on a Dask cluster."""
+"""A job: its open reports, their ranks, and the computation of its answers, locally or on a Dask cluster."""

@@ -1,9 +1,9 @@
-"""The workers of a Dask cluster, which compute what answers are made of where the reports of a packed job lie.
+"""The workers of a Dask cluster, which compute parts of answers where the reports of a packed job are stored.
 
-A task is a run of reports: a worker opens them as they are open here (their numbers, their clock) and computes with the
-function that computes it here (`nsystui.questions.queries.derived.in_runs`). Where a worker dies, Dask gives its tasks
-to another; those that no worker survives are done again in the end, report by report and one at a time, so that a
-failure names the report.
+A task is a run of reports: a worker opens them with their local numbers and clock, and calls the same function as a
+local computation (`nsystui.questions.queries.derived.in_runs`). If a worker dies, Dask moves its tasks to another
+worker; tasks that no worker survives are finally repeated report by report, one at a time, so that a failure names
+the report.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 VERSION = "nsystui:__version__"
-"""The name of nsystui's version, as ``pkgutil.resolve_name`` takes it."""
-_CONNECTING = 15
-_FIRST_WORKER = 60
-_BETWEEN_LOOKS = 5
-"""The time-outs for the scheduler and for a worker, and the interval at which workers are checked, seconds."""
-_TASKS_OF_A_THREAD = 8
-"""The tasks that a thread of a worker gets at least, so that all are done at about the same time."""
-_MOST_REPORTS = 16
+"""The name of nsystui's version for ``pkgutil.resolve_name``."""
+_CONNECT_TIMEOUT = 15
+_WORKER_TIMEOUT = 60
+_CHECK_INTERVAL = 5
+"""Time-outs for the scheduler and for a worker, and the interval of worker checks, seconds."""
+_TASKS_PER_THREAD = 8
+"""Minimum of tasks for each thread of a worker, so that all threads finish at about the same time."""
+_MAX_REPORTS = 16
 
 
 class ReportPlace(NamedTuple):
-    """A report as it is open here: its number, its directory, and what is added to its times, ns."""
+    """A report as opened locally: its number, its directory, and the offset of its times, ns."""
 
     report: int
     path: str
@@ -53,7 +53,7 @@ class ReportPlace(NamedTuple):
 
 
 class WorkerResult(NamedTuple):
-    """What a worker computed, or why it could not."""
+    """The result of a worker, or the reason for its failure."""
 
     result: Any = None
     failure: str = ""
@@ -62,16 +62,16 @@ class WorkerResult(NamedTuple):
 def compute_there(
     places: Sequence[ReportPlace], limits: Limits, compute: Compute[Any], families: Rules = ()
 ) -> WorkerResult:
-    """Runs on a worker: what ``compute`` gives for some reports of a packed job."""
+    """Return the result of ``compute`` for some reports of a packed job; runs on a worker."""
     session, host = Session(limits=limits, families=families), os.uname().nodename
     try:
-        for place in places:
-            if not os.path.isdir(place.path):
+        for item in places:
+            if not os.path.isdir(item.path):
                 return WorkerResult(
-                    failure=f"the worker on {host} does not see {place.path}: it must have the packed job there"
+                    failure=f"the worker on {host} does not see {item.path}: it must have the packed job there"
                 )
-            session.add(Path(place.path), index=place.report)
-        session.set_clock(Clock(is_common=False, shifts={place.report: place.clock_offset for place in places}))
+            session.add(Path(item.path), index=item.report)
+        session.set_clock(Clock(is_common=False, shifts={item.report: item.clock_offset for item in places}))
         return WorkerResult(compute(session, list(session.reports)))
     except ExportError as error:
         return WorkerResult(failure=f"on {host}: {error}")
@@ -80,7 +80,7 @@ def compute_there(
 
 
 def check_packed(paths: Iterable[Path]) -> None:
-    """Raises UsageError for what the workers of a cluster could not open: exports are packed where they lie."""
+    """Raise UsageError if an export is not packed: workers open reports of packed jobs only."""
     for path in paths:
         if not is_packed_report(path):
             raise UsageError(f"--dask needs a packed job, which {path} is not: nsystui pack FILE… -o DIR makes one")
@@ -88,7 +88,7 @@ def check_packed(paths: Iterable[Path]) -> None:
 
 @dataclass
 class DaskWorkers:
-    """The workers of a cluster as a session has them (`nsystui.store.session.Workers`); `connect` makes it."""
+    """The workers of a cluster for a session (`nsystui.store.session.Workers`), made by `connect`."""
 
     scheduler: str
     client: Client
@@ -97,9 +97,9 @@ class DaskWorkers:
 
     @classmethod
     def connect(cls, scheduler: str, limits: Limits, families: Rules = ()) -> DaskWorkers:
-        """The workers of a scheduler: its address, or the path of its file. Raises NsystuiError without any.
+        """Return the workers of a scheduler, given by address or scheduler file. Raises NsystuiError without workers.
 
-        ``limits`` and ``families`` are those of a session here; a worker computes with one thread.
+        ``limits`` and ``families`` are the local session's; a worker computes with one thread.
         """
         try:
             import distributed
@@ -108,42 +108,42 @@ class DaskWorkers:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         address = _address(scheduler)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # versions of other packages, which nothing here depends on
+            warnings.simplefilter("ignore")  # about versions of packages that nsystui does not need
             try:
-                client: Client = distributed.Client(address, timeout=_CONNECTING, set_as_default=False)
+                client: Client = distributed.Client(address, timeout=_CONNECT_TIMEOUT, set_as_default=False)
             except (OSError, ValueError) as error:  # a timeout is an OSError
                 raise NsystuiError(f"--dask {scheduler}: no connection to the scheduler: {reason_of(error)}") from None
-        found = cls(scheduler, client, Limits(1, limits.memory), families)
+        workers = cls(scheduler, client, Limits(1, limits.memory), families)
         try:
-            with found._errors():
-                found._check_workers()
+            with workers._errors():
+                workers._check_workers()
         except BaseException:
-            found.close()
+            workers.close()
             raise
-        return found
+        return workers
 
     def close(self) -> None:
-        """Close the client; the cluster stays."""
+        """Close the client; the cluster keeps running."""
         self.client.close()
 
     def share(self, reports: int) -> int:
-        """How many reports make a task: few enough for each thread of the cluster to get some tasks."""
+        """Return the number of reports of a task, small enough for several tasks per thread of the cluster."""
         threads = sum(self.client.nthreads().values())
-        return int(min(max(reports // max(threads * _TASKS_OF_A_THREAD, 1), 1), _MOST_REPORTS))
+        return int(min(max(reports // max(threads * _TASKS_PER_THREAD, 1), 1), _MAX_REPORTS))
 
     def each(self, work: Sequence[tuple[list[Report], Compute[T]]], tell: Callable[[int], object]) -> Iterator[T]:
-        """What is computed of runs of reports, in their order; ``tell`` is told how many reports are done.
+        """Yield the results of runs of reports, in order; calls ``tell`` with the number of reports done.
 
-        A run whose workers died comes report by report, with as many results. Raises NsystuiError.
+        If its workers died, a run yields one result per report. Raises NsystuiError.
         """
         with self._errors():
-            yield from self._each([_Task(*one, (number,)) for number, one in enumerate(work)], tell)
+            yield from self._each([_Task(*run, (number,)) for number, run in enumerate(work)], tell)
 
     def _each(self, tasks: list[_Task], tell: Callable[[int], object]) -> Iterator[Any]:
         from distributed import KilledWorker
 
         waiting = {self._submit(task): task for task in tasks}
-        ahead = {task.place for task in tasks}
+        ahead = {task.position for task in tasks}
         suspects: list[_Task] = []
         results: dict[tuple[int, ...], Any] = {}
         done = 0
@@ -153,18 +153,18 @@ class DaskWorkers:
                     task = waiting.pop(future)
                     error = future.exception()
                     if isinstance(error, KilledWorker) and not task.is_alone:
-                        # Dask suspects every task that the dead workers had, running or not.
-                        ahead.remove(task.place)
+                        # Dask suspects all tasks of the dead workers, running or not.
+                        ahead.remove(task.position)
                         suspects += task.by_report()
                         continue
-                    results[task.place] = self._result(task, future, error)
+                    results[task.position] = self._result(task, future, error)
                     done += len(task.reports)
                     tell(done)
                 if suspects and not waiting:
                     single = suspects.pop(0)
-                    ahead.add(single.place)
+                    ahead.add(single.position)
                     waiting[self._submit(single)] = single
-                first_suspect = min((task.place for task in suspects), default=(len(tasks),))
+                first_suspect = min((task.position for task in suspects), default=(len(tasks),))
                 while ahead and (first := min(ahead)) in results and first < first_suspect:
                     ahead.remove(first)
                     yield results.pop(first)
@@ -172,11 +172,13 @@ class DaskWorkers:
             self.client.cancel(list(waiting))
 
     def _submit(self, task: _Task) -> Future:
-        places = [ReportPlace(one.index, str(one.path.absolute()), one.clock_offset) for one in task.reports]
+        places = [
+            ReportPlace(report.index, str(report.path.absolute()), report.clock_offset) for report in task.reports
+        ]
         return self.client.submit(compute_there, places, self.limits, task.compute, self.families, pure=False)
 
     def _result(self, task: _Task, future: Future, error: BaseException | None) -> Any:
-        """What a task computed. Raises NsystuiError where it could not."""
+        """Return the result of a task. Raises NsystuiError if it failed."""
         from distributed import KilledWorker
 
         if isinstance(error, KilledWorker):
@@ -192,29 +194,29 @@ class DaskWorkers:
         return computed.result
 
     def _finished(self, waiting: dict[Future, _Task]) -> list[Future]:
-        """Those that are done, one at least. Raises NsystuiError where no worker is left to compute the rest."""
+        """Return the finished tasks, at least one. Raises NsystuiError if no worker is left for unfinished tasks."""
         from distributed import wait
 
         while True:
             try:
                 with self.client.as_current():
-                    return list(wait(list(waiting), timeout=_BETWEEN_LOOKS, return_when="FIRST_COMPLETED").done)
+                    return list(wait(list(waiting), timeout=_CHECK_INTERVAL, return_when="FIRST_COMPLETED").done)
             except TimeoutError:
                 if self.client.status != "running" or not self.client.nthreads():
                     lost = sum(len(task.reports) for task in waiting.values())
                     raise self._error(f"the workers are gone, {lost} reports are not computed") from None
 
     def _check_workers(self) -> None:
-        """Raises NsystuiError where there is no worker, or one that would not compute the same."""
+        """Raise NsystuiError if there is no worker, or a worker with another version of nsystui."""
         try:
-            self.client.wait_for_workers(1, timeout=_FIRST_WORKER)
+            self.client.wait_for_workers(1, timeout=_WORKER_TIMEOUT)
         except TimeoutError:
-            raise self._error(f"no worker came within {_FIRST_WORKER} s") from None
-        # Of the standard library: a function of ours could not even be sent where nsystui is missing.
+            raise self._error(f"no worker came within {_WORKER_TIMEOUT} s") from None
+        # A function of the standard library: nsystui's functions cannot be sent to a worker without nsystui.
         versions = self.client.run(pkgutil.resolve_name, VERSION, on_error="return")
         for worker, version in versions.items():
             if isinstance(version, OSError):
-                continue  # it is gone, or going: Dask knows
+                continue  # a lost worker, which Dask handles
             if isinstance(version, ImportError):
                 raise self._error(f"the worker {worker} has no nsystui: install {__version__} there")
             if version != __version__:
@@ -225,7 +227,7 @@ class DaskWorkers:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """The troubles of a cluster as NsystuiErrors: one line each, and no log."""
+        """Convert errors of a cluster to NsystuiErrors of one line, without a log."""
         try:
             yield
         except (NsystuiError, GeneratorExit):
@@ -236,19 +238,19 @@ class DaskWorkers:
 
 @dataclass(frozen=True)
 class _Task:
-    """A run of reports; ``place`` is where its result stands among the others.
+    """A run of reports; ``position`` orders its result.
 
-    A task ``is_alone`` while the cluster has no other: then the workers that die, die of it.
+    A task ``is_alone`` if no other task runs meanwhile: if workers die, this task is the cause.
     """
 
     reports: list[Report]
     compute: Compute[Any]
-    place: tuple[int, ...]
+    position: tuple[int, ...]
     is_alone: bool = False
 
     def by_report(self) -> Iterator[_Task]:
         for number, report in enumerate(self.reports):
-            yield _Task([report], self.compute, (*self.place, number), is_alone=True)
+            yield _Task([report], self.compute, (*self.position, number), is_alone=True)
 
     @property
     def names(self) -> str:
@@ -258,7 +260,7 @@ class _Task:
 
 
 def _address(scheduler: str) -> str:
-    """The address given, or that of a scheduler file. Raises UsageError where that is no address."""
+    """Return the given address, or the address in a scheduler file. Raises UsageError if it is not an address."""
     address = scheduler
     if os.path.exists(scheduler):
         try:

@@ -1,6 +1,6 @@
-"""Opens files as one job: finds them, converts reports, reads several at a time, and puts them on one clock.
+"""Opening of files as one job: finds them, converts reports, reads several at a time, and puts them on one clock.
 
-What happens meanwhile is told to a `Listener`: the command line and the screens have one each.
+A `Listener` receives the progress: the command line and the screens have one each.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from nsystui.store.report import Report
     from nsystui.store.session import Computation, Session
 
-# A report in another form is made an export in so many steps, as far as its progress is told.
-_PARTS = 1000
+# Steps of the progress of a conversion.
+_STEPS = 1000
 
 
 @dataclass(frozen=True)
 class JobSource:
-    """The files to open, and the ways in which to open them. ``cache_directory`` is ``None`` for memory only.
+    """The files to open, and options for opening. Without ``cache_directory``, results stay in memory.
 
-    ``memory`` is what DuckDB may take, ``cache_cap`` what the cache may grow to, both in bytes; ``None`` for the usual.
-    ``logs`` are debug logs of NCCL, one name each. ``ranks`` says who is which rank, where the user does, and ``clock``
-    what makes the clocks one (a ``ClockMode``). ``step_range``, ``steps_by``, ``families``: see `OpenJob`.
-    ``log_steps``: the training steps that the screens show of the logs. ``dask``: the scheduler of a Dask cluster whose
-    workers compute what is made of single reports: its address, or the path of its file.
+    ``memory`` and ``cache_cap`` limit DuckDB and the cache, bytes; ``None`` is the default. ``logs``: debug logs of
+    NCCL, one name each. ``ranks``: the user's ranks, if given. ``clock``: the source of a common clock (a
+    ``ClockMode``). ``step_range``, ``steps_by``, ``families``: see `OpenJob`. ``log_steps``: the training steps of the
+    logs to show on screens. ``dask``: a Dask scheduler, by address or file, whose workers compute the results of single
+    reports.
     """
 
     files: tuple[str, ...]
@@ -57,42 +57,42 @@ class JobSource:
 
     @property
     def cap(self) -> int:
-        """What the cache may grow to, bytes."""
+        """The limit of the cache, bytes."""
         from nsystui.store.cache import DEFAULT_CAP
 
         return DEFAULT_CAP if self.cache_cap is None else self.cache_cap
 
 
 class Listener:
-    """Hears how the opening goes on; every method may be called from threads.
+    """Receives the events of opening; all methods may be called from threads.
 
-    In every method ``path`` is what the user named; a report that was converted is opened under another path.
+    ``path`` is always the user's path; a converted report is opened under another path.
     """
 
     def started(self, files: int) -> None:
-        """It is known how many files there are."""
+        """The number of files is known."""
 
     def advanced(self, path: Path, progress: Progress) -> None:
         """Rows of an export were read."""
 
     def ready(self, path: Path, report: Report) -> None:
-        """A report joined the session: every question sees it."""
+        """A report joined the session: all questions include it."""
 
     def failed(self, path: Path, error: NsystuiError) -> None:
-        """An export cannot be used; the others go on."""
+        """An export is unusable; the opening of other exports continues."""
 
     def warned(self, text: str) -> None:
-        """Something the user should know, in one line."""
+        """A warning for the user, in one line."""
 
     def computing(self, working: Computation | None) -> None:
-        """A question takes its time; ``None`` when it is done."""
+        """A question takes time; ``None`` when it is done."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """A file to add: its number keeps the order of the command line, ``path`` is what the user named.
+    """A file to add: its number in the order of the command line, and the user's ``path``.
 
-    ``opened`` is what it was found to be, where somebody has looked at it already.
+    ``opened``: the result of `look_at`, if already called.
     """
 
     number: int
@@ -101,7 +101,7 @@ class Export:
 
 
 class Opener:
-    """Opens what a source names, once or bit by bit."""
+    """Opens the files of a source, all at once or in steps."""
 
     def __init__(self, source: JobSource, listener: Listener) -> None:
         self.source = source
@@ -109,7 +109,7 @@ class Opener:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Ends the reading as soon as the current chunk is read; what is ready stays."""
+        """Stop reading after the current chunk; ready reports stay."""
         self._stopped.set()
 
     @property
@@ -118,9 +118,9 @@ class Opener:
         return self._stopped.is_set()
 
     def start(self) -> tuple[OpenJob, list[Export]]:
-        """A job without reports, and the exports to add to it. Raises UsageError for names that make no sense.
+        """Return a job without reports, and the exports to add to it. Raises UsageError for invalid names.
 
-        Raises NsystuiError where there is no such cluster.
+        Raises NsystuiError if the cluster cannot be used.
         """
         from nsystui.exports.discover import discover
         from nsystui.questions.job.job import OpenJob
@@ -130,7 +130,7 @@ class Opener:
         from nsystui.store.session import Session
 
         source, listener = self.source, self._listener
-        who = numbering(source.ranks)
+        ranks = numbering(source.ranks)
         exports = [Export(number, path) for number, path in enumerate(discover(source.files))]
         session = Session(
             cache=None if source.cache_directory is None else Cache(source.cache_directory, source.cap),
@@ -141,11 +141,10 @@ class Opener:
         )
         if source.dask is not None:
             self._connect(session, source.dask, [export.path for export in exports])
-        job = OpenJob(session, numbering=who, step_range=source.step_range, steps_by=source.steps_by)
+        job = OpenJob(session, numbering=ranks, step_range=source.step_range, steps_by=source.steps_by)
         return job, exports
 
     def _connect(self, session: Session, scheduler: str, paths: Sequence[Path]) -> None:
-        """Gives the session the workers of a cluster."""
         from nsystui.questions.job.on_dask import DaskWorkers, check_packed
         from nsystui.store.session import Computation
 
@@ -159,7 +158,7 @@ class Opener:
             raise
 
     def look_at(self, job: OpenJob, export: Export) -> Export | None:
-        """An export with what it is found to be, converted before where that is asked for; ``None`` if it fails."""
+        """Return an export with its form, converted first if requested, or ``None`` if it fails."""
         from dataclasses import replace
 
         from nsystui.store.opened import look_at
@@ -178,10 +177,10 @@ class Opener:
     def add(
         self, job: OpenJob, exports: Sequence[Export], whole: bool = True, partly: bool = False
     ) -> list[NsystuiError]:
-        """Adds every export, several at a time; why some were not added, in their order.
+        """Add all exports, several at a time; return the errors, in order of the exports.
 
-        Unless ``whole``, only what is asked for is read of them, when it is asked for. With ``partly``, damaged exports
-        are opened without the tables that cannot be read.
+        Unless ``whole``, data is read only when a question needs it. With ``partly``, damaged exports are opened
+        without their unreadable tables.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -203,7 +202,7 @@ class Opener:
             pool.shutdown(cancel_futures=True)
 
     def add_one(self, job: OpenJob, export: Export, whole: bool = True, partly: bool = False) -> NsystuiError | None:
-        """Adds an export here, in this thread; why it was not added. See `add`."""
+        """Add an export in this thread; return the error, if any. See `add`."""
         from nsystui.exports.discover import stale_note
         from nsystui.store.packing import PackingCancelled
 
@@ -227,9 +226,9 @@ class Opener:
         return None
 
     def _converted(self, session: Session, path: Path) -> Path:
-        """The export itself, or what is made of a report in another form, at low priority.
+        """Return the path of an export, or of the conversion of a report in another form, at low priority.
 
-        NVIDIA's programs are only run where that is asked for.
+        NVIDIA's programs run only if requested.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -247,11 +246,11 @@ class Opener:
         def advance(part: float) -> None:
             if self.is_stopped:
                 raise PackingCancelled
-            self._listener.advanced(path, Progress(path, form.what, int(part * _PARTS), _PARTS))
+            self._listener.advanced(path, Progress(path, form.what, int(part * _STEPS), _STEPS))
 
         session.room.use(export_of(path, form, directory).parent)
         with ThreadPoolExecutor(1, initializer=step_back) as pool:
-            cap = None if form.asks else self.source.cap  # what was asked for is made however large it is
+            cap = None if form.asks else self.source.cap  # a requested conversion has no size limit
             try:
                 export = next(resources.awaited([pool.submit(convert, path, form, directory, advance, cap)]))
             except KeyboardInterrupt:  # before the pool waits for the conversion

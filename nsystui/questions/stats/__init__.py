@@ -1,4 +1,4 @@
-"""The reports of ``nsys stats`` by their names: same columns, same rows, same order, same rounding.
+"""The reports of ``nsys stats`` by their names, with the same columns, rows, order and rounding.
 
 See docs/numbers.md#nsys-stats. The catalogue declares them: `nsystui.questions.queries.registry.nsys_stats`.
 """
@@ -31,9 +31,9 @@ DEFAULT = (
     "um_cpu_page_faults_sum",
     "openacc_sum",
 )
-"""The reports that ``nsys stats`` prints when nobody names any, as far as we have them, in its order."""
+"""The default reports of ``nsys stats`` that nsystui has, in its order."""
 
-# How nsys called them until 2022.
+# nsys's names until 2022.
 _OLD_NAMES = {
     "apigpusum": "cuda_api_gpu_sum",
     "cudaapisum": "cuda_api_sum",
@@ -63,12 +63,12 @@ _OLD_NAMES = {
 
 
 def all_reports() -> tuple[Question, ...]:
-    """Every report, in alphabetical order."""
+    """Return all reports in alphabetical order."""
     return of_family(FAMILY)
 
 
 def report_of(text: str) -> tuple[Question, Any]:
-    """``cuda_gpu_kern_sum:nvtx-name:base`` as a report and its options; raises UsageError for what there is not."""
+    """Return the report and options of ``cuda_gpu_kern_sum:nvtx-name:base``. Raises UsageError for unknown names."""
     name, *words = text.split(":")
     try:
         report = question_named(_OLD_NAMES.get(name, name), FAMILY)
@@ -83,7 +83,7 @@ def report_of(text: str) -> tuple[Question, Any]:
         option = options.get(key)
         if option is None or bool(sign) == option.is_switch:
             raise UsageError(f"report {report.name} has no option {word!r}: {options_of(report) or 'it has none'}")
-        for other in [one.name for one in report.options if option.one_of and one.one_of == option.one_of]:
+        for other in [item.name for item in report.options if option.one_of and item.one_of == option.one_of]:
             values.pop(other, None)
         try:
             values[option.name] = True if option.is_switch else option.kind(value)
@@ -93,7 +93,7 @@ def report_of(text: str) -> tuple[Question, Any]:
 
 
 def options_of(report: Question) -> str:
-    """The options of a report as they are written after its name: ``[:nvtx-name][:base|:mangled]``."""
+    """Return the options of a report as written after its name: ``[:nvtx-name][:base|:mangled]``."""
     sets: dict[str, list[Option]] = {}
     for option in report.options:
         sets.setdefault(option.one_of or option.flag, []).append(option)
@@ -105,9 +105,9 @@ def options_of(report: Question) -> str:
 
 
 def lacking(session: Session, report: Question) -> str:
-    """A sentence on what the exports lack for ``report`` and what to record; empty where they have it."""
+    """Return a sentence on the data that the exports lack for ``report``, with advice, or an empty string."""
     needs = [[canonical.BY_NAME[name] for name in group] for group in report.needs]
-    groups = [group for group in needs if not any(one.has(table) for table in group for one in session.reports)]
+    groups = [group for group in needs if not any(item.has(table) for table in group for item in session.reports)]
     if not groups:
         return ""
     what = _joined(" or ".join(table.what for table in group) for group in groups)

@@ -1,7 +1,7 @@
-"""Summaries by name of CUDA work and calls as ``nsys stats`` has them, also by the NVTX range around the launch.
+"""Summaries of CUDA work and calls by name, as in ``nsys stats``, also by the NVTX range around the launch.
 
-A kernel whose launch was not recorded, or is in no range, keeps its name alone; so does one in a range without a text.
-The domain of the range is not shown. The name filter of the selection looks at the kernel's own name.
+A kernel keeps its name alone if its launch was not recorded, is in no range, or is in a range without a text. Domains
+of ranges are not shown. The selection's name filter applies to the kernel's name.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ if TYPE_CHECKING:
 
 
 def notes(session: Session, options: ReportOptions, *needed: sa.Table) -> tuple[str, ...]:
-    """The notes of a report on kernels; ``needed`` are the other tables that it reads."""
+    """Return the notes of a report on kernels; ``needed``: the other tables that it reads."""
     ranges = (tables.nvtx_ranges,) if options.nvtx_name else ()
-    lacking = (missing_note(session, table) for table in (*needed, *ranges))
-    return (*kernel_notes(session), *(note for note in lacking if note))
+    missing = (missing_note(session, table) for table in (*needed, *ranges))
+    return (*kernel_notes(session), *(note for note in missing if note))
 
 
 class Coded:
-    """A text column as the places of its texts in the list of those that differ; a missing text is the empty one.
+    """A text column as indices into the sorted list of its distinct texts; a missing text is the empty text.
 
-    ``conditions`` are on the table of the column and narrow the list.
+    ``conditions`` on the table of the column narrow the list.
     """
 
     def __init__(self, column: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> None:
         self._column = sa.func.coalesce(column, "")
-        different = sa.select(self._column.label("text")).where(*conditions).distinct().subquery()
-        number = sa.func.row_number().over(order_by=different.c.text) - 1
-        self._numbers = sa.select(different.c.text, number.label("number")).subquery()
+        distinct = sa.select(self._column.label("text")).where(*conditions).distinct().subquery()
+        number = sa.func.row_number().over(order_by=distinct.c.text) - 1
+        self._numbers = sa.select(distinct.c.text, number.label("number")).subquery()
 
     def added_to(self, query: sa.Select[Any], label: str) -> sa.Select[Any]:
-        """``query``, which selects from the table of the column, with the number as its last column."""
+        """Return ``query``, a select from the table of the column, with the index as its last column."""
         numbers = self._numbers.c
         return query.add_columns(numbers.number.label(label)).join(self._numbers, numbers.text == self._column)
 
     def texts(self, session: Session) -> list[str]:
-        """The texts that differ, in order."""
+        """Return the distinct texts, sorted."""
         query = sa.select(self._numbers.c.text).order_by(self._numbers.c.text)
         return [str(text) for text in session.arrays(query)["text"]]
 
@@ -72,11 +72,11 @@ NO_RANGE = -1
 
 
 def innermost(ranges: Spans, calls: Spans) -> Rows:
-    """For each call the index of the range that encloses it on its thread and starts last, -1 where none does.
+    """Return, for each call, the index of the range around it on its thread that starts last, or -1; shape ``(m,)``.
 
-    ``ranges`` and ``calls`` are (starts, ends, threads) of n ranges and m calls, in ns; the result has the shape
-    ``(m,)``. Of ranges that start together the shorter is the inner one, of equal ones the later. What ends before it
-    starts counts as without length. O((n + m) log n).
+    ``ranges`` and ``calls`` are (starts, ends, threads) of n ranges and m calls, ns. If ranges start together, the
+    shorter range is the inner range; if they are equal, the later range is. A range that ends before it starts has no
+    length. O((n + m) log n).
     """
     n = len(ranges[0])
     if not n or not len(calls[0]):
@@ -85,42 +85,42 @@ def innermost(ranges: Spans, calls: Spans) -> Rows:
     starts, ends = one_timeline(starts, np.maximum(starts, ends), threads)
     order = np.lexsort((-ends[:n], starts[:n]))
     begun = np.searchsorted(starts[:n][order], starts[n:], side="right")
-    place = _last_reaching(ends[:n][order], begun, ends[n:])
-    return np.where(place >= 0, order[place], NO_RANGE)
+    index = _last_reaching(ends[:n][order], begun, ends[n:])
+    return np.where(index >= 0, order[index], NO_RANGE)
 
 
-def _last_reaching(values: Times, before: Rows, least: Times) -> Rows:
-    """For each i the last place in ``values[: before[i]]`` with a value of ``least[i]`` or more, -1 where none has it.
+def _last_reaching(values: Times, before: Rows, minimum: Times) -> Rows:
+    """Return, for each i, the last index in ``values[: before[i]]`` of a value of at least ``minimum[i]``, or -1.
 
-    All questions climb a pyramid of maxima together, each to the nearest block on its left that has such a value, and
-    come down again inside that block.
+    All searches climb a pyramid of maxima together, each to the nearest block on its left with such a value, and then
+    descend in that block.
     """
-    # ``values``, then the maxima of every whole block of 2, 4, 8 … of them.
+    # ``values``, then the maxima of each full block of 2, 4, 8 … values.
     pyramid = [values]
     while len(pyramid[-1]) > 1:
-        whole = pyramid[-1][: len(pyramid[-1]) & ~1]
-        pyramid.append(np.maximum(whole[::2], whole[1::2]))
-    left = before.copy()  # from here on to the right everything is too small
+        full = pyramid[-1][: len(pyramid[-1]) & ~1]
+        pyramid.append(np.maximum(full[::2], full[1::2]))
+    left = before.copy()  # all values from here on are too small
     height = np.full(len(before), -1)
     for level, maxima in enumerate(pyramid):
-        asks = np.flatnonzero((height < 0) & ((left >> level) & 1 == 1))
-        reaches = maxima[(left[asks] >> level) - 1] >= least[asks]
-        height[asks[reaches]] = level
-        left[asks[~reaches]] -= 1 << level
-    place = np.where(height >= 0, (left >> np.maximum(height, 0)) - 1, -1)
+        searching = np.flatnonzero((height < 0) & ((left >> level) & 1 == 1))
+        reaches = maxima[(left[searching] >> level) - 1] >= minimum[searching]
+        height[searching[reaches]] = level
+        left[searching[~reaches]] -= 1 << level
+    index = np.where(height >= 0, (left >> np.maximum(height, 0)) - 1, -1)
     for level in range(len(pyramid) - 1, 0, -1):
-        down = np.flatnonzero(height >= level)
-        right = 2 * place[down] + 1
-        place[down] = right - (pyramid[level - 1][right] < least[down])
-    return place
+        descending = np.flatnonzero(height >= level)
+        right = 2 * index[descending] + 1
+        index[descending] = right - (pyramid[level - 1][right] < minimum[descending])
+    return index
 
 
 @dataclass(frozen=True, eq=False)
 class LaunchRanges:
-    """The NVTX range around the launch of each kernel that has one.
+    """The NVTX range around the launch of each kernel with such a range.
 
-    ``by_report``: for each report the row numbers of these kernels, ascending, and where the names of their ranges are
-    in ``texts``; two int64 arrays of one length.
+    ``by_report``: for each report, the kernels' row numbers, ascending, and the indices of their range names in
+    ``texts``; two int64 arrays of one length.
     """
 
     by_report: Mapping[int, tuple[Rows, Rows]]
@@ -128,7 +128,7 @@ class LaunchRanges:
 
     @classmethod
     def find(cls, session: Session, selection: Selection) -> LaunchRanges:
-        """Among the selected calls and ranges: nsys applies a time window to each table."""
+        """Find the ranges among the selected calls and ranges: nsys applies a time window to each table."""
         by_report: dict[int, tuple[Rows, Rows]] = {}
         texts: list[str] = []
         for report in session.reports:
@@ -138,22 +138,22 @@ class LaunchRanges:
         return cls(by_report, texts)
 
     def of(self, report: NDArray[Any], row: NDArray[Any]) -> Rows:
-        """The indices in ``texts`` of the ranges of kernels by report and row number, -1 for those without a range."""
-        found = np.full(len(row), NO_RANGE, np.int64)
+        """Return indices in ``texts`` by report and row number of kernels, -1 without a range."""
+        indices = np.full(len(row), NO_RANGE, np.int64)
         for index, (rows, codes) in self.by_report.items():
-            own = np.flatnonzero(report == index)
-            if len(rows) and len(own):
-                place = np.minimum(np.searchsorted(rows, row[own]), len(rows) - 1)
-                found[own] = np.where(rows[place] == row[own], codes[place], NO_RANGE)
-        return found
+            in_report = np.flatnonzero(report == index)
+            if len(rows) and len(in_report):
+                position = np.minimum(np.searchsorted(rows, row[in_report]), len(rows) - 1)
+                indices[in_report] = np.where(rows[position] == row[in_report], codes[position], NO_RANGE)
+        return indices
 
 
 def _launch_ranges(session: Session, selection: Selection, report: Report) -> tuple[Rows, Rows, list[str]]:
-    """The rows of the kernels of one report that have a range, the numbers of the names of their ranges, the names."""
+    """Return the rows of kernels with a range, the indices of their range names, and the names."""
     ranges, calls, kernels = tables.nvtx_ranges, tables.api_calls, tables.kernels
     texts = Texts()
-    is_wanted = [ranges.c.end.is_not(None), *where(ranges, selection)]
-    around = read_ranges(session, report, texts, ranges.c.name, conditions=is_wanted)
+    conditions = [ranges.c.end.is_not(None), *where(ranges, selection)]
+    spans = read_ranges(session, report, texts, ranges.c.name, conditions=conditions)
     query = (
         sa.select(calls.c.start, calls.c.end, calls.c.thread, kernels.c.row)
         .select_from(kernels.join(calls, is_launched_by(kernels, calls)))
@@ -161,17 +161,17 @@ def _launch_ranges(session: Session, selection: Selection, report: Report) -> tu
         .where(*where(kernels, selection), *where(calls, selection))
     )
     start, end, thread, row = (np.ma.getdata(values) for values in session.arrays(query).values())
-    chosen = innermost((around.start, around.end, around.thread), (start, end, thread))
-    has_range = np.flatnonzero(chosen >= 0)
-    chosen, row = chosen[has_range], row[has_range]
-    # A kernel that has several calls (one inside another) has the range that starts last.
-    order = np.lexsort((around.start[chosen], row))
+    range_index = innermost((spans.start, spans.end, spans.thread), (start, end, thread))
+    has_range = np.flatnonzero(range_index >= 0)
+    range_index, row = range_index[has_range], row[has_range]
+    # A kernel with several calls (one inside another) gets the range that starts last.
+    order = np.lexsort((spans.start[range_index], row))
     last = order[np.append(np.diff(row[order]) > 0, True)[: len(order)]]
-    # Texts in order are put together with the names of kernels, and sorted, faster.
-    return row[last], texts.ranks()[around.name[chosen[last]]], sorted(texts.texts)
+    # Sorted texts are faster to join with kernel names and to sort.
+    return row[last], texts.ranks()[spans.name[range_index[last]]], sorted(texts.texts)
 
 
-def _behind(text: str, kernel: str) -> str:
+def _with_range(text: str, kernel: str) -> str:
     return f"{text}/{kernel}" if text else kernel
 
 
@@ -180,18 +180,18 @@ def range_named_frame(
     selection: Selection,
     query: sa.Select[Any],
     kernel_name: sa.ColumnElement[Any],
-    words: Mapping[str, sa.ColumnElement[Any]],
+    text_columns: Mapping[str, sa.ColumnElement[Any]],
 ) -> pd.DataFrame:
-    """The rows of ``query``, a select from the kernels, with the ``name`` of each behind its range.
+    """Return the rows of ``query``, a select from the kernels, with ``name``: range and kernel.
 
-    ``words`` are more text columns by their keys; all texts are categories.
+    ``text_columns``: more text columns by key; all texts are categories.
     """
     import pandas as pd
 
     kernels = Coded(kernel_name)
-    place = (tables.kernels.c.report.label("kernel_report"), tables.kernels.c.row.label("kernel_row"))
-    query = kernels.added_to(query.add_columns(*place), "kernel_name")
-    coded = {key: Coded(column) for key, column in words.items()}
+    row_key = (tables.kernels.c.report.label("kernel_report"), tables.kernels.c.row.label("kernel_row"))
+    query = kernels.added_to(query.add_columns(*row_key), "kernel_name")
+    coded = {key: Coded(column) for key, column in text_columns.items()}
     for key, column in coded.items():
         query = column.added_to(query, key)
     frame = session.frame(query)
@@ -200,24 +200,24 @@ def range_named_frame(
     ranges = LaunchRanges.find(session, selection)
     codes = ranges.of(frame.pop("kernel_report").to_numpy(), frame.pop("kernel_row").to_numpy())
     texts = kernels.texts(session)
-    # A pair of a range and a kernel as one number, so that every name is put together once.
+    # A pair of a range and a kernel is one number, so that each name is built once.
     pairs, pair = np.unique(codes * len(texts) + frame.pop("kernel_name").to_numpy(), return_inverse=True)
     split = [divmod(number, len(texts)) for number in pairs.tolist()]
-    names = [_behind("" if code == NO_RANGE else ranges.texts[code], texts[kernel]) for code, kernel in split]
-    different, name = np.unique(np.array(names, dtype=object), return_inverse=True)
-    return frame.assign(name=pd.Categorical.from_codes(name[pair], different))
+    names = [_with_range("" if code == NO_RANGE else ranges.texts[code], texts[kernel]) for code, kernel in split]
+    distinct, name = np.unique(np.array(names, dtype=object), return_inverse=True)
+    return frame.assign(name=pd.Categorical.from_codes(name[pair], distinct))
 
 
 KERNEL_PLACE = (
     Column("kernel_report", header="", label="", unit=Unit.NUMBER),
     Column("kernel_row", header="", label="", unit=Unit.NUMBER),
 )
-"""The columns by which ``RangeNamed`` knows a kernel: its report and row number, ``None`` for what is no kernel."""
+"""The hidden columns that identify a kernel for `RangeNamed`: report and row number, ``None`` for other rows."""
 
 
 @dataclass(frozen=True)
 class RangeNamed(Changed):
-    """The rows of ``whole``, which has the columns ``KERNEL_PLACE``: without those, and with ranges before names."""
+    """The rows of ``whole``, which has the columns ``KERNEL_PLACE``: without them, and with ranges before names."""
 
     ranges: LaunchRanges
 
@@ -236,7 +236,7 @@ class RangeNamed(Changed):
         codes = self.ranges.of(report, number).tolist()
         texts = ("" if code == NO_RANGE else self.ranges.texts[code] for code in codes)
         named = zip(texts, cells["name"], strict=True)
-        cells["name"] = tuple(_behind(text, str(name or "")) if text else name for text, name in named)
+        cells["name"] = tuple(_with_range(text, str(name or "")) if text else name for text, name in named)
         return list(zip(*(cells[column.key] for column in self.columns), strict=True))
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
@@ -274,7 +274,7 @@ _SIZE_COLUMNS = tuple(
 
 
 def sizes_as_nsys(session: Session, selection: Selection) -> TableAnswer:
-    """``cuda_gpu_mem_size_sum``: the bytes of `memory_sizes` in MB of 10⁶."""
+    """Answer ``cuda_gpu_mem_size_sum``: the bytes of `memory_sizes` in MB of 10⁶."""
     answer = memory_sizes(session, selection)
     in_megabytes = [column.unit is Unit.MEGABYTES for column in _SIZE_COLUMNS]
     rows = [
@@ -288,9 +288,9 @@ def sizes_as_nsys(session: Session, selection: Selection) -> TableAnswer:
 
 
 def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
-    """``cuda_api_sum``: with the rows that ``--cudabacktrace`` writes a second time, as nsys counts them."""
+    """Answer ``cuda_api_sum``; rows that ``--cudabacktrace`` writes twice count twice, as in nsys."""
     calls = _api_calls(selection)
-    # Of equal totals the first by name comes first, then by version.
+    # Equal totals are sorted by name, then by version.
     keys = [calls.c.version.label("version"), calls.c.name.label("name")]
     rows = statistics.summary_rows(session, calls, calls.c.duration, keys, [], _API_COLUMNS)
     note = missing_note(session, _CALLS)
@@ -298,7 +298,7 @@ def api_summary_as_nsys(session: Session, selection: Selection) -> TableAnswer:
 
 
 def _api_calls(selection: Selection) -> sa.Subquery:
-    """The calls by their names with the version, which is not shown but keeps the second rows apart: they have none."""
+    """Select calls by name and a hidden version, which separates the second rows: they have no version."""
     parts = [
         sa.select(table.c.name, version.label("version"), duration(table).label("duration")).where(
             *where(table, selection, table.c.name)
@@ -309,15 +309,15 @@ def _api_calls(selection: Selection) -> sa.Subquery:
 
 
 def kernels_as_nsys(session: Session, selection: Selection, names: Names) -> TableAnswer:
-    """``cuda_gpu_kern_sum``: one row for each kernel name, with NVIDIA's columns, whatever the kernel screen shows."""
+    """Answer ``cuda_gpu_kern_sum``: one row per kernel name, with NVIDIA's columns."""
     name = name_of(_KERNELS, names)
 
     def ask() -> list[Row]:
         return _kernel_rows(session, selection, name, [name.label("name")], _KERNEL_COLUMNS)
 
     rows = of_all_reports(session, selection, _KERNELS, f"cuda_gpu_kern_sum {names.value}", ask)
-    is_whole = selection.is_everything
-    total = len(rows) if is_whole else statistics.number_of_values(session, name)
+    is_everything = selection.is_everything
+    total = len(rows) if is_everything else statistics.number_of_values(session, name)
     return TableAnswer("cuda-gpu-kern-sum", _KERNEL_COLUMNS, rows, total, kernel_notes(session))
 
 
@@ -335,13 +335,13 @@ def _kernel_rows(
 def _kernels(session: Session, selection: Selection, options: ReportOptions) -> Answer:
     if not options.nvtx_name:
         return kernels_as_nsys(session, selection, options.names)
-    # Of equal totals nsys has the one of fewer instances first here (seen once, in h100-2rank-moe-before).
+    # For equal totals, nsys puts fewer instances first here (seen once, in h100-2rank-moe-before).
     frame = statistics.with_shares(_range_groups(session, selection, options), ("count", "name"))
     return TableAnswer.of_frame("cuda-gpu-kern-sum", _KERNEL_COLUMNS, frame, None, notes(session, options))
 
 
 def _shapes(session: Session, selection: Selection, options: ReportOptions) -> Answer:
-    """``cuda_gpu_kern_gb_sum``."""
+    """Answer ``cuda_gpu_kern_gb_sum``."""
     shape = {"grid": grid_of(_KERNELS), "block": block_of(_KERNELS)}
     if not options.nvtx_name:
         name = name_of(_KERNELS, options.names)
@@ -357,14 +357,14 @@ def _range_groups(
     session: Session,
     selection: Selection,
     options: ReportOptions,
-    words: Mapping[str, sa.ColumnElement[Any]] = _NO_WORDS,
+    text_columns: Mapping[str, sa.ColumnElement[Any]] = _NO_WORDS,
 ) -> pd.DataFrame:
-    """The kernels by their names behind their ranges, and by ``words``."""
+    """Return the kernels grouped by range, name and ``text_columns``."""
     name = name_of(_KERNELS, options.names)
     query = sa.select(duration(_KERNELS).label("duration")).where(*where(_KERNELS, selection, name))
 
-    rows = range_named_frame(session, selection, query, name, words)
-    groups = rows.groupby(["name", *words], observed=True, sort=False, dropna=False)["duration"]
+    rows = range_named_frame(session, selection, query, name, text_columns)
+    groups = rows.groupby(["name", *text_columns], observed=True, sort=False, dropna=False)["duration"]
     return groups.agg(total="sum", count="size").join(statistics.frame_spread(groups)).reset_index()
 
 
@@ -380,7 +380,7 @@ def _groups(session: Session, selection: Selection, table: sa.Table, name: sa.Co
 
 
 def _gpu_work(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
-    """``cuda_gpu_sum``."""
+    """Answer ``cuda_gpu_sum``."""
     frame = _together(
         CUDA_KERNEL=_kernel_groups(session, selection, options),
         MEMORY_OPER=_groups(session, selection, _MEMORY_OPS, _MEMORY_OPS.c.operation),
@@ -389,7 +389,7 @@ def _gpu_work(session: Session, selection: Selection, options: ReportOptions) ->
 
 
 def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
-    """``cuda_api_gpu_sum``."""
+    """Answer ``cuda_api_gpu_sum``."""
     calls = _api_calls(selection)
     keys = [calls.c.name.label("name"), calls.c.version.label("version")]
     frame = _together(
@@ -403,11 +403,11 @@ def _calls_and_gpu_work(session: Session, selection: Selection, options: ReportO
 
 
 def _together(**categories: pd.DataFrame) -> pd.DataFrame:
-    """The groups of all categories in one table; a share is one of the time of all."""
+    """Return the groups of all categories in one table; a share is of the time of all categories."""
     import pandas as pd
 
     parts = [part.astype({"name": object}).assign(category=category) for category, part in categories.items()]
-    # Where every part is empty the first one still has the columns.
+    # If all parts are empty, the first part still has the columns.
     frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     return statistics.with_shares(frame, ("name",))
 

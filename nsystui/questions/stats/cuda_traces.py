@@ -1,4 +1,4 @@
-"""The single CUDA calls, GPU operations and kernel executions, as ``nsys stats`` has them (``cuda_*_trace``,
+"""Single CUDA calls, GPU operations and kernel executions, as in ``nsys stats`` (``cuda_*_trace``,
 ``cuda_kern_exec_*``, docs/numbers.md#nsys-stats)."""
 
 from __future__ import annotations
@@ -83,19 +83,19 @@ def _calls_query(selection: Selection) -> sa.Select[Any]:
         )
         parts.append(part.where(*where(table, selection, columns.name)))
     calls, threads = sa.union_all(*parts).subquery(), _threads()
-    found = sa.and_(threads.c.report == calls.c.report, threads.c.thread == calls.c.thread)
-    return sa.select(*calls.c, threads.c.priority, threads.c.thread_name).select_from(calls.outerjoin(threads, found))
+    is_same = sa.and_(threads.c.report == calls.c.report, threads.c.thread == calls.c.thread)
+    return sa.select(*calls.c, threads.c.priority, threads.c.thread_name).select_from(calls.outerjoin(threads, is_same))
 
 
 def _threads() -> sa.Subquery:
-    """One row for a thread, so that the join never doubles a call."""
+    """Select one row per thread, so that the join never doubles a call."""
     columns = tables.threads.c
     described = (sa.func.min(columns.priority).label("priority"), sa.func.min(columns.name).label("thread_name"))
     return sa.select(columns.report, columns.thread, *described).group_by(columns.report, columns.thread).subquery()
 
 
 def _api_trace(session: Session, selection: Selection, _: ReportOptions) -> PagedAnswer:
-    """``cuda_api_trace``: every row of calls, the second ones of ``--cudabacktrace`` too; start in job time."""
+    """Answer ``cuda_api_trace``: all rows of calls, also the second rows of ``--cudabacktrace``; start in job time."""
     query, everything = _calls_query(selection), _calls_query(Selection())
     note = missing_note(session, tables.api_calls)
     return PagedAnswer.of(
@@ -115,7 +115,7 @@ def _count(query: sa.Select[Any]) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(query.subquery())
 
 
-def _no_number(label: str) -> sa.Label[Any]:
+def _null_number(label: str) -> sa.Label[Any]:
     return sa.cast(sa.null(), sa.BigInteger).label(label)
 
 
@@ -130,13 +130,13 @@ def _kernel_rows(selection: Selection, options: ReportOptions) -> sa.Select[Any]
     columns, name = _KERNELS.c, name_of(_KERNELS, options.names)
     rows = sa.select(
         sa.literal(0).label("kind"),
-        *_place(_KERNELS),
+        *_common_columns(_KERNELS),
         *(columns[key] for key in _GRID),
         columns.registers_per_thread.label("registers"),
         _megabytes(columns.static_shared_memory, "static_memory"),
         _megabytes(columns.dynamic_shared_memory, "dynamic_memory"),
-        _no_number("size"),
-        _no_number("throughput"),
+        _null_number("size"),
+        _null_number("throughput"),
         sa.null().label("source"),
         sa.null().label("target"),
         name.label("name"),
@@ -149,25 +149,25 @@ def _kernel_rows(selection: Selection, options: ReportOptions) -> sa.Select[Any]
 def _memory_rows(selection: Selection) -> sa.Select[Any]:
     columns = _MEMORY_OPS.c
     is_memset = columns.is_memset == 1
-    # Throughput as nsys has it: the inverse of the duration is a whole number. Missing without a duration.
+    # nsys rounds the inverse of the duration down to a whole number. Missing without a duration.
     per_second = sa.literal(_NS_IN_A_SECOND).op("//")(sa.func.nullif(duration(_MEMORY_OPS), 0))
     rows = sa.select(
         sa.literal(1).label("kind"),
-        *_place(_MEMORY_OPS),
-        *(_no_number(key) for key in (*_GRID, "registers", "static_memory", "dynamic_memory")),
+        *_common_columns(_MEMORY_OPS),
+        *(_null_number(key) for key in (*_GRID, "registers", "static_memory", "dynamic_memory")),
         _megabytes(columns.bytes, "size"),
         _megabytes(columns.bytes * sa.cast(per_second, sa.Double), "throughput"),
-        # nsys has the memory of a memset where a copy comes from.
+        # nsys shows the memory of a memset in the source column.
         sa.case((is_memset, columns.target_memory), else_=columns.source_memory).label("source"),
         sa.case((is_memset, sa.null()), else_=columns.target_memory).label("target"),
         columns.operation.label("name"),
-        _no_number("kernel_report"),
-        _no_number("kernel_row"),
+        _null_number("kernel_report"),
+        _null_number("kernel_row"),
     )
     return rows.where(*where(_MEMORY_OPS, selection, columns.operation))
 
 
-def _place(table: sa.Table) -> list[sa.ColumnElement[Any]]:
+def _common_columns(table: sa.Table) -> list[sa.ColumnElement[Any]]:
     columns = table.c
     return [
         columns.report,
@@ -184,7 +184,7 @@ def _place(table: sa.Table) -> list[sa.ColumnElement[Any]]:
 
 def _gpu_query(selection: Selection, options: ReportOptions) -> sa.Select[Any]:
     rows = sa.union_all(_kernel_rows(selection, options), _memory_rows(selection)).subquery()
-    # The GPUs by the machine's own numbers: the one that nsys takes has the number that CUDA gave the device.
+    # Like nsys, take CUDA's number of the device as the machine's number of the GPU.
     columns = tables.devices.c
     named = sa.func.min(columns.name).label("gpu_name")
     gpus = sa.select(columns.report, columns.gpu, named).group_by(columns.report, columns.gpu).subquery()
@@ -195,9 +195,9 @@ def _gpu_query(selection: Selection, options: ReportOptions) -> sa.Select[Any]:
 
 
 def _gpu_trace(session: Session, selection: Selection, options: ReportOptions) -> Answer:
-    """``cuda_gpu_trace``: kernels and memory operations; start in job time. Whole graph launches are not in it."""
+    """Answer ``cuda_gpu_trace``: kernels and memory operations without whole graph launches; start in job time."""
     query, everything = _gpu_query(selection, options), _gpu_query(Selection(), options)
-    whole = PagedAnswer.of(
+    answer = PagedAnswer.of(
         session,
         "cuda-gpu-trace",
         (*_GPU_COLUMNS, *KERNEL_PLACE) if options.nvtx_name else _GPU_COLUMNS,
@@ -208,7 +208,7 @@ def _gpu_trace(session: Session, selection: Selection, options: ReportOptions) -
         ("report", "kind", "row"),
         notes(session, options, _MEMORY_OPS),
     )
-    return RangeNamed(whole, LaunchRanges.find(session, selection)) if options.nvtx_name else whole
+    return RangeNamed(answer, LaunchRanges.find(session, selection)) if options.nvtx_name else answer
 
 
 _EXECUTION_COLUMNS = (
@@ -246,8 +246,8 @@ _CALL_KEYS = ("report", "process", "thread", "correlation_id", "row", "start", "
 class _Executions:
     """The kernels with the API calls that launched them, as parts of queries; times in ns.
 
-    A kernel waits in the queue from the end of its call to its own start; one that starts while the call still runs was
-    never queued. With ``--cudabacktrace`` a call is recorded twice, and nsys counts its kernel with both.
+    A kernel is queued from the end of its call to its start; it was never queued if it starts during the call. With
+    ``--cudabacktrace`` a call is recorded twice, and nsys counts its kernel twice.
     """
 
     def __init__(self, selection: Selection, options: ReportOptions) -> None:
@@ -275,11 +275,11 @@ class _Executions:
 
 def _execution_query(selection: Selection, options: ReportOptions) -> sa.Select[Any]:
     rows = _Executions(selection, options)
-    kernels, calls, moved = _KERNELS.c, rows.calls.c, _KERNELS.c.clock_offset
+    kernels, calls, offset = _KERNELS.c, rows.calls.c, _KERNELS.c.clock_offset
     return rows.select(
-        (calls.start + moved).label("api_start"),
-        sa.case((rows.is_queued, calls.end + moved)).label("queue_start"),
-        (kernels.start + moved).label("kernel_start"),
+        (calls.start + offset).label("api_start"),
+        sa.case((rows.is_queued, calls.end + offset)).label("queue_start"),
+        (kernels.start + offset).label("kernel_start"),
         *rows.durations,
         *rows.thread,
         calls.name.label("function"),
@@ -293,30 +293,30 @@ def _execution_query(selection: Selection, options: ReportOptions) -> sa.Select[
 
 
 def _execution_trace(session: Session, selection: Selection, options: ReportOptions) -> Answer:
-    """``cuda_kern_exec_trace``: a row for each kernel and call, starts in job time."""
+    """Answer ``cuda_kern_exec_trace``: a row per kernel and call, starts in job time."""
     query = _execution_query(selection, options)
-    found, everything = (
+    count, total = (
         sa.select(sa.func.count()).select_from(rows.subquery())
         for rows in (query, _execution_query(Selection(), options))
     )
     columns = (*_EXECUTION_COLUMNS, *KERNEL_PLACE) if options.nvtx_name else _EXECUTION_COLUMNS
     ties = ("kernel_report", "kernel_row", "call_row")
-    whole = PagedAnswer.of(
+    answer = PagedAnswer.of(
         session,
         "cuda-kern-exec-trace",
         columns,
         query,
-        found,
-        everything,
+        count,
+        total,
         ("api_start", False),
         ties,
         notes(session, options, tables.api_calls),
     )
-    return RangeNamed(whole, LaunchRanges.find(session, selection)) if options.nvtx_name else whole
+    return RangeNamed(answer, LaunchRanges.find(session, selection)) if options.nvtx_name else answer
 
 
 def _execution_summary(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
-    """``cuda_kern_exec_sum``: a row for each thread, device, function and kernel, longest mean total first."""
+    """Answer ``cuda_kern_exec_sum``: a row per thread, device, function and kernel, by mean total, descending."""
     rows = _Executions(selection, options)
     groups = (
         _range_execution_groups(session, selection, rows) if options.nvtx_name else _execution_groups(session, rows)
@@ -332,8 +332,8 @@ def _execution_summary(session: Session, selection: Selection, options: ReportOp
     )
 
 
-_EXECUTION = 50
-"""Bytes that a kernel and its call take in memory with what the medians are of."""
+_EXECUTION_BYTES = 50
+"""Memory for a kernel and its call, with the times for medians, bytes."""
 _EXECUTION_KEYS = ("report", "pid", "tid", "device", "function", "name")
 
 
@@ -347,15 +347,15 @@ def _execution_groups(session: Session, rows: _Executions) -> pd.DataFrame:
     spreads = (part for key, _ in _MEASURES for part in statistics.spread(inner.c[key], f"{key}_"))
     counts = (sa.func.count().label("count"), sa.func.count(inner.c.queue).label("queued"))
     query = sa.select(*keys, *counts, *spreads).group_by(*keys)
-    # Medians hold the times of all kernels of a query: those of some of the names at a time.
-    count = session.count(_KERNELS) // session.limits.rows_at_once(_EXECUTION) + 1
+    # Medians hold the times of all kernels of a query in memory, so each query covers only some names.
+    count = session.count(_KERNELS) // session.limits.rows_at_once(_EXECUTION_BYTES) + 1
     part = sa.func.hash(inner.c.name) % count
-    found = [frame_by_report(session, query.where(part == number)) for number in range(count)]
-    return pd.concat(found, ignore_index=True)
+    frames = [frame_by_report(session, query.where(part == number)) for number in range(count)]
+    return pd.concat(frames, ignore_index=True)
 
 
 def _range_execution_groups(session: Session, selection: Selection, rows: _Executions) -> pd.DataFrame:
-    """The same groups of kernels behind their ranges."""
+    """Return the groups of `_execution_groups`, with ranges before kernel names."""
     query = rows.select(_KERNELS.c.report, *rows.thread, *rows.durations)
     frame = range_named_frame(session, selection, query, rows.name, {"function": rows.calls.c.name})
     by_key = frame.groupby(list(_EXECUTION_KEYS), observed=True, sort=False, dropna=False)

@@ -25,14 +25,14 @@ from nsystui.store.session import Session
 
 
 def _openmp(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
-    """``openmp_sum``: by kind and name, for nsys sums each native table by itself; the kind is not shown."""
+    """Answer ``openmp_sum``: by kind, which is hidden, and name, because nsys sums each native table separately."""
     table = tables.openmp_events
     keys = [table.c.kind.label("kind"), table.c.name.label("name")]
     return _events(session, selection, table, keys, "openmp", "Count")
 
 
 def _openacc(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
-    """``openacc_sum``: by name over all kinds."""
+    """Answer ``openacc_sum``: by name over all kinds."""
     table = tables.openacc_events
     return _events(session, selection, table, [table.c.name.label("name")], "openacc", "Num Calls")
 
@@ -49,7 +49,7 @@ def _events(
 
 _MPI_CALLS, _MPI_RANKS = tables.mpi_calls, tables.mpi_ranks
 _COLLECTIVE, _P2P = "collective", "p2p"
-# The words of nsys for the types of calls, where they are not ours.
+# nsys's words for the types of calls, if they differ from ours.
 _MPI_SOURCES = {_COLLECTIVE: "collectives", "wait": "start-wait"}
 
 _MPI_SUM_COLUMNS = (
@@ -75,24 +75,24 @@ _MPI_TRACE_COLUMNS = (
 
 
 def _mpi_summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
-    """``mpi_event_sum``: statistics of durations by name and source.
+    """Answer ``mpi_event_sum``: statistics of durations by name and source.
 
-    A call that never returned counts as an instance and has no duration: the statistics are of those that have one.
+    A call that never returned counts as an instance; the statistics are over calls with a duration.
     """
     keys = [sa.case(_MPI_SOURCES, value=_MPI_CALLS.c.call_type, else_=_MPI_CALLS.c.call_type).label("source")]
     keys.append(_MPI_CALLS.c.name.label("name"))
     conditions = where(_MPI_CALLS, selection, _MPI_CALLS.c.name)
     frame = statistics.summary_frame(session, _MPI_CALLS, duration(_MPI_CALLS), keys, conditions, _MPI_SUM_COLUMNS)
-    # Where not one call has a duration its share and its deviation are unknown, and not 0.
+    # If no call has a duration, share and deviation are unknown, not 0.
     frame.loc[frame["total"].isna(), ["share", "stddev"]] = float("nan")
     total = statistics.number_of_groups(session, sa.select(*keys))
     return TableAnswer.of_frame("mpi-events", _MPI_SUM_COLUMNS, frame, total, _mpi_notes(session))
 
 
 def _mpi_trace(session: Session, selection: Selection, _: ReportOptions) -> PagedAnswer:
-    """``mpi_event_trace``: every call with its rank and its partner, by start in job time.
+    """Answer ``mpi_event_trace``: all calls with their rank and partner, by start in job time.
 
-    Sizes are in MB of 10⁶ bytes with three decimals, which is how nsys prints sizes elsewhere: UNVERIFIED here.
+    Sizes are in MB of 10⁶ bytes with three decimals, as nsys prints sizes elsewhere: UNVERIFIED here.
     """
     conditions = where(_MPI_CALLS, selection, _MPI_CALLS.c.name)
     ranks = _mpi_ranks()
@@ -132,7 +132,7 @@ def _mpi_trace(session: Session, selection: Selection, _: ReportOptions) -> Page
 
 
 def _mpi_ranks() -> sa.Subquery[Any]:
-    """The rank of each thread of a report, unknown where it has several; one row each, so that no call doubles."""
+    """Select the rank of each thread of a report, unknown if ambiguous; one row each, so that no call doubles."""
     lowest, highest = sa.func.min(_MPI_RANKS.c.rank), sa.func.max(_MPI_RANKS.c.rank)
     rank = sa.case((lowest == highest, lowest)).label("rank")
     return (
@@ -143,7 +143,7 @@ def _mpi_ranks() -> sa.Subquery[Any]:
 
 
 def _megabytes(call_type: str, size: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """``size`` in MB for calls of one type; the others have none of that meaning."""
+    """Return ``size`` in MB for calls of one type, ``NULL`` for calls of other types."""
     return sa.case((_MPI_CALLS.c.call_type == call_type, sa.cast(size, sa.Double) / MEGABYTE))
 
 
@@ -166,10 +166,10 @@ _CONGESTION_COLUMNS = (
 
 
 def _congestion(session: Session, selection: Selection, options: ReportOptions) -> PagedAnswer:
-    """``network_congestion``: samples with more send waits (ticks/ms) than the threshold, by start in job time.
+    """Answer ``network_congestion``: samples with more send waits (ticks/ms) than the threshold, by start in job time.
 
-    The GUID is written as an unsigned hexadecimal number; switches have no name. Header and form of the GUID are
-    UNVERIFIED: they follow the documentation, no output of nsys 2023.4 is known.
+    The GUID is an unsigned hexadecimal number; switches have no name. Header and form of the GUID are UNVERIFIED: they
+    follow the documentation, because no output of nsys 2023.4 is known.
     """
     is_waiting = _SAMPLES.c.metric == _SEND_WAITS
     conditions = [*where(_SAMPLES, selection, _SAMPLES.c.metric), is_waiting]
@@ -208,7 +208,7 @@ def _congestion(session: Session, selection: Selection, options: ReportOptions) 
 
 
 def _adapters() -> sa.Subquery[Any]:
-    """One row for each adapter of a report: an id that is there twice would double its samples."""
+    """Select one row per adapter of a report: a repeated id would double its samples."""
     columns = _ADAPTERS.c
     first = [sa.func.min(column).label(column.name) for column in (columns.guid, columns.name)]
     return sa.select(columns.report, columns.nic, *first).group_by(columns.report, columns.nic).subquery()

@@ -2,9 +2,9 @@
 
 See docs/numbers.md#nsys-stats.
 
-A kernel counts for every range of the launching thread that contains its API call whole, so ranges that overlap
-without nesting need no tree: the calls inside a range are slices of the calls in order. Kernels whose call is inside of
-no range have rows without a range, and those whose call is not known have no process and thread either.
+A kernel counts for all ranges of the launching thread that fully contain its API call, so overlapping ranges need no
+tree: the calls inside a range are slices of the sorted calls. Kernels with a call outside of all ranges have rows
+without a range, and kernels with an unknown call also lack process and thread.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def distinct(group: Ints, member: Ints) -> Ints:
-    """The number of different members of each of the groups 0, 1, …. Shapes ``(n,)``; no number may be negative."""
+    """Return the number of distinct members of each of the groups 0, 1, …. Shapes ``(n,)``; no negative numbers."""
     width = int(member.max(initial=0)) + 1
     pairs = np.sort(group * width + member)
     is_new = np.diff(pairs, prepend=-1) != 0
@@ -71,17 +71,17 @@ _COLUMNS = (
     Column("kernel", header="Kernel Name", label="kernel"),
 )
 _NONE = -1
-"""The number of the range, process or thread that there is none of: it comes before all others."""
-_PAIR = 100
-"""Bytes that a pair of range and kernel takes while it is counted."""
+"""The number of a missing range, process or thread; it sorts first."""
+_PAIR_BYTES = 100
+"""Memory for a pair of range and kernel while it is counted, bytes."""
 
 
 @dataclass(frozen=True, eq=False)
 class _KernelCalls:
-    """m kernels with the API call that launched each. Shapes ``(m,)``; the call in job time, all times in ns.
+    """m kernels with their launching API calls, in job time; shapes ``(m,)``, times in ns.
 
-    A call with several kernels, and a kernel with several rows of its call, have a row for each pair. A kernel without
-    a known call has one too; ``is_known`` is false for it, and its call is not to be looked at.
+    A call with several kernels, and a kernel with several rows of its call, have a row per pair. A kernel whose call is
+    unknown has a row with ``is_known`` false and meaningless values of the call.
     """
 
     start: Ints
@@ -92,40 +92,39 @@ class _KernelCalls:
     row: Ints
     name: SmallInts
 
-    def chosen(self, rows: Flags) -> _KernelCalls:
+    def only(self, rows: Flags) -> _KernelCalls:
         return _KernelCalls(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
 def kernels_by_range(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
-    """``nvtx_kern_sum``: one row for each range name, style, thread and kernel name, in this order, longest first.
+    """Answer ``nvtx_kern_sum``: a row per range name, style, thread and kernel name, in this order, longest first.
 
-    The statistics are of the durations of the kernels. The name filter looks at the range's ``domain:text``, which is
-    empty for kernels outside of every range. Threads of different reports stay apart, even if their numbers are the
-    same.
+    The statistics are over kernel durations. The name filter applies to ``domain:text`` of the range, which is empty
+    for kernels outside of all ranges. Threads of different reports stay apart even if their numbers are equal.
     """
     import pandas as pd
 
-    ranges, kernels = Texts(), Texts()
+    range_texts, kernel_texts = Texts(), Texts()
     parts = [
-        _of_report(session.part([report.index]), report, selection, options, ranges, kernels)
+        _of_report(session.part([report.index]), report, selection, options, range_texts, kernel_texts)
         for report in session.reports
     ]
-    found = pd.concat(parts, ignore_index=True)
-    # The last key of lexsort is the first to sort by; "PushPop" comes before "StartEnd".
+    rows = pd.concat(parts, ignore_index=True)
+    # lexsort sorts by the last key first; "PushPop" precedes "StartEnd".
     keys = (
-        kernels.ranks()[found["kernel"]],
-        -found["total"].to_numpy(),
-        found["report"],
-        found["tid"],
-        found["pid"],
-        ~found["is_push_pop"].to_numpy(),
-        np.append(ranges.ranks(), _NONE)[found["range"]],
+        kernel_texts.ranks()[rows["kernel"]],
+        -rows["total"].to_numpy(),
+        rows["report"],
+        rows["tid"],
+        rows["pid"],
+        ~rows["is_push_pop"].to_numpy(),
+        np.append(range_texts.ranks(), _NONE)[rows["range"]],
     )
-    frame = found.iloc[np.lexsort(keys)].reset_index(drop=True)
+    frame = rows.iloc[np.lexsort(keys)].reset_index(drop=True)
     is_inside = frame["range"] != _NONE
     styles = pd.Series([style(flag) for flag in frame["is_push_pop"].tolist()], dtype="object")
     frame["style"] = styles.where(is_inside, None)
-    for key, texts in (("range", [*ranges.texts, None]), ("kernel", kernels.texts)):
+    for key, texts in (("range", [*range_texts.texts, None]), ("kernel", kernel_texts.texts)):
         frame[key] = pd.Series([texts[number] for number in frame[key].tolist()], dtype="object")
     for key in ("pid", "tid"):
         frame[key] = frame[key].astype("Int64").mask(frame[key] == _NONE)
@@ -135,22 +134,22 @@ def kernels_by_range(session: Session, selection: Selection, options: ReportOpti
 
 
 def _of_report(
-    session: Session, report: Report, selection: Selection, options: ReportOptions, ranges: Texts, kernels: Texts
+    session: Session, report: Report, selection: Selection, options: ReportOptions, texts: Texts, kernel_texts: Texts
 ) -> pd.DataFrame:
-    """The rows of one report, with numbers in place of texts."""
+    """Return a report's rows, with numbers instead of texts."""
     import pandas as pd
 
-    held = ranges_as_nsys(session, report, selection, ranges)
-    every = _read_kernel_calls(session, report, selection, options, kernels)
-    calls = every.chosen(every.is_known)
-    inside = list(calls_inside(held.start, held.end, held.thread, calls.start, calls.end, calls.thread))
-    chosen = matching(ranges, selection)[held.name]
-    portions = _portions(held, inside, chosen, session.limits.rows_at_once(_PAIR))
-    parts = [_counted(held, calls, inside, members) for members in portions]
-    # As in nsys: an export without the table of NVTX has no rows, one with nothing but marks in it has all kernels.
+    ranges = ranges_as_nsys(session, report, selection, texts)
+    all_calls = _read_kernel_calls(session, report, selection, options, kernel_texts)
+    calls = all_calls.only(all_calls.is_known)
+    inside = list(calls_inside(ranges.start, ranges.end, ranges.thread, calls.start, calls.end, calls.thread))
+    is_selected = matching(texts, selection)[ranges.name]
+    portions = _portions(ranges, inside, is_selected, session.limits.rows_at_once(_PAIR_BYTES))
+    parts = [_counted(ranges, calls, inside, members) for members in portions]
+    # As in nsys: an export without the NVTX table has no rows, an export with only marks in it has all kernels.
     if report.has(tables.nvtx_ranges) and (selection.name is None or selection.name.matches("")):
-        launched_outside = calls.chosen(are_outside(inside, len(calls.row)))
-        parts.append(_counted_outside(joined([launched_outside, every.chosen(~every.is_known)])))
+        launched_outside = calls.only(are_outside(inside, len(calls.row)))
+        parts.append(_counted_outside(joined([launched_outside, all_calls.only(~all_calls.is_known)])))
     frame = pd.concat(parts, ignore_index=True)
     frame["report"] = report.index
     return frame
@@ -169,23 +168,23 @@ def _read_kernel_calls(
         .select_from(kernels.outerjoin(calls, is_known))
         .where(*conditions)
     )
-    found = session.arrays(names.added_to(query, "name"))
-    are_known = ~np.ma.getmaskarray(found["start"])
-    # Of calls that are not known anything may stand in the arrays: no two of their threads are to differ.
-    start, end, thread, length, row, name = (np.ma.filled(values, 0) for values in found.values())
-    own, families = names.texts(session), options.families
-    shown = own if families is None else [family_of(name, families) for name in own]
-    numbers = texts.coded(np.array(shown, object))
-    moved = report.clock_offset
-    return _KernelCalls(start + moved, end + moved, thread, are_known, length, row, numbers[name])
+    arrays = session.arrays(names.added_to(query, "name"))
+    has_call = ~np.ma.getmaskarray(arrays["start"])
+    # The arrays hold arbitrary values for unknown calls, whose threads must be equal.
+    start, end, thread, length, row, name = (np.ma.filled(values, 0) for values in arrays.values())
+    kernel_names, families = names.texts(session), options.families
+    labels = kernel_names if families is None else [family_of(name, families) for name in kernel_names]
+    numbers = texts.coded(np.array(labels, object))
+    offset = report.clock_offset
+    return _KernelCalls(start + offset, end + offset, thread, has_call, length, row, numbers[name])
 
 
-def _portions(ranges: Ranges, inside: Sequence[Inside], chosen: Flags, at_once: int) -> list[Ints]:
-    """The chosen ranges with kernels in portions of some ``at_once`` pairs, all of one name in the same one."""
+def _portions(ranges: Ranges, inside: Sequence[Inside], is_selected: Flags, at_once: int) -> list[Ints]:
+    """Return the selected ranges with kernels in portions of about ``at_once`` pairs; a name is never split."""
     pairs = np.zeros(len(ranges), np.int64)
     for part in inside:
         pairs += np.maximum(part.until - part.since, 0)
-    pairs[~chosen] = 0
+    pairs[~is_selected] = 0
     of_name = np.bincount(ranges.name, pairs)
     portion = ((np.cumsum(of_name) - of_name) // at_once).astype(np.int64)[ranges.name]
     members = np.flatnonzero(pairs)
@@ -194,10 +193,10 @@ def _portions(ranges: Ranges, inside: Sequence[Inside], chosen: Flags, at_once: 
 
 
 def _counted(ranges: Ranges, calls: _KernelCalls, inside: Sequence[Inside], members: Ints) -> pd.DataFrame:
-    """A row for each group of the pairs of ``members`` (places of ranges) and the kernels in them."""
+    """Return a row per group of the pairs of ``members`` (indices of ranges) and the kernels in them."""
     of_range, of_call = _pairs(inside, members)
     threads, lane = np.unique(ranges.thread, return_inverse=True)
-    # One number for (name, style, thread), from which all three come back.
+    # One number for (name, style, thread), decoded below.
     outer = (ranges.name.astype(np.int64) * 2 + ranges.is_push_pop) * len(threads) + lane
     frame, outer, group = _grouped(outer[of_range], calls, of_call)
     frame["range"], frame["is_push_pop"] = outer // len(threads) // 2, outer // len(threads) % 2 == 1
@@ -208,19 +207,19 @@ def _counted(ranges: Ranges, calls: _KernelCalls, inside: Sequence[Inside], memb
 
 
 def _counted_outside(calls: _KernelCalls) -> pd.DataFrame:
-    """A row for each thread and kernel name, without a range."""
+    """Return a row per thread and kernel name, without a range."""
     threads, lane = np.unique(calls.thread, return_inverse=True)
     frame, outer, _ = _grouped(lane * 2 + calls.is_known, calls, np.arange(len(lane)))
     thread, is_known = threads[outer // 2], outer % 2 == 1
     frame["range"], frame["is_push_pop"], frame["range_count"] = _NONE, False, 0
-    frame["pid"], frame["tid"] = (np.where(is_known, of(thread), _NONE) for of in (pids, tids))
+    frame["pid"], frame["tid"] = (np.where(is_known, ids_of(thread), _NONE) for ids_of in (pids, tids))
     return frame
 
 
 def _grouped(outer: Ints, calls: _KernelCalls, of_call: Ints) -> tuple[pd.DataFrame, Ints, Ints]:
-    """The kernels of ``of_call`` (places of calls) by the numbers of ``outer`` and their names. Shapes ``(p,)``.
+    """Group the kernels of ``of_call`` (indices of calls) by ``outer`` and name. Shapes ``(p,)``.
 
-    A row for each group in order, the number of ``outer`` for each row, and the row of each of the p kernels.
+    Return a row per group, sorted; the number of ``outer`` for each row; and the row of each of the p kernels.
     """
     import pandas as pd
 
@@ -233,13 +232,13 @@ def _grouped(outer: Ints, calls: _KernelCalls, of_call: Ints) -> tuple[pd.DataFr
 
 
 def _pairs(inside: Sequence[Inside], members: Ints) -> tuple[Ints, Ints]:
-    """The places of ranges and calls, a pair for each call inside each range of ``members``."""
+    """Return range and call indices, a pair for each call inside each range of ``members``."""
     of_range, of_call = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for part in inside:
-        since = part.since[members]
-        lengths = np.maximum(part.until[members] - since, 0)
+        first = part.since[members]
+        lengths = np.maximum(part.until[members] - first, 0)
         skipped = np.cumsum(lengths) - lengths
-        places = np.arange(int(lengths.sum())) + np.repeat(since - skipped, lengths)
+        positions = np.arange(int(lengths.sum())) + np.repeat(first - skipped, lengths)
         of_range.append(np.repeat(members, lengths))
-        of_call.append(part.calls[places])
+        of_call.append(part.calls[positions])
     return np.concatenate(of_range), np.concatenate(of_call)

@@ -1,4 +1,4 @@
-"""NVTX ranges projected onto the GPU, as ``nsys stats`` has them (docs/numbers.md#nsys-stats)."""
+"""NVTX ranges projected onto the GPU, as in ``nsys stats`` (docs/numbers.md#nsys-stats)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 class ProjectedRanges(Ranges):
     """The n ranges that launched GPU work. Shapes ``(n,)``.
 
-    ``gpu_start``, ``gpu_end``: from the first operation to the end of the last, job time in ns. ``op_count``: their
-    different correlation ids. ``parent``: an index or -1; what is around such a range is one too. ``level``: how many
-    ranges are around it. ``child_count``: how many are right inside it.
+    ``gpu_start``, ``gpu_end``: start of the first operation and end of the last, job time, ns. ``op_count``: number of
+    distinct correlation ids. ``parent``: an index or -1; all ranges around such a range are also included. ``level``:
+    number of ranges around it. ``child_count``: number of direct children.
     """
 
     gpu_start: Ints
@@ -56,41 +56,41 @@ class ProjectedRanges(Ranges):
 
 
 def projected(ranges: Ranges, launches: Iterable[LaunchCallColumns], before: int = 0) -> ProjectedRanges:
-    """Projects the ranges of a report through its launches, of which all with a correlation id are in one part.
+    """Return the ranges of a report, projected through its launches; one part has all launches of a correlation id.
 
-    ``parent`` counts from ``before``, the number of the ranges of other reports.
+    ``parent`` counts from ``before``, the number of ranges of other reports.
     """
     repeated = np.zeros(len(ranges), np.int64)
 
-    def told() -> Iterator[LaunchCallColumns]:
+    def counted() -> Iterator[LaunchCallColumns]:
         for part in launches:
             repeated[:] += _repeated_ids(ranges, part)
             yield part
 
-    found = project_parts(ranges.start, ranges.end - ranges.start, ranges.thread, told())
+    projection = project_parts(ranges.start, ranges.end - ranges.start, ranges.thread, counted())
     parent_of, level, _ = tree_of(ranges.start, ranges.end, ranges.thread)
-    chosen = np.flatnonzero(found.op_count)
-    place = np.full(len(ranges) + 1, NO_PARENT, np.int64)  # the last one is that of no parent
-    place[chosen] = np.arange(len(chosen))
-    parent = place[parent_of[chosen]]
-    gpu_start = ranges.start[chosen] + found.delay[chosen]
+    kept = np.flatnonzero(projection.op_count)
+    new_index = np.full(len(ranges) + 1, NO_PARENT, np.int64)  # the last value is for ranges without a parent
+    new_index[kept] = np.arange(len(kept))
+    parent = new_index[parent_of[kept]]
+    gpu_start = ranges.start[kept] + projection.delay[kept]
     return ProjectedRanges(
-        **{key: values[chosen] for key, values in vars(ranges).items()},
+        **{key: values[kept] for key, values in vars(ranges).items()},
         gpu_start=gpu_start,
-        gpu_end=gpu_start + found.length[chosen],
-        op_count=(found.op_count - repeated)[chosen],
+        gpu_end=gpu_start + projection.length[kept],
+        op_count=(projection.op_count - repeated)[kept],
         parent=np.where(parent == NO_PARENT, NO_PARENT, parent + before),
-        level=level[chosen].astype(np.int64),
-        child_count=np.bincount(parent[parent != NO_PARENT], minlength=len(chosen)),
+        level=level[kept].astype(np.int64),
+        child_count=np.bincount(parent[parent != NO_PARENT], minlength=len(kept)),
     )
 
 
 def _repeated_ids(ranges: Ranges, launches: LaunchCallColumns) -> Ints:
-    """How many of the calls inside each range have the correlation id of another one there; shape ``(n,)``.
+    """Return how many calls in each range repeat the correlation id of another call in it; shape ``(n,)``.
 
-    Of the calls of an id on a thread only those count that contain no other, for a range with the outer one has the
-    inner one. Those overlap without nesting, so a range has neighbours of them: as many, less the spans from one to
-    the end of the next that it has, is one.
+    Calls around another call of the same id and thread are dropped: a range around them contains the inner call, too.
+    The remaining calls of an id overlap without nesting, so a range contains consecutive calls: their number, minus the
+    number of spans in it from a call to the end of the next, is 1.
     """
     order = np.lexsort((-launches.ends, launches.starts, launches.correlation, launches.threads))
     start, end, thread = launches.starts[order], launches.ends[order], launches.threads[order]
@@ -101,11 +101,11 @@ def _repeated_ids(ranges: Ranges, launches: LaunchCallColumns) -> Ints:
     line_end = one_timeline(start, end, group)[1]
     later = np.minimum.accumulate(line_end[::-1])[::-1]
     kept = np.flatnonzero(np.append(line_end[:-1] < later[1:], True))
-    every = _count(ranges, start, end, thread)
+    all_counts = _count(ranges, start, end, thread)
     start, end, thread, group = start[kept], end[kept], thread[kept], group[kept]
-    joint = np.flatnonzero(np.diff(group) == 0)
-    joined_calls = _count(ranges, start[joint], end[joint + 1], thread[joint])
-    return every - (_count(ranges, start, end, thread) - joined_calls)
+    neighbors = np.flatnonzero(np.diff(group) == 0)
+    pair_counts = _count(ranges, start[neighbors], end[neighbors + 1], thread[neighbors])
+    return all_counts - (_count(ranges, start, end, thread) - pair_counts)
 
 
 def _count(ranges: Ranges, start: Ints, end: Ints, thread: Ints) -> Ints:
@@ -123,7 +123,7 @@ PROJECTED = (
     Column("stddev", header="Proj StdDev (ns)", label="GPU stddev", unit=Unit.DURATION, decimals=1, importance=6),
     Column("op_count", header="Total GPU Ops", label="GPU ops", unit=Unit.COUNT, importance=2),
 )
-"""Statistics of times on the GPU, and how many operations have them."""
+"""Statistics of times on the GPU, and the number of operations."""
 _SUM_COLUMNS = (
     Column("name", header="Range", label="range"),
     Column("style", header="Style", label="style", importance=5),
@@ -164,23 +164,23 @@ _TRACE_COLUMNS = (
 
 
 def projected_summary(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
-    """``nvtx_gpu_proj_sum``: one row for each range name and style, longest projected time first.
+    """Answer ``nvtx_gpu_proj_sum``: a row per range name and style, longest projected time first.
 
-    The frame has ``q1`` and ``q3`` besides, which nsys computes and does not print.
+    The frame also has ``q1`` and ``q3``, which nsys computes but does not print.
     """
     parts = [
         _sizes_of(session, report, selection) for report in selected_reports(session, selection) or session.reports
     ]
     names, numbers = _merged([json_of(part["names"]) for part in parts])
-    every = {key: np.concatenate([part[key] for part in parts]) for key in _SIZES}
-    every["name"] = np.concatenate([own[part["name"]] for own, part in zip(numbers, parts, strict=True)])
+    sizes = {key: np.concatenate([part[key] for part in parts]) for key in _SIZES}
+    sizes["name"] = np.concatenate([codes[part["name"]] for codes, part in zip(numbers, parts, strict=True)])
     if selection.name is not None:
-        chosen = np.array([selection.name.matches(name) for name in names], np.bool_)[every["name"]]
-        every = {key: values[chosen] for key, values in every.items()}
-    groups = Groups.of(every["name"] * 2 + every["is_push_pop"], every["total"])
+        is_selected = np.array([selection.name.matches(name) for name in names], np.bool_)[sizes["name"]]
+        sizes = {key: values[is_selected] for key, values in sizes.items()}
+    groups = Groups.of(sizes["name"] * 2 + sizes["is_push_pop"], sizes["total"])
     arrays = groups.measures()
     for key in ("range_total", *_COUNTS):
-        arrays[key] = groups.summed(every[key])
+        arrays[key] = groups.summed(sizes[key])
     for key in _COUNTS:
         arrays[f"avg_{key}"] = arrays[key] / groups.count
     order = np.lexsort((-(groups.number % 2), groups.number // 2, -arrays["total"]))
@@ -193,12 +193,12 @@ def projected_summary(session: Session, selection: Selection, _: ReportOptions) 
 
 
 def _merged(lists: Sequence[list[str]]) -> tuple[list[str], list[Ints]]:
-    """The texts of lists that are each in alphabetical order, in that order, and the place in it of those of each."""
+    """Return the sorted union of sorted lists of texts, and the indices in it of each list's texts."""
     if len(lists) == 1:
         return lists[0], [np.arange(len(lists[0]))]
     merged = sorted(set().union(*lists))
-    places = {text: place for place, text in enumerate(merged)}
-    return merged, [np.array([places[text] for text in texts], np.int64) for texts in lists]
+    indices = {text: index for index, text in enumerate(merged)}
+    return merged, [np.array([indices[text] for text in texts], np.int64) for texts in lists]
 
 
 _COUNTS = ("op_count", "level", "child_count")
@@ -206,14 +206,14 @@ _SIZES = ("is_push_pop", "total", "range_total", *_COUNTS)
 
 
 def _sizes_of(session: Session, report: Report, selection: Selection) -> Arrays:
-    """What the summary adds up, of every projected range of ``report``; kept where all of it is selected.
+    """Return the summands of all projected ranges of ``report``; cached if the whole report is selected.
 
-    ``names`` (JSON, in alphabetical order), and by range ``name``, its place there, ``is_push_pop``, ``total`` and
-    ``range_total`` (the lengths of the projected range and of itself, ns), ``op_count``, ``level``, ``child_count``.
+    ``names`` is sorted JSON; by range: ``name`` (its index there), ``is_push_pop``, ``total`` and ``range_total``
+    (length of the projection and of the range, ns), ``op_count``, ``level``, ``child_count``.
     """
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
-        return {one.index: _sizes(part, one, selection.with_name(None)) for one in reports}
+        return {item.index: _sizes(part, item, selection.with_name(None)) for item in reports}
 
     if selection.with_name(None).is_everything:
         return of_each_report(session, [report], "nvtx-gpu-sizes", compute)[report.index]
@@ -223,24 +223,24 @@ def _sizes_of(session: Session, report: Report, selection: Selection) -> Arrays:
 def _sizes(session: Session, report: Report, selection: Selection) -> Arrays:
     texts = Texts()
     ranges = ranges_as_nsys(session, report, selection, texts)
-    found = projected(ranges, launch_parts_as_nsys(session, report, selection))
-    used, name = np.unique(texts.ranks()[found.name], return_inverse=True)
+    on_gpu = projected(ranges, launch_parts_as_nsys(session, report, selection))
+    used, name = np.unique(texts.ranks()[on_gpu.name], return_inverse=True)
     names = sorted(texts.numbers)
     return {
         "names": json_array([names[number] for number in used.tolist()]),
         "name": name.astype(np.int32),
-        "is_push_pop": found.is_push_pop,
-        "total": found.gpu_end - found.gpu_start,
-        "range_total": found.end - found.start,
-        "op_count": found.op_count,
-        "level": found.level,
-        "child_count": found.child_count,
+        "is_push_pop": on_gpu.is_push_pop,
+        "total": on_gpu.gpu_end - on_gpu.gpu_start,
+        "range_total": on_gpu.end - on_gpu.start,
+        "op_count": on_gpu.op_count,
+        "level": on_gpu.level,
+        "child_count": on_gpu.child_count,
     }
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Makes rows of the trace: i ≥ 0 is a range of ``ranges``, -1, -2, … are the rows of ``outside``."""
+    """Makes the rows of the trace: index i ≥ 0 is a range of ``ranges``; -1, -2, … are rows of ``outside``."""
 
     texts: list[str]
     ranges: ProjectedRanges
@@ -251,20 +251,20 @@ class _Rows:
         return [next(of_ranges) if index >= 0 else self.outside[-1 - index] for index in indices]
 
     def _of_ranges(self, indices: Sequence[int]) -> list[Row]:
-        chosen, ranges = np.array(indices, np.int64), self.ranges
+        selected, ranges = np.array(indices, np.int64), self.ranges
         columns = (
-            [self.texts[number] for number in ranges.name[chosen].tolist()],
-            ranges.gpu_start[chosen].tolist(),
-            (ranges.gpu_end[chosen] - ranges.gpu_start[chosen]).tolist(),
-            ranges.start[chosen].tolist(),
-            (ranges.end[chosen] - ranges.start[chosen]).tolist(),
-            [style(flag) for flag in ranges.is_push_pop[chosen].tolist()],
-            pids(ranges.thread[chosen]),
-            tids(ranges.thread[chosen]),
-            ranges.op_count[chosen].tolist(),
-            ranges.level[chosen].tolist(),
-            ranges.child_count[chosen].tolist(),
-            ranges.row[chosen].tolist(),
+            [self.texts[number] for number in ranges.name[selected].tolist()],
+            ranges.gpu_start[selected].tolist(),
+            (ranges.gpu_end[selected] - ranges.gpu_start[selected]).tolist(),
+            ranges.start[selected].tolist(),
+            (ranges.end[selected] - ranges.start[selected]).tolist(),
+            [style(flag) for flag in ranges.is_push_pop[selected].tolist()],
+            pids(ranges.thread[selected]),
+            tids(ranges.thread[selected]),
+            ranges.op_count[selected].tolist(),
+            ranges.level[selected].tolist(),
+            ranges.child_count[selected].tolist(),
+            ranges.row[selected].tolist(),
             parent_rows(indices, ranges.parent, ranges.row),
             stacks(indices, ranges.parent, ranges.row),
         )
@@ -272,7 +272,7 @@ class _Rows:
 
 
 def projected_trace(session: Session, selection: Selection, _: ReportOptions) -> RangeTrace:
-    """``nvtx_gpu_proj_trace``: every range with GPU work, by start in job time, after what no range launched."""
+    """Answer ``nvtx_gpu_proj_trace``: all ranges with GPU work, by start in job time, after work outside of ranges."""
     texts, parts, before = Texts(), [], 0
     outside: list[Row] = []
     for report in selected_reports(session, selection) or session.reports:
@@ -283,30 +283,30 @@ def projected_trace(session: Session, selection: Selection, _: ReportOptions) ->
         before += len(part)
         if report.has(tables.nvtx_ranges) and (selection.name is None or selection.name.matches("")):
             outside += _outside(ranges, launches)
-    every = joined(parts)
-    order = by_start(every.start, every.end, every.row)
-    order = order[matching(texts, selection)[every.name[order]]]
+    merged = joined(parts)
+    order = by_start(merged.start, merged.end, merged.row)
+    order = order[matching(texts, selection)[merged.name[order]]]
     order = np.concatenate((-1 - np.arange(len(outside)), order))
     total = len(order) if selection.is_everything else None
-    notes = tuple(filter(None, (*_notes(session), depth_note(every.level))))
-    return RangeTrace("nvtx-gpu-proj-trace", _TRACE_COLUMNS, order, _Rows(texts.texts, every, outside), notes, total)
+    notes = tuple(filter(None, (*_notes(session), depth_note(merged.level))))
+    return RangeTrace("nvtx-gpu-proj-trace", _TRACE_COLUMNS, order, _Rows(texts.texts, merged, outside), notes, total)
 
 
 def _outside(ranges: Ranges, launches: LaunchCallColumns) -> list[Row]:
-    """The row that nsys has for all calls of a report in no range, if there are any.
+    """Return nsys's row for all calls of a report outside of ranges, if any.
 
-    The process and thread in it are those of the call whose work ended last, as in the only case known.
+    Its process and thread belong to the call whose work ended last, as in the only known case.
     """
-    found = calls_inside(ranges.start, ranges.end, ranges.thread, launches.starts, launches.ends, launches.threads)
-    calls = np.flatnonzero(are_outside(found, len(launches.starts)))
+    inside = calls_inside(ranges.start, ranges.end, ranges.thread, launches.starts, launches.ends, launches.threads)
+    calls = np.flatnonzero(are_outside(inside, len(launches.starts)))
     if not len(calls):
         return []
     first, ends = int(launches.op_start[calls].min()), launches.op_end[calls]
     last = calls[[ends.argmax()]]
     (pid,), (tid,) = pids(launches.threads[last]), tids(launches.threads[last])
     op_count = len(distinct(launches.correlation[calls]))
-    place: Row = (None, None, None, pid, tid)
-    return [(None, first, int(ends.max()) - first, *place, op_count, None, 0, None, None, None)]
+    cells: Row = (None, None, None, pid, tid)
+    return [(None, first, int(ends.max()) - first, *cells, op_count, None, 0, None, None, None)]
 
 
 def _notes(session: Session) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""NVTX ranges on the CPU, as ``nsys stats`` has them (docs/numbers.md#nsys-stats)."""
+"""NVTX ranges on the CPU, as in ``nsys stats`` (docs/numbers.md#nsys-stats)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class RangeTrace:
-    """An answer whose row i is that of ``rows`` for ``order[i]``."""
+    """An answer with a row of ``rows`` for each index in ``order``."""
 
     name: str
     columns: tuple[Column, ...]
@@ -47,80 +47,78 @@ class RangeTrace:
         return self.rows(self.order[offset : offset + limit].tolist())
 
     def sorted_by(self, key: str, descending: bool) -> RangeTrace:
-        place = [column.key for column in self.columns].index(key)
-        values = [row[place] for row in self.rows(self.order.tolist())]
-        known = [index for index, value in enumerate(values) if value is not None]
-        unknown = [index for index, value in enumerate(values) if value is None]
-        known.sort(key=lambda index: values[index], reverse=descending)  # type: ignore[arg-type, return-value]
-        return replace(self, order=self.order[known + unknown])
+        column_index = [column.key for column in self.columns].index(key)
+        values = [row[column_index] for row in self.rows(self.order.tolist())]
+        present = [index for index, value in enumerate(values) if value is not None]
+        missing = [index for index, value in enumerate(values) if value is None]
+        present.sort(key=lambda index: values[index], reverse=descending)  # type: ignore[arg-type, return-value]
+        return replace(self, order=self.order[present + missing])
 
 
-MOST_AROUND = 100
-"""The levels of a range that its texts show: with all levels of deep chains they would take gigabytes."""
+MAX_LEVELS = 100
+"""Limit of the levels in texts: all levels of deep chains would take gigabytes."""
 
 
 def stacks(indices: Sequence[int], parent: Ints, row: Ints) -> list[str]:
-    """``:35:37:38`` for each of the ranges: the rows of those around it from the outermost on, then its own.
+    """Return ``:35:37:38`` for each range: the rows of the ranges around it, outermost first, and its own row.
 
-    Of more than `MOST_AROUND` the innermost, after ``:…``.
+    A longer chain lists its innermost `MAX_LEVELS` rows after ``:…``.
     """
-    known: dict[int, str] = {}
+    text_by_index: dict[int, str] = {}
     for index in indices:
         chain: list[int] = []
-        at = index
-        while at >= 0 and at not in known and len(chain) <= MOST_AROUND:
-            chain.append(at)
-            at = int(parent[at])
-        if len(chain) > MOST_AROUND:
-            known[index] = ":…" + "".join(f":{row[inner]}" for inner in chain[MOST_AROUND - 1 :: -1])
+        outer = index
+        while outer >= 0 and outer not in text_by_index and len(chain) <= MAX_LEVELS:
+            chain.append(outer)
+            outer = int(parent[outer])
+        if len(chain) > MAX_LEVELS:
+            text_by_index[index] = ":…" + "".join(f":{row[inner]}" for inner in chain[MAX_LEVELS - 1 :: -1])
             continue
-        text = known.get(at, "")
+        text = text_by_index.get(outer, "")
         for inner in reversed(chain):
             text = f"{text}:{row[inner]}"
-            if (deeper := text.count(":") - MOST_AROUND) > 0:
+            if (deeper := text.count(":") - MAX_LEVELS) > 0:
                 text = ":…:" + text.split(":", deeper + 1)[-1]
-            known[inner] = text
-    return [known[index] for index in indices]
+            text_by_index[inner] = text
+    return [text_by_index[index] for index in indices]
 
 
 def depth_note(level: Ints) -> str:
-    """What is to be said of ranges on these levels; empty where nothing is."""
+    """Return a note if ranges on these levels are too deep for their texts, or an empty string."""
     levels = int(level.max(initial=0)) + 1
-    note = (
-        f"ranges are nested {levels:,} levels deep: RangeStack has the {MOST_AROUND} innermost, ParentId leads to all"
-    )
-    return note if levels > MOST_AROUND else ""
+    note = f"ranges are nested {levels:,} levels deep: RangeStack has the {MAX_LEVELS} innermost, ParentId leads to all"
+    return note if levels > MAX_LEVELS else ""
 
 
 def parent_rows(indices: Sequence[int], parent: Ints, row: Ints) -> list[int | None]:
-    """The row of the range right around each of the ranges, ``None`` for an outermost one."""
+    """Return the row of each range's parent, or ``None`` for an outermost range."""
     above = parent[np.array(indices, np.int64)].tolist()
     return [int(row[index]) if index >= 0 else None for index in above]
 
 
 def by_start(start: Ints, end: Ints, row: Ints) -> Ints:
-    """The order in which nsys lists ranges. Shapes ``(n,)``.
+    """Return the order in which nsys lists ranges. Shapes ``(n,)``.
 
-    Of ranges that start together the one that ends first comes first: so it is in the only two cases known.
+    If ranges start together, the first to end is first, as in the only two known cases.
     """
     order: Ints = np.lexsort((row, end, start))
     return order
 
 
 def pids(thread: Ints) -> list[int]:
-    """The process numbers of NVIDIA's serialised thread ids."""
+    """Return the process numbers in NVIDIA's serialised thread ids."""
     numbers: list[int] = pid_of(thread).tolist()
     return numbers
 
 
 def tids(thread: Ints) -> list[int]:
-    """The thread numbers of NVIDIA's serialised thread ids."""
+    """Return the thread numbers in NVIDIA's serialised thread ids."""
     numbers: list[int] = tid_of(thread).tolist()
     return numbers
 
 
 def style(is_push_pop: bool) -> str:
-    """The word of nsys for push/pop and for start/end ranges."""
+    """Return nsys's word for push/pop and for start/end ranges."""
     return "PushPop" if is_push_pop else "StartEnd"
 
 
@@ -152,7 +150,7 @@ def _of_one_style(session: Session, selection: Selection, types: tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class _Nested(Ranges):
-    """Push/pop ranges with their places in the tree. ``parent`` is an index or -1; the rest as in `nesting.Nesting`."""
+    """Push/pop ranges with their parents, as indices or -1, and the other fields of `nesting.Nesting`."""
 
     parent: Ints
     level: Ints
@@ -161,7 +159,7 @@ class _Nested(Ranges):
 
     @classmethod
     def of(cls, ranges: Ranges, offset: int) -> _Nested:
-        """``offset``: how many ranges of other reports stand before these."""
+        """Nest push/pop ranges; ``offset``: the number of ranges of earlier reports."""
         nesting = nest(ranges.start, ranges.end, ranges.thread)
         parent = np.where(nesting.parent == NO_PARENT, NO_PARENT, nesting.parent + offset)
         return cls(
@@ -173,11 +171,10 @@ class _Nested(Ranges):
         )
 
     def rows(self, texts: Sequence[str], indices: Sequence[int]) -> list[Row]:
-        """The rows of the trace for some of the ranges."""
-        chosen = np.array(indices, np.int64)
-        start, end, child_time = self.start[chosen], self.end[chosen], self.child_time[chosen]
-        names = [texts[number] for number in self.name[chosen].tolist()]
-        levels = self.level[chosen].tolist()
+        selected = np.array(indices, np.int64)
+        start, end, child_time = self.start[selected], self.end[selected], self.child_time[selected]
+        names = [texts[number] for number in self.name[selected].tolist()]
+        levels = self.level[selected].tolist()
         columns = (
             start.tolist(),
             end.tolist(),
@@ -185,20 +182,20 @@ class _Nested(Ranges):
             child_time.tolist(),
             (end - start - child_time).tolist(),
             names,
-            pids(self.thread[chosen]),
-            tids(self.thread[chosen]),
+            pids(self.thread[selected]),
+            tids(self.thread[selected]),
             levels,
-            self.child_count[chosen].tolist(),
-            self.row[chosen].tolist(),
+            self.child_count[selected].tolist(),
+            self.row[selected].tolist(),
             parent_rows(indices, self.parent, self.row),
             stacks(indices, self.parent, self.row),
-            ["--" * min(level, MOST_AROUND) + name for level, name in zip(levels, names, strict=True)],
+            ["--" * min(level, MAX_LEVELS) + name for level, name in zip(levels, names, strict=True)],
         )
         return list(zip(*columns, strict=True))
 
 
 def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) -> RangeTrace:
-    """``nvtx_pushpop_trace``: every range with its children and the ranges around it, by start in job time."""
+    """Answer ``nvtx_pushpop_trace``: all ranges with children and parents, by start in job time."""
     texts, parts, before = Texts(), [], 0
     for report in session.reports:
         ranges = ranges_as_nsys(session, report, selection, texts)
@@ -207,11 +204,11 @@ def _push_pop_trace(session: Session, selection: Selection, _: ReportOptions) ->
         before += len(part)
     nested = joined(parts)
     order = by_start(nested.start, nested.end, nested.row)
-    chosen = order[matching(texts, selection)[nested.name[order]]]
+    selected = order[matching(texts, selection)[nested.name[order]]]
     notes = (missing_note(session, tables.nvtx_ranges), depth_note(nested.level))
     rows = partial(nested.rows, texts.texts)
     total = len(order) if selection.is_everything else None
-    return RangeTrace("nvtx-pushpop-trace", _TRACE_COLUMNS, chosen, rows, tuple(filter(None, notes)), total)
+    return RangeTrace("nvtx-pushpop-trace", _TRACE_COLUMNS, selected, rows, tuple(filter(None, notes)), total)
 
 
 ASK: dict[str, Ask] = {

@@ -22,12 +22,11 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """The words behind the name of a report, as in ``cuda_gpu_kern_sum:nvtx-name:base``.
+    """The options after a report's name, as in ``cuda_gpu_kern_sum:nvtx-name:base``.
 
-    ``names``: ``:base`` or ``:mangled``. ``families``: ``:family``, the families of kernels in place of their names,
-    with the user's own rules. ``nvtx_name``: the innermost NVTX range of the launch call stands before a
-    kernel's name. ``rows``: how many rows ``um_sum`` has at most. ``ticks_threshold``: from which rate on, in ticks/ms,
-    ``network_congestion`` takes a sample for congestion.
+    ``names``: ``:base`` or ``:mangled``. ``families``: ``:family``, kernel families instead of names, with the user's
+    rules. ``nvtx_name``: put the innermost NVTX range of the launch call before a kernel's name. ``rows``: limit of
+    ``um_sum``. ``ticks_threshold``: ``network_congestion`` lists rates above it, ticks/ms.
     """
 
     names: Names = Names.FULL
@@ -38,14 +37,14 @@ class ReportOptions:
 
 
 Ask = Callable[[Session, Selection, ReportOptions], Answer]
-"""Each module of this folder has the functions of its reports, by their names, in ``ASK``."""
+"""The function of a report; each module of this folder has its functions by report name in ``ASK``."""
 
 
 _LAST = (1 << 62) - 1
 
 
 def filter_time(text: str) -> Window:
-    """``START/END`` as a window; either may be left out. Raises UsageError."""
+    """Parse ``START/END`` as a window; either may be left out. Raises UsageError."""
     start, slash, end = text.partition("/")
     if not slash:
         raise UsageError(f"time {text!r}: write START/END, such as 1.2s/1.5s")
@@ -55,7 +54,7 @@ def filter_time(text: str) -> Window:
 
 @dataclass(frozen=True)
 class RangeName:
-    """An NVTX range by its text, its domain (``""`` the default one, ``None`` any) and its index among those."""
+    """An NVTX range: text, domain (``""``: the default domain, ``None``: any), and index among the matching ranges."""
 
     text: str
     domain: str | None = ""
@@ -63,7 +62,7 @@ class RangeName:
 
 
 def range_name(text: str) -> RangeName:
-    """``RANGE[@DOMAIN][/INDEX]``, where ``@*`` is any domain and a backslash keeps ``@`` and ``/``. UsageError."""
+    """Parse ``RANGE[@DOMAIN][/INDEX]``; ``@*`` is any domain, a backslash keeps ``@`` and ``/``. Raises UsageError."""
     words = re.split(r"(?<!\\)([@/])", text)
     parts = {"": words[0]}
     for mark, word in zip(words[1::2], words[2::2], strict=True):
@@ -81,37 +80,37 @@ def _plain(word: str) -> str:
     return re.sub(r"\\([@/\\])", r"\1", word)
 
 
-def filter_nvtx(session: Session, wanted: RangeName) -> tuple[tuple[int, Window], ...]:
-    """The window of the range in each report that has it, by the index of the report; in job time, ns.
+def filter_nvtx(session: Session, name: RangeName) -> tuple[tuple[int, Window], ...]:
+    """Return the window of the range in each report that has it, by the report's index; job time, ns.
 
-    A range that was never closed reaches to the end. Raises UsageError where no report has the range.
+    A range that was never closed extends to the end. Raises UsageError if no report has the range.
     """
-    found = []
+    windows = []
     for report in session.reports:
-        span = _span(session.part([report.index]), report.index, wanted)
+        span = _span(session.part([report.index]), report.index, name)
         if span is not None:
-            found.append((report.index, span))
-    if not found:
-        where = "any domain" if wanted.domain is None else f"domain {wanted.domain!r}" if wanted.domain else "no domain"
-        raise UsageError(f"no NVTX range {wanted.text!r} in {where} with index {wanted.index} in these exports")
-    return tuple(found)
+            windows.append((report.index, span))
+    if not windows:
+        domain = "any domain" if name.domain is None else f"domain {name.domain!r}" if name.domain else "no domain"
+        raise UsageError(f"no NVTX range {name.text!r} in {domain} with index {name.index} in these exports")
+    return tuple(windows)
 
 
-def _span(session: Session, report: int, wanted: RangeName) -> Window | None:
+def _span(session: Session, report: int, name: RangeName) -> Window | None:
     columns = tables.nvtx_ranges.c
-    conditions = [columns.report == report, columns.name == wanted.text, columns.start.is_not(None)]
-    if wanted.domain is not None:
-        conditions.append(sa.func.coalesce(columns.domain, "") == wanted.domain)
+    conditions = [columns.report == report, columns.name == name.text, columns.start.is_not(None)]
+    if name.domain is not None:
+        conditions.append(sa.func.coalesce(columns.domain, "") == name.domain)
     query = (
         sa.select(job_start(tables.nvtx_ranges), job_end(tables.nvtx_ranges))
         .where(*conditions)
         .order_by(columns.start, columns.row)
-        .offset(wanted.index)
+        .offset(name.index)
         .limit(1)
     )
     rows = session.rows(query)
     if not rows:
         return None
     start, end = rows[0]
-    # A range without length still holds what goes on at that moment.
+    # A range without length still contains events at that moment.
     return Window(start, max(end, start + 1) if end is not None else _LAST)

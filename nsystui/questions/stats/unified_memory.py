@@ -1,7 +1,7 @@
-"""Unified memory: migrations and page faults, as ``nsys stats`` has them (docs/numbers.md#nsys-stats).
+"""Unified memory: migrations and page faults, as in ``nsys stats`` (docs/numbers.md#nsys-stats).
 
 Migrations are the memory copies of kind 11 (host to device) and 12 (device to host). Sizes are in MB of 10⁶ bytes,
-addresses in hexadecimal. The rows are addresses, which have no names: the name filter applies to the instructions only.
+addresses in hexadecimal. Addresses have no names: the name filter applies to instructions only.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ _ADDRESS_COLUMNS = (
     Column("cpu_faults", header="CPU Page Faults", label="CPU faults", unit=Unit.COUNT, importance=2),
     Column(
         "gpu_faults", header=" GPU Page Faults", label="GPU faults", unit=Unit.COUNT, importance=2
-    ),  # nsys writes it with this blank
+    ),  # nsys writes this blank
     Column("throughput", header="Migration Throughput (MB/s)", label="MB/s", unit=Unit.MEGABYTE_RATE, decimals=3),
 )
 _FAULT_COLUMNS = (
     Column("count", header="CPU Page Faults", label="faults", unit=Unit.COUNT),
     Column("instruction", header="CPU Instruction Address", label="instruction"),
 )
-_PLACE_COLUMNS = (
+_SOURCE_COLUMNS = (
     Column("source_file", header="Source File", label="file", importance=1),
     Column("source_line", header="Source Line", label="line", unit=Unit.NUMBER, importance=1),
 )
 
 
 def _totals(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
-    """``um_total_sum``: one row of sums, and the span of all addresses.
+    """Answer ``um_total_sum``: one row of sums, and the span of all addresses.
 
-    The span is empty where migrations in one of the directions or faults on one of the sides are none, as in nsys.
+    As in nsys, the span is empty if a direction has no migrations, or CPU or GPU has no faults.
     """
     notes = _notes(session)
     if not _is_complete(session):
@@ -86,36 +86,36 @@ def _one_row(
     address: sa.ColumnElement[Any],
     *conditions: sa.ColumnElement[bool],
 ) -> tuple[Any, Any, Any]:
-    """An amount over the selected rows of a table, the lowest and the highest address; ``None`` where there is none."""
+    """Return an amount over the selected rows of a table, and the lowest and highest address, each if any."""
     query = sa.select(amount, sa.func.min(address), sa.func.max(address)).select_from(table)
     ((value, lowest, highest),) = session.rows(query.where(*where(table, selection), *conditions))
     return value, lowest, highest
 
 
 def _addresses(session: Session, selection: Selection, options: ReportOptions) -> TableAnswer:
-    """``um_sum``: a row for each virtual address (of each export) with migrations or faults, the fastest first.
+    """Answer ``um_sum``: a row per virtual address (of each export) with migrations or faults, fastest first.
 
-    The throughput is nsys's own, bytes times the whole number of times that all the migrations fit into a second; it
-    is 0 where they take longer than one.
+    The throughput is nsys's: bytes times how often all migrations fit into a second, as a whole number. It is 0 if they
+    take longer than a second.
     """
     notes = _notes(session)
     if not _is_complete(session):
         return TableAnswer("um-addresses", _ADDRESS_COLUMNS, [], 0, notes)
-    found = _by_address(selection).subquery()
-    per_second = sa.literal(10**9, sa.BigInteger).op("//")(sa.func.nullif(found.c.duration, 0))
-    throughput = (sa.cast(found.c.bytes, sa.Double) * per_second).label("throughput")
-    wanted = sa.select(found.c.address, found.c.htod, found.c.dtoh, found.c.cpu, found.c.gpu, throughput)
-    order = (throughput.desc().nulls_last(), found.c.address, found.c.report)
+    sums = _by_address(selection).subquery()
+    per_second = sa.literal(10**9, sa.BigInteger).op("//")(sa.func.nullif(sums.c.duration, 0))
+    throughput = (sa.cast(sums.c.bytes, sa.Double) * per_second).label("throughput")
+    query = sa.select(sums.c.address, sums.c.htod, sums.c.dtoh, sums.c.cpu, sums.c.gpu, throughput)
+    order = (throughput.desc().nulls_last(), sums.c.address, sums.c.report)
     rows: list[Row] = [
         (_hexadecimal(address), _megabytes(htod), _megabytes(dtoh), cpu, gpu, _megabytes(rate))
-        for address, htod, dtoh, cpu, gpu, rate in session.rows(wanted.order_by(*order).limit(options.rows))
+        for address, htod, dtoh, cpu, gpu, rate in session.rows(query.order_by(*order).limit(options.rows))
     ]
     total = session.scalar(sa.select(sa.func.count()).select_from(_by_address(Selection()).subquery()))
     return TableAnswer("um-addresses", _ADDRESS_COLUMNS, rows, int(total), notes)
 
 
 def _by_address(selection: Selection) -> sa.Select[Any]:
-    """Sums for each report and address; ``NULL`` is "no such event here". An address of two reports is two places."""
+    """Select sums by report and address; ``NULL`` means that the address has no such events in the report."""
     kind, size = _COPIES.c.copy_kind, _COPIES.c.bytes
     migrations = _part(
         _COPIES,
@@ -142,26 +142,26 @@ def _part(
     conditions: Sequence[sa.ColumnElement[bool]],
     **values: sa.ColumnElement[Any],
 ) -> sa.Select[Any]:
-    """The rows of one table in the shape that all the parts have."""
+    """Select the rows of a table with the columns of all parts."""
     nothing = sa.cast(sa.null(), sa.BigInteger)
     amounts = [values.get(name, nothing).label(name) for name in _SUMS]
     return sa.select(table.c.report, address.label("address"), *amounts).where(address.is_not(None), *conditions)
 
 
 def _instructions(session: Session, selection: Selection, _: ReportOptions) -> TableAnswer:
-    """``um_cpu_page_faults_sum``: CPU page faults by instruction and, where an export has it, its place in the source.
+    """Answer ``um_cpu_page_faults_sum``: CPU page faults by instruction and, if exported, source file and line.
 
-    The columns of the place are those of newer versions of nsys; 2023.4 has the first two.
+    Newer versions of nsys have the source columns; 2023.4 has only the first two columns.
     """
     table = _CPU.c
-    has_place = bool(session.scalar(sa.select(sa.func.count(table.source_file))))
-    columns = (*_FAULT_COLUMNS, *_PLACE_COLUMNS) if has_place else _FAULT_COLUMNS
+    has_source = bool(session.scalar(sa.select(sa.func.count(table.source_file))))
+    columns = (*_FAULT_COLUMNS, *_SOURCE_COLUMNS) if has_source else _FAULT_COLUMNS
     keys: list[sa.ColumnElement[Any]] = [table.instruction]
-    if has_place:
+    if has_source:
         keys += [sa.func.nullif(table.source_file, "").label("source_file"), table.source_line]
     count = sa.func.count().label("count")
     query = sa.select(count, *keys).where(*where(_CPU, selection, table.instruction)).group_by(*keys)
-    # Equal counts come as the export has them first, which is the order of nsys's ids.
+    # Equal counts are sorted by their first row, which is the order of nsys's ids.
     rows = session.rows(query.order_by(count.desc(), sa.func.min(table.row), *keys))
     total = session.scalar(sa.select(sa.func.count()).select_from(sa.select(*keys).distinct().subquery()))
     note = absent_note(session, _CPU)
@@ -169,7 +169,7 @@ def _instructions(session: Session, selection: Selection, _: ReportOptions) -> T
 
 
 def _is_complete(session: Session) -> bool:
-    """Whether every table is in one export at least: without one of them nsys has no such report either."""
+    """Return whether each table is in at least one export; otherwise nsys has no such report either."""
     return all(any(report.has(table) for report in session.reports) for table in _TABLES)
 
 
@@ -183,7 +183,7 @@ def _megabytes(size: float | None) -> float | None:
 
 
 def _hexadecimal(address: int) -> str:
-    """``0x7F9C80000000``, as nsys writes addresses. SQLite's integers are signed, addresses are not."""
+    """Return ``0x7F9C80000000``, nsys's form of addresses, which are unsigned, unlike SQLite's integers."""
     return f"0x{address & 0xFFFF_FFFF_FFFF_FFFF:X}"
 
 
