@@ -71,8 +71,8 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
 def catalogue() -> pandas.DataFrame:
     """List the questions that a job can answer, with a line of ``help`` for each ``question``.
 
-    Names of two words, such as ``"stats cuda_gpu_kern_sum"``, are reports of ``nsys stats`` and recipes of ``nsys
-    recipe``.
+    Names of two words, such as ``"stats cuda_gpu_kern_sum"``, are reports of ``nsys stats`` and recipes of
+    ``nsys recipe``.
     """
     import pandas
 
