@@ -40,9 +40,9 @@ class Nesting:
 def nest(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike) -> Nesting:
     """Nest n ranges of any number of threads; shapes ``(n,)``, times in ns.
 
-    Ranges that overlap without nesting (start/end ranges may) are not parents of each other. Of two equally tight
-    containers, the parent is the container that starts later; of identical ranges, the earlier row contains the later
-    row. A range that ends before it starts has length 0.
+    Ranges that overlap without nesting (start/end ranges may) are not parents of each other. If two containers are
+    equally tight, the parent is the container that starts later; of identical ranges, the earlier row contains the
+    later row. A range that ends before it starts has length 0.
 
     O(n log n) for strictly nested ranges, such as push/pop ranges (1 million in about half a second); stretches of time
     with other ranges cost a few times as much. Depth costs nothing.
@@ -190,7 +190,7 @@ def _parents(starts: Times, ends: Times, duration: Times) -> Rows:
 
 
 def _parents_where_nested(starts: Times, ends: Times) -> tuple[Rows, NDArray[np.bool_]]:
-    """Return parents as if ranges nested strictly, and a mask that marks a range in each island with crossing ranges."""
+    """Return parents as if ranges nested strictly, and a mask with a range of each island that has crossing ranges."""
     n = len(starts)
     is_point = starts == ends
     solid_ends, points = np.sort(ends[~is_point]), starts[is_point]
