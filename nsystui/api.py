@@ -35,9 +35,9 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
     """Open exports, directories of exports, packed jobs or globs as a job.
 
     ``options`` are listed under "opening" in ``nsystui kernels --help``, such as ``clock="utc"``, ``jobs=8`` or
-    ``no_cache=True``; ``step_range``, ``steps_by`` and ``ranks`` (which file is which rank) are also allowed. Warns of
-    each file that cannot be opened, except missing files if ``allow_missing=True``. Raises NsystuiError if no file can
-    be opened, and UsageError for invalid options.
+    ``no_cache=True``; also ``step_range``, ``steps_by`` and ``ranks`` (which file is which rank). Warns of files that
+    cannot be opened, except missing files if ``allow_missing=True``. Raises NsystuiError if no file can be opened, and
+    UsageError for invalid options.
     """
     from nsystui.commands import arguments as shared
     from nsystui.commands.configuration import add_config
@@ -83,11 +83,7 @@ def _catalogue() -> Mapping[str, str]:
     from nsystui.questions.queries.question import COMPARISON
     from nsystui.questions.queries.registry import questions as all_questions
 
-    return {
-        f"{question.family} {question.name}".strip(): question.help
-        for question in all_questions()
-        if question.home != COMPARISON
-    }
+    return {f"{item.family} {item.name}".strip(): item.help for item in all_questions() if item.home != COMPARISON}
 
 
 def diff(a: Job, b: Job, table: str = "summary", step_range: str | None = None) -> pandas.DataFrame:

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         complete(command_parser)
     atexit.register(_end_quietly)
-    # numpy's linear algebra, which nsystui does not use, starts a thread for each CPU: 128 on a login node.
+    # numpy's linear algebra, which is not used, starts a thread for each CPU: 128 on a login node.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         return _run(words)
@@ -156,7 +156,7 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0].partition("=")[0] in ("--print-completion", "--print-man"):
         return _print_from_parsers(words)
-    # A word after an option may be the option's value, even if it is a command's name.
+    # A word after an option may be the option's value.
     candidates = (word for previous, word in pairwise(words) if not previous.startswith("-"))
     misplaced = next((word for word in candidates if is_command(word) and not os.path.lexists(word)), None)
     if misplaced is not None:
@@ -190,7 +190,7 @@ def _print_from_parsers(words: list[str]) -> int:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as argparse's; to measure that, argparse would import ``shutil`` and all compressors."""
+    """Help as wide as argparse's, without importing ``shutil`` and all compressors to measure that width."""
 
     def __init__(self, prog: str) -> None:
         from nsystui.base.terminal import text_width
@@ -224,9 +224,7 @@ class _Parser(Parser):
             elif meant := _OPTIONS_MEANT.get(option, close[0] if close else ""):
                 hint = f"; did you mean {meant}?"
         positionals = [str(action.metavar) for action in self._actions if not action.option_strings]
-        usage = (
-            f"usage: {self.prog} [OPTIONS] {' '.join(f'{name}…' if name == 'FILE' else name for name in positionals)}"
-        )
+        usage = f"usage: {self.prog} [OPTIONS] {' '.join(f'{arg}…' if arg == 'FILE' else arg for arg in positionals)}"
         advice = f"`{self.prog} --help` has the options and examples"
         text = f"{usage}\n{self.prog}: error: {readable(message)}{hint}\n{advice}\n"
         self.exit(2, _encodable(text, sys.stderr.encoding if sys.stderr else None))

@@ -1,7 +1,7 @@
 """An answer: the columns and rows of a question, independent of how they are shown or written.
 
-Screens and commands show the same answers, so that they show the same numbers. Rows are tuples of ``int``, ``float``,
-``str`` and ``None`` ("the export does not say"), in the order of ``columns``.
+Screens and commands share answers, and therefore numbers. Rows are tuples of ``int``, ``float``, ``str`` and ``None``
+("the export does not say"), in the order of ``columns``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNKNOWN = -1
 
 
 class Unit(Enum):
-    """The quantity of a value. It decides alignment and wording on a screen; files always get the plain value."""
+    """The quantity of a value. It decides alignment and wording on a screen; files get the plain value."""
 
     TIME = "time"  # ns
     DURATION = "duration"  # ns
@@ -81,11 +81,10 @@ class Column:
     Markdown (with the unit, as in nsys), ``label`` its heading on a screen. ``decimals`` is the number of decimals in
     files (``None`` for integers and text). ``importance`` decides which columns a narrow screen hides: higher numbers
     first, 0 never; ``FILES_ONLY`` is always hidden. ``has_bar``: a screen also draws the value as a bar: a percentage
-    in proportion to 100, another value to the column's maximum.
+    relative to 100, another value relative to the column's maximum.
 
-    ``stack``: key and category of each column that the bar consists of. Each part is at most the value minus the parts
-    before it; the remainder has the last category. ``compared``: the key of another column to compare with, see
-    ``scale``.
+    ``stack``: key and category of each column in the bar. Each part is at most the value minus the parts before it; the
+    remainder has the last category. ``compared``: the key of another column to compare with, see ``scale``.
     """
 
     key: str
@@ -114,8 +113,8 @@ class Column:
     def scale(self) -> tuple[Unit, str]:
         """The scale of the values: columns of the same scale share a unit on a screen.
 
-        These are the statistics of one quantity (``queue_avg``, ``queue_max``; ``min_a``, ``min_b`` of two jobs), and
-        columns linked by ``compared``.
+        Statistics of one quantity (``queue_avg``, ``queue_max``; ``min_a``, ``min_b`` of two jobs) have the same scale,
+        and columns linked by ``compared``.
         """
         words = re.split("[_-]", self.compared or self.key)
         subject = [word for word in words if word not in _STATISTICS and word not in ("a", "b")]
@@ -152,7 +151,7 @@ Record = Mapping[str, Value]
 
 
 def record(columns: Sequence[Column], row: Row) -> dict[str, Value]:
-    """Return the values of a row by the keys of its columns."""
+    """Return the values of a row by column key."""
     return dict(zip((column.key for column in columns), row, strict=True))
 
 
@@ -191,7 +190,7 @@ class Answer(Protocol):
 
 @runtime_checkable
 class Streamed(Protocol):
-    """An answer that reads all of its rows faster at once than page by page."""
+    """An answer that can stream all of its rows faster than page by page."""
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
         """Yield all rows in order, ``size`` at a time."""
@@ -256,7 +255,7 @@ class TableAnswer:
         total: int | None = None,
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """Wrap arrays of one length, texts as objects: pandas is not needed to write a million rows."""
+        """Wrap arrays of one length, texts as objects: a million rows are written without pandas."""
         return cls(name, columns, ArrayRows(arrays, tuple(column.key for column in columns)), total, notes)
 
     def __post_init__(self) -> None:
@@ -317,7 +316,7 @@ class TableAnswer:
 
 
 class _MadeRows(Sequence[Row]):
-    """Rows whose tuples of Python values are created on demand: most rows of a large table are never needed."""
+    """Rows whose tuples of Python values are created on demand: most rows of a large table are never shown."""
 
     @overload
     def __getitem__(self, position: int) -> Row: ...
@@ -329,7 +328,6 @@ class _MadeRows(Sequence[Row]):
         return list(zip(*self.columns(position), strict=True))
 
     def columns(self, position: slice) -> list[list[Value]]:
-        """Return the rows of a slice, column by column."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Row]:
@@ -358,7 +356,6 @@ class ArrayRows(_MadeRows):
         return _plain(self.arrays[key].tolist())
 
     def taken(self, order: Sequence[int]) -> ArrayRows:
-        """Return the rows at these positions, in this order."""
         return replace(self, arrays={key: values[list(order)] for key, values in self.arrays.items()})
 
 
@@ -380,7 +377,6 @@ class FrameRows(_MadeRows):
         return _plain(self.frame[key].tolist())
 
     def taken(self, order: Sequence[int]) -> FrameRows:
-        """Return the rows at these positions, in this order."""
         return replace(self, frame=self.frame.iloc[list(order)].reset_index(drop=True))
 
 
@@ -392,7 +388,7 @@ def _plain(cells: Iterable[Any]) -> list[Value]:
     values = list(cells)
     kinds = set(map(type, values))
     if kinds <= _PLAIN_KINDS and (float not in kinds or all(value == value for value in values)):
-        return values  # checked at the speed of C: there may be millions of rows
+        return values  # checked at the speed of C, for millions of rows
     return [_plain_value(value) for value in values]
 
 

@@ -1,7 +1,4 @@
-"""Errors that a user can meet: each names the object, the problem and the next step.
-
-`report_crash` reports an error of the program itself as one line, and writes its details to a file.
-"""
+"""Errors that a user can meet: each names the object, the problem and the next step."""
 
 from __future__ import annotations
 
@@ -102,7 +99,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def report_crash(error: BaseException) -> str:
-    """Write the details of an unhandled error to a file; return one line with its cause and the file's name."""
+    """Write the details of an unhandled error to a file; return a line with its cause and the file's name."""
     import platform
     import sys
     import tempfile

@@ -1,10 +1,10 @@
 """Families and precisions of kernels by name: two tables of patterns, of which the first match counts.
 
 Patterns are regular expressions that ignore case and are searched in the full name. The user's rules (``[families]`` of
-the config file) are tried first. To add a kernel, add its word to the row of its family. In a table, unambiguous
-patterns precede words that many names contain. A word that programs of other fields also use matches only as a whole
-word (``norm``, but not in ``normal_velocity``: `_words`), or only in a name that also contains the name of a framework
-(``gather``, but not in ``pme_gather``: `_of_frameworks`).
+the config file) are tried first. To add a kernel, add its word to the row of its family. Unambiguous patterns precede
+words that many names contain. Words that programs of other fields also use match only as whole words (``norm``, but not
+in ``normal_velocity``: `_words`), or only in names that contain the name of a framework (``gather``, but not in
+``pme_gather``: `_of_frameworks`).
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def family_of(name: str, user_rules: Rules = ()) -> str:
 
 
 def is_communication(name: str, user_rules: Rules = ()) -> bool:
-    """Return whether the family of a kernel is ``COMMUNICATION``, without the patterns of other families."""
+    """Return whether a kernel's family is ``COMMUNICATION``, without testing other families."""
     user_family = _first_match(user_rules, name) if user_rules else None
     return user_family == COMMUNICATION if user_family else _first_match(BACKENDS, name) not in (None, NCCL_BACKEND)
 

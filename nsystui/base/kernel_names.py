@@ -100,15 +100,15 @@ def smart_name(name: str, detail: int = _USUAL) -> str:
 
 
 def _kernel(parts: list[_Part], detail: int) -> str:
-    function = _function(parts)
-    if function is None:
+    func = _function(parts)
+    if func is None:
         return ""
-    arguments = _arguments(function, detail, 0)
-    if function.name in _GENERIC and arguments:
+    arguments = _arguments(func, detail, 0)
+    if func.name in _GENERIC and arguments:
         return _tidy(arguments[0]) if detail == _USUAL else ", ".join(arguments)
-    base = (re.sub(r"_kernel$", "", function.name) if arguments else function.name) if detail else _tidy(function.name)
-    if _NAMELESS.fullmatch(function.name) and len(parts) > 1:
-        base = f"{parts[-2].name}::{function.name.removeprefix('kernel_helper_')}"
+    base = (re.sub(r"_kernel$", "", func.name) if arguments else func.name) if detail else _tidy(func.name)
+    if _NAMELESS.fullmatch(func.name) and len(parts) > 1:
+        base = f"{parts[-2].name}::{func.name.removeprefix('kernel_helper_')}"
     text = f"{base}<{', '.join(arguments)}>" if arguments else base
     return text + _lambda_mark(parts, detail)
 
@@ -150,26 +150,22 @@ def _argument(text: str, detail: int, depth: int) -> str:
     if _is_scalar(plain):
         return _SCALARS.get(plain, plain)
     parts = _parts(plain)
-    function = _function(parts)
-    if (
-        function is None
-        or re.fullmatch(r"T\d+", function.name)
-        or (detail != _ALL and _ADDRESSING.fullmatch(function.name))
-    ):
+    func = _function(parts)
+    if func is None or re.fullmatch(r"T\d+", func.name) or (detail != _ALL and _ADDRESSING.fullmatch(func.name)):
         return ""
-    if detail != _ALL and _WRAPPERS.fullmatch(function.name):
-        functors = [arg for arg in function.arguments if not _is_scalar(arg) and not _NUMBER.match(arg)]
+    if detail != _ALL and _WRAPPERS.fullmatch(func.name):
+        functors = [arg for arg in func.arguments if not _is_scalar(arg) and not _NUMBER.match(arg)]
         shown = [functor for arg in functors if (functor := _argument(arg, detail, depth))]
         if shown:
             return shown[-1]
-    numbers = [match["digits"] for arg in function.arguments if (match := _NUMBER.match(arg))]
-    if _TILE.fullmatch(function.name) and len(numbers) > 1:
+    numbers = [match["digits"] for arg in func.arguments if (match := _NUMBER.match(arg))]
+    if _TILE.fullmatch(func.name) and len(numbers) > 1:
         return "x".join(numbers[:3])
     mark = _lambda_mark(parts, detail)
-    inner = [] if mark else _arguments(function, detail, depth + 1)
-    if detail != _ALL and function.name.endswith("ernel_traits"):
+    inner = [] if mark else _arguments(func, detail, depth + 1)
+    if detail != _ALL and func.name.endswith("ernel_traits"):
         return ", ".join(sorted(inner, key=lambda arg: not _SIZES.fullmatch(arg)))
-    return f"{function.name}<{', '.join(inner)}>" if inner else function.name + mark
+    return f"{func.name}<{', '.join(inner)}>" if inner else func.name + mark
 
 
 def _is_scalar(name: str) -> bool:
@@ -254,11 +250,11 @@ def function_name(name: str) -> str:
     if not re.search(r"::|[(<]", text) or text.startswith("["):
         return name
     parts = _parts(_declarator(text))
-    function = _function(parts)
-    if function is None:
+    func = _function(parts)
+    if func is None:
         return name
-    function_index = max(index for index, part in enumerate(parts) if part is function)
-    owner = next((part.name for part in reversed(parts[:function_index]) if part.name), "")
-    callee = re.search(r"(\w+) λ", " ".join(_arguments(function, _USUAL, 0)))
-    label = f"{function.name}<{callee[1]}>" if callee else function.name
+    func_index = max(index for index, part in enumerate(parts) if part is func)
+    owner = next((part.name for part in reversed(parts[:func_index]) if part.name), "")
+    callee = re.search(r"(\w+) λ", " ".join(_arguments(func, _USUAL, 0)))
+    label = f"{func.name}<{callee[1]}>" if callee else func.name
     return (f"{owner}::{label}" if owner else label) + _lambda_mark(parts, _USUAL)

@@ -1,7 +1,7 @@
 """Parquet files written by DuckDB, also on file systems without locks.
 
-DuckDB locks every file that it writes, and fails if the file system has no locks, as on some mounts of Lustre and NFS.
-It does not lock a pipe: it then writes to a pipe, and a thread copies the bytes to the file.
+DuckDB locks every file that it writes, and fails on file systems without locks, such as some mounts of Lustre and NFS.
+It does not lock pipes: there, it writes to a pipe, and a thread copies the bytes to the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def copy_to_parquet(
     """
     import duckdb
 
-    # USE_TMP_FILE would leave a file with an unknown name if writing fails; ``s3:x`` is not taken for an address.
+    # USE_TMP_FILE would leave a file with an unknown name if writing fails; an absolute path is never an address.
     copy = f"COPY ({select}) TO $1 (FORMAT parquet, USE_TMP_FILE false, {options})"
     absolute = str(path.absolute())
     if os.path.isdir(_PIPES):

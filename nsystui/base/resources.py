@@ -5,9 +5,9 @@ CPUs and memory respect the limits of the process's control groups. A value that
 unlimited nor zero. ``root`` is the directory that contains ``/proc`` and ``/sys``.
 
 If the address space is limited (``ulimit -v``), the process reserves less of it. The C library reserves 64 MB or more
-for each thread that asks it for memory, and 8 MB for its stack; pyarrow's allocator reserves a gigabyte. Little of that
-is ever used, but all of it counts against the limit: 2.4 GB for a summary that takes 240 MB of memory. When the limit
-is reached, the process ends inside a library without a message.
+for each thread that allocates memory, and 8 MB for its stack; pyarrow's allocator reserves a gigabyte. Most of that is
+never used, but counts against the limit: 2.4 GB for a summary that takes 240 MB. At the limit, the process ends inside
+a library without a message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MEMORY = re.compile(
 
 
 def shortage(error: BaseException) -> str:
-    """Return the message for an error caused by a lack of memory, threads or open files; empty for other errors."""
+    """Return the message for an error caused by a lack of memory, threads or open files, else an empty text."""
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in chain:
@@ -146,7 +146,7 @@ def cpus(root: Path = _ROOT) -> int:
 def usual_threads() -> int:
     """Return the default number of threads: two, or one if there is only one CPU.
 
-    Two threads keep a disk busy: one reads while the other writes. The 128 CPUs of a login node have other users.
+    Two threads keep a disk busy: one reads while the other writes. They leave a login node's 128 CPUs to its users.
     """
     return min(2, cpus())
 
@@ -206,10 +206,10 @@ NICE = 10
 
 
 def step_back() -> None:
-    """Give the calling thread, and the threads that it starts, at least the nice value ``NICE`` until it ends.
+    """Give the calling thread, and threads that it starts, at least the nice value ``NICE`` until it ends.
 
-    Does nothing except on Linux, because other systems have no nice values for threads. Only root could undo it, so
-    this is for threads that end with their work.
+    Only Linux has nice values for threads; does nothing elsewhere. Only root could undo it, so use it for threads that
+    end with their work.
     """
     if sys.platform != "linux":
         return
@@ -225,8 +225,8 @@ _SECONDS_ASLEEP = 0.5
 def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
     """Yield the results of ``futures`` in order; raise their errors. For the main thread, which handles signals.
 
-    It wakes twice a second, because a signal does not wake it if another thread receives the signal, or if it arrives
-    just before the main thread sleeps.
+    It wakes twice a second, because a signal does not wake it if another thread receives the signal, or if the signal
+    arrives just before the main thread sleeps.
     """
     from concurrent.futures import wait
 
@@ -239,8 +239,7 @@ def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
 def give_back() -> None:
     """Make glibc return unused memory to the system; does nothing with other C libraries.
 
-    After a large computation, up to half of the process's memory can be unused: remaining arrays pin the pages of freed
-    arrays.
+    After a large computation, this can be half of the process's memory: remaining arrays pin the pages of freed arrays.
     """
     import ctypes
 

@@ -1,7 +1,6 @@
 """The selection: an immutable value that describes the part of a job to look at.
 
-Every question takes it, and every screen shows it. `parse_numbers` and `parse_window` read its parts from flags and
-prompts.
+Every question takes it, and every screen shows it. `parse_numbers` and `parse_window` parse flags and prompts.
 """
 
 from __future__ import annotations
@@ -44,11 +43,10 @@ class Window:
 
 @dataclass(frozen=True)
 class NameFilter:
-    """A filter on names: a substring, ``!`` before it for the inverse, ``/…/`` or ``re:…`` for a regular expression.
+    r"""A filter on names: a substring, ``!`` before it for the inverse, ``/…/`` or ``re:…`` for a regular expression.
 
-    Substrings and regular expressions ignore case, unless they contain an upper-case letter (smart case; the letter of
-    ``\\S`` does not count). ``words`` replace the text on screens. Raises UsageError for an invalid regular
-    expression.
+    It ignores case, unless it contains an upper-case letter (smart case; escapes such as ``\S`` do not count).
+    ``words`` replace the text on screens. Raises UsageError for an invalid regular expression.
     """
 
     text: str
@@ -162,10 +160,7 @@ def parse_numbers(text: str, noun: str) -> frozenset[int]:
 
 
 def parse_window(text: str, extent: Window) -> Window:
-    """Parse ``A:B`` as a window of job time. Raises UsageError.
-
-    A missing end is the end of ``extent``, inclusive.
-    """
+    """Parse ``A:B`` as a window of job time; a missing end is ``extent``'s, inclusive. Raises UsageError."""
     start, colon, end = text.partition(":")
     if not colon:
         raise UsageError(f"time {text!r}: write A:B, such as 1.2s:1.5s")
@@ -175,7 +170,7 @@ def parse_window(text: str, extent: Window) -> Window:
 
 
 def window_flag(window: Window) -> str:
-    """Return the flag of the command line that selects exactly the window: ``--time 341.967366ms:345.725798ms``."""
+    """Return the command-line flag that selects exactly the window: ``--time 341.967366ms:345.725798ms``."""
     ends = (f"{end // 1_000_000}.{end % 1_000_000:06}".rstrip("0").rstrip(".") for end in (window.start, window.end))
     return f"--time {'ms:'.join(ends)}ms"
 

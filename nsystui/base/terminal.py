@@ -1,6 +1,6 @@
 """The kind of terminal, as functions of the environment, so that they can be tested without a terminal.
 
-``environ`` should be the environment from the user's shell (`original_environ`): Python changes ``LC_CTYPE`` at start.
+``environ`` should be `original_environ`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ def original_environ() -> Mapping[str, str]:
 def check(environ: Mapping[str, str], stdin_is_tty: bool, stderr_is_tty: bool, command: str = "kernels") -> str | None:
     """Return why the screens cannot run, in one line for the user; ``None`` if they can.
 
-    ``command`` is the command to suggest instead, for files like the user's.
-
-    Keys are read from stdin, and the screens are drawn on stderr (stdout is for data), so both must be terminals:
-    Textual would run anyway, and write escape sequences into a log. Small terminals are accepted.
+    ``command`` is the command to suggest instead for the user's files. Keys are read from stdin, and the screens are
+    drawn on stderr (stdout is for data), so both must be terminals: Textual would run anyway, and write escape
+    sequences into a log. Small terminals are accepted.
     """
     for is_tty, stream in ((stdin_is_tty, "standard input"), (stderr_is_tty, "standard error")):
         if not is_tty:
@@ -64,8 +63,8 @@ def _is_utf8(encoding: str) -> bool:
 def wants_ascii(environ: Mapping[str, str], encoding: str | None) -> bool:
     """Return whether only ASCII may be drawn on a stream with this ``encoding`` (``None`` if unknown).
 
-    True if the locale or the stream is not UTF-8, and on terminals whose fonts lack the glyphs (the Linux console,
-    VT100 and successors). The locale is the first of ``LC_ALL``, ``LC_CTYPE`` and ``LANG`` that is set, else C.
+    True if the locale or the stream is not UTF-8, and on terminals that lack the glyphs (the Linux console, VT100 and
+    successors). The locale is the first of ``LC_ALL``, ``LC_CTYPE`` and ``LANG`` that is set, else C.
     """
     term = environ.get("TERM", "")
     if term == "linux" or (term.startswith("vt") and term[2:3].isdigit()):
@@ -127,7 +126,7 @@ def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> in
 
 
 def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the columns of the terminal on which standard output is read, also through a pipe such as ``| less``.
+    """Return the columns of the terminal that shows standard output, also through a pipe such as ``| less``.
 
     ``None`` if the output is a file, or there is no terminal: the text is then not wrapped.
     """
@@ -144,7 +143,7 @@ def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
 def complain(message: str) -> None:
     """Print a `readable` line on stderr, wrapped between words on a terminal.
 
-    A stream that is closed or cannot be written, as on a full disk, is skipped without changing the exit status.
+    If stderr is closed or cannot be written, as on a full disk, it does nothing.
     """
     if sys.stderr is None:  # print() would take standard output
         return
@@ -165,12 +164,12 @@ def discard_rest(stream: TextIO) -> None:
 
 
 def _number_in(environ: Mapping[str, str], name: str) -> int:
-    """Return the number in a variable, else 0. Only 18 digits count: longer numbers are as good as infinite."""
+    """Return the number in a variable, else 0. Only 18 digits count: that is as good as infinite."""
     return whole_number(environ.get(name, "")[:18]) or 0
 
 
 def is_full(descriptor: int) -> bool:
-    """Return whether the terminal behind a file descriptor still has unread output, so that a write would wait.
+    """Return whether the terminal behind a file descriptor has unread output, so that a write would wait.
 
     ``False`` if unknown (not a terminal, or a system that waits only on sockets).
     """

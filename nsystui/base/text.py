@@ -2,8 +2,8 @@
 
 The profiled program chooses the names in an export: an escape sequence in an NVTX range would retitle or repaint the
 user's terminal. Every string must pass through `safe_text` before it is shown, printed as text or Markdown, or copied,
-and through `shell_word` before it becomes part of a shell command. Data for programs keeps the raw string: unchanged in
-CSV and Parquet, in ASCII escapes in JSON. Widths are in terminal cells, not characters.
+and through `shell_word` before it becomes part of a shell command. Data for programs keeps the raw string, in JSON in
+ASCII escapes. Widths are in terminal cells, not characters.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def is_utf8(text: str) -> bool:
 
 
 def readable(message: str) -> str:
-    """Return a message made safe and short: long words and messages lose their middle, so that the advice remains."""
+    """Return a message made safe and short: long words and messages lose their middle, so that advice remains."""
     text = re.sub(r"(\S{120})\S{120,}(\S{260})", rf"\1{ELLIPSIS}\2", safe_text(message))
     return text if len(text) <= 2_000 else f"{text[:799]}{ELLIPSIS}{text[-1_200:]}"
 
@@ -256,7 +256,7 @@ def few_numbers(numbers: Iterable[int]) -> str:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Write {0, 1, 2, 5} as ``0-2,5`` and {-1, 0} as ``unknown,0``: the form of prompts and the command line."""
+    """Write {0, 1, 2, 5} as ``0-2,5`` and {-1, 0} as ``unknown,0``, as on the command line."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and runs[-1][0] >= 0 and number == runs[-1][1] + 1:

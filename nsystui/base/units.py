@@ -7,7 +7,7 @@ The rules of wording, the same on every screen:
   events can be one nanosecond apart.
 * Amounts of bytes have base 1024 and binary names (``227 KiB``, ``1.5 MiB``), rates base 1000 and decimal names
   (``212 GB/s``), like NCCL's busbw. Only tables of ``nsystui stats`` have columns of megabytes, with MB (10⁶ bytes) in
-  the heading and three decimals, as printed by nsys.
+  the heading and three decimals, as in nsys.
 * Digits before the decimal point are never rounded away: values beyond the largest unit have more digits.
 * A value that is missing, or not a finite number, is ``–``: missing is not zero.
 """
@@ -37,7 +37,7 @@ _FREQUENCIES: _Scales = ((1, "Hz"), (10**3, "kHz"), (10**6, "MHz"), (10**9, "GHz
 
 
 def _four_digits(number: float) -> str:
-    """Return at most four significant digits without trailing zeros, but all digits before the point, in groups."""
+    """Return at most four significant digits without trailing zeros, but all digits before the point."""
     if abs(number) >= 999.95:  # four digits would round to 1000
         return f"{number:,.0f}"
     return f"{number:.4g}" if number else "0"
@@ -103,8 +103,8 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
 def format_value(unit: Unit, value: Value) -> str:
     """Return ``value`` in the words of a screen; text, in a column of any unit, is made safe by `safe_text`.
 
-    TIME, DURATION and CHANGE are in ns, BYTES in bytes, MEGABYTES in 10⁶ bytes, RATE in bytes per second, MEGABYTE_RATE
-    in 10⁶ bytes per second, FREQUENCY in Hz, PERCENT in percent (14.6, not 0.146).
+    TIME, DURATION and CHANGE are in ns, MEGABYTES in 10⁶ bytes, RATE in bytes per second, MEGABYTE_RATE in 10⁶ bytes
+    per second, FREQUENCY in Hz, PERCENT in percent (14.6, not 0.146).
     """
     if value is None:
         return MISSING
@@ -165,7 +165,7 @@ class Wording:
     """The wording of all values of a column: one unit, named in the heading, and the same decimals.
 
     Therefore the length of a number shows its magnitude. ``symbol`` is the unit, ``size`` its size in the unit of the
-    values, ``decimals`` the digits after the point (``None``: as many as each value has).
+    values, ``decimals`` the digits after the point (``None``: varying).
     """
 
     unit: Unit
@@ -228,8 +228,8 @@ class Wording:
 def wordings(columns: Sequence[Column], rows: Sequence[Row]) -> list[Wording]:
     """Return the wording of each column that suits ``rows``.
 
-    Columns of one scale, shown or hidden, share the unit that suits their largest value, so that a narrower table has
-    the same numbers.
+    Columns of one scale, shown or hidden, share the unit that suits their largest value: narrower tables have the same
+    numbers.
     """
     values_by_scale: dict[tuple[Unit, str], list[Value]] = {column.scale: [] for column in columns}
     for column, values in zip(columns, zip(*rows, strict=True), strict=False):
@@ -253,7 +253,7 @@ def _parts(cell: str) -> tuple[str, str, str]:
 class DecimalLayout:
     """The characters that a column of worded values needs before the decimal point, after it, and for the unit.
 
-    A separate object, so that a table of millions of rows can measure its first page and lay out the other rows.
+    It can be measured on the first page of millions of rows.
     """
 
     whole: int = 0
@@ -277,7 +277,7 @@ class DecimalLayout:
 
 
 def align_decimal(cells: Sequence[str]) -> list[str]:
-    """Pad a column of worded values to one width, with aligned decimal points and units."""
+    """Pad a column of worded values to one width, aligning decimal points and units."""
     layout = DecimalLayout.of(cells)
     return [layout.pad(cell) for cell in cells]
 
@@ -357,7 +357,7 @@ def in_unit(answer: Answer, unit: TimeUnit) -> Answer:
 
 @dataclass(frozen=True)
 class _Scaled(Changed):
-    """An answer in another unit of time. Values are rounded as ns before they are scaled, like in nsys.
+    """An answer in another unit of time. Values are rounded as ns before they are scaled, as in nsys.
 
     Its SQL rounds the ns; C's formatting rounds the scaled value, as for megabytes.
     """

@@ -69,13 +69,9 @@ class _Writer:
         self._pids = {process.task: number for number, process in enumerate(layout.processes, 1)}
         self._sampled = {report: len(self._pids) + number for number, report in enumerate(layout.sampled, 1)}
         keys: list[tuple[Task, object]] = [
-            (thread.task, (thread.thread, thread.kind, thread.domain)) for thread in layout.threads
+            (item.task, (item.thread, item.kind, item.domain)) for item in layout.threads
         ]
-        keys += [
-            (stream.task, (stream.device, stream.stream, lane))
-            for stream in layout.streams
-            for lane in range(stream.lanes)
-        ]
+        keys += [(item.task, (item.device, item.stream, lane)) for item in layout.streams for lane in range(item.lanes)]
         self._tids = {key: number for number, key in enumerate(keys, 1)}
         self._host_tracks: dict[tuple[Any, ...], tuple[int, str]] = {}
         self._gpu_tracks: dict[tuple[Any, ...], tuple[int, int, str]] = {}

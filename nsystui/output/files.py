@@ -52,9 +52,9 @@ def print_answer(answer: Answer, file_format: str, *, is_wide: bool = True, is_c
     """Print ``answer`` as ``table``, ``csv``, ``json`` or ``md`` without its notes; return the number of rows.
 
     On a terminal, a table fits the width unless it ``is_wide``, and is cut after a screenful if it ``is_cut``; stderr
-    reports omissions. CSV, JSON and Markdown are UTF-8 in every locale, like files; a table is ASCII if UTF-8 cannot be
-    shown. Text in CSV is raw, except on a terminal, which might obey it. Raises ``UsageError`` for Parquet, which is
-    not for terminals and pipes, and the errors of `quiet_pipe`.
+    reports omissions. CSV, JSON and Markdown are UTF-8 in every locale; a table is ASCII if UTF-8 cannot be shown. Text
+    in CSV is raw, except on a terminal, which might obey it. Raises ``UsageError`` for Parquet, and the errors of
+    `quiet_pipe`.
     """
     if file_format == "parquet":
         raise UsageError("Parquet cannot go to standard output: name a file with -o FILE.parquet")
@@ -125,15 +125,12 @@ def save(
 ) -> int:
     """Save ``answer`` in ``file_format``, by default from the ending of ``path``; return the number of rows.
 
-    A leading ``~`` is the home directory. Rows are written to a temporary file in the same directory, which is renamed
-    at the end; if the writing stops (``progress`` may raise), nothing remains. A link's target is replaced, not the
-    link. Raises `TargetExistsError`, ``OutputError`` with the reason in one line, and ``UsageError`` for an unknown
-    ending.
+    A leading ``~`` is the home directory. A temporary file in the same directory is renamed at the end; if the writing
+    stops (``progress`` may raise), nothing remains. A link's target is replaced, not the link. Raises
+    `TargetExistsError`, ``OutputError`` with the reason in one line, and ``UsageError`` for an unknown ending.
     """
-    resolved_format = file_format or format_for_path(os.path.expanduser(path))
-    return save_together(
-        {Path(path): lambda temporary: _write_file(answer, temporary, resolved_format, progress)}, overwrite
-    )[0]
+    form = file_format or format_for_path(os.path.expanduser(path))
+    return save_together({Path(path): lambda temporary: _write_file(answer, temporary, form, progress)}, overwrite)[0]
 
 
 def save_text(text: str, path: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -144,7 +141,7 @@ def save_text(text: str, path: str | os.PathLike[str], overwrite: bool = False) 
 def save_stream(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[BinaryIO], int]) -> int:
     """Save the bytes that ``fill`` writes, like `save` and with its errors; return the result of ``fill``.
 
-    The bytes are compressed if the name ends in ``.gz``.
+    Compresses if the name ends in ``.gz``.
     """
     return save_together({Path(path): streamed(path, fill)}, overwrite)[0]
 
@@ -163,9 +160,9 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
 
 
 def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[Path], cache: Path | None) -> None:
-    """Raise UsageError if an output is also an input, or is in the cache.
+    """Raise UsageError if an output (all files of a trace or report) is also an input, or is in the cache.
 
-    Links count, because files are compared by device and inode. All files of a trace or report are compared.
+    Files are compared by device and inode, so that links count.
     """
     outputs: list[tuple[Path, os.stat_result]] = []
     for name in written:
@@ -190,7 +187,7 @@ Contents = str | Callable[[Path], int]
 def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[int]:
     """Save all files or none; return the number of rows of each. Raises the errors of `save`.
 
-    All are first written under temporary names. If a file cannot be renamed, the files renamed before are restored.
+    If a file cannot take its name from its temporary file, the files renamed before are restored.
     """
     contents_by_target = {_target(path, overwrite): content for path, content in contents.items()}
     rows, temporaries, undo = list[int](), list[Path](), list[Callable[[], object]]()
@@ -294,8 +291,8 @@ def _take_name(temporary: Path, target: Path, overwrite: bool) -> None:
             shutil.copymode(target, temporary)
         temporary.replace(target)
         return
-    # Renaming replaces silently, and some file systems have no hard links. So an empty file, whose creation fails if
-    # the name is taken, claims the name and is then replaced.
+    # Renaming replaces silently, and some file systems have no hard links. So an empty file claims the name, which
+    # fails if it is taken, and is then replaced.
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     try:
         temporary.replace(target)
@@ -326,8 +323,8 @@ _MAX_NAME_BYTES = 150  # far below the 255 of file systems; still fits a prompt
 def propose_name(job: str, pane: str, filter_text: str | None, extension: str) -> str:
     """Return a file name that describes the content: ``rank0-kernels-nvjet.csv``, ``llama-nccl.csv``.
 
-    It has at most 150 ASCII letters, digits and ``. _ -``, which are safe in any shell and file system, and begins with
-    a letter or digit. A long filter is shortened first.
+    It has at most 150 ASCII letters, digits and ``. _ -``, which any shell and file system accepts, and begins with a
+    letter or digit. A long filter is shortened first.
     """
     name = job.rstrip("/").rpartition("/")[2]
     for export_ending in (".sqlite", ".nsys-rep", ".qdrep", ".parquet", ".arrow", ".db"):
@@ -364,7 +361,7 @@ def check_ending(path: str | os.PathLike[str]) -> None:
 
 
 def trace_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Return all files that the trace ``path`` may have; Paraver has ``.prv``, ``.pcf``, ``.row`` and views."""
+    """Return all files that the trace ``path`` may have: for Paraver, ``.prv``, ``.pcf``, ``.row`` and views."""
     target = Path(os.path.expanduser(path))
     if not target.name.lower().endswith(PARAVER):
         return (target,)
@@ -378,7 +375,7 @@ def save_trace(
 ) -> int:
     """Write the files of ``path``; return the number of the export's events in them.
 
-    Raises the errors of `save`, and ``MissingDataError`` if the trace is empty; then no file is written.
+    Raises the errors of `save`, and ``MissingDataError`` for an empty trace.
     """
     check_ending(path)
     refuse_empty(trace)

@@ -32,7 +32,7 @@ _MAX_EVIDENCE = 20
 
 
 def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> list[str]:
-    """Return the lines for a terminal: the findings, worst first, and the rules without a verdict or their number.
+    """Return the lines for a terminal: findings, worst first, and rules without a verdict, or their number.
 
     ``files`` are the words of a command line that name the job's files.
     """
@@ -43,7 +43,7 @@ def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> 
     if more:
         text += [
             "More:",
-            *(textwrap.shorten(f"{_title(finding)}: {safe_text(finding.sentence)}", _WIDTH) for finding in more),
+            *(textwrap.shorten(f"{_title(item)}: {safe_text(item.sentence)}", _WIDTH) for item in more),
             "",
         ]
     if any(finding.cost is not None for finding in result.findings):

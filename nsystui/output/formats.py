@@ -3,13 +3,12 @@ r"""Answers written page by page as CSV, JSON, Markdown, text tables or clipboar
 Ten million rows need the memory of one page.
 
 CSV equals the output of ``nsys stats --format csv``, byte for byte if the numbers are the same. Files get plain values
-(ns, bytes) with the decimals of the column; the text table words them like a screen. Unknown and non-finite values are
+(ns, bytes) with the decimals of the column; text tables word them like a screen. Unknown and non-finite values are
 empty in CSV and Markdown and ``null`` in JSON, never 0.
 
-CSV and JSON carry text raw, as written by the profiled program, JSON in ``\u`` escapes; text tables and Markdown are
-for people, and contain the result of `nsystui.base.text.safe_text`. A cell that begins with ``=``, ``+``, ``-`` or
-``@`` is unchanged, because an NVTX range may be called ``=compute``, and data altered for spreadsheets is wrong
-everywhere else. Import such columns as text.
+CSV and JSON carry text raw, JSON in ``\u`` escapes; text tables and Markdown are for people, and contain the result of
+`nsystui.base.text.safe_text`. A cell that begins with ``=``, ``+``, ``-`` or ``@`` is unchanged, because an NVTX range
+may be called ``=compute``, and data altered for spreadsheets is wrong elsewhere. Import such columns as text.
 """
 
 from __future__ import annotations
@@ -78,15 +77,15 @@ def pages(answer: Answer, size: int = _PAGE) -> Iterator[list[Row]]:
 def file_values(column: Column, values: Sequence[Any]) -> Sequence[Value]:
     """Return the values of ``column`` for a file: unknown or non-finite values are ``None``; decimals are the column's.
 
-    In a column without decimals, whole floats become integers: pandas makes them floats if a value is missing.
+    Without decimals, whole floats become integers: pandas makes them floats if a value is missing.
     """
     if column.unit in PLACES and UNKNOWN in values:
         values = [None if value == UNKNOWN else value for value in values]
     kinds = set(map(type, values))
     if not any(issubclass(kind, float) for kind in kinds) and not column.decimals:
-        return values  # fast path at the speed of C for most columns: there may be millions of rows
+        return values  # fast path at the speed of C, for most columns
     if kinds == {float} and column.decimals and all(map(float.is_integer, values)):
-        return values  # for example, statistics of names with one event each
+        return values  # such as statistics of names with one event each
     # In nsys, C's formatting rounds sizes, and SQL rounds other values.
     round_value = round if column.unit in (Unit.MEGABYTES, Unit.MEGABYTE_RATE) else round_half_up
     return [_file_value(column.decimals, round_value, value) for value in values]
@@ -161,8 +160,8 @@ def _formatted(
 ) -> tuple[list[str], list[Sequence[Any]]]:
     """Return the ``%`` format of each column of ``page``, and the cells to insert.
 
-    Texts pass through ``escape``; missing values are empty texts. One ``%`` formats a line, because a million rows have
-    many millions of cells.
+    Texts pass through ``escape``; missing values are empty. Then one ``%`` formats a line: there may be millions of
+    lines.
     """
     formats: list[str] = []
     cells: list[Sequence[Any]] = []
@@ -219,7 +218,7 @@ _MARKUP = re.compile(r"[\\`*<\[\]|&~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 
 
 def markdown_text(text: str) -> str:
-    """Return ``text`` without markup, as one line for a table or paragraph of Markdown."""
+    """Return ``text`` with its markup escaped, as one line for a table or paragraph of Markdown."""
     return _MARKUP.sub(r"\\\g<0>", safe_text(text))
 
 
@@ -365,7 +364,7 @@ def row_for_clipboard(columns: Sequence[Column], row: Sequence[Value]) -> str:
 def text_for_clipboard(answer: Answer, limit: int = CLIPBOARD_LIMIT) -> str | None:
     """Return the table, headings first, as tab-separated lines that spreadsheets split into cells.
 
-    ``None`` if it exceeds ``limit`` bytes, which is checked page by page: a table of millions of rows is never built.
+    ``None`` if it exceeds ``limit`` bytes, which is checked page by page.
     """
     lines = [_tsv_line(column.header for column in answer.columns)]
     size = len(lines[0].encode("utf-8", "replace")) + 1

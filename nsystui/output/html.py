@@ -1,4 +1,4 @@
-"""A report as a self-contained HTML page: it makes no request, and has no script except a few lines of its own.
+"""A report as a self-contained HTML page: no requests, and only the script below.
 
 It can be skimmed, dark or light, printed, sorted by click or Enter, and unfolded. Numbers have the texts of the
 commands' tables. All foreign text is made safe and escaped.
@@ -202,7 +202,7 @@ def _drawing(drawing: Drawing, has_title: bool = True) -> str:
 
 
 def _scrolled(title: str) -> str:
-    """Return the opening tag of an element that scrolls if it is too wide, also from the keyboard."""
+    """Return the opening tag of an element that scrolls if it is too wide, also by keyboard."""
     return f'<div class="wide" tabindex="0" role="region" aria-label="{_text(title)}">'
 
 

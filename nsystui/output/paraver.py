@@ -49,7 +49,7 @@ GpuRow = tuple[int, int]
 
 
 class ParaverRows:
-    """The rows with their numbers, all from 1: CPUs ordered by node, threads ordered by task."""
+    """The rows, numbered from 1: CPUs by node, threads by task."""
 
     def __init__(self, trace: Trace) -> None:
         layout = trace.layout
@@ -128,8 +128,7 @@ def write_records(
 ) -> int:
     """Write the ``.prv``; return the number of the export's events in it, including samples of GPU metrics.
 
-    ``progress`` gets the number already written, and may raise to stop the writing. The memory does not depend on the
-    number of events.
+    ``progress`` gets the number already written, and may raise to stop the writing.
     """
     stream.write(rows.header(trace).encode())
     body, written = _Body(trace, rows, types), 0
@@ -178,7 +177,7 @@ class _Body:
         yield from self._ended(None)
 
     def _sampled(self, trace: Trace, rows: ParaverRows) -> Iterator[tuple[int, str]]:
-        """Yield the samples of GPU metrics with their times: one record for all samples of a GPU at a time."""
+        """Yield the samples of GPU metrics with their times: one record for a GPU's samples at a time."""
         batches = chain.from_iterable(trace.samples_by_time())
         for (time, report, gpu), samples in groupby(batches, itemgetter(0, 1, 2)):
             prefix = self._prefixes[rows.of_gpu[report, -1 if gpu is None else gpu]]
@@ -309,8 +308,8 @@ def _value(label: str, number: int) -> Window:
 def _file(windows: Sequence[Window], histograms: Sequence[tuple[str, str, int | None]] = ()) -> str:
     """Return the text of a view. Histograms hide their windows; without histograms, the first window is open.
 
-    Each histogram belongs to the window at its index, and has a name, a statistic, and the number of columns of width
-    1, or ``None`` if Paraver chooses the columns.
+    Each histogram shows the window at its index, and has a name, a statistic, and the number of columns of width 1, or
+    ``None`` if Paraver chooses them.
     """
     parts = [f"#ParaverCFG\nConfigFile.Version: 3.4\nConfigFile.NumWindows: {len(windows)}\n\n"]
     for number, window in enumerate(windows, 1):

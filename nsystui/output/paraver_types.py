@@ -167,7 +167,7 @@ class EventTypes:
     """The types and values of a trace. Values of a type are numbered in the order of their names; 0 is nothing.
 
     ``types`` has the event type of each class, or ``None`` for MPI, whose type depends on the name. ``metrics`` has the
-    type of each GPU metric.
+    types of GPU metrics.
     """
 
     labels: dict[int, str]
@@ -228,7 +228,7 @@ class EventTypes:
 
 
 def _types_of(classes: Iterable[EventClass]) -> dict[EventClass, int | None]:
-    """Return the type of each class, by kind; NVTX ranges by domain, with one type for start/end ranges."""
+    """Return the type of each class by kind, or by domain for NVTX ranges; start/end ranges share a type."""
     domains = sorted({domain for _, _, domain, loose in classes if not loose} - {"", NCCL_DOMAIN, *_DOMAINS})
     by_domain = {"": _PUSH_POP, NCCL_DOMAIN: _NCCL_CALL, **_DOMAINS}
     by_domain |= {domain: _FIRST_DOMAIN + _DOMAIN_STEP * index for index, domain in enumerate(domains)}
@@ -294,7 +294,7 @@ def _values(names_by_type: dict[int, set[str]]) -> dict[int, dict[str, int]]:
 
 
 def _metrics(trace: Trace) -> dict[str, int]:
-    """Return 9400 plus NVIDIA's number of each metric; if two metrics share a number, the second gets a free number."""
+    """Return 9400 plus NVIDIA's number for each metric, or a free number if another metric has that number."""
     numbers: dict[str, int] = {}
     free = chain(range(_FIRST_METRIC, _AFTER_METRICS), count(10 * _FIRST_METRIC))
     pairs = {(number, name or "") for _, _, number, name in trace.metrics()}

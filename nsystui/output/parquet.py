@@ -25,10 +25,9 @@ _BATCH = 122_880  # rows: a row group of DuckDB's
 def write_parquet(answer: Answer, path: Path, progress: Progress | None = None) -> int:
     """Write ``answer`` to ``path``, replacing its content; return the number of rows.
 
-    Columns have their names in files. Text is VARCHAR, a column with decimals DOUBLE, any other BIGINT; missing values
-    are NULL. Floats keep all their digits, because Parquet is for computing. A column whose values do not fit its type
-    gets a wider type, DOUBLE or VARCHAR, so that no value changes. Raises ``OSError``, and may then leave a partial
-    file.
+    Text is VARCHAR, a column with decimals DOUBLE, any other BIGINT; missing values are NULL. Floats keep all their
+    digits, because Parquet is for computing. Columns that do not fit their type get a wider type, DOUBLE or VARCHAR, so
+    that no value changes. Raises ``OSError``, and may then leave a partial file.
     """
     import duckdb
 

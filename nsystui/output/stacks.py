@@ -2,7 +2,7 @@
 
 Collapsed stacks, for flamegraph.pl and inferno, have a line for each different stack: its functions from the outermost
 caller on, separated by ``;``, then a blank and the number of samples. The first frame is the thread. In speedscope's
-format, each thread is a profile of its samples in order of time, with a weight of 1 each.
+format, each thread is a profile of its samples in order of time, with weights of 1.
 """
 
 from __future__ import annotations

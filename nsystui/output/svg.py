@@ -1,7 +1,7 @@
 """Drawings as SVG for a page, or as files that are readable on dark and light backgrounds.
 
-All have a width of `WIDTH` units and text of 12 units; the container scales them. Text remains text. Names of the
-profiled program are made safe and escaped.
+All have a width of `WIDTH` units and text of 12 units, which the container scales. Names of the profiled program are
+made safe and escaped.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _steps(below: Sequence[float], tops: Sequence[float], left: int, y: int, thi
 
 
 def _levels_of(values: Sequence[float], thick: int) -> list[float]:
-    """Return heights rounded to half units, and at least half a unit for values above 0."""
+    """Return heights rounded to half units; values above 0 get at least half a unit."""
     shares = [0.0 if math.isnan(value) else max(min(value, 1.0), 0.5 / thick if value > 0 else 0.0) for value in values]
     return [round(2 * thick * share) / 2 for share in shares]
 
@@ -277,7 +277,7 @@ _HEIGHT = 300
 
 
 def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
-    """Draw curves with a different mark each, named in a legend, because all may be of one category."""
+    """Draw curves with different marks and a legend, because all may be of one category."""
     left, bottom, plot = 92, top + _HEIGHT - 34, WIDTH - 92 - 16
     points = [point for curve in drawing.series for point in curve.points if point[0] > 0]
     body, x, y = [], float(left), top + 12
@@ -325,7 +325,7 @@ def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
 
 
 def _mark(number: int, category: str, x: float, y: float, words: str = "") -> str:
-    """Return the mark of a curve: shapes in turn, alternately empty, so that marks show through each other."""
+    """Return the mark of a curve: shapes in turn, alternately empty, so that overlapping marks are visible."""
     is_filled = number % 2 == 0
     shape = f'd="M{_number(x)} {_number(y)}{_MARKS[number % len(_MARKS)]}"'
     kind = f"{category} line-{category}" if is_filled else f"mark line-{category}"

@@ -57,7 +57,7 @@ class Groups:
         }
 
     def _middle(self, values: NDArray[np.int64], share: int, whole: int) -> NDArray[np.float64]:
-        """Return the quantile ``share / whole``: a value, or the mean of the two nearest values."""
+        """Return the quantile ``share / whole`` of each group: a value, or the mean of two."""
         below = self.first + np.maximum(-(-share * self.count // whole), 1) - 1
         above = self.first + np.minimum(share * self.count // whole, self.count - 1)
         middle: NDArray[np.float64] = (values[below] + values[above]) / 2.0

@@ -4,8 +4,8 @@ Intervals are half open, ``[start, end)``. In the formulas of docs/numbers.md#gp
 |U(X)| its ``length``, and exposed communication ``subtract(U(C), U(K)).length`` (HTA's ``get_comm_comp_overlap``, POP's
 device metrics). Only `disjoint_runs` loops over intervals in Python.
 
-A GPU can have ten million intervals, 153 MiB. Large sets are therefore combined in slices of time, so that only the
-result takes memory, and `Intervals.clip` and `Intervals.gaps` copy as little of the set as possible.
+A GPU can have ten million intervals, 153 MiB. Large sets are therefore combined in slices of time, and `Intervals.clip`
+and `Intervals.gaps` copy as little as possible.
 """
 
 from __future__ import annotations
@@ -43,10 +43,7 @@ def as_times(values: ArrayLike, name: str = "times") -> Times:
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """A set of points in time as sorted, disjoint intervals that do not touch; shapes ``(n,)``, ns.
-
-    Use :func:`union` to create it from other arrays.
-    """
+    """Points in time as sorted, disjoint intervals that do not touch, as `union` returns them; shapes ``(n,)``, ns."""
 
     starts: Times
     ends: Times
@@ -144,7 +141,7 @@ EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
-    """Return the time covered by at least one of the ranges ``[starts[i], ends[i])``, in any order.
+    """Return the union of the ranges ``[starts[i], ends[i])``, in any order.
 
     Touching intervals are joined. Ranges of no length, and damaged ranges that end before they start, are dropped.
     Sorted ranges that do not touch are not copied. O(n log n); close to O(n) for nearly sorted ranges (10 million: half
@@ -173,10 +170,7 @@ def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
 
 
 def slices(*sets: Intervals) -> Iterator[list[Intervals]]:
-    """Yield the parts of all sets in consecutive slices of time, each of about ``_SLICE`` blocks.
-
-    Intervals are cut at the ends of slices.
-    """
+    """Yield the parts of all sets in consecutive slices of time of about ``_SLICE`` blocks; slices cut intervals."""
     cuts = np.sort(np.concatenate([item.starts[::_BLOCK] for item in sets]))[::_SLICE].tolist()
     last = max((int(item.ends[-1]) for item in sets if len(item)), default=0)
     for lo, hi in pairwise([*cuts, last]):
@@ -201,7 +195,7 @@ def _in_slices(combine: Callable[..., Intervals], *sets: Intervals) -> Intervals
 
 
 def merge(*parts: Intervals) -> Intervals:
-    """Return the time covered by at least one of ``parts``."""
+    """Return the union of ``parts``."""
     filled = [part for part in parts if len(part)]
     if len(filled) < 2:
         return filled[0] if filled else EMPTY
@@ -213,7 +207,7 @@ def _merge(*parts: Intervals) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """Return the time covered by both ``a`` and ``b``."""
+    """Return the time that both ``a`` and ``b`` cover."""
     if not len(a) or not len(b):
         return EMPTY
     return _in_slices(_intersect, a, b.clip(int(a.starts[0]), int(a.ends[-1])))
@@ -231,7 +225,7 @@ def _intersect(a: Intervals, b: Intervals) -> Intervals:
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """Return the time covered by ``a`` and not by ``b``."""
+    """Return the part of ``a`` that ``b`` does not cover."""
     if not len(a) or not len(b):
         return a
     return _in_slices(_subtract, a, b.clip(int(a.starts[0]), int(a.ends[-1])))
@@ -274,8 +268,7 @@ def intervals_at(arrays: Mapping[str, NDArray[Any]], key: str) -> Iterator[Inter
 def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArray[np.float64]:
     """Return the time covered in each of ``bins`` equal spans of ``[lo, hi)``, ns, shape ``(bins,)``.
 
-    Exact even if the bins are not whole ns; the sum is the length of ``clip(lo, hi)``. Divided by ``(hi - lo) / bins``,
-    it is a utilisation. O(n + bins log n).
+    Exact even if the bins are not whole ns; the sum is the length of ``clip(lo, hi)``. O(n + bins log n).
 
     Raises ``ValueError`` if ``bins < 1`` or ``hi < lo``.
     """

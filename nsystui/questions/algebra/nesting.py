@@ -26,8 +26,8 @@ class Nesting:
 
     ``parent``: the row of the parent, -1 for a root. ``level``: 0 for a root. ``child_time``: the sum of the durations
     of the direct children, ns (``DurChild`` of nsys). ``self_time``: the time without a direct child, ns:
-    ``DurNonChild`` of nsys, except that it is never negative, because nsys subtracts the overlap of crossing children
-    (push/pop ranges of two domains may cross) twice. ``child_count``: the number of direct children.
+    ``DurNonChild`` of nsys, but never negative, because nsys subtracts overlaps of crossing children (of two domains)
+    twice. ``child_count``: the number of direct children.
     """
 
     parent: Rows
@@ -65,7 +65,8 @@ _BLOCK = 1 << 18
 def tree_of(starts: NDArray[Any], ends: NDArray[Any], threads: NDArray[Any]) -> tuple[SmallRows, SmallRows, Times]:
     """Return ``parent``, ``level`` and ``self_time`` of `nest`, for millions of ranges in little memory.
 
-    Nests the ranges in blocks by start, together with earlier ranges that are still open: these include all containers.
+    Ranges are nested in blocks by start, together with earlier ranges that are still open, which include all
+    containers.
     """
     if not starts.shape == ends.shape == threads.shape:
         raise ValueError(f"{len(starts)} starts, {len(ends)} ends and {len(threads)} threads")
@@ -119,7 +120,7 @@ def _nested(begin: Times, finish: Times, lanes: Times) -> tuple[Rows, Rows]:
 def _taken_twice(starts: Times, ends: Times, parent: Rows, children: Rows) -> tuple[Rows, Times]:
     """Return children, and for each the time, ns, that its parent subtracted twice: its overlap with earlier children.
 
-    ``children``: the rows with a parent; the children of a parent are sorted by start.
+    ``children``: the rows with a parent; siblings are sorted by start.
     """
     children = children[np.argsort(parent[children], kind="stable")]
     group = parent[children]
@@ -127,8 +128,8 @@ def _taken_twice(starts: Times, ends: Times, parent: Rows, children: Rows) -> tu
     is_next = np.concatenate(([False], group[1:] == group[:-1]))[: len(children)]
     if not (is_next[1:] & (begin[1:] < end[:-1])).any():
         return children[:0], begin[:0]
-    # The latest end of earlier children of the same parent: a running maximum of ranks among all ends. Adding an offset
-    # per parent restarts it for each parent.
+    # The latest end of earlier children of the same parent: a running maximum of ranks among all ends. An offset
+    # restarts it for each parent.
     by_end = np.argsort(end, kind="stable")
     rank = np.empty(len(end), np.int64)
     rank[by_end] = np.arange(len(end))
@@ -161,7 +162,7 @@ def _rows_of(order: Rows, indices: Rows) -> Rows:
 
 
 def _levels(parent: Rows) -> Rows:
-    """Return the number of ancestors of each row, by pointer doubling: each pass doubles the levels climbed."""
+    """Return the number of ancestors of each row. Each pass doubles the levels climbed (pointer doubling)."""
     level = (parent >= 0).astype(np.int64)
     ancestor = parent.copy()
     climbing = np.flatnonzero(ancestor >= 0)
@@ -221,9 +222,9 @@ def _is_in(values: Times, ordered: Times) -> NDArray[np.bool_]:
 def _parents_of_any(ends: Times, duration: Times) -> Rows:
     """Return the parent of each range in pre-order, for any ranges. O(n log n).
 
-    Containers of a range precede it and do not end before it does; the parent is the tightest container. Divide and
-    conquer, with all parts of one size in one step: in each block, the right half needs from the left half the tightest
-    range that does not end earlier, a running minimum once the block is sorted by descending end.
+    Containers of a range precede it and do not end before it does; the parent is the tightest. Divide and conquer, with
+    all parts of one size in one step: in each block, the right half needs from the left half the tightest range that
+    does not end earlier, a running minimum once the block is sorted by descending end.
     """
     n = len(ends)
     size = 1 << (n - 1).bit_length()  # whole blocks only; the padding never wins

@@ -2,8 +2,8 @@
 
 NVIDIA's ``nvtx_gpu_proj_trace``: a GPU operation belongs to all ranges of the same thread that contain its complete API
 call (``range.start <= call.start and call.end <= range.end``). The projected range spans from the start of the first
-operation to the end of the last, including idle time between them. A call that starts inside a range and ends after it
-belongs only to the ancestors that contain it completely.
+operation to the end of the last, including idle time. A call that starts inside a range and ends after it belongs only
+to the ancestors that contain it completely.
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ class Projection:
 def project(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike, calls: LaunchCalls) -> Projection:
     """Project n ranges (shapes ``(n,)``, ns) through ``calls`` onto the GPU.
 
-    The tree of the ranges is not needed, so that ranges that overlap without nesting also get exact results. O((n + m)
-    log m), times the depth of launching calls inside each other, which is 1 in all exports seen (2 if a runtime call
-    and a driver call inside it both launched work).
+    Exact also for ranges that overlap without nesting. O((n + m) log m), times the depth of launching calls inside each
+    other, which is 1 in all exports seen (2 if a runtime call and a driver call inside it both launched work).
 
     Raises ``ValueError`` if the shapes differ, and ``TypeError`` for times that are not integers.
     """
@@ -108,10 +107,10 @@ _BLOCK = 1 << 12
 def project_parts(
     starts: Times, lengths: NDArray[np.integer[Any]], threads: NDArray[np.integer[Any]], parts: Iterable[LaunchCalls]
 ) -> Delays:
-    """Project ranges as `project` does, through one part of the calls at a time.
+    """Project ranges as `project` does, one part of the calls at a time.
 
-    Each part concerns only the ranges that it touches. Ranges must be sorted by start; ``lengths`` are in ns. Millions
-    of calls need the memory of one part, which is small if its calls are close in time.
+    Ranges must be sorted by start; ``lengths`` are in ns. Millions of calls need the memory of one part and the ranges
+    that it touches, which are few if its calls are close in time.
     """
     n = len(starts)
     count, first, last, busy = _zeros(n), _zeros(n), _zeros(n), _zeros(n)
@@ -229,7 +228,7 @@ def _fold(op: np.ufunc, values: Times, since: Times, until: Times) -> Times:
     """Return ``op`` (minimum or maximum) over ``values[since[i]:until[i]]`` for each i; no slice may be empty.
 
     A sparse table: any slice is the union of two pieces, possibly overlapping, whose length is a power of two. One pass
-    per power computes all slices in O((slices + values) log values); only the current pass is kept.
+    per power computes all slices in O((slices + values) log values), and needs only the previous pass.
     """
     power = np.frexp(until - since)[1] - 1
     result = np.empty(len(since), np.int64)

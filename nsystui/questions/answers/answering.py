@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def ask(question: Question, job: OpenJob, selection: Selection, options: Any = None) -> Answer:
     """Answer a question as a table; if the data were not recorded, it is empty, and a note says what to record.
 
-    ``options`` are the question's, by default its defaults. Raises UsageError for an unknown name.
+    ``options`` defaults to the question's defaults. Raises UsageError for an unknown name.
     """
     options = question.defaults() if options is None else options
     with job.session.waiting(question.name):

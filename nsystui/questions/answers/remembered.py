@@ -41,7 +41,7 @@ class Remembered:
     @classmethod
     def of_files(cls, cache: Cache, files: Sequence[ExportFile], families: Rules = ()) -> Remembered:
         """Return the remembered answers about exports."""
-        # The file's name, because notes contain it, and its path in the cache, which depends on its state and columns.
+        # The file's name, which notes contain, and its path in the cache, which depends on its state and columns.
         states = [f"{file.path.name}|{cache.path_of(file).name}" for file in files]
         damage = [damage_line(file.path, known_damage(cache.results_of(file))) for file in files]
         return cls(cache.results_of_several(states), tuple(files), tuple(filter(None, damage)), families)
@@ -122,7 +122,7 @@ def remember_first_questions(job: OpenJob, cache: Cache) -> None:
             summary = kernel_summary(job.session, Selection(), Names.SMART, families=job.families)
             kernels = question_named("kernels")
             remembered.keep(job, summary, "", *kernels.key(kernels.default_values()))
-    # The Overview also computes this now: waiting for it avoids the memory of two computations at once.
+    # The Overview also computes this: waiting for it avoids the memory of two computations.
     task_table(job.session, Selection(), job.ranks, job.busy(Selection()))
     work_summary(job.session, Selection(), API)
     EventList.build(job.session, Selection(), job.ranks)
