@@ -39,22 +39,19 @@ _MEMORY = re.compile(
 
 def shortage(error: BaseException) -> str:
     """Return the message for an error caused by a lack of memory, threads or open files, else an empty text."""
-    chain: list[BaseException] = []
+    seen: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and current not in chain:
-        chain.append(current)
+    while current is not None and current not in seen:
+        seen.append(current)
         current = current.__cause__ or current.__context__
-    if any(_has_errno(cause, (errno.EMFILE, errno.ENFILE)) or _FILES.search(str(cause)) for cause in chain):
+    if any(_has_code(exc, (errno.EMFILE, errno.ENFILE)) or _FILES.search(str(exc)) for exc in seen):
         return f"too many open files{_limit('RLIMIT_NOFILE')}: raise `ulimit -n`, or open fewer exports at once"
-    if any(
-        isinstance(cause, MemoryError) or _has_errno(cause, (errno.ENOMEM,)) or _MEMORY.search(str(cause))
-        for cause in chain
-    ):
+    if any(isinstance(exc, MemoryError) or _has_code(exc, (errno.ENOMEM,)) or _MEMORY.search(str(exc)) for exc in seen):
         return f"not enough memory{_limit('RLIMIT_AS')}: give it more, a smaller --memory-limit, or fewer exports"
     return ""
 
 
-def _has_errno(error: BaseException, numbers: tuple[int, ...]) -> bool:
+def _has_code(error: BaseException, numbers: tuple[int, ...]) -> bool:
     return isinstance(error, OSError) and error.errno in numbers
 
 
@@ -201,8 +198,7 @@ def _lines(file: Path) -> list[str]:
         return []
 
 
-NICE = 10
-"""The nice value of background threads."""
+NICE = 10  # of background threads
 
 
 def step_back() -> None:

@@ -31,8 +31,7 @@ _INVISIBLE = frozenset(
 )
 """Invisible characters that ``str.isprintable`` accepts: joiners, fillers, variation selectors."""
 
-_MAX_MARKS = 4
-"""Combining marks on one character: Hebrew, Thai and Vietnamese need up to three or four."""
+_MAX_MARKS = 4  # combining marks on a character: Hebrew, Thai and Vietnamese need up to three or four
 
 
 class _SafeTable(dict[int, int | str]):

@@ -26,8 +26,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.text import LARGEST_NUMBER, safe_text
 
 MISSING = "–"
-MEGABYTE = 1_000_000.0
-"""A megabyte of nsys, bytes."""
+MEGABYTE = 1_000_000.0  # bytes, as in nsys
 
 _Scales = tuple[tuple[int, str], ...]
 _DURATIONS: _Scales = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
@@ -154,10 +153,7 @@ _SCALES: dict[Unit, _Scales] = {
     Unit.FREQUENCY: _FREQUENCIES,
 }
 _MIN_LARGEST = 10
-"""The minimum of the largest value; below it, the next smaller unit is used: ``2,646.183 ms``, not ``2.646 s``.
-
-Rates are excepted, because users compare them with rates of links: ``4.901 GB/s``.
-"""
+"""If the largest value is smaller, the next smaller unit is used: ``2,646.183 ms``. Rates keep GB/s, like links."""
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,8 @@ class _Writer:
         layout = trace.layout
         self._pids = {process.task: number for number, process in enumerate(layout.processes, 1)}
         self._sampled = {report: len(self._pids) + number for number, report in enumerate(layout.sampled, 1)}
-        keys: list[tuple[Task, object]] = [
-            (item.task, (item.thread, item.kind, item.domain)) for item in layout.threads
-        ]
-        keys += [(item.task, (item.device, item.stream, lane)) for item in layout.streams for lane in range(item.lanes)]
+        keys: list[tuple[Task, object]] = [(row.task, (row.thread, row.kind, row.domain)) for row in layout.threads]
+        keys += [(row.task, (row.device, row.stream, lane)) for row in layout.streams for lane in range(row.lanes)]
         self._tids = {key: number for number, key in enumerate(keys, 1)}
         self._host_tracks: dict[tuple[Any, ...], tuple[int, str]] = {}
         self._gpu_tracks: dict[tuple[Any, ...], tuple[int, int, str]] = {}

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 _WIDTH = 79
 _FILES = "FILE…"
 _INDENT = "   "
-_MAX_DETAILED = 5
-"""The number of findings shown in full; only the first words of others are shown."""
-_MAX_EVIDENCE = 20
-"""The maximum number of evidence rows in a report."""
+_MAX_DETAILED = 5  # further findings have a line each
+_MAX_EVIDENCE = 20  # rows per finding in a report
 
 
 def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> list[str]:
@@ -36,20 +34,16 @@ def lines(result: Triage, files: str = _FILES, lists_unjudged: bool = False) -> 
 
     ``files`` are the words of a command line that name the job's files.
     """
-    text = [*_plainly(result.summary), result.headline, *_plainly(result.account), *_plainly(result.kernels), ""]
+    out = [*_plainly(result.summary), result.headline, *_plainly(result.account), *_plainly(result.kernels), ""]
     for finding in _detailed(result):
-        text += [_title(finding), *body_lines(finding, files), *_symptoms(result, finding), ""]
+        out += [_head(finding), *body_lines(finding, files), *_symptoms(result, finding), ""]
     more = [finding for finding in result.findings if not finding.under][_MAX_DETAILED:]
     if more:
-        text += [
-            "More:",
-            *(textwrap.shorten(f"{_title(item)}: {safe_text(item.sentence)}", _WIDTH) for item in more),
-            "",
-        ]
+        out += ["More:", *(textwrap.shorten(f"{_head(item)}: {safe_text(item.sentence)}", _WIDTH) for item in more), ""]
     if any(finding.cost is not None for finding in result.findings):
-        text += [*textwrap.wrap(COSTS, _WIDTH), ""]
-    text += _not_checked_lines(result, files, lists_unjudged)
-    return [line.rstrip() for line in text]
+        out += [*textwrap.wrap(COSTS, _WIDTH), ""]
+    out += _not_checked_lines(result, files, lists_unjudged)
+    return [line.rstrip() for line in out]
 
 
 def _detailed(result: Triage) -> list[Finding]:
@@ -78,7 +72,7 @@ def _not_checked_lines(result: Triage, files: str, lists_unjudged: bool) -> list
     return [text, f"{_INDENT}nsystui triage {files} --not-checked"]
 
 
-def _title(finding: Finding) -> str:
+def _head(finding: Finding) -> str:
     return f"{finding.severity.value[0].upper()}  {finding.id}{_cost(finding)}"
 
 

@@ -345,10 +345,7 @@ def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: P
 
 
 CLIPBOARD_LIMIT = 74_000
-"""The maximum of text for a terminal's clipboard (OSC 52), bytes: hterm stops at 100,000, and base64 adds a third.
-
-Some terminals silently keep less, and no terminal reports whether the text arrived.
-"""
+"""Bytes for a terminal's clipboard (OSC 52), at most: hterm stops at 100,000, and base64 adds a third."""
 
 
 def _tsv_line(cells: Iterable[Value]) -> str:
@@ -364,7 +361,8 @@ def row_for_clipboard(columns: Sequence[Column], row: Sequence[Value]) -> str:
 def text_for_clipboard(answer: Answer, limit: int = CLIPBOARD_LIMIT) -> str | None:
     """Return the table, headings first, as tab-separated lines that spreadsheets split into cells.
 
-    ``None`` if it exceeds ``limit`` bytes, which is checked page by page.
+    ``None`` if it exceeds ``limit`` bytes, which is checked page by page. Some terminals silently keep less text, and
+    no terminal reports whether it arrived.
     """
     lines = [_tsv_line(column.header for column in answer.columns)]
     size = len(lines[0].encode("utf-8", "replace")) + 1

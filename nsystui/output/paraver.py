@@ -251,7 +251,6 @@ def _record(prefix: str, time: int, pairs: Iterable[tuple[int, int]]) -> str:
 
 
 VIEWS = ("states", "nvtx", "nccl", "metrics", "durations", "useful")
-"""The views, in files such as ``job.states.cfg``."""
 
 _RULE = "#" * 80
 _LEVELS = ("cpu", "appl", "task", "thread", "node", "system", "workload")

@@ -16,10 +16,8 @@ from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.base.units import format_value
 
 WIDTH = 960
-_CHARACTER = 6.6
-"""The average width of a character."""
-_WIDE_CHARACTER = 7.4
-"""The width of wide characters, so that cut text fits."""
+_CHARACTER = 6.6  # average width
+_WIDE_CHARACTER = 7.4  # for text that is cut to fit
 PAPER = ("#16181d", "#ffffff")
 INK = ("#e6e8ec", "#1c1f24")
 """Colours on dark, on light."""

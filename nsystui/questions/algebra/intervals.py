@@ -22,10 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 Times = NDArray[np.int64]
 
-_BLOCK = 4096
-"""Intervals per partial sum of `Intervals.before`."""
-_SLICE = 16
-"""Blocks per slice of time."""
+_BLOCK = 4096  # intervals per partial sum of `Intervals.before`
+_SLICE = 16  # blocks per slice of time
 
 
 def as_times(values: ArrayLike, name: str = "times") -> Times:

@@ -58,8 +58,7 @@ def nest(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike) -> Nesting:
     return Nesting(parent, level.astype(np.int64), child_time, self_time, child_count)
 
 
-_BLOCK = 1 << 18
-"""Ranges nested at a time: each temporarily takes some 200 bytes."""
+_BLOCK = 1 << 18  # ranges nested at a time: each temporarily takes some 200 bytes
 
 
 def tree_of(starts: NDArray[Any], ends: NDArray[Any], threads: NDArray[Any]) -> tuple[SmallRows, SmallRows, Times]:
