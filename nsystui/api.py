@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Job", "NsystuiError", "UsageError", "catalogue", "diff", "open"]
 
 
-def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  # nsystui.open reads as what it is
+def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  # nsystui.open reads naturally
     """Open exports, directories of exports, packed jobs or globs as a job.
 
     ``options`` are listed under "opening" in ``nsystui kernels --help``, such as ``clock="utc"``, ``jobs=8`` or

@@ -162,8 +162,8 @@ def _run(words: list[str]) -> int:
     if misplaced is not None:
         from nsystui.base.text import shell_word
 
-        others = " ".join(shell_word(word) for word in words if word != misplaced)
-        raise UsageError(f"the command goes before the files: `nsystui {misplaced} {others}`")
+        remaining = " ".join(shell_word(word) for word in words if word != misplaced)
+        raise UsageError(f"the command goes before the files: `nsystui {misplaced} {remaining}`")
     if re.fullmatch(r"[\w-]+", words[0]) and words[0] == name and not os.path.lexists(name):
         import difflib
 
@@ -176,7 +176,6 @@ def _run(words: list[str]) -> int:
 
 
 def _print_from_parsers(words: list[str]) -> int:
-    """Print the manual page, or a shell's completion script."""
     from nsystui.commands.help import SHELLS, manual, script
 
     flag, _, value = " ".join(words).replace("=", " ", 1).partition(" ")

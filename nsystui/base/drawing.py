@@ -1,7 +1,7 @@
 """Drawings as data: stacked bars, lanes over time, curves; and the colour of each meaning, the same everywhere.
 
-Red and yellow mark only severities, and what became worse. A drawing contains no colours and no sizes: parts name their
-category, and values are the values of the tables.
+Red and yellow mark only severities, and what became worse. Drawings have categories instead of colours, and values of
+the tables instead of sizes.
 """
 
 from __future__ import annotations

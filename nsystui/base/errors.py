@@ -64,8 +64,7 @@ def meant(word: str, names: Iterable[str], otherwise: str) -> str:
 def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
     """Return the error for an unknown name. It quotes the nearest of ``names``, at most three.
 
-    Names that contain the word are first, then names that are similar or have a similar identifier, then the other
-    names in their order.
+    Names that contain the word are first, then names that are similar or have a similar identifier, then the others.
     """
     import difflib
     import re

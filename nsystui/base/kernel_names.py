@@ -64,7 +64,7 @@ _USUAL, _NUMBERS, _ALL = range(3)
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a qualified name, between ``::``. Only lambdas have an ``instance`` and types of ``parameters``."""
+    """A part of a qualified name, between ``::``. Only lambdas have ``instance`` and ``parameters`` (types)."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -75,8 +75,7 @@ class _Part:
 def smart_names(names: Iterable[str]) -> dict[str, str]:
     """Return the smart name of each of ``names``; different names have different smart names.
 
-    Equal smart names get their numbers too, then all details; if they are still equal, they are numbered in the order
-    of the full names.
+    Equal smart names get their numbers too, then all details; if still equal, they are numbered by full name.
     """
     shortened = {name: smart_name(name) for name in names}
     for detail in (_NUMBERS, _ALL):

@@ -84,8 +84,8 @@ def _is_alive(process: int) -> bool:
 def why_not_ours(directory: Path) -> str:
     """Return why the content of a directory may be another user's work; empty if it cannot be, or does not exist.
 
-    A directory that others can write to is neither read nor written. Directories of root count as the user's, because
-    root can write anywhere; the permissions of a group are the user's choice.
+    A directory that others can write to is neither read nor written. Root's directories count as the user's, because
+    root can write anywhere; a group's permissions are the user's choice.
     """
     try:
         status = os.stat(directory)

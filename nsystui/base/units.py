@@ -3,8 +3,8 @@
 The rules of wording, the same on every screen:
 
 * Durations pick ns, µs, ms or s by size and keep at most four significant digits: ``2.453 ms``, ``320 µs``, ``41.3 s``.
-* Points in time are seconds with all nine decimals in groups of three, ``6.412 018 233 s``, because neighbouring
-  events can be one nanosecond apart.
+* Points in time are seconds with nine decimals in groups of three, ``6.412 018 233 s``, because neighbouring events can
+  be one nanosecond apart.
 * Amounts of bytes have base 1024 and binary names (``227 KiB``, ``1.5 MiB``), rates base 1000 and decimal names
   (``212 GB/s``), like NCCL's busbw. Only tables of ``nsystui stats`` have columns of megabytes, with MB (10⁶ bytes) in
   the heading and three decimals, as in nsys.
@@ -258,7 +258,6 @@ class DecimalLayout:
 
     @classmethod
     def of(cls, cells: Iterable[str]) -> DecimalLayout:
-        """Return the layout in which all ``cells`` fit."""
         parts = {tuple(map(len, _parts(cell))) for cell in cells}
         return cls(*map(max, zip(*parts, strict=True))) if parts else cls()
 

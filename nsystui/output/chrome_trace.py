@@ -3,8 +3,8 @@
 A JSON object with ``traceEvents``: ``X`` slices on a track for each stream, and for API calls, each NVTX domain, MPI
 and OS runtime calls of each thread; ``b``/``e`` pairs for NVTX ranges that need not nest; ``i`` for marks; ``s``/``f``
 from an API call to its GPU work; ``C`` for GPU metrics; ``M`` for names and order. ``ts`` and ``dur`` are µs with three
-decimals: nanoseconds. A viewer binds an arrow to the previous slice in the file, so calls are written before work. It
-drops a slice that partly overlaps another slice of its track, so such slices are never written.
+decimals: nanoseconds. Viewers bind an arrow to the previous slice in the file, so calls precede work. They drop slices
+that partly overlap another slice of their track, so such slices are never written.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Writer:
     def _host_track(
         self, report: int, process: int | None, thread: int | None, kind: str, domain: str | None
     ) -> tuple[int, str]:
-        """Return the track of a thread's calls or ranges, and the fields that its lines share."""
+        """Return the track of a thread's calls or ranges, and the fields of all its lines."""
         key = (report, process, thread, kind, domain)
         cached = self._host_tracks.get(key)
         if cached is not None:
@@ -145,7 +145,7 @@ class _Writer:
         return track
 
     def _gpu_lines(self, rows: Sequence[tuple[Any, ...]], lanes: StreamLanes) -> Lines:
-        """Convert the work of streams, each operation with the arrow from its call."""
+        """Convert the work of streams, with arrows from calls."""
         lines: list[str] = []
         for row in rows:
             report, process, device, stream, kind, start, end, name, correlation, *facts = row
@@ -173,7 +173,7 @@ class _Writer:
         return len(rows), lines
 
     def _gpu_track(self, report: int, process: int | None, device: int, stream: int, lane: int) -> tuple[int, int, str]:
-        """Return the process and track of a stream's lane, and the fields that its lines share."""
+        """Return the process and track of a stream's lane, and the fields of all its lines."""
         key = (report, process, device, stream, lane)
         cached = self._gpu_tracks.get(key)
         if cached is not None:
@@ -190,7 +190,7 @@ class _Writer:
         )
 
     def _pair(self, event: str, start: int, end: int, args: str) -> tuple[str, str]:
-        """Return a range that may overlap others; its id puts it on a separate track."""
+        """Return a range that may overlap others; its id gives it a separate track."""
         self._last_id += 1
         event = f'{event},"id":"{self._last_id:#x}"'
         return (

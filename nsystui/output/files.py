@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _SafeLines:
-    """A terminal for raw rows: makes each row safe, and shows line breaks in a row as ``␊``."""
+    """A terminal for raw rows: makes them safe, and shows line breaks inside as ``␊``."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -153,7 +153,7 @@ def streamed(path: str | os.PathLike[str], fill: Callable[[BinaryIO], int]) -> C
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:
-    """Raise `TargetExistsError` if the name is taken: a check before the first of several files."""
+    """Raise `TargetExistsError` if the name is taken."""
     target = os.path.expanduser(path)
     if os.path.lexists(target):
         raise TargetExistsError(safe_text(target))
@@ -285,7 +285,7 @@ def _write_stream(fill: Callable[[BinaryIO], int], path: Path, is_compressed: bo
 
 
 def _take_name(temporary: Path, target: Path, overwrite: bool) -> None:
-    """Rename the finished file. Raises ``FileExistsError`` if the name is taken and ``overwrite`` is false."""
+    """Rename the finished file. Raises ``FileExistsError`` if the name is taken, unless ``overwrite`` is true."""
     if overwrite:
         with suppress(OSError):  # no file to replace, or another user's: the umask applies
             shutil.copymode(target, temporary)

@@ -1,6 +1,6 @@
 """The findings of a triage as lines for a terminal of 80 columns, and as a report in Markdown.
 
-Also for a triage against a baseline: new and worse findings in full, the others in a line each.
+Against a baseline, new and worse findings are shown in full, others in a line each.
 """
 
 from __future__ import annotations

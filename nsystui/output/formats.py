@@ -194,7 +194,7 @@ def to_json(value: object) -> str:
 
 
 def _write_json(answer: Answer, stream: Writable, progress: Progress | None) -> int:
-    r"""Write an array of objects with the columns' keys, an object per line, in ASCII (``\u`` escapes)."""
+    r"""Write an array of objects with the columns' keys, one per line, in ASCII (``\u`` escapes)."""
     keys = [to_json(column.file_key).replace("%", "%%") for column in answer.columns]
     line = "%s\n{" + ", ".join(f"{key}: %s" for key in keys) + "}"
     separator = "["
@@ -255,7 +255,7 @@ class _TableColumn:
         return cell + blanks if self._is_text else blanks + cell
 
     def cell(self, value: Value) -> str:
-        """Return the value worded and padded. A value wider than the first page's exceeds the column."""
+        """Return the value worded and padded. Values wider than on the first page exceed the column."""
         return self._pad(self._wording.cell(value))
 
 
@@ -281,7 +281,7 @@ def fitting(answer: TableAnswer, width: int) -> TableAnswer:
     name_width = max(2 * _MIN_TEXT_WIDTH, int(_NAME_SHARE * width))
 
     def needed(is_cut: bool) -> int:
-        """Return the cells of a line, with texts of their minimum widths if they are cut."""
+        """Return the cells of a line, with texts of minimum widths if they are cut."""
         min_widths = {number: min(widths[number], _MIN_TEXT_WIDTH) for number in texts if is_cut}
         if last in texts:
             min_widths[last] = min(widths[last], name_width)

@@ -177,7 +177,7 @@ class _Body:
         yield from self._ended(None)
 
     def _sampled(self, trace: Trace, rows: ParaverRows) -> Iterator[tuple[int, str]]:
-        """Yield the samples of GPU metrics with their times: one record for a GPU's samples at a time."""
+        """Yield the samples of GPU metrics with their times: one record for a GPU at a time."""
         batches = chain.from_iterable(trace.samples_by_time())
         for (time, report, gpu), samples in groupby(batches, itemgetter(0, 1, 2)):
             prefix = self._prefixes[rows.of_gpu[report, -1 if gpu is None else gpu]]
@@ -209,7 +209,7 @@ class _Body:
                 yield _record(prefix, time, [(number, values.get(number, 0)) for number, _ in pairs])
 
     def _of_event(self, row: tuple[Any, ...]) -> Iterator[str]:
-        """Yield the ends before the start of an event, and the records of its start."""
+        """Yield the ends before the start of an event, and its records."""
         report, process, thread, device, stream, start, end, kind, group, domain, loose, name = row[:12]
         task = Task(report, -1 if process is None else process)
         start, end = start - self._origin, end - self._origin
@@ -228,12 +228,12 @@ class _Body:
         if kind != _MARK:
             self._open.setdefault((prefix, number), []).append(pairs)
             heapq.heappush(self._ends, (end, next(self._numbers), prefix, pairs))
-        to_device, to_stream, to, to_size, to_kind = row[len(TIMED_FIELDS) :]
-        if to is not None:
+        to_device, to_stream, to_start, to_size, to_kind = row[len(TIMED_FIELDS) :]
+        if to_start is not None:
             correlation = row[_FIELD_INDICES["correlation_id"]]
-            lane = self._crossing.get((report, task.process, to_device, to_stream, correlation, to), 0)
+            lane = self._crossing.get((report, task.process, to_device, to_stream, correlation, to_start), 0)
             other_prefix = self._prefixes[task, (to_device, to_stream, lane)]
-            work_start, tag = to - self._origin, COPIES if to_kind == _MEMORY else LAUNCHES
+            work_start, tag = to_start - self._origin, COPIES if to_kind == _MEMORY else LAUNCHES
             yield f"3:{prefix}:{start}:{start}:{other_prefix}:{work_start}:{work_start}:{to_size}:{tag}\n"
 
     def _details_of(self, number: int, row: tuple[Any, ...]) -> Iterator[tuple[int, int]]:

@@ -37,7 +37,7 @@ def write_parquet(answer: Answer, path: Path, progress: Progress | None = None) 
     try:
         # Two threads are enough, and polite on a login node.
         with duckdb.connect(config={"threads": 2}) as connection:
-            # Arrays of objects are text, whatever their first values are; numbers have numeric arrays.
+            # Arrays of objects are text, whatever their first values are.
             connection.execute("SET pandas_analyze_sample = 0")
             parts: list[Path] = []
             rows = 0
@@ -74,7 +74,6 @@ def _write_batch(
 
 
 def _array(column: Column, values: Sequence[Value]) -> tuple[str, Any]:
-    """Return the type of ``column`` in Parquet, and its values as a numpy array for DuckDB."""
     import numpy as np
 
     cleaned = file_values(replace(column, decimals=None), values)  # not rounded; whole floats become integers

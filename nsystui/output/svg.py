@@ -97,7 +97,6 @@ def _text(text: str) -> str:
 
 
 def _words(kind: str, x: float, y: float, text: str) -> str:
-    """Return a text element with the classes ``kind``."""
     classes = f' class="{kind}"' if kind else ""
     return f'<text{classes} x="{_number(x)}" y="{_number(y)}">{_text(text)}</text>'
 
@@ -135,9 +134,9 @@ def _fill(part: Part) -> str:
 
 def _bars(drawing: Bars, top: int) -> tuple[list[str], int]:
     room = _Room((bar.label for bar in drawing.bars), (bar.words for bar in drawing.bars))
-    body, used = _legend(drawing.parts, room.left, top)
+    body, legend_height = _legend(drawing.parts, room.left, top)
     thick, step = (26, 32) if len(drawing.bars) <= 16 else (13, 16)
-    y = top + used
+    y = top + legend_height
     for bar in drawing.bars:
         base = y + thick / 2 + 4
         body.append(room.label(base, bar.label))
@@ -167,11 +166,11 @@ _SIZES = ((8, (34, 6)), (26, (22, 4)), (70, (11, 3)), (math.inf, (5, 1)))
 
 def _lanes(drawing: DrawnLanes, top: int) -> tuple[list[str], int]:
     room = _Room((lane.label for lane in drawing.lanes), (lane.words for lane in drawing.lanes))
-    body, used = _legend(drawing.parts, room.left, top)
+    body, legend_height = _legend(drawing.parts, room.left, top)
     count = len(drawing.lanes)
     thick, gap = next(size for limit, size in _SIZES if count <= limit)
     label_step = 1 if thick + gap >= 13 else math.ceil(13 / (thick + gap))
-    y = top + used
+    y = top + legend_height
     begin = y
     grid = _time_ticks(drawing.start, drawing.end, room.width)
     if drawing.numbers:  # label some columns, at their middle
@@ -199,7 +198,6 @@ def _lanes(drawing: DrawnLanes, top: int) -> tuple[list[str], int]:
 
 
 def _lane(lane: DrawnLane, parts: Sequence[Part], room: _Room, y: int, thick: int) -> Iterator[str]:
-    """Yield the parts of a lane, stacked."""
     sums = list(zip(*(accumulate(column_values) for column_values in zip(*lane.values, strict=True)), strict=True))
     count = len(lane.values[0]) if lane.values else 1
     step = room.width / max(count, 1)
@@ -246,7 +244,7 @@ def _levels_of(values: Sequence[float], thick: int) -> list[float]:
 
 
 def _time_ticks(start: int, end: int, width: int) -> list[tuple[float, str]]:
-    """Return round times from ``start`` to ``end``, and their positions in the plot."""
+    """Return round times from ``start`` to ``end``, and their positions."""
     length = end - start
     if length <= 0:
         return []
@@ -304,9 +302,9 @@ def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
         body.append(_words("right", left - 8, level + 4, format_value(drawing.y, number * step)))
     body.append(f'<path class="frame" d="M{left} {bottom}h{plot}"/>')
     for size in _powers(low, high):
-        at = position((size, 0))[0]
-        body.append(f'<path class="frame" d="M{_number(at)} {bottom}v4"/>')
-        body.append(_words("middle", at, bottom + 18, format_value(drawing.x, size)))
+        tick_x = position((size, 0))[0]
+        body.append(f'<path class="frame" d="M{_number(tick_x)} {bottom}v4"/>')
+        body.append(_words("middle", tick_x, bottom + 18, format_value(drawing.x, size)))
     if drawing.level is not None:
         level = position((low, drawing.level[1]))[1]
         body.append(f'<path class="level" d="M{left} {_number(level)}h{plot}"/>')

@@ -85,7 +85,7 @@ def tree_of(starts: NDArray[Any], ends: NDArray[Any], threads: NDArray[Any]) -> 
         parent[block] = _rows_of(rows, block_parents)[is_new]
         children = np.flatnonzero(is_new & (block_parents >= 0))
         np.subtract.at(self_time, rows[block_parents[children]], (finish - begin)[children])
-        repeated, times = _taken_twice(begin, finish, block_parents, preorder[block_parents[preorder] >= 0])
+        repeated, times = _sibling_overlaps(begin, finish, block_parents, preorder[block_parents[preorder] >= 0])
         is_counted = is_new[repeated]
         np.add.at(self_time, rows[block_parents[repeated[is_counted]]], times[is_counted])
         if until < len(starts):
@@ -116,7 +116,7 @@ def _nested(begin: Times, finish: Times, lanes: Times) -> tuple[Rows, Rows]:
     return parent, order
 
 
-def _taken_twice(starts: Times, ends: Times, parent: Rows, children: Rows) -> tuple[Rows, Times]:
+def _sibling_overlaps(starts: Times, ends: Times, parent: Rows, children: Rows) -> tuple[Rows, Times]:
     """Return children, and for each the time, ns, that its parent subtracted twice: its overlap with earlier children.
 
     ``children``: the rows with a parent; siblings are sorted by start.

@@ -128,11 +128,11 @@ def project_parts(
         rows = rows[has_work]
         start, end = projection.start[has_work] - starts[rows], projection.end[has_work] - starts[rows]
         is_first = count[rows] == 0
-        first = _with(first, rows, np.where(is_first, start, np.minimum(first[rows], start)))
-        last = _with(last, rows, np.where(is_first, end, np.maximum(last[rows], end)))
-        busy = _with(busy, rows, busy[rows] + projection.op_time[has_work])
-        count = _with(count, rows, count[rows] + projection.op_count[has_work])
-    last = _with(last, slice(None), last.astype(np.int64) - first)
+        first = _assigned(first, rows, np.where(is_first, start, np.minimum(first[rows], start)))
+        last = _assigned(last, rows, np.where(is_first, end, np.maximum(last[rows], end)))
+        busy = _assigned(busy, rows, busy[rows] + projection.op_time[has_work])
+        count = _assigned(count, rows, count[rows] + projection.op_count[has_work])
+    last = _assigned(last, slice(None), last.astype(np.int64) - first)
     return Delays(count, first, last, busy)
 
 
@@ -140,7 +140,7 @@ def _zeros(n: int) -> NDArray[np.integer[Any]]:
     return np.zeros(n, np.int32)
 
 
-def _with(
+def _assigned(
     array: NDArray[np.integer[Any]], rows: NDArray[np.int64] | slice, values: NDArray[np.int64]
 ) -> NDArray[np.integer[Any]]:
     """Return the array with these values in these rows, widened if necessary."""

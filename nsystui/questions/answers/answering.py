@@ -62,10 +62,10 @@ class _Named(Wrapped):
 
 def lacking(question: Question, job: OpenJob) -> tuple[str, ...]:
     """Return a sentence for each group of tables that are empty in all exports."""
-    which = "this export" if len(job.session.reports) == 1 else "these exports"
+    subject = "this export" if len(job.session.reports) == 1 else "these exports"
     groups = [[canonical.BY_NAME[name] for name in group] for group in question.needs]
     return tuple(
-        f"no {' or '.join(table.what for table in group)} in {which}: "
+        f"no {' or '.join(table.what for table in group)} in {subject}: "
         + recording_advice(job.session, job.session.reports, *group)
         for group in groups
         if not any(job.session.count(table) for table in group)

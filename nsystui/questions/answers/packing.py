@@ -1,7 +1,7 @@
 """Preparation of a packed job: final rank numbers, and answers to the first questions about it.
 
 The rank of a report depends on all reports of the job. `RanksAhead` determines it as soon as no other report can change
-it, so that a report can be moved to the packed job before the next reports are read.
+it, so that the report can move to the packed job before the next reports are read.
 """
 
 from __future__ import annotations
