@@ -1,10 +1,10 @@
-"""nsystui: a terminal explorer for NVIDIA Nsight Systems exports. For notebooks and scripts: see `nsystui.api`."""
+"""A terminal explorer for NVIDIA Nsight Systems exports. Notebooks and scripts use `nsystui.api`."""
 
 from __future__ import annotations
 
 from nsystui.base.version import __version__
 
-TYPE_CHECKING = False  # importing it from typing takes time in which an interrupt prints a traceback
+TYPE_CHECKING = False  # during an import from typing, an interrupt would print a traceback
 if TYPE_CHECKING:
     from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = ["Job", "NsystuiError", "UsageError", "__version__", "catalogue", "dif
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the interface for Python when it is first used: `nsystui --version` needs none of it."""
+    """Load the Python interface on first use: `nsystui --version` does not need it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from nsystui import api

@@ -1,8 +1,8 @@
-"""The program: ``nsystui``, or ``python -m nsystui``."""
+"""Entry point: ``nsystui``, or ``python -m nsystui``."""
 
 import signal
 
-# Until a command runs there is nothing to undo: an interrupt ends it silently, in the midst of any import.
+# Until a command runs, there is nothing to undo: an interrupt ends the process silently, even during an import.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -1,10 +1,10 @@
-"""nsystui for notebooks and scripts: open a job, ask it the questions of the command line, get pandas frames.
+"""Python interface for notebooks and scripts: opens a job and answers the command line's questions as pandas frames.
 
 >>> import nsystui
 >>> with nsystui.open("rank*.sqlite") as job:            # doctest: +SKIP
 ...     kernels = job.ask("kernels", by="rank", time="1.2s:1.5s")
 
-The names of questions and options are those of the command line, with ``_`` for ``-``; see ``nsystui help python``.
+Questions and options have the names of the command line, with ``_`` for ``-``; see ``nsystui help python``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 __all__ = ["Job", "NsystuiError", "UsageError", "catalogue", "diff", "open"]
 
 
-def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  # nsystui.open reads as what it is
-    """Opens exports, directories of them, packed jobs or globs as one job.
+def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  # nsystui.open reads naturally
+    """Open exports, directories of exports, packed jobs or globs as a job.
 
-    ``options`` are those under "opening" in ``nsystui kernels --help``, such as ``clock="utc"``, ``jobs=8`` or
-    ``no_cache=True``, with ``step_range``, ``steps_by`` and, for who is which rank, ``ranks``. A file that cannot be
-    opened is warned of, unless it does not exist and ``allow_missing=True``; if none can be opened, that is an
-    NsystuiError. Raises UsageError for options that make no sense.
+    ``options`` are listed under "opening" in ``nsystui kernels --help``, such as ``clock="utc"``, ``jobs=8`` or
+    ``no_cache=True``; also ``step_range``, ``steps_by`` and ``ranks`` (which file is which rank). Warns of files that
+    cannot be opened, except missing files if ``allow_missing=True``. Raises NsystuiError if no file can be opened, and
+    UsageError for invalid options.
     """
     from nsystui.commands import arguments as shared
     from nsystui.commands.configuration import add_config
@@ -69,10 +69,10 @@ def open(*files: str | os.PathLike[str], **options: Any) -> Job:  # noqa: A001  
 
 
 def catalogue() -> pandas.DataFrame:
-    """The questions that a job can be asked: ``question``, and one line of ``help``.
+    """List the questions that a job can answer, with a line of ``help`` for each ``question``.
 
-    Those with a word before the name, such as ``"stats cuda_gpu_kern_sum"``, are reports of ``nsys stats`` and recipes
-    of ``nsys recipe``.
+    Names of two words, such as ``"stats cuda_gpu_kern_sum"``, are reports of ``nsys stats`` and recipes of
+    ``nsys recipe``.
     """
     import pandas
 
@@ -81,15 +81,15 @@ def catalogue() -> pandas.DataFrame:
 
 def _catalogue() -> Mapping[str, str]:
     from nsystui.questions.queries.question import COMPARISON
-    from nsystui.questions.queries.registry import questions as every
+    from nsystui.questions.queries.registry import questions as all_questions
 
-    return {f"{one.family} {one.name}".strip(): one.help for one in every() if one.home != COMPARISON}
+    return {f"{item.family} {item.name}".strip(): item.help for item in all_questions() if item.home != COMPARISON}
 
 
 def diff(a: Job, b: Job, table: str = "summary", step_range: str | None = None) -> pandas.DataFrame:
-    """Compare two jobs: a table of ``nsystui diff`` (summary, kernels, families, nvtx, nccl, memory, …) as a frame.
+    """Return a table of ``nsystui diff`` (summary, kernels, families, nvtx, nccl, memory, …) for two jobs.
 
-    Raises UsageError for a table that is not there.
+    Raises UsageError for an unknown table.
     """
     from nsystui.base.selection import Selection
     from nsystui.questions.compare import TABLES, ComparisonOptions
@@ -98,13 +98,13 @@ def diff(a: Job, b: Job, table: str = "summary", step_range: str | None = None) 
     if table not in TABLES:
         raise UsageError(f"diff: there is no table {table!r}: {meant(table, TABLES, 'there are ' + ', '.join(TABLES))}")
     jobs = (a._job, b._job)
-    labels = job_labels(jobs, [list(map(str, one.files)) for one in (a, b)])
+    labels = job_labels(jobs, [list(map(str, side.files)) for side in (a, b)])
     before, after = (Side(job, Selection(), label) for job, label in zip(jobs, labels, strict=True))
     return frame_of(TABLES[table].make(before, after, ComparisonOptions(step_range=step_range)))
 
 
 class Job:
-    """An open job, closed at the end of its ``with`` block, or by `close`. Only to be used by one thread at a time."""
+    """An open job. Close it with a ``with`` block or `close`. Only one thread may use it at a time."""
 
     def __init__(self, job: OpenedJob) -> None:
         self._open: OpenedJob | None = job
@@ -130,14 +130,14 @@ class Job:
         return f"<nsystui.Job of {len(reports)} {'report' if len(reports) == 1 else 'reports'}>"
 
     def close(self) -> None:
-        """Lets go of the files and of the memory."""
+        """Release the files and the memory."""
         if self._open is not None:
             self._open.session.close()
             self._open = None
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The exports that are open, in the order of their ranks."""
+        """The open exports, in the order of their ranks."""
         return tuple(report.path for report in self._job.session.reports)
 
     @property
@@ -146,33 +146,32 @@ class Job:
         return tuple(task.rank for task in self._job.ranks)
 
     def ask(self, question: str, **options: Any) -> pandas.DataFrame:
-        """The answer to a question of `catalogue`.
+        """Answer a question of `catalogue`.
 
-        ``options`` are those of the command of that name: its own, those of the selection (``time="1.2s:1.5s"`` or, in
-        seconds, ``(1.2, 1.5)``, ``ranks="0,4-7"`` or ``[0, 4]``, ``devices``, ``streams``, ``filter``), ``sort`` and
-        ``top``. A switch is ``True``.
+        ``options`` are the options of the command of that name, ``sort``, ``top``, and the selection (``devices``,
+        ``streams``, ``filter``, ``time="1.2s:1.5s"`` or, in seconds, ``(1.2, 1.5)``, ``ranks="0,4-7"`` or ``[0, 4]``).
+        A switch is ``True``.
 
-        Columns have the names of JSON, with the unit at the end; ``frame.attrs["units"]`` has the quantity of each,
-        ``frame.attrs["notes"]`` what is to be said of the answer, such as what an export lacks. Times are integers in
-        ns of job time; a value that is missing is ``<NA>``. Raises UsageError for a question
-        or an option that is not there, and where the job is closed.
+        Columns have the names of the JSON output, with the unit at the end. ``frame.attrs["units"]`` maps columns to
+        quantities; ``frame.attrs["notes"]`` lists remarks, such as what an export lacks. Times are integers in ns of
+        job time; missing values are ``<NA>``. Raises UsageError for an unknown question or option, and if the job is
+        closed.
         """
         from nsystui.commands.arguments import arranged, selection_of
         from nsystui.questions.answers.answering import ask
 
         opened = self._job
-        found = _question(question)
-        request = self._parsed(question, found, options)
+        declaration = _question(question)
+        request = self._parsed(question, declaration, options)
         selection = selection_of(request.selecting, opened)
-        answer = ask(found, opened, selection, found.read(request.args))
+        answer = ask(declaration, opened, selection, declaration.read(request.args))
         return frame_of(arranged(request.output, answer))
 
     def triage(self, thresholds: Mapping[str, float] | None = None, **selection: Any) -> pandas.DataFrame:
-        """What is wrong with the job: a row for each finding, worst first, then one for each rule that lacks data.
+        """Check the job for problems: return a row for each finding, worst first, then for each rule that lacks data.
 
-        ``ranks`` are lists of numbers.
-
-        ``thresholds`` by their names in ``nsystui triage --help``; ``selection`` as in `ask`.
+        ``thresholds`` have the names in ``nsystui triage --help``; ``selection`` is as in `ask`. The column ``ranks``
+        holds lists of numbers.
         """
         from nsystui.commands.arguments import selection_of
         from nsystui.questions.triage.run import triage, triage_table
@@ -180,10 +179,10 @@ class Job:
 
         changed = Thresholds().changed([f"{name}={value}" for name, value in (thresholds or {}).items()])
         request = self._parsed("triage", None, selection)
-        found = triage(self._job, selection_of(request.selecting, self._job), changed)
-        frame = frame_of(triage_table(found))
-        ranks = [sorted(one.ranks) for one in found.findings]
-        return frame.assign(ranks=ranks + [[] for _ in found.not_checked])
+        result = triage(self._job, selection_of(request.selecting, self._job), changed)
+        frame = frame_of(triage_table(result))
+        ranks = [sorted(finding.ranks) for finding in result.findings]
+        return frame.assign(ranks=ranks + [[] for _ in result.not_checked])
 
     def _parsed(self, name: str, question: Question | None, options: Mapping[str, Any]) -> Request:
         from nsystui.commands import arguments as shared
@@ -199,7 +198,7 @@ class Job:
 
 
 def frame_of(answer: Answer) -> pandas.DataFrame:
-    """An answer as a frame: columns by their names in files, with types that know missing values."""
+    """Convert an answer to a frame, with the column names of files and nullable types."""
     import pandas
 
     from nsystui.base.answer import PLACES, UNKNOWN, Unit, iter_rows
@@ -209,11 +208,11 @@ def frame_of(answer: Answer) -> pandas.DataFrame:
     for key, column in zip(keys, answer.columns, strict=True):
         if column.unit in PLACES:
             frame[key] = frame[key].mask(frame[key] == UNKNOWN)
-        # By what the column is, not by the rows that happen to be there: frames of several jobs can be put together.
+        # The type depends on the column, not on its values: frames of several jobs can be concatenated.
         kind = "string" if column.unit is Unit.TEXT else "Float64" if column.decimals is not None else "Int64"
         try:
             frame[key] = frame[key].astype(kind)
-        except (TypeError, ValueError):  # a table over several kinds of values
+        except (TypeError, ValueError):  # values of several kinds
             frame[key] = frame[key].convert_dtypes()
     frame.attrs["units"] = {column.file_key: column.unit.value for column in answer.columns}
     frame.attrs["notes"] = list(answer.notes)
@@ -221,11 +220,11 @@ def frame_of(answer: Answer) -> pandas.DataFrame:
 
 
 class _Parser(Parser):
-    """The parser of the command line, whose errors are raised: an option means the same here and there."""
+    """The command line's parser, which raises its errors: options mean the same in Python and in a shell."""
 
     def error(self, message: str) -> NoReturn:
         _, _, words = message.partition("unrecognized arguments: --")
-        options = [option.lstrip("-").replace("-", "_") for one in self._actions for option in one.option_strings]
+        options = [option.lstrip("-").replace("-", "_") for action in self._actions for option in action.option_strings]
         if words:
             name = words.partition("=")[0].replace("-", "_")
             message = f"there is no option {name!r}: {meant(name, options, 'there are ' + ', '.join(options))}"
@@ -233,7 +232,7 @@ class _Parser(Parser):
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Keyword arguments as words of a command line: ``ranks=[0, 4]`` as ``--ranks=0,4``, ``time`` in seconds."""
+    """Convert keyword arguments to command-line words: ``ranks=[0, 4]`` to ``--ranks=0,4``, ``time`` in seconds."""
     words = []
     for name, value in options.items():
         if name == "time" and isinstance(value, tuple):
@@ -250,9 +249,9 @@ def _words(options: Mapping[str, Any]) -> list[str]:
 def _question(name: str) -> Question:
     from nsystui.questions.queries.registry import question_named
 
-    family, _, own = name.rpartition(" ")
+    family, _, report = name.rpartition(" ")
     try:
-        return question_named(own, family)
+        return question_named(report, family)
     except KeyError:
         import difflib
 

@@ -1,6 +1,6 @@
 """The command line: ``nsystui FILE…`` opens the screens, ``nsystui COMMAND FILE…`` answers without them.
 
-Only the module of the command that was asked for is imported, and a command imports what is heavy when it runs.
+Only the module of the requested command is imported, and a command imports heavy libraries when it runs.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from nsystui.commands.request import Request
 
 FAILED = 70
-# Slurm sends SIGTERM some seconds before it kills.
+# Slurm sends SIGTERM some seconds before SIGKILL.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _COMMANDS_MEANT = {"summary": "overview", "compare": "diff", "findings": "triage", "analyze": "triage"}
-"""The commands that other words stand for elsewhere."""
+"""Commands by the names that other tools use."""
 _OPTIONS_MEANT = {
     "--name": "--filter TEXT",
     **{f"--{form}": f"--format {form}" for form in ("json", "csv", "md", "svg")},
 }
-"""The options that other words stand for elsewhere."""
+"""Options by the names that other tools use."""
 
 _EPILOG = """examples:
   nsystui rank*.sqlite                          open all ranks of a job
@@ -80,7 +80,7 @@ exit status:
 
 
 class CommandModule(Protocol):
-    """The interface of a module of ``nsystui.commands`` that is a command, and of the runner of questions."""
+    """The interface of a command's module in ``nsystui.commands``, and of the runner of questions."""
 
     DESCRIPTION: str
     EXAMPLES: str
@@ -89,29 +89,29 @@ class CommandModule(Protocol):
 
     def run(self, request: Request) -> int: ...
 
-    # A module may also have ``prepared``, which changes the words of its command line before they are parsed, and
-    # ``delegated``, which says of some words that they are another command's.
+    # Optional: ``prepared`` changes the command line before it is parsed; ``delegated`` returns the other command
+    # that should run, with its words.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit status; what the user did wrong is one line on stderr."""
+    """Run the program and return its exit status; report an error of the user as one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if "_ARGCOMPLETE" in os.environ and "COMP_LINE" in os.environ:  # a shell asks what may follow
+    if "_ARGCOMPLETE" in os.environ and "COMP_LINE" in os.environ:  # a shell asks for completions
         from nsystui.commands.help import complete
 
         complete(command_parser)
     atexit.register(_end_quietly)
-    # numpy's linear algebra, which nothing here uses, starts a thread for each CPU: 128 of them on a login node.
+    # numpy's linear algebra, which is not used, starts a thread for each CPU: 128 on a login node.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         return _run(words)
     except NsystuiError as error:
         _complain(str(error))
         return error.exit_code
-    except KeyboardInterrupt as interrupt:  # a command may say how far it came
-        said = [str(one) for one in interrupt.args if not isinstance(one, int)]
-        _complain(": ".join(["interrupted", *said]))
-        return 128 + next((one for one in interrupt.args if isinstance(one, int)), signal.SIGINT)
+    except KeyboardInterrupt as interrupt:  # a command may report its progress
+        progress = [str(part) for part in interrupt.args if not isinstance(part, int)]
+        _complain(": ".join(["interrupted", *progress]))
+        return 128 + next((part for part in interrupt.args if isinstance(part, int)), signal.SIGINT)
     except Exception as error:
         from nsystui.base.resources import shortage
 
@@ -132,9 +132,9 @@ def _complain(message: str) -> None:
 
 
 def _end_quietly() -> None:
-    """Discard what is printed last: DuckDB's lines about objects that threads hold, and text that a full disk refused.
+    """Discard the last output: DuckDB's lines about objects that threads hold, and text that a full disk refused.
 
-    To write that text again would fail again, and change the exit status.
+    Python would try to write that text again, fail, and change the exit status.
     """
     if sys.__stderr__ is not None:
         with suppress(OSError):
@@ -145,7 +145,7 @@ def _end_quietly() -> None:
 
 def _run(words: list[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
-    # A command is one whatever lies in the directory: a file of such a name is opened as ./NAME.
+    # Commands win over files of the same name, which can be opened as ./NAME.
     if words and is_command(words[0]):
         return _run_command(words[0], words[1:])
     if not words or (words[0] in ("-h", "--help") or (not name and "--help" in words)):
@@ -156,18 +156,18 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0].partition("=")[0] in ("--print-completion", "--print-man"):
         return _print_from_parsers(words)
-    # What follows an option is its value, whatever it is called.
-    values = (two for one, two in pairwise(words) if not one.startswith("-"))
-    late = next((word for word in values if is_command(word) and not os.path.lexists(word)), None)
-    if late is not None:
+    # A word after an option may be the option's value.
+    candidates = (word for previous, word in pairwise(words) if not previous.startswith("-"))
+    misplaced = next((word for word in candidates if is_command(word) and not os.path.lexists(word)), None)
+    if misplaced is not None:
         from nsystui.base.text import shell_word
 
-        others = " ".join(shell_word(word) for word in words if word != late)
-        raise UsageError(f"the command goes before the files: `nsystui {late} {others}`")
+        remaining = " ".join(shell_word(word) for word in words if word != misplaced)
+        raise UsageError(f"the command goes before the files: `nsystui {misplaced} {remaining}`")
     if re.fullmatch(r"[\w-]+", words[0]) and words[0] == name and not os.path.lexists(name):
         import difflib
 
-        # A word with a number in it is the name of a file without its ending.
+        # A word with a digit is more likely a file name without its ending.
         near = [] if re.search("[0-9]", name) else difflib.get_close_matches(name.lower(), commands(), n=1)
         close = [_COMMANDS_MEANT[name]] if name in _COMMANDS_MEANT else near
         hint = f"did you mean `nsystui {close[0]}`?" if close else "`nsystui --help` lists the commands"
@@ -176,7 +176,6 @@ def _run(words: list[str]) -> int:
 
 
 def _print_from_parsers(words: list[str]) -> int:
-    """Prints the manual page, or the completion of a shell."""
     from nsystui.commands.help import SHELLS, manual, script
 
     flag, _, value = " ".join(words).replace("=", " ", 1).partition(" ")
@@ -190,7 +189,7 @@ def _print_from_parsers(words: list[str]) -> int:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as argparse makes it, which imports ``shutil``, and with that all compressors, to find out."""
+    """Help as wide as argparse's, without importing ``shutil`` and all compressors to measure that width."""
 
     def __init__(self, prog: str) -> None:
         from nsystui.base.terminal import text_width
@@ -199,7 +198,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(Parser):
-    """A parser whose help may be piped into ``head``, and shown on a terminal without UTF-8."""
+    """A parser whose help may be piped into ``head``, or shown on a terminal without UTF-8."""
 
     def print_help(self, file: Any = None) -> None:
         if file is None:
@@ -208,7 +207,7 @@ class _Parser(Parser):
             super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
-        """Reports the error and a suggestion, instead of the usage with its thirty options."""
+        """Report the error and a suggestion, instead of the usage with its thirty options."""
         from nsystui.base.text import readable
 
         options = [option for action in self._actions for option in action.option_strings]
@@ -224,7 +223,7 @@ class _Parser(Parser):
             elif meant := _OPTIONS_MEANT.get(option, close[0] if close else ""):
                 hint = f"; did you mean {meant}?"
         positionals = [str(action.metavar) for action in self._actions if not action.option_strings]
-        usage = f"usage: {self.prog} [OPTIONS] {' '.join(f'{one}…' if one == 'FILE' else one for one in positionals)}"
+        usage = f"usage: {self.prog} [OPTIONS] {' '.join(f'{arg}…' if arg == 'FILE' else arg for arg in positionals)}"
         advice = f"`{self.prog} --help` has the options and examples"
         text = f"{usage}\n{self.prog}: error: {readable(message)}{hint}\n{advice}\n"
         self.exit(2, _encodable(text, sys.stderr.encoding if sys.stderr else None))
@@ -238,7 +237,7 @@ def _print(text: str) -> None:
 
 
 def _encodable(text: str, encoding: str | None) -> str:
-    """The text itself where it can be written, else in ASCII."""
+    """Return the text unchanged if it can be encoded, else in ASCII."""
     try:
         text.encode(encoding or "ascii")
     except UnicodeEncodeError:
@@ -249,7 +248,7 @@ def _encodable(text: str, encoding: str | None) -> str:
 
 
 def top_parser() -> argparse.ArgumentParser:
-    """The parser that prints the program's own help."""
+    """Return the parser that prints the program's help."""
     lines = "\n".join(f"  {name:10} {line}" for name, line in commands().items())
     return _Parser(
         prog="nsystui",
@@ -262,7 +261,7 @@ def top_parser() -> argparse.ArgumentParser:
 
 
 def command_parser(name: str, make: Callable[..., argparse.ArgumentParser] = _Parser) -> argparse.ArgumentParser:
-    """The parser of one command, with its examples; ``make`` creates it."""
+    """Return the parser of a command, with its examples; ``make`` creates it."""
     from nsystui.commands.configuration import add_config
 
     module = _module(name)
@@ -297,9 +296,9 @@ def _run_command(name: str, words: list[str]) -> int:
     spare_addresses()
     module = _module(name)
     delegate = getattr(module, "delegated", None)
-    other = None if delegate is None else delegate(words)
-    if other is not None:
-        return _run_command(*other)
+    delegated = None if delegate is None else delegate(words)
+    if delegated is not None:
+        return _run_command(*delegated)
     from nsystui.commands.configuration import drop_left_in_cache
     from nsystui.commands.request import parsed
 
@@ -307,7 +306,7 @@ def _run_command(name: str, words: list[str]) -> int:
     request = parsed(command_parser(name), words if prepare is None else prepare(words))
     drop_left_in_cache(request.config)
     try:
-        with nullcontext() if name == "open" else _interruptible():  # the screens have handlers of their own
+        with nullcontext() if name == "open" else _interruptible():  # the screens install their own handlers
             return request.status(_answered(module, request))
     finally:
         for line in dict.fromkeys(map(str, request.unread)):
@@ -315,21 +314,21 @@ def _run_command(name: str, words: list[str]) -> int:
 
 
 def _answered(module: CommandModule, request: Request) -> int:
-    """Run a command. If a file turns out to be damaged, run it again without that file, unless no other is left."""
+    """Run a command. If a file is damaged, run it again without that file, unless no file remains."""
     try:
         return module.run(request)
     except ExportError as error:
-        rest = request.without(error)
-        if rest is None:
+        remaining = request.without(error)
+        if remaining is None:
             raise
-    return _answered(module, rest)
+    return _answered(module, remaining)
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Lets a signal interrupt what a command does, so that it undoes what is half done; a second one ends it at once.
+    """Turn a signal into an exception, so that a command can undo partial work; a second signal ends the process.
 
-    SIGINT where the program runs as one of its own: see ``nsystui.__main__``. None that is ignored, as with nohup.
+    Ignored signals stay ignored, as with nohup. SIGINT is included if ``nsystui.__main__`` started the program.
     """
     is_main = threading.current_thread() is threading.main_thread()
     numbers = [number for number in _ENDING if is_main and signal.getsignal(number) is signal.SIG_DFL]

@@ -1,4 +1,4 @@
-"""What steps are found by (`questions.steps.times`), in words of the command line."""
+"""Methods of finding steps (`questions.steps.times`), as words of the command line."""
 
 NVTX, OPTIMIZER, COLLECTIVES, GRAPH, KERNELS = ANCHORS = ("nvtx", "optimizer", "collectives", "graph", "kernels")
 """In the order in which they are tried."""

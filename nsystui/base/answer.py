@@ -1,7 +1,7 @@
-"""An answer: the columns and rows that a question gives, ready to be shown or written, knowing neither.
+"""An answer: the columns and rows of a question, independent of how they are shown or written.
 
-Screens and commands show the same answers, so that a number is the same number everywhere. Rows are plain tuples of
-``int``, ``float``, ``str`` and ``None`` (``None`` is "the export does not say"), aligned with ``columns``.
+Screens and commands share answers, and therefore numbers. Rows are tuples of ``int``, ``float``, ``str`` and ``None``
+("the export does not say"), in the order of ``columns``.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
 
 
 FILES_ONLY = 9
-"""The importance of a column that only files get: it identifies a row, and is not shown on a screen."""
+"""The importance of a column that identifies a row: files contain it, screens do not."""
 
 
 UNKNOWN = -1
-"""The device or stream of an event that names none. It is a number, so it is grouped and sorted like others."""
+"""The device or stream of an event without one: a number, so that it is grouped and sorted like known numbers."""
 
 
 class Unit(Enum):
-    """The quantity of a value: it decides the alignment and the words on a screen. Files always get the plain value."""
+    """The quantity of a value. It decides alignment and wording on a screen; files get the plain value."""
 
-    TIME = "time"  # ns: a point in time
+    TIME = "time"  # ns
     DURATION = "duration"  # ns
-    CHANGE = "change"  # ns more, or fewer, than something else: a screen shows the sign
+    CHANGE = "change"  # difference, ns: a screen shows the sign
     MICROSECONDS = "us"  # a time or duration of a report of `nsystui stats` with --timeunit
     MILLISECONDS = "ms"
     SECONDS = "s"
     BYTES = "bytes"
-    MEGABYTES = "megabytes"  # of 10⁶ bytes: in the reports of `nsystui stats` alone, as nsys has them
-    MEGABYTE_RATE = "megabyte rate"  # 10⁶ bytes per second: there as well
+    MEGABYTES = "megabytes"  # 10⁶ bytes: only in the reports of `nsystui stats`, as in nsys
+    MEGABYTE_RATE = "megabyte rate"  # 10⁶ bytes per second: also only there
     PERCENT = "percent"
     COUNT = "count"
-    RATIO = "ratio"  # one number over another
-    NUMBER = "number"  # a number that is not a count: an id, a grid size
+    RATIO = "ratio"  # quotient of two numbers
+    NUMBER = "number"  # not a count: an id, a grid size
     RATE = "rate"  # bytes per second
     FREQUENCY = "frequency"  # Hz
     TICK_RATE = "tick rate"  # ticks per millisecond: how long a network adapter waits to send
-    DEVICE = "device"  # the number of a device; files get nothing for `UNKNOWN`
+    DEVICE = "device"  # files leave `UNKNOWN` empty
     STREAM = "stream"
     TEXT = "text"
 
@@ -65,26 +65,26 @@ _SUFFIXES = {
     Unit.FREQUENCY: "hz",
     Unit.TICK_RATE: "ticks_per_ms",
 }
-"""The unit of the numbers in files, as a key ends in it; other quantities have none."""
+"""Endings of keys in files, by unit; other quantities have no ending."""
 
 
 PLACES = (Unit.DEVICE, Unit.STREAM)
-"""The units of devices and streams, whose numbers may be `UNKNOWN`."""
+"""Units whose numbers may be `UNKNOWN`."""
 _STATISTICS = frozenset({"avg", "average", "mean", "median", "min", "max", "stddev", "p5", "p95", "q1", "q3"})
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of an answer.
+    """A column of an answer.
 
-    ``key`` is its name in code, ``file_key`` the one in JSON, Parquet and frames, ``header`` its name in CSV and
-    Markdown (with the unit, as nsys writes it), ``label`` its heading on a screen. ``decimals`` is how many a file gets
-    (``None``: an integer or text as it is). ``importance`` decides which columns leave first on a narrow screen: 0
-    stays, higher numbers leave earlier, and ``FILES_ONLY`` is never shown. ``has_bar``: a screen draws the value as a
-    bar, too: a percentage of the whole, another value of the column's maximum. ``stack``: the keys of the columns that
-    the bar is made of, with their categories; each is at most what those before it leave of the value, and what they
-    all leave is of the last category.
-    ``compared``: the key of another column with which this one is compared, see ``scale``.
+    ``key`` is its name in code, ``file_key`` its name in JSON, Parquet and frames, ``header`` its name in CSV and
+    Markdown (with the unit, as in nsys), ``label`` its heading on a screen. ``decimals`` is the number of decimals in
+    files (``None`` for integers and text). ``importance`` decides which columns a narrow screen hides: higher numbers
+    first, 0 never; ``FILES_ONLY`` is always hidden. ``has_bar``: a screen also draws the value as a bar: a percentage
+    relative to 100, another value relative to the column's maximum.
+
+    ``stack``: key and category of each column in the bar. Each part is at most the value minus the parts before it; the
+    remainder has the last category. ``compared``: the key of another column to compare with, see ``scale``.
     """
 
     key: str
@@ -102,7 +102,7 @@ class Column:
     def file_key(self) -> str:
         """The key with the unit of the values at its end: ``total_ns``.
 
-        A name that an export gives, such as ``SMs Active [Throughput %]``, may end in a unit of its own.
+        A name from an export, such as ``SMs Active [Throughput %]``, may already end in a unit.
         """
         suffix = _SUFFIXES.get(self.unit)
         if suffix is None or f"_{self.key}".endswith((f"_{suffix}", "]")):
@@ -111,17 +111,16 @@ class Column:
 
     @property
     def scale(self) -> tuple[Unit, str]:
-        """Columns of the same scale share one unit on a screen.
+        """The scale of the values: columns of the same scale share a unit on a screen.
 
-        Those are the statistics of one quantity (``queue_avg``, ``queue_max``; ``min_a``, ``min_b`` of two jobs), and
-        columns with those that they name in ``compared``.
+        Statistics of one quantity (``queue_avg``, ``queue_max``; ``min_a``, ``min_b`` of two jobs) have the same scale,
+        and columns linked by ``compared``.
         """
         words = re.split("[_-]", self.compared or self.key)
-        rest = [word for word in words if word not in _STATISTICS and word not in ("a", "b")]
-        return self.unit, " ".join([*rest, "statistics"] if _STATISTICS.intersection(words) else rest)
+        subject = [word for word in words if word not in _STATISTICS and word not in ("a", "b")]
+        return self.unit, " ".join([*subject, "statistics"] if _STATISTICS.intersection(words) else subject)
 
     def with_importance(self, importance: int) -> Column:
-        """The same column, which leaves a narrow screen earlier or later."""
         return replace(self, importance=importance)
 
 
@@ -142,28 +141,28 @@ TID = Column("tid", header="TID", label="tid", unit=Unit.NUMBER)
 REPORT_ID = Column("report", header="Report", label="report", unit=Unit.NUMBER, importance=FILES_ONLY)
 PROCESS_ID = Column("process", header="Process", label="process", unit=Unit.NUMBER, importance=FILES_ONLY)
 ROW_ID = Column("row", header="Row", label="row", unit=Unit.NUMBER, importance=FILES_ONLY)
-"""The number of the native row: report, process and row number identify a row of a table."""
+"""The number of the native row; with report and process, it identifies a row of a table."""
 
 
 Value = int | float | str | None
 Row = tuple[Value, ...]
 Record = Mapping[str, Value]
-"""The values of a row by the keys of its columns."""
+"""The values of a row by column key."""
 
 
 def record(columns: Sequence[Column], row: Row) -> dict[str, Value]:
-    """The values of a row by the keys of its columns."""
+    """Return the values of a row by column key."""
     return dict(zip((column.key for column in columns), row, strict=True))
 
 
 def key_named(columns: Iterable[Column], name: str) -> str | None:
-    """The key of the column that a user calls ``name``: by its name in files, or by the key; ``None`` without one."""
+    """Return the key of the column that a user names by its key or its name in files, if it exists."""
     keys = {column.key: column.key for column in columns}
     return (keys | {column.file_key: column.key for column in columns}).get(name)
 
 
 class Answer(Protocol):
-    """Rows that are fetched by position: a small table, or a window on millions of rows."""
+    """Rows that are read by position: a small table, or a window on millions of rows."""
 
     @property
     def name(self) -> str:
@@ -174,31 +173,31 @@ class Answer(Protocol):
 
     @property
     def total(self) -> int | None:
-        """The number of rows without the filter (the M of "N of M"); ``None`` where that has no meaning."""
+        """The number of rows before filtering (the M of "N of M"), or ``None`` if that has no meaning."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences that belong to the numbers: what is missing and how to record it, what differs from nsys."""
+        """Sentences about the numbers: missing data and how to record it, differences from nsys."""
 
     def __len__(self) -> int: ...
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
-        """The rows from ``offset`` on, at most ``limit``."""
+        """Return at most ``limit`` rows, beginning at ``offset``."""
 
     def sorted_by(self, key: str, descending: bool) -> Answer:
-        """The same answer in another order; ``None`` comes last either way."""
+        """Return the same answer in another order; ``None`` is last in both directions."""
 
 
 @runtime_checkable
 class Streamed(Protocol):
-    """An answer that gives all of its rows faster in one go than page by page."""
+    """An answer that can stream all of its rows faster than page by page."""
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
-        """All rows in order, ``size`` at a time."""
+        """Yield all rows in order, ``size`` at a time."""
 
 
 def row_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Row]]:
-    """Every row of ``answer``, ``size`` at a time, so that a file of any length needs little memory."""
+    """Yield all rows, ``size`` at a time, so that files of any length need little memory."""
     if isinstance(answer, Streamed):
         yield from answer.stream(size)
     else:
@@ -207,9 +206,9 @@ def row_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Row]]:
 
 
 def column_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Sequence[Value]]]:
-    """The columns of every ``size`` rows of ``answer``, the last ones of fewer.
+    """Yield batches of ``size`` rows as columns.
 
-    Of an answer that is kept by column no row is made.
+    Answers stored by column never build row tuples.
     """
     if isinstance(answer, TableAnswer) and isinstance(answer.rows, _MadeRows):
         yield from (answer.rows.columns(slice(start, start + size)) for start in range(0, len(answer), size))
@@ -220,14 +219,14 @@ def column_batches(answer: Answer, size: int = 10_000) -> Iterator[Sequence[Sequ
 
 
 def iter_rows(answer: Answer, size: int = 10_000) -> Iterator[Row]:
-    """Every row of ``answer``, fetched ``size`` at a time."""
+    """Yield all rows, reading ``size`` at a time."""
     for batch in row_batches(answer, size):
         yield from batch
 
 
 @dataclass(frozen=True)
 class TableAnswer:
-    """An answer whose rows are in memory: a list of them, a frame (see `of_frame`) or arrays (see `of_arrays`)."""
+    """An answer with its rows in memory: a list, a frame (`of_frame`) or arrays (`of_arrays`)."""
 
     name: str
     columns: tuple[Column, ...]
@@ -244,7 +243,7 @@ class TableAnswer:
         total: int | None = None,
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """The rows of ``frame``, whose columns have the keys of ``columns``; it may have others besides."""
+        """Wrap a frame, which has a column for each key of ``columns`` and may have more."""
         return cls(name, columns, FrameRows(frame, tuple(column.key for column in columns)), total, notes)
 
     @classmethod
@@ -256,7 +255,7 @@ class TableAnswer:
         total: int | None = None,
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """The same of arrays of one length, texts as objects: a million rows are written without pandas."""
+        """Wrap arrays of one length, texts as objects: a million rows are written without pandas."""
         return cls(name, columns, ArrayRows(arrays, tuple(column.key for column in columns)), total, notes)
 
     def __post_init__(self) -> None:
@@ -272,19 +271,19 @@ class TableAnswer:
         return self.rows[offset : offset + limit]
 
     def cells(self, key: str) -> list[Value]:
-        """The values of one column, in the order of the rows."""
+        """Return the values of a column, in the order of the rows."""
         if isinstance(self.rows, FrameRows | ArrayRows):
             return self.rows.cells(key)
         position = [column.key for column in self.columns].index(key)
         return [row[position] for row in self.rows]
 
     def records(self) -> list[dict[str, Value]]:
-        """The rows as dictionaries by the keys of the columns."""
+        """Return the rows as dictionaries by column key."""
         keys = [column.key for column in self.columns]
         return [dict(zip(keys, row, strict=True)) for row in self.rows]
 
     def with_columns(self, columns: tuple[Column, ...]) -> Self:
-        """The answer with these columns, by their keys, of those that it has."""
+        """Return the answer with a selection of its columns."""
         if isinstance(self.rows, FrameRows | ArrayRows):
             return replace(self, columns=columns, rows=replace(self.rows, keys=tuple(column.key for column in columns)))
         cells = [self.cells(column.key) for column in columns]
@@ -292,15 +291,15 @@ class TableAnswer:
 
     def sorted_by(self, key: str, descending: bool) -> Self:
         cells: list[Any] = self.cells(key)
-        known = [position for position, cell in enumerate(cells) if cell is not None]
+        present = [position for position, cell in enumerate(cells) if cell is not None]
         missing = [position for position, cell in enumerate(cells) if cell is None]
-        order = [*sorted(known, key=cells.__getitem__, reverse=descending), *missing]
+        order = [*sorted(present, key=cells.__getitem__, reverse=descending), *missing]
         if isinstance(self.rows, FrameRows | ArrayRows):
             return replace(self, rows=self.rows.taken(order))
         return replace(self, rows=[self.rows[position] for position in order])
 
     def frame(self) -> pd.DataFrame:
-        """The rows as a frame with the keys of the columns; numbers that may be missing are ``Int64`` or floats."""
+        """Return the rows as a frame with the columns' keys; nullable numbers are ``Int64`` or floats."""
         if isinstance(self.rows, FrameRows):
             return self.rows.frame
         import pandas as pd
@@ -310,14 +309,14 @@ class TableAnswer:
         cells = list(zip(*self.rows, strict=True)) if self.rows else [()] * len(self.columns)
         series = {}
         for column, values in zip(self.columns, cells, strict=True):
-            # A missing value is NaN among floats, which are written with decimals, and NA in ``Int64``.
+            # A missing value is NaN in a float column, which is written with decimals, and NA in ``Int64``.
             dtype = "object" if column.unit is Unit.TEXT else "Int64" if column.decimals is None else "float64"
             series[column.key] = pd.Series(list(values), dtype=dtype)
         return pd.DataFrame(series)
 
 
 class _MadeRows(Sequence[Row]):
-    """Rows as tuples of Python values, made on demand: most of a large table is never needed."""
+    """Rows whose tuples of Python values are created on demand: most rows of a large table are never shown."""
 
     @overload
     def __getitem__(self, position: int) -> Row: ...
@@ -329,7 +328,6 @@ class _MadeRows(Sequence[Row]):
         return list(zip(*self.columns(position), strict=True))
 
     def columns(self, position: slice) -> list[list[Value]]:
-        """The rows of a slice, column by column."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Row]:
@@ -338,7 +336,7 @@ class _MadeRows(Sequence[Row]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as a list has none
+    __hash__ = None  # type: ignore[assignment]  # like a list
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,11 +353,9 @@ class ArrayRows(_MadeRows):
         return [_plain(self.arrays[key][position].tolist()) for key in self.keys]
 
     def cells(self, key: str) -> list[Value]:
-        """One column."""
         return _plain(self.arrays[key].tolist())
 
     def taken(self, order: Sequence[int]) -> ArrayRows:
-        """The rows at these places, in this order."""
         return replace(self, arrays={key: values[list(order)] for key, values in self.arrays.items()})
 
 
@@ -374,15 +370,13 @@ class FrameRows(_MadeRows):
         return len(self.frame)
 
     def columns(self, position: slice) -> list[list[Value]]:
-        chosen = self.frame.iloc[position]
-        return [_plain(chosen[key].tolist()) for key in self.keys]
+        selection = self.frame.iloc[position]
+        return [_plain(selection[key].tolist()) for key in self.keys]
 
     def cells(self, key: str) -> list[Value]:
-        """One column."""
         return _plain(self.frame[key].tolist())
 
     def taken(self, order: Sequence[int]) -> FrameRows:
-        """The rows at these places, in this order."""
         return replace(self, frame=self.frame.iloc[list(order)].reset_index(drop=True))
 
 
@@ -390,11 +384,11 @@ _PLAIN_KINDS = {int, float, str, type(None)}
 
 
 def _plain(cells: Iterable[Any]) -> list[Value]:
-    """Scalars of numpy and pandas as Python's own; NaN and NA as ``None``."""
+    """Convert scalars of numpy and pandas to Python values; NaN and NA to ``None``."""
     values = list(cells)
     kinds = set(map(type, values))
     if kinds <= _PLAIN_KINDS and (float not in kinds or all(value == value for value in values)):
-        return values  # found at the speed of C: rows come in millions
+        return values  # checked at the speed of C, for millions of rows
     return [_plain_value(value) for value in values]
 
 
@@ -408,7 +402,7 @@ def _plain_value(value: Any) -> Value:
 
 @dataclass(frozen=True)
 class Wrapped:
-    """Another answer, changed in what a subclass says."""
+    """Another answer, ``whole``, of which a subclass changes some properties."""
 
     whole: Answer
 
@@ -440,7 +434,7 @@ class Wrapped:
 
 @dataclass(frozen=True)
 class Changed(Wrapped):
-    """Another answer with every row changed by ``changed``, which a subclass has."""
+    """Another answer whose rows a subclass converts in ``changed``."""
 
     def changed(self, rows: Sequence[Row]) -> Sequence[Row]:
         raise NotImplementedError

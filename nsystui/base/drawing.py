@@ -1,8 +1,7 @@
-"""Drawings as data: stacked bars, lanes over time, curves; and the one colour that each meaning has everywhere.
+"""Drawings as data: stacked bars, lanes over time, curves; and the colour of each meaning, the same everywhere.
 
-Red and yellow are for severities alone, and for what became worse.
-
-A drawing knows no colours and no sizes: parts name their category, values are those of the tables.
+Red and yellow mark only severities, and what became worse. Drawings have categories instead of colours, and values of
+the tables instead of sizes.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from nsystui.base.answer import Unit
 
 
 class Colour(NamedTuple):
-    """A colour on dark, on light, and on a page that may be either; a number is a percentage of the text's strength.
+    """A colour on a dark page, on a light page, and on a page that may be either.
 
-    ``ansi``: of the terminal's own 16, as a fill.
+    A number is a percentage of the text's strength. ``ansi`` is one of the terminal's 16 colours, as a fill.
     """
 
     dark: str | int
@@ -42,7 +41,6 @@ COLOURS = {
     "worse": Colour("#ff6b6b", "#a3121f", "#e61e30", "ansi_red"),
 }
 CATEGORIES = tuple(COLOURS)
-"""``compute nccl memory graph idle api os cpu metric nvtx``, and ``error warning better worse``."""
 
 SHADES = {
     **dict.fromkeys(("memory", "api", "warning"), "▒"),
@@ -50,12 +48,12 @@ SHADES = {
     **dict.fromkeys(("nccl", "os"), "╱"),
     "metric": "╲",
 }
-"""What fills a cell in place of a colour where there are no colours; "█" of every other category."""
+"""The character that fills a cell if there are no colours; "█" for every other category."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a stack. ``category``: of `nsystui.base.drawing`; ``strength``: of its colour, from 0 to 1."""
+    """A part of a stack. ``category`` is a key of `COLOURS`; ``strength``, 0 to 1, scales its colour."""
 
     name: str
     category: str
@@ -64,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value for each part, in the unit of the bars; ``words`` stand behind the bar."""
+    """A value for each part, in the unit of the bars; ``words`` follow the bar."""
 
     label: str
     values: tuple[float, ...]
@@ -73,7 +71,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars of parts that have nothing in common; ``whole`` is the length of a full bar, in ``unit``."""
+    """Bars of disjoint parts; ``whole`` is the length of a full bar, in ``unit``."""
 
     title: str
     parts: tuple[Part, ...]
@@ -84,7 +82,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class LaneName:
-    """The name of an event on a lane, and the columns from ``first`` to ``last`` that it may take."""
+    """The name of an event on a lane, and the columns that it may take, from ``first`` to ``last``."""
 
     first: int
     last: int
@@ -93,7 +91,7 @@ class LaneName:
 
 @dataclass(frozen=True)
 class DrawnLane:
-    """For each part the values of all columns, 0 to 1; NaN where nothing was recorded. ``words`` stand behind it."""
+    """A row of values for each part, 0 to 1 for each column, NaN if nothing was recorded; ``words`` follow it."""
 
     label: str
     values: tuple[tuple[float, ...], ...]
@@ -103,10 +101,10 @@ class DrawnLane:
 
 @dataclass(frozen=True)
 class DrawnLanes:
-    """Lanes over the time from ``start`` to ``end`` (ns, job time); parts stand on top of each other.
+    """Lanes from ``start`` to ``end`` (ns, job time), whose parts are stacked.
 
-    ``more``: lanes that there are besides, but are not drawn. With ``numbers`` the columns are steps of these numbers
-    in place of spans of time.
+    ``more`` is the number of lanes that are not drawn. With ``numbers``, the columns are steps with these numbers
+    instead of spans of time.
     """
 
     title: str
@@ -120,7 +118,7 @@ class DrawnLanes:
 
 @dataclass(frozen=True)
 class Series:
-    """The points (x, y) of a curve, by x."""
+    """The points (x, y) of a curve, sorted by x."""
 
     name: str
     category: str
@@ -129,7 +127,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves of y over x, whose axis is logarithmic; ``level``: a line across with what it is, where there is one."""
+    """Curves of y over a logarithmic x; ``level`` is an optional horizontal line: its label and its y."""
 
     title: str
     x: Unit

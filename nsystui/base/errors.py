@@ -1,7 +1,4 @@
-"""The errors that a user can meet: each says what is wrong, with what, and what to do next.
-
-An error of the program itself becomes one line and a file with its details (`report_crash`).
-"""
+"""Errors that a user can meet: each names the object, the problem and the next step."""
 
 from __future__ import annotations
 
@@ -13,17 +10,17 @@ Member = TypeVar("Member", bound=Enum)
 
 
 class NsystuiError(Exception):
-    """A failure to report in one clear line; ``exit_code`` is what the shell gets."""
+    """A failure to report in one line; ``exit_code`` is the exit status."""
 
     exit_code = 2
 
 
 class UsageError(NsystuiError):
-    """The words of a command or a value typed by the user make no sense."""
+    """A command or a value typed by the user is invalid."""
 
 
 class ExportError(NsystuiError):
-    """A file cannot be opened as an export: ``path`` names it, ``cause`` says why, ``advice`` what to do."""
+    """A file, ``path``, cannot be opened as an export because of ``cause``; ``advice`` is the next step."""
 
     def __init__(self, path: str, cause: str, advice: str = "") -> None:
         self.path = path
@@ -33,11 +30,11 @@ class ExportError(NsystuiError):
 
 
 class MissingFileError(ExportError):
-    """A file is not there, or a directory has no export."""
+    """A file does not exist, or a directory contains no export."""
 
 
 class DamagedError(ExportError):
-    """A file cannot be read because of damage in it, in a native ``table``; empty where that is not known."""
+    """A file cannot be read because a native ``table`` is damaged; empty if the table is not known."""
 
     def __init__(self, path: str, cause: str, advice: str = "", table: str = "") -> None:
         super().__init__(path, cause, advice)
@@ -45,63 +42,63 @@ class DamagedError(ExportError):
 
 
 class MissingDataError(NsystuiError):
-    """The question needs tables that the exports do not have; the text says what to record."""
+    """A question needs tables that the exports lack; the message says what to record."""
 
     exit_code = 3
 
 
 class OutputError(NsystuiError):
-    """Writing failed; nothing half-written was left behind."""
+    """Writing failed; no partial output remains."""
 
 
 def meant(word: str, names: Iterable[str], otherwise: str) -> str:
-    """``did you mean NAME?`` with the nearest of some names, else ``otherwise``: the end of an error's line."""
+    """Return ``did you mean NAME?`` with the nearest name, else ``otherwise``: the end of an error message."""
     import difflib
 
-    known = list(names)
-    spelling = "-" if any("-" in name for name in known) else "_"
-    close = difflib.get_close_matches(word.lower().replace("-", spelling).replace("_", spelling), known, n=1)
+    candidates = list(names)
+    spelling = "-" if any("-" in name for name in candidates) else "_"
+    close = difflib.get_close_matches(word.lower().replace("-", spelling).replace("_", spelling), candidates, n=1)
     return f"did you mean {close[0]}?" if close else otherwise
 
 
 def no_such_name(option: str, word: str, names: Iterable[str]) -> UsageError:
     """Return the error for an unknown name. It quotes the nearest of ``names``, at most three.
 
-    Near is a name that contains the word, or is like it, or has an identifier like it; the others keep their order.
+    Names that contain the word are first, then names that are similar or have a similar identifier, then the others.
     """
     import difflib
     import re
 
     from nsystui.base.text import shell_word
 
-    known, folded, bearers = list(names), word.casefold(), dict[str, str]()
-    for name in known[:5_000]:  # to compare them letter by letter takes a second
+    candidates, folded, names_by_part = list(names), word.casefold(), dict[str, str]()
+    for name in candidates[:5_000]:  # comparing them takes a second
         for part in [name, *re.findall(r"\w+", name)]:
-            bearers.setdefault(part.casefold(), name)
-    inside = sorted((name for name in known if folded in name.casefold()), key=len)
-    close = [bearers[part] for part in difflib.get_close_matches(folded, bearers, cutoff=0.5)]
-    near = map(shell_word, list(dict.fromkeys([*inside, *close, *known]))[:3])
-    return UsageError(f"{option} {shell_word(word)}: no such name; the nearest are {', '.join(near)}")
+            names_by_part.setdefault(part.casefold(), name)
+    containing = sorted((name for name in candidates if folded in name.casefold()), key=len)
+    similar = [names_by_part[part] for part in difflib.get_close_matches(folded, names_by_part, cutoff=0.5)]
+    nearest = map(shell_word, list(dict.fromkeys([*containing, *similar, *candidates]))[:3])
+    return UsageError(f"{option} {shell_word(word)}: no such name; the nearest are {', '.join(nearest)}")
 
 
 def members_of(text: str, members: type[Member], noun: str) -> tuple[Member, ...]:
-    """Parse comma-separated values of an enum, each once. Raises UsageError, in words of ``noun``, for any other."""
-    known = {str(member.value): member for member in members}
+    """Parse distinct, comma-separated values of an enum. Raises UsageError for another value, called ``noun``."""
+    members_by_word = {str(member.value): member for member in members}
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
-        if word not in known:
-            raise UsageError(f"{noun} {word!r}: the {noun}s are {', '.join(known)}")
-    return tuple(dict.fromkeys(known[word] for word in words))
+        if word not in members_by_word:
+            raise UsageError(f"{noun} {word!r}: the {noun}s are {', '.join(members_by_word)}")
+    return tuple(dict.fromkeys(members_by_word[word] for word in words))
 
 
 def reason_of(error: BaseException) -> str:
-    """The cause of an error of the system or of a library in one line."""
-    said = error.strerror if isinstance(error, OSError) else None
-    return said or next(iter(str(error).splitlines()), "") or type(error).__name__
+    """Return the cause of an error of the system or a library in one line."""
+    message = error.strerror if isinstance(error, OSError) else None
+    return message or next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def report_crash(error: BaseException) -> str:
-    """One line about an error that nothing handled; the details are written to the file that the line names."""
+    """Write the details of an unhandled error to a file; return a line with its cause and the file's name."""
     import platform
     import sys
     import tempfile
@@ -112,7 +109,7 @@ def report_crash(error: BaseException) -> str:
 
     cause = safe_text(" ".join(f"{type(error).__name__}: {error}".split()))
     try:
-        # Only its owner may read it: a traceback may hold what lies in an export.
+        # Only its owner may read it: a traceback may contain data of an export.
         with tempfile.NamedTemporaryFile(
             "w", prefix="nsystui-error-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
         ) as file:

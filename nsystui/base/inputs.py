@@ -1,4 +1,4 @@
-"""Reads the files that users name: regular files only, because a pipe can block and a device does not end."""
+"""Readers of the files that users name: only regular files, because a pipe can block and a device has no end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _CONTROL_BYTES = 64 << 20
 
 
 def opened(path: str | os.PathLike[str], buffering: int = -1, is_pipe_allowed: bool = False) -> Any:
-    """Opens a regular file as ``open(path, "rb", buffering)`` does. Raises OSError for anything else.
+    """Open a regular file like ``open(path, "rb", buffering)``. Raises OSError for any other kind of file.
 
-    With ``is_pipe_allowed`` also opens a pipe, which is at its end if nobody has it open for writing.
+    With ``is_pipe_allowed``, also opens a pipe, which is empty if no process has it open for writing.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
@@ -30,17 +30,17 @@ def opened(path: str | os.PathLike[str], buffering: int = -1, is_pipe_allowed: b
     return open(descriptor, "rb", buffering)
 
 
-def text_of(path: str | os.PathLike[str], most: int = _CONTROL_BYTES) -> str:
-    """The text of a file. Raises OSError, also where it has more than ``most`` bytes, and UnicodeDecodeError."""
+def text_of(path: str | os.PathLike[str], limit: int = _CONTROL_BYTES) -> str:
+    """Return the text of a file. Raises UnicodeDecodeError, or OSError, also if it exceeds ``limit`` bytes."""
     with opened(path) as file:
-        data: bytes = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", os.fspath(path))
+        data: bytes = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", os.fspath(path))
     return data.decode()
 
 
 def json_in(text: str | bytes) -> Any:
-    """The value that JSON text states. Raises ValueError also where it is nested too deep or a number is too long."""
+    """Parse JSON text. Raises ValueError, also if values are nested too deep or a number is too long."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -1,10 +1,10 @@
-"""Families and precisions of kernels, by their names: one table each, of which the first pattern that is found counts.
+"""Families and precisions of kernels by name: two tables of patterns, of which the first match counts.
 
-Patterns are regular expressions, whatever the case, searched in the full name. A user's own rules are tried first
-(``[families]`` of the config file). To add a kernel, add its word to the row of its family. Rows are tried in their
-order: patterns with one meaning first, then words that many names contain. A word that programs of other fields use too
-matches only as a whole word (``norm``, but not in ``normal_velocity``: `_words`), or only in a name that also contains
-the name of a framework (``gather``, but not in ``pme_gather``: `_of_frameworks`).
+Patterns are regular expressions that ignore case and are searched in the full name. The user's rules (``[families]`` of
+the config file) are tried first. To add a kernel, add its word to the row of its family. Unambiguous patterns precede
+words that many names contain. Words that programs of other fields also use match only as whole words (``norm``, but not
+in ``normal_velocity``: `_words`), or only in names that contain the name of a framework (``gather``, but not in
+``pme_gather``: `_of_frameworks`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ FAMILIES = (
     GEMM, ATTENTION, CONVOLUTION, NORMALISATION, ELEMENTWISE, REDUCTION,
     COPY, EMBEDDING, OPTIMIZER, SORT, NCCL, COMMUNICATION, OTHER,
 )  # fmt: skip
-"""Every family. Softmax is a normalisation, pooling and loss are reductions, casts are copies, gathers embeddings."""
+"""All families. Softmax is a normalisation, pooling and loss are reductions, casts copies, gathers embeddings."""
 
 _EDGE = r"(?-i:(?<![A-Za-z])|(?![A-Za-z])|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]))"
 
 
 def _words(pattern: str) -> str:
-    """Let a pattern match whole words of a name; ``_``, ``::``, digits and changes of case are between words."""
+    """Let a pattern match whole words of a name; ``_``, ``::``, digits and changes of case separate words."""
     return f"{_EDGE}(?:{pattern}){_EDGE}"
 
 
@@ -37,7 +37,7 @@ _FRAMEWORK = r"\b(?:at|c10|caffe2|tf|phi|moe)::|" + _words(
 
 
 def _of_frameworks(pattern: str) -> str:
-    """Let words that every program may use match only in names that also contain a framework of machine learning."""
+    """Let common words match only in names that also contain a machine-learning framework."""
     return rf"^(?=.*?(?:{_FRAMEWORK})).*?{_words(pattern)}"
 
 
@@ -55,9 +55,9 @@ BACKENDS = (
     ("custom all-to-all", r"moe_?(?:a2a|all_?to_?all)|mnnvl_?(?:a2a|all_?to_?all)|\b(?:inter|intra)_?node(?:_ll)?::"
         r"|(?:dispatch|combine)_?(?:inter|intra)_?node|(?:dispatch|combine)_?tokens"),
 )  # fmt: skip
-"""The libraries whose kernels communicate and the pattern of their names, the first that is found, of DuckDB's, too."""
+"""Libraries of communication kernels and patterns of their names. The first match counts, in DuckDB too."""
 
-_LOOP = r"^(?:loop_|input_|wrapped_)?"  # how XLA begins the name of a fusion
+_LOOP = r"^(?:loop_|input_|wrapped_)?"  # prefixes of XLA's fusions
 _OPTIMIZERS = _words(
     r"(?:fused_?)?(?:adam(?:w|ax)?|adagrad|rmsprop|sgd|adafactor|novograd)|optimizers?"
     r"|(?:lamb|lars|lion)(?=_?(?:cuda|stage|step|update|optim|functor))|fused_?(?:lamb|lars|lion)"
@@ -85,7 +85,7 @@ _FAMILY_RULES = (
     (EMBEDDING, _LOOP + r"(?:\w+_)?(?:gather|scatter)(?:_\w*)?fusion"),
     (REDUCTION, _LOOP + r"(?:\w+_)?reduce(?:_\w*)?fusion"),
     (ELEMENTWISE, r"^(?:loop|input)_\w*fusion|^fusion(?:_\d+)*$|^wrapped_"),
-    # PyTorch's generic kernels: their template arguments name the operation
+    # PyTorch's generic kernels: template arguments name the operation
     (SORT, r"distribution_elementwise"),
     (EMBEDDING, r"index_elementwise_kernel|scatter_gather_elementwise"),
     (COPY, r"elementwise_kernel.*?(?:copy_kernel|CopyFunctor|LoadWithCast.*identity)"),
@@ -96,7 +96,7 @@ _FAMILY_RULES = (
     (COPY, r"multi_tensor_apply.*copy"),
     (ELEMENTWISE, r"multi_tensor_apply"),
     (OPTIMIZER, _OPTIMIZERS),
-    # What cuDNN and others do around a convolution
+    # Kernels around a convolution, of cuDNN and others
     (COPY, r"nchwToNhwc|nhwcToNchw|nchw_?to_?nhwc|nhwc_?to_?nchw|reshape_and_cache|concat_and_cache"),
     (EMBEDDING, r"(?<!rotary_)(?<!rotary)embedding"),
     (SORT, _words(r"(?:[sm]b)?top_?[kp]") + r"|sampling::|bitonic|radix|merge_?sort|segmented_?sort|moe_align"),
@@ -133,16 +133,16 @@ _FAMILY_RULES = (
         r"|op_(?:add|sub|mul|div)")
         + rf"|{_EDGE}(?:add|mul|scale|fill)(?=(?:_?(?:kernel|functor|op|scalar|[fi]\d+))?(?:\W|\d|$))"),
 )  # fmt: skip
-"""Family and pattern; the first whose pattern is found in the name."""
+"""Family and pattern; the first match counts."""
 
 _PRECISION_RULES = (
-    ("", BACKENDS[0][1]),  # what such a name says is not what ran, see questions.nccl.names
+    ("", BACKENDS[0][1]),  # such a name may differ from what ran, see questions.nccl.names
     ("FP4", r"e2m1|nv_?fp4|mxfp4"),
     ("FP8", r"e4m3|e5m2|fp8|float8|nvjet_(?:sm\d+_)?q"),
     ("INT8", r"(?<!u)int8|imma|i8i8|igemm|i(?:8816|8832|16816|16832)gemm|tensorop_i\d|s8_s8"),
     ("TF32", r"tf32"),
     ("BF16", r"bf16|bfloat16|nvjet_(?:sm\d+_)?t"),
-    # hmma_fp32: matrices of FP16, sums in FP32
+    # hmma_fp32: FP16 matrices, FP32 sums
     ("FP16", r"f(?:p|loat)?16|half(?!_?step|way|space)|hmma_fp|nvjet_(?:sm\d+_)?h|(?<![a-z])h\d*(?:gemm|cudnn)|hcudnn"),
     ("TF32", r"s1688(?:gemm|cudnn|fprop|dgrad|wgrad)"),
     ("FP64", r"double|f(?:p|loat)?64|(?<![a-z])d\d*(?:gemm|cudnn)|(?<![a-z])z\d*gemm"),
@@ -153,10 +153,10 @@ _PRECISION_RULES = (
 PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in _PRECISION_RULES if precision))
 
 _LONGEST = 8192
-"""The characters of a name that are searched: real names are shorter, and hostile names would take quadratic time."""
+"""The number of characters searched: real names are shorter, and hostile names would take quadratic time."""
 
 Rules = tuple[tuple[str, str], ...]
-"""A word and the pattern of the names that it is for."""
+"""Words, each with the pattern of its names."""
 
 
 @lru_cache(maxsize=8)
@@ -164,25 +164,25 @@ def _compiled(rules: Rules) -> list[tuple[str, re.Pattern[str]]]:
     return [(word, re.compile(pattern, re.IGNORECASE)) for word, pattern in rules]
 
 
-def _first(rules: Rules, name: str) -> str | None:
+def _first_match(rules: Rules, name: str) -> str | None:
     return next((word for word, pattern in _compiled(rules) if pattern.search(name, 0, _LONGEST)), None)
 
 
 @lru_cache(maxsize=16384)
-def family_of(name: str, own: Rules = ()) -> str:
-    """The family of the kernel with that full name; ``own`` rules are tried before the table."""
-    return (_first(own, name) if own else None) or _first(_FAMILY_RULES, name) or OTHER
+def family_of(name: str, user_rules: Rules = ()) -> str:
+    """Return the family of a kernel by its full name; ``user_rules`` are tried first."""
+    return (_first_match(user_rules, name) if user_rules else None) or _first_match(_FAMILY_RULES, name) or OTHER
 
 
-def is_communication(name: str, own: Rules = ()) -> bool:
-    """Return whether the family of a kernel is ``COMMUNICATION``, without the patterns of other families."""
-    word = _first(own, name) if own else None
-    return word == COMMUNICATION if word else _first(BACKENDS, name) not in (None, NCCL_BACKEND)
+def is_communication(name: str, user_rules: Rules = ()) -> bool:
+    """Return whether a kernel's family is ``COMMUNICATION``, without testing other families."""
+    user_family = _first_match(user_rules, name) if user_rules else None
+    return user_family == COMMUNICATION if user_family else _first_match(BACKENDS, name) not in (None, NCCL_BACKEND)
 
 
 def backend_of(name: str) -> str:
-    """The library of a kernel that communicates, of `BACKENDS`; ``other`` where the user's rules alone know it."""
-    return _first(BACKENDS, name) or OTHER_BACKEND
+    """Return the library of a communication kernel, from `BACKENDS`, or ``other`` if only a user's rule matches."""
+    return _first_match(BACKENDS, name) or OTHER_BACKEND
 
 
 _SCALAR = re.compile(r"(?:^|(?<=, ))(?:double|float)(?=[,)])")
@@ -190,6 +190,6 @@ _SCALAR = re.compile(r"(?:^|(?<=, ))(?:double|float)(?=[,)])")
 
 @lru_cache(maxsize=16384)
 def precision_of(name: str) -> str | None:
-    """Return the precision of a kernel's inputs by its name, without its scalar arguments; ``None`` if unknown."""
+    """Return the precision of a kernel's inputs by its name, ignoring scalar arguments; ``None`` if unknown."""
     head, bracket, arguments = name.rpartition("(")
-    return _first(_PRECISION_RULES, head + bracket + _SCALAR.sub("", arguments) if bracket else name) or None
+    return _first_match(_PRECISION_RULES, head + bracket + _SCALAR.sub("", arguments) if bracket else name) or None

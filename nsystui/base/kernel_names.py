@@ -1,10 +1,10 @@
-"""Smart names of kernels: a demangled C++ name reduced to what tells kernels apart.
+"""Smart names of kernels: demangled C++ names reduced to what distinguishes kernels.
 
-Return type, arguments and namespaces go, and so do template arguments that only say how elements are addressed. The
-functor, the function that owns a lambda, tiles and data types stay: ``elementwise<DivFunctor<float>>`` instead of
+Return type, arguments, namespaces, and template arguments that only describe addressing are dropped. The functor, the
+function around a lambda, tiles and data types remain: ``elementwise<DivFunctor<float>>`` instead of
 ``void at::native::vectorized_elementwise_kernel<(int)4, at::native::BinaryFunctor<float, …>>(int, T2, T3)``.
 
-Names come as nsys demangles them (``[lambda(float) (instance 2)]``, ``(int)4``, ``<unnamed>``) or as c++filt does
+Names are demangled by nsys (``[lambda(float) (instance 2)]``, ``(int)4``, ``<unnamed>``) or by c++filt
 (``{lambda(float)#2}``, ``4``, ``(anonymous namespace)``).
 """
 
@@ -45,26 +45,26 @@ _PLAIN = frozenset(("float", "double", "int", "long", "short", "char", "bool", "
 _ADDRESSING = re.compile(
     r"(?:Trivial)?OffsetCalculator|[Aa]rray|(?:Load|Store)With(?:out)?Cast|TensorInfo|integral_constant|\w*Metadata"
 )
-"""Template arguments that say how elements are found, not what is computed."""
+"""Template arguments that describe addressing, not the computation."""
 _WRAPPERS = re.compile(r"[AB]?(?:Bi|U)naryFunctor|ReduceOp|gpu_kernel\w*|func_wrapper_t|enable_sm\w+|identity")
-"""Templates that are known by their argument."""
+"""Templates that are named by their argument."""
 _GENERIC = frozenset(("Kernel", "Kernel2", "device_kernel", "GemmUniversal"))
-"""Kernels that are known by their argument alone."""
+"""Kernels that are named only by their argument."""
 _NAMELESS = re.compile(r"kernel(?:_helper\w*)?|run|main_kernel")
-"""Kernels that are known by their namespace."""
+"""Kernels that are named by their namespace."""
 _SIZES = re.compile(r"\d+(?:x\d+)+")
 _TILE = re.compile(r"(?:\w*_)?[Tt]ile|\w*Shape")
-_MOST_ARGUMENTS = (3, 2, 2)
-"""The most arguments that are shown, by depth; deeper there are none."""
+_MAX_ARGUMENTS = (3, 2, 2)
+"""The maximum number of arguments shown, by depth; deeper arguments are hidden."""
 
-_MORE = 6
+_EXTRA_ARGUMENTS = 6
 _USUAL, _NUMBERS, _ALL = range(3)
-"""How much a name tells: the usual, its numbers too, or everything."""
+"""Levels of detail: usual, with numbers, with everything."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a qualified name between ``::``. A lambda has ``instance`` and the types of its ``parameters``."""
+    """A part of a qualified name, between ``::``. Only lambdas have ``instance`` and ``parameters`` (types)."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -73,48 +73,47 @@ class _Part:
 
 
 def smart_names(names: Iterable[str]) -> dict[str, str]:
-    """The smart name of each of ``names``; names that differ have smart names that differ.
+    """Return the smart name of each of ``names``; different names have different smart names.
 
-    Those that would be alike tell their numbers too, then everything; where that is alike as well, they are numbered
-    in the order of the full names.
+    Equal smart names get their numbers too, then all details; if still equal, they are numbered by full name.
     """
-    chosen = {name: smart_name(name) for name in names}
+    shortened = {name: smart_name(name) for name in names}
     for detail in (_NUMBERS, _ALL):
-        taken = Counter(chosen.values())
-        if len(taken) == len(chosen):  # as nearly always, of a million names too
-            return chosen
-        chosen = {name: smart_name(name, detail) if taken[text] > 1 else text for name, text in chosen.items()}
-    taken, used = Counter(chosen.values()), Counter[str]()
-    for name in sorted(name for name, text in chosen.items() if taken[text] > 1):
-        text = chosen[name]
-        used[text] += 1
-        chosen[name] = f"{text} #{used[text]}"
-    return chosen
+        counts = Counter(shortened.values())
+        if len(counts) == len(shortened):  # nearly always, even with a million names
+            return shortened
+        shortened = {name: smart_name(name, detail) if counts[text] > 1 else text for name, text in shortened.items()}
+    counts, numbers = Counter(shortened.values()), Counter[str]()
+    for name in sorted(name for name, text in shortened.items() if counts[text] > 1):
+        text = shortened[name]
+        numbers[text] += 1
+        shortened[name] = f"{text} #{numbers[text]}"
+    return shortened
 
 
 @lru_cache(maxsize=4096)
 def smart_name(name: str, detail: int = _USUAL) -> str:
-    """The smart name of one kernel. Not unique: see `smart_names`."""
+    """Return the smart name of a kernel. Not unique: see `smart_names`."""
     parts = _parts(_declarator(_ANONYMOUS.sub("", name)))
     return _kernel(parts, detail) or name
 
 
 def _kernel(parts: list[_Part], detail: int) -> str:
-    own = _function(parts)
-    if own is None:
+    func = _function(parts)
+    if func is None:
         return ""
-    arguments = _arguments(own, detail, 0)
-    if own.name in _GENERIC and arguments:
-        return _tidied(arguments[0]) if detail == _USUAL else ", ".join(arguments)
-    base = (re.sub(r"_kernel$", "", own.name) if arguments else own.name) if detail else _tidied(own.name)
-    if _NAMELESS.fullmatch(own.name) and len(parts) > 1:
-        base = f"{parts[-2].name}::{own.name.removeprefix('kernel_helper_')}"
+    arguments = _arguments(func, detail, 0)
+    if func.name in _GENERIC and arguments:
+        return _tidy(arguments[0]) if detail == _USUAL else ", ".join(arguments)
+    base = (re.sub(r"_kernel$", "", func.name) if arguments else func.name) if detail else _tidy(func.name)
+    if _NAMELESS.fullmatch(func.name) and len(parts) > 1:
+        base = f"{parts[-2].name}::{func.name.removeprefix('kernel_helper_')}"
     text = f"{base}<{', '.join(arguments)}>" if arguments else base
     return text + _lambda_mark(parts, detail)
 
 
 def _function(parts: list[_Part]) -> _Part | None:
-    """The last part that is no lambda."""
+    """Return the last part that is not a lambda."""
     return next((part for part in reversed(parts) if not part.instance), None)
 
 
@@ -123,8 +122,8 @@ _XMMA = re.compile(
 )
 
 
-def _tidied(base: str) -> str:
-    """A name without the words on compilation and vectorisation; in cuDNN's long ones the tile comes first."""
+def _tidy(base: str) -> str:
+    """Remove words about compilation and vectorisation; put the tile first in cuDNN's long names."""
     base = _XMMA.sub(r"\1 \3 stage\4\5 \2", base)
     base = re.sub(r"^cutlass_\d+_(?:simt|tensorop|wmma_tensorop)_", "cutlass ", base)
     base = re.sub(r"_align\d+$", "", base)
@@ -133,16 +132,16 @@ def _tidied(base: str) -> str:
 
 
 def _arguments(part: _Part, detail: int, depth: int) -> list[str]:
-    """The template arguments of ``part`` that are shown, each once; numbers last: a cut name keeps the words."""
-    if depth >= len(_MOST_ARGUMENTS):
+    """Return the distinct template arguments to show, numbers last, because a shortened name loses its end."""
+    if depth >= len(_MAX_ARGUMENTS):
         return []
-    shown = list(dict.fromkeys(text for one in part.arguments if (text := _argument(one, detail, depth))))
+    shown = list(dict.fromkeys(text for arg in part.arguments if (text := _argument(arg, detail, depth))))
     shown.sort(key=lambda text: bool(_NUMBER.match(text)))
-    return shown if detail == _ALL else shown[: _MOST_ARGUMENTS[depth] + (_MORE if detail else 0)]
+    return shown if detail == _ALL else shown[: _MAX_ARGUMENTS[depth] + (_EXTRA_ARGUMENTS if detail else 0)]
 
 
 def _argument(text: str, detail: int, depth: int) -> str:
-    """A template argument, empty if it is not shown."""
+    """Return a template argument, empty if it is not shown."""
     number = _NUMBER.match(text)
     if number:
         return number["digits"] if detail == _ALL or (detail and not depth) else ""
@@ -150,22 +149,22 @@ def _argument(text: str, detail: int, depth: int) -> str:
     if _is_scalar(plain):
         return _SCALARS.get(plain, plain)
     parts = _parts(plain)
-    own = _function(parts)
-    if own is None or re.fullmatch(r"T\d+", own.name) or (detail != _ALL and _ADDRESSING.fullmatch(own.name)):
+    func = _function(parts)
+    if func is None or re.fullmatch(r"T\d+", func.name) or (detail != _ALL and _ADDRESSING.fullmatch(func.name)):
         return ""
-    if detail != _ALL and _WRAPPERS.fullmatch(own.name):
-        functors = [one for one in own.arguments if not _is_scalar(one) and not _NUMBER.match(one)]
-        shown = [functor for one in functors if (functor := _argument(one, detail, depth))]
+    if detail != _ALL and _WRAPPERS.fullmatch(func.name):
+        functors = [arg for arg in func.arguments if not _is_scalar(arg) and not _NUMBER.match(arg)]
+        shown = [functor for arg in functors if (functor := _argument(arg, detail, depth))]
         if shown:
             return shown[-1]
-    numbers = [found["digits"] for one in own.arguments if (found := _NUMBER.match(one))]
-    if _TILE.fullmatch(own.name) and len(numbers) > 1:
+    numbers = [match["digits"] for arg in func.arguments if (match := _NUMBER.match(arg))]
+    if _TILE.fullmatch(func.name) and len(numbers) > 1:
         return "x".join(numbers[:3])
     mark = _lambda_mark(parts, detail)
-    inner = [] if mark else _arguments(own, detail, depth + 1)
-    if detail != _ALL and own.name.endswith("ernel_traits"):
-        return ", ".join(sorted(inner, key=lambda one: not _SIZES.fullmatch(one)))
-    return f"{own.name}<{', '.join(inner)}>" if inner else own.name + mark
+    inner = [] if mark else _arguments(func, detail, depth + 1)
+    if detail != _ALL and func.name.endswith("ernel_traits"):
+        return ", ".join(sorted(inner, key=lambda arg: not _SIZES.fullmatch(arg)))
+    return f"{func.name}<{', '.join(inner)}>" if inner else func.name + mark
 
 
 def _is_scalar(name: str) -> bool:
@@ -173,17 +172,17 @@ def _is_scalar(name: str) -> bool:
 
 
 def _lambda_mark(parts: list[_Part], detail: int) -> str:
-    """``λ(float)`` for a lambda of data, else ``λ2`` for the second of its owner; empty if there is none."""
+    """Return ``λ(float)`` for a lambda over data, ``λ2`` for the second lambda of its owner, or an empty text."""
     lambdas = [part for part in parts if part.instance]
     if not lambdas:
         return ""
-    types = dict.fromkeys(_SCALARS.get(one, one) for one in lambdas[-1].parameters if _is_scalar(one))
+    types = dict.fromkeys(_SCALARS.get(kind, kind) for kind in lambdas[-1].parameters if _is_scalar(kind))
     number = ".".join(part.instance for part in lambdas) if detail else "" if types else lambdas[-1].instance
     return f" λ{number}" + (f"({', '.join(types)})" if types else "")
 
 
 def _declarator(name: str) -> str:
-    """The qualified name of a function, without the type that it returns."""
+    """Return the qualified name of a function without its return type."""
     words = list(_split(name.replace("operator ()", "operator()").replace("() const", "()"), " "))
     if len(words) > 1 and "(" not in words[0].split("<", 1)[0]:
         words = words[1:]
@@ -191,70 +190,70 @@ def _declarator(name: str) -> str:
 
 
 def _parts(qualified: str) -> list[_Part]:
-    """The parts of a qualified name, lambdas among them; calls of operators are left out."""
-    found = []
+    """Split a qualified name into parts, including lambdas, without calls of operators."""
+    parts = []
     for text in _split(qualified.replace("operator ()", "operator()"), "::"):
         text = text.strip()
         match = _LAMBDA.match(text)
         if match:
-            parameters = tuple(one.strip() for one in _split(match["parameters"], ",") if one.strip())
-            found.append(_Part("", (), parameters, match["instance"]))
+            parameters = tuple(parameter.strip() for parameter in _split(match["parameters"], ",") if parameter.strip())
+            parts.append(_Part("", (), parameters, match["instance"]))
         elif text and not text.startswith("operator"):
-            found.append(_part(text))
-    return found
+            parts.append(_part(text))
+    return parts
 
 
 def _part(text: str) -> _Part:
-    """A name with its template arguments; the parameters behind it are left out."""
+    """Parse a name with its template arguments, ignoring parameters."""
     begin = re.search(r"[<(]", text)
     if begin is None or text[begin.start()] == "(":
         return _Part(text[: begin.start()] if begin else text)
-    end = _closing(text, begin.start())
-    return _Part(text[: begin.start()], tuple(one.strip() for one in _split(text[begin.start() + 1 : end], ",")))
+    end = _closing_index(text, begin.start())
+    return _Part(text[: begin.start()], tuple(arg.strip() for arg in _split(text[begin.start() + 1 : end], ",")))
 
 
 _OPENING, _CLOSING = "<([{", ">)]}"
 
 
-def _closing(text: str, begin: int) -> int:
-    """The place of the bracket that closes the one at ``begin``, or the end of the text."""
+def _closing_index(text: str, begin: int) -> int:
+    """Return the index of the bracket that closes the bracket at ``begin``, or the end of the text."""
     depth = 0
-    for place in range(begin, len(text)):
-        depth += (text[place] in _OPENING) - (text[place] in _CLOSING)
+    for index in range(begin, len(text)):
+        depth += (text[index] in _OPENING) - (text[index] in _CLOSING)
         if not depth:
-            return place
+            return index
     return len(text)
 
 
 def _split(text: str, separator: str) -> Iterator[str]:
-    """The pieces of ``text`` between separators that are within no brackets."""
-    depth = begin = place = 0
-    while place < len(text):
-        if not depth and text.startswith(separator, place):
-            yield text[begin:place]
-            begin = place = place + len(separator)
+    """Yield the pieces of ``text`` between separators outside brackets."""
+    depth = begin = index = 0
+    while index < len(text):
+        if not depth and text.startswith(separator, index):
+            yield text[begin:index]
+            begin = index = index + len(separator)
             continue
-        depth = max(depth + (text[place] in _OPENING) - (text[place] in _CLOSING), 0)
-        place += 1
+        depth = max(depth + (text[index] in _OPENING) - (text[index] in _CLOSING), 0)
+        index += 1
     yield text[begin:]
 
 
 @lru_cache(maxsize=16384)
 def function_name(name: str) -> str:
-    """The short name of a function of the CPU, ``pin_memory::call``: with its class or its last namespace.
+    """Return the short name of a CPU function, with its class or last namespace: ``pin_memory::call``.
 
-    A callback, ``function_ref::callback_fn<direct_copy_kernel>``, has the name of the function whose lambda it calls.
-    What is no C++ name stays as it is.
+    A callback, ``function_ref::callback_fn<direct_copy_kernel>``, gets the name of the function whose lambda it calls.
+    Names that are not C++ are unchanged.
     """
     text = re.sub(r"(?: const| volatile| &&?| \[clone [^\]]*\]| \[with .*\])+$", "", _ANONYMOUS.sub("", name))
     if not re.search(r"::|[(<]", text) or text.startswith("["):
         return name
     parts = _parts(_declarator(text))
-    own = _function(parts)
-    if own is None:
+    func = _function(parts)
+    if func is None:
         return name
-    place = max(number for number, part in enumerate(parts) if part is own)
-    owner = next((part.name for part in reversed(parts[:place]) if part.name), "")
-    called = re.search(r"(\w+) λ", " ".join(_arguments(own, _USUAL, 0)))
-    named = f"{own.name}<{called[1]}>" if called else own.name
-    return (f"{owner}::{named}" if owner else named) + _lambda_mark(parts, _USUAL)
+    func_index = max(index for index, part in enumerate(parts) if part is func)
+    owner = next((part.name for part in reversed(parts[:func_index]) if part.name), "")
+    callee = re.search(r"(\w+) λ", " ".join(_arguments(func, _USUAL, 0)))
+    label = f"{func.name}<{callee[1]}>" if callee else func.name
+    return (f"{owner}::{label}" if owner else label) + _lambda_mark(parts, _USUAL)

@@ -1,7 +1,7 @@
-"""Parquet files written by DuckDB, on file systems without locks too.
+"""Parquet files written by DuckDB, also on file systems without locks.
 
-DuckDB locks every file that it writes and fails if there are no locks, as on some mounts of Lustre and NFS. It does not
-lock a pipe: then it writes into one, and a thread takes the same bytes to the file.
+DuckDB locks every file that it writes, and fails on file systems without locks, such as some mounts of Lustre and NFS.
+It does not lock pipes: there, it writes to a pipe, and a thread copies the bytes to the file.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     import duckdb
 
 _PIPES = "/dev/fd"
-_PART = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def copy_to_parquet(
     connection: duckdb.DuckDBPyConnection, select: str, path: Path, options: str, parameters: tuple[Any, ...] = ()
 ) -> list[tuple[Any, ...]]:
-    """Writes what ``select`` gives to ``path``, over what is there; returns what DuckDB says of it.
+    """Write the rows of ``select`` to ``path``, replacing its content; return DuckDB's result rows.
 
-    ``options`` are those of DuckDB's ``COPY``; ``parameters`` are for ``$2`` and on. Raises OSError with the system's
-    reason, and duckdb.Error, and may then leave a part of ``path``.
+    ``options`` are options of DuckDB's ``COPY``; ``parameters`` are the values of ``$2`` and on. Raises duckdb.Error,
+    or OSError with the system's reason, and may then leave a partial file.
     """
     import duckdb
 
-    # USE_TMP_FILE would leave a file with an unknown name if writing fails; a name such as ``s3:x`` is no address.
+    # USE_TMP_FILE would leave a file with an unknown name if writing fails; an absolute path is never an address.
     copy = f"COPY ({select}) TO $1 (FORMAT parquet, USE_TMP_FILE false, {options})"
     absolute = str(path.absolute())
     if os.path.isdir(_PIPES):
         import fcntl
 
-        # Not after a failure of DuckDB: rows that arrive cannot be asked for again.
+        # Locking is tested before the query, because arriving rows cannot be read again.
         try:
             with open(absolute, "wb") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,7 +45,7 @@ def copy_to_parquet(
     try:
         return connection.execute(copy, [absolute, *parameters]).fetchall()
     except duckdb.IOException as error:
-        # DuckDB's own text is a line of JSON about a write of a range; only the system's words in it say why.
+        # DuckDB's message is JSON about a write of a range; only the system's words in it are the reason.
         for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOENT, errno.EFBIG, errno.EIO):
             if os.strerror(code) in str(error):
                 raise OSError(code, os.strerror(code)) from error
@@ -53,13 +53,13 @@ def copy_to_parquet(
 
 
 def parquet_rows(*files: Path) -> str:
-    """Return DuckDB's SQL of the rows of some Parquet files, which have the same columns."""
+    """Return DuckDB's SQL for the rows of Parquet files with the same columns."""
     names = ", ".join("'{}'".format(str(file.absolute()).replace("'", "''")) for file in files)
     return f"read_parquet([{names}])"
 
 
 class _Pipe:
-    """A pipe whose bytes go to a file. A context manager; raises OSError at its end where they could not be written."""
+    """A context manager: a pipe whose bytes are copied to a file. Raises OSError on exit if writing failed."""
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "wb")  # noqa: SIM115
@@ -75,13 +75,13 @@ class _Pipe:
     def __exit__(self, *_: object) -> None:
         os.close(self._start)
         self._thread.join()
-        if self._failure is not None:  # and not that the pipe is broken, which is all that DuckDB knows
+        if self._failure is not None:  # instead of DuckDB's broken pipe
             raise self._failure from None
 
     def _run(self) -> None:
         try:
             with open(self._end, "rb", buffering=0) as pipe, self._file as file:
-                while data := pipe.read(_PART):
+                while data := pipe.read(_CHUNK_BYTES):
                     file.write(data)
         except OSError as error:
             self._failure = error

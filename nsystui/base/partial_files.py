@@ -1,5 +1,5 @@
-"""Files being written: their temporary names tell whether the process that writes them is still alive, so that those
-of killed processes can be removed. And a check that nobody else can have written to a directory.
+"""Partial files: their temporary names identify the process that writes them, so that files of killed processes can be
+removed. Also a check whether another user can have written to a directory.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from pathlib import Path
 from uuid import uuid4
 
 PARTIAL = ".partial-"
-"""How the names of what is being written begin."""
+"""The prefix of temporary names."""
 
-# Of a process elsewhere nobody can say whether it lives.
+# Whether a process on another machine lives is not known.
 _STALE_SECONDS = 24 * 3600
 _NAME = re.compile(re.escape(PARTIAL) + r"([0-9a-f]{8})-([0-9]+)-")
 
 
 def partial_name(ending: str = "") -> str:
-    """A new name for what this process writes."""
-    return f"{PARTIAL}{_here()}-{os.getpid()}-{uuid4().hex[:8]}{ending}"
+    """Return a new name for a file that this process writes."""
+    return f"{PARTIAL}{_machine_id()}-{os.getpid()}-{uuid4().hex[:8]}{ending}"
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the process that wrote it is gone, or has left it alone for a day. Raises OSError where it is gone."""
-    name = _NAME.match(path.name)
-    if name is not None and name[1] == _here() and not _is_alive(int(name[2])):
+    """Return whether the writing process is dead, or the file unchanged for a day. Raises OSError if it is missing."""
+    match = _NAME.match(path.name)
+    if match is not None and match[1] == _machine_id() and not _is_alive(int(match[2])):
         return True
     return time.time() - path.stat().st_mtime > _STALE_SECONDS
 
 
 def drop_abandoned(directory: Path) -> None:
-    """Removes what killed processes left half-written in a directory. Never raises: others may be at it as well."""
+    """Remove the partial files of killed processes. Never raises, because other processes may do the same."""
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if _NAME.match(entry.name)]
@@ -51,7 +51,7 @@ def drop_abandoned(directory: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a directory with all in it, as far as that goes."""
+    """Remove a file or a directory tree, as far as possible."""
     with suppress(OSError):
         if path.is_dir() and not os.path.islink(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -60,8 +60,8 @@ def remove(path: Path) -> None:
 
 
 @functools.cache
-def _here() -> str:
-    """A text that tells the processes of this machine since it started, in this container, from all others."""
+def _machine_id() -> str:
+    """Return an id of this machine since its boot, and of this container."""
     parts = [platform.node()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
@@ -70,7 +70,7 @@ def _here() -> str:
 
 
 def _is_alive(process: int) -> bool:
-    if os.name != "posix":  # elsewhere this would end it
+    if os.name != "posix":  # on other systems, os.kill would end it
         return True
     try:
         os.kill(process, 0)
@@ -82,11 +82,10 @@ def _is_alive(process: int) -> bool:
 
 
 def why_not_ours(directory: Path) -> str:
-    """Why what lies in a directory may be somebody else's work; empty where it may not, or where there is none.
+    """Return why the content of a directory may be another user's work; empty if it cannot be, or does not exist.
 
-    A directory that others can write to is neither believed nor added to.
-
-    Root's counts as the user's, since root may do anything anywhere; a group's is what the user made it.
+    A directory that others can write to is neither read nor written. Root's directories count as the user's, because
+    root can write anywhere; a group's permissions are the user's choice.
     """
     try:
         status = os.stat(directory)
@@ -94,7 +93,7 @@ def why_not_ours(directory: Path) -> str:
         return "it is a link that leads nowhere" if os.path.islink(directory) else ""
     if not stat.S_ISDIR(status.st_mode):
         return "it is not a directory: name one with NSYSTUI_CACHE_DIR"
-    if not hasattr(os, "getuid"):  # Windows has neither owners nor modes of this kind
+    if not hasattr(os, "getuid"):  # Windows has no such owners and modes
         return ""
     if status.st_uid not in (os.getuid(), 0):
         return f"it belongs to another user, number {status.st_uid}"

@@ -1,13 +1,13 @@
-"""The CPUs, memory, threads, addresses and open files that the system gives this process, the errors when they run
-out, and how the process leaves the rest to others.
+"""The CPUs, memory, threads, addresses and open files of this process, errors when they run out, and lower priority for
+background threads.
 
-CPUs and memory are those that the limits of its control groups allow. What cannot be read is not known, which is no
-limit and not zero. ``root`` is the directory that has ``/proc`` and ``/sys``.
+CPUs and memory respect the limits of the process's control groups. A value that cannot be read is unknown, neither
+unlimited nor zero. ``root`` is the directory that contains ``/proc`` and ``/sys``.
 
-Where the process may not have many addresses (``ulimit -v``), it reserves fewer of them. The C library reserves 64 MB
-or more for each thread that asks it for memory, and 8 MB for its stack; pyarrow's allocator reserves a gigabyte. Little
-of that is ever used, but all of it counts against the limit: 2.4 GB for a summary that takes 240 MB of memory. When the
-limit is reached, the process ends inside a library without a message.
+If the address space is limited (``ulimit -v``), the process reserves less of it. The C library reserves 64 MB or more
+for each thread that allocates memory, and 8 MB for its stack; pyarrow's allocator reserves a gigabyte. Most of that is
+never used, but counts against the limit: 2.4 GB for a summary that takes 240 MB. At the limit, the process ends inside
+a library without a message.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FILES = re.compile(r"too many open files", re.IGNORECASE)
-# Of a library that does not fit, Python and DuckDB say that it is not installed.
+# If memory does not suffice for a library, Python and DuckDB report that it is not installed.
 _MEMORY = re.compile(
     r"cannot allocate memory|out of memory|bad_?alloc|bad allocation|failed to allocate|"
     r"can't start new thread|failed to map segment|\(error code 12\)|"
@@ -38,25 +38,25 @@ _MEMORY = re.compile(
 
 
 def shortage(error: BaseException) -> str:
-    """The message for an error caused by a lack of memory, threads or open files; empty for any other error."""
+    """Return the message for an error caused by a lack of memory, threads or open files, else an empty text."""
     seen: list[BaseException] = []
-    this: BaseException | None = error
-    while this is not None and this not in seen:
-        seen.append(this)
-        this = this.__cause__ or this.__context__
-    if any(_is_of(one, (errno.EMFILE, errno.ENFILE)) or _FILES.search(str(one)) for one in seen):
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        seen.append(current)
+        current = current.__cause__ or current.__context__
+    if any(_has_code(exc, (errno.EMFILE, errno.ENFILE)) or _FILES.search(str(exc)) for exc in seen):
         return f"too many open files{_limit('RLIMIT_NOFILE')}: raise `ulimit -n`, or open fewer exports at once"
-    if any(isinstance(one, MemoryError) or _is_of(one, (errno.ENOMEM,)) or _MEMORY.search(str(one)) for one in seen):
+    if any(isinstance(exc, MemoryError) or _has_code(exc, (errno.ENOMEM,)) or _MEMORY.search(str(exc)) for exc in seen):
         return f"not enough memory{_limit('RLIMIT_AS')}: give it more, a smaller --memory-limit, or fewer exports"
     return ""
 
 
-def _is_of(error: BaseException, numbers: tuple[int, ...]) -> bool:
+def _has_code(error: BaseException, numbers: tuple[int, ...]) -> bool:
     return isinstance(error, OSError) and error.errno in numbers
 
 
 def _limit(name: str) -> str:
-    """The limit of the process in brackets; empty where there is none."""
+    """Return the limit of the process in brackets, empty if it has no limit."""
     soft = _soft_limit(name)
     if soft is None:
         return ""
@@ -72,21 +72,21 @@ def _soft_limit(name: str) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-_ENOUGH = 1 << 16
+_MAX_FILES = 1 << 16
 
 
 def take_open_files() -> None:
-    """Raises the limit of open files as far as the system allows: each export that is not packed keeps one open."""
+    """Raise the limit of open files as far as allowed: each unpacked export keeps a file open."""
     try:
         import resource
     except ImportError:  # not on Windows
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
-    if soft != resource.RLIM_INFINITY and soft < most:
+    limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        except (OSError, ValueError):  # the system has a limit of its own: what there is must do
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        except (OSError, ValueError):  # the system has another limit: keep the current number
             return
 
 
@@ -99,21 +99,21 @@ _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 
 
 def address_limit() -> int | None:
-    """The maximum of this process's address space, bytes; ``None`` where there is no limit."""
+    """Return the maximum of this process's address space, bytes, or ``None`` if it is unlimited."""
     return _soft_limit("RLIMIT_AS")
 
 
 def spare_addresses() -> None:
-    """Makes libraries and threads reserve less where the address space is limited; call it before any thread starts."""
-    most = address_limit()
-    if most is None or most > _FEW_ADDRESSES:
+    """Make libraries and threads reserve less of a limited address space. Call it before any thread starts."""
+    limit = address_limit()
+    if limit is None or limit > _FEW_ADDRESSES:
         return
     import ctypes
 
     threading.stack_size(_STACK)
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):  # only glibc has it
+    if hasattr(library, "mallopt"):  # only glibc
         library.mallopt(_ARENA_MAX, 1)
     if hasattr(library, "pthread_setattr_default_np"):  # DuckDB's threads
         attributes = ctypes.create_string_buffer(256)  # a pthread_attr_t is 56 or 64 bytes
@@ -125,45 +125,39 @@ def spare_addresses() -> None:
 
 _ROOT = Path("/")
 OWN_ADDRESSES = 512 << 20
-"""The addresses that the program takes for itself, in bytes: its libraries, and the stacks of its threads."""
+"""The address space of the program's libraries and thread stacks, bytes."""
 
 
 def cpus(root: Path = _ROOT) -> int:
-    """How many CPUs this process may use at once: by its affinity, and by the quotas of its control groups; 1 or more.
-
-    A quota of one and a half CPUs is one.
-    """
+    """Return the number of CPUs that affinity and control groups allow, at least 1; a quota of 1.5 CPUs is 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for group in _groups(root, "cpu"):
-        both = _numbers(group / "cpu.max")
-        if len(both) != 2:
-            both = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]
-        if len(both) == 2 and both[1]:
-            allowed = min(allowed, both[0] // both[1])
+        quota = _numbers(group / "cpu.max")
+        if len(quota) != 2:
+            quota = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]
+        if len(quota) == 2 and quota[1]:
+            allowed = min(allowed, quota[0] // quota[1])
     return max(allowed, 1)
 
 
 def usual_threads() -> int:
-    """How many threads work where the user does not say it: two, or one where there is one CPU.
+    """Return the default number of threads: two, or one if there is only one CPU.
 
-    Two keep a disk busy, as one reads while the other writes, and a login node has others on its 128 CPUs.
+    Two threads keep a disk busy: one reads while the other writes. They leave a login node's 128 CPUs to its users.
     """
     return min(2, cpus())
 
 
 def memory(root: Path = _ROOT) -> int | None:
-    """How many bytes of memory there are for this process: what is available, or what its limits and groups allow.
-
-    ``None`` where neither can be read.
-    """
-    found = [*_available(root)]
-    # Above ``memory.high`` a process is slowed down to a crawl: as good as a limit.
+    """Return the memory for this process, bytes: available memory, or a lower limit; ``None`` if unknown."""
+    limits = [*_available(root)]
+    # Above ``memory.high``, the kernel slows a process to a crawl: in effect, a limit.
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
-    found += [number for group in _groups(root, "memory") for name in names for number in _numbers(group / name)]
-    space = address_limit()
-    if space is not None:
-        found.append(max(space - OWN_ADDRESSES, 0))
-    return min(found, default=None)
+    limits += [number for group in _groups(root, "memory") for name in names for number in _numbers(group / name)]
+    addresses = address_limit()
+    if addresses is not None:
+        limits.append(max(addresses - OWN_ADDRESSES, 0))
+    return min(limits, default=None)
 
 
 def _available(root: Path) -> Iterator[int]:
@@ -174,26 +168,26 @@ def _available(root: Path) -> Iterator[int]:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The directories of the control groups that this process is in, with those around them, whose limits count too.
+    """Yield the directories of the process's control groups and of their parents, whose limits also apply.
 
-    In a container the path is often that of the host: then only the directories further up are there.
+    In a container, the path is often the host's: then only the upper directories exist.
     """
     mounts = root / "sys/fs/cgroup"
     for line in _lines(root / "proc/self/cgroup"):
         _, names, path = [*line.split(":", 2), "", ""][:3]
         if names == "":
-            tops = [mounts, mounts / "unified"]
+            roots = [mounts, mounts / "unified"]
         elif controller in names.split(","):
-            tops = [mounts / controller, mounts / names]
+            roots = [mounts / controller, mounts / names]
         else:
             continue
         inside = PurePosixPath("/", path).relative_to("/")
-        below = [PurePosixPath()] if ".." in inside.parts else [inside, *inside.parents]
-        yield from (top / folder for top in tops for folder in below)
+        folders = [PurePosixPath()] if ".." in inside.parts else [inside, *inside.parents]
+        yield from (root_folder / folder for root_folder in roots for folder in folders)
 
 
 def _numbers(file: Path) -> list[int]:
-    """The numbers in a file; none for ``max``, for -1, and where there is no such file."""
+    """Return the numbers in a file, ignoring ``max`` and -1; empty if the file does not exist."""
     return [int(word) for line in _lines(file) for word in line.split() if word.isdecimal()]
 
 
@@ -204,15 +198,14 @@ def _lines(file: Path) -> list[str]:
         return []
 
 
-NICE = 10
-"""The nice value of threads that work in the background."""
+NICE = 10  # of background threads
 
 
 def step_back() -> None:
-    """Gives the calling thread, and what it starts, at least the nice value ``NICE``, for as long as it lives.
+    """Give the calling thread, and threads that it starts, at least the nice value ``NICE`` until it ends.
 
-    Only Linux has nice values for single threads: elsewhere nothing happens. There is no way back without root, so
-    this is for threads that end with their work.
+    Only Linux has nice values for threads; does nothing elsewhere. Only root could undo it, so use it for threads that
+    end with their work.
     """
     if sys.platform != "linux":
         return
@@ -226,10 +219,10 @@ _SECONDS_ASLEEP = 0.5
 
 
 def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
-    """The results of ``futures`` in their order; raises what they raise. For the main thread, which handles signals.
+    """Yield the results of ``futures`` in order; raise their errors. For the main thread, which handles signals.
 
-    It wakes twice a second: a signal that another thread receives, or that comes just before the main thread sleeps,
-    does not wake it.
+    It wakes twice a second, because a signal does not wake it if another thread receives the signal, or if the signal
+    arrives just before the main thread sleeps.
     """
     from concurrent.futures import wait
 
@@ -240,10 +233,9 @@ def awaited(futures: Iterable[Future[T]]) -> Iterator[T]:
 
 
 def give_back() -> None:
-    """Lets the C library return what it holds in reserve; does nothing where it is not glibc.
+    """Make glibc return unused memory to the system; does nothing with other C libraries.
 
-    After a large computation that can be half of what a process seems to use: arrays that stay pin the pages of
-    arrays that went.
+    After a large computation, this can be half of the process's memory: remaining arrays pin the pages of freed arrays.
     """
     import ctypes
 

@@ -1,6 +1,6 @@
-"""The selection: one immutable value that says what is looked at. Every question takes it, every screen shows it.
+"""The selection: an immutable value that describes the part of a job to look at.
 
-`parse_numbers` and `parse_window` read the parts of it that a user enters, in a flag of a command or in a prompt.
+Every question takes it, and every screen shows it. `parse_numbers` and `parse_window` parse flags and prompts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Window:
-    """A span of job time, ns: events that overlap ``[start, end)`` are in it, as in ``nsys stats --filter-time``."""
+    """A span of job time, ns. It contains events that overlap ``[start, end)``, like ``nsys stats --filter-time``."""
 
     start: int
     end: int
@@ -37,16 +37,16 @@ class Window:
 
     @classmethod
     def of_event(cls, start: int, end: int) -> Window:
-        """The window of an event in an export; a damaged one that ends before it starts has no length."""
+        """Return the window of an event, of length 0 if damage makes the event end before it starts."""
         return cls(start, max(start, end))
 
 
 @dataclass(frozen=True)
 class NameFilter:
-    """A filter on names: a substring, ``!`` before it for the inverse, ``/…/`` or ``re:…`` for a regular expression.
+    r"""A filter on names: a substring, ``!`` before it for the inverse, ``/…/`` or ``re:…`` for a regular expression.
 
-    Substrings and regular expressions ignore case, unless they contain an upper-case letter (smart case; ``\\S`` is
-    none). Raises UsageError for what is no regular expression. ``words`` say it in place of the text.
+    It ignores case, unless it contains an upper-case letter (smart case; escapes such as ``\S`` do not count).
+    ``words`` replace the text on screens. Raises UsageError for an invalid regular expression.
     """
 
     text: str
@@ -86,32 +86,32 @@ class NameFilter:
         return letters == letters.lower()
 
     def matches(self, name: str) -> bool:
-        """Whether ``name`` passes the filter (what the store does in SQL, for lists that are already in memory)."""
+        """Return whether ``name`` passes the filter, as in SQL, for lists that are in memory."""
         if self.is_regex:
-            found = _compiled(self.pattern, self.ignore_case).search(name) is not None
+            is_match = _compiled(self.pattern, self.ignore_case).search(name) is not None
         else:
-            found = self.pattern in (_lower(name) if self.ignore_case else name)
-        return found != self.inverse
+            is_match = self.pattern in (_lower(name) if self.ignore_case else name)
+        return is_match != self.inverse
 
 
 @lru_cache(maxsize=64)
 def _compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
-    with warnings.catch_warnings():  # Python tells what may mean something else one day: on a screen, over the screen
+    with warnings.catch_warnings():  # Python's warnings would be printed over the screen
         warnings.simplefilter("ignore")
         return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
 
 
 def _lower(name: str) -> str:
-    """Letter by letter, as SQL does it: Python's own knows that a sigma at the end of a word is another letter."""
+    """Lower-case each letter alone, like SQL: ``str.lower`` has another letter for a sigma at the end of a word."""
     return name.lower() if name.isascii() else "".join("i" if char == "İ" else char.lower() for char in name)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of a job that is looked at. Empty (``Selection()``) is everything; each set field narrows it.
+    """The part of a job to look at. Each field narrows it; ``Selection()`` is everything.
 
-    ``tasks``, ``devices`` (CUDA ordinals inside a process) and ``streams`` are ``None`` for "all". ``windows`` are
-    windows of single reports, by their index: of a report that is not among them nothing is selected.
+    ``tasks``, ``devices`` (CUDA ordinals inside a process) and ``streams`` are ``None`` for "all". ``windows`` has
+    windows of single reports, by report index; if it is set, other reports are excluded.
     """
 
     window: Window | None = None
@@ -135,49 +135,49 @@ class Selection:
         return self == Selection()
 
 
-# More streams or ranks than any job has: a slip of the finger must not fill the memory.
-_MOST_NUMBERS = 1_000_000
+# More streams or ranks than any job has: a typing error must not fill the memory.
+_MAX_NUMBERS = 1_000_000
 
 
-def parse_numbers(text: str, what: str) -> frozenset[int]:
-    """``0,4-7`` as {0, 4, 5, 6, 7}, ``unknown`` of devices and streams as `UNKNOWN`; raises UsageError."""
-    found: set[int] = set()
+def parse_numbers(text: str, noun: str) -> frozenset[int]:
+    """Parse ``0,4-7`` as {0, 4, 5, 6, 7}; ``unknown`` is `UNKNOWN`, for devices and streams. Raises UsageError."""
+    numbers: set[int] = set()
     for part in text.split(","):
-        if part.strip() == "unknown" and what in ("devices", "streams"):
-            found.add(UNKNOWN)
+        if part.strip() == "unknown" and noun in ("devices", "streams"):
+            numbers.add(UNKNOWN)
             continue
         first, dash, last = (word.strip() for word in part.partition("-"))
         low = whole_number(first)
         high = whole_number(last) if dash else low
         if low is None or high is None:
-            raise UsageError(f"{what} {text!r}: write numbers and spans, such as 0,4-7")
+            raise UsageError(f"{noun} {text!r}: write numbers and spans, such as 0,4-7")
         if high < low:
-            raise UsageError(f"{what} {text!r}: {low}-{high} goes backwards")
-        if high - low >= _MOST_NUMBERS:
-            raise UsageError(f"{what} {text!r}: {low}-{high} is more than {_MOST_NUMBERS:,} numbers")
-        found.update(range(low, high + 1))
-    return frozenset(found)
+            raise UsageError(f"{noun} {text!r}: {low}-{high} goes backwards")
+        if high - low >= _MAX_NUMBERS:
+            raise UsageError(f"{noun} {text!r}: {low}-{high} is more than {_MAX_NUMBERS:,} numbers")
+        numbers.update(range(low, high + 1))
+    return frozenset(numbers)
 
 
-def parse_window(text: str, whole: Window) -> Window:
-    """``A:B`` as a window of job time; an end left out is that of ``whole``, which it includes. Raises UsageError."""
+def parse_window(text: str, extent: Window) -> Window:
+    """Parse ``A:B`` as a window of job time; a missing end is ``extent``'s, inclusive. Raises UsageError."""
     start, colon, end = text.partition(":")
     if not colon:
         raise UsageError(f"time {text!r}: write A:B, such as 1.2s:1.5s")
-    first = parse_duration(start, text) if start.strip() else whole.start
-    # A window excludes its own end, but the last event of all may be a mark at that moment.
-    return Window(first, parse_duration(end, text) if end.strip() else max(whole.end + 1, first))
+    first = parse_duration(start, text) if start.strip() else extent.start
+    # A window excludes its end, where the job's last event may be a mark.
+    return Window(first, parse_duration(end, text) if end.strip() else max(extent.end + 1, first))
 
 
 def window_flag(window: Window) -> str:
-    """``--time 341.967366ms:345.725798ms``: a flag of the command line that selects exactly the window."""
+    """Return the command-line flag that selects exactly the window: ``--time 341.967366ms:345.725798ms``."""
     ends = (f"{end // 1_000_000}.{end % 1_000_000:06}".rstrip("0").rstrip(".") for end in (window.start, window.end))
     return f"--time {'ms:'.join(ends)}ms"
 
 
 def window_words(window: Window) -> str:
-    """``from 0.500 s to 0.600 s``, with as many digits as tell the two apart."""
+    """Return ``from 0.500 s to 0.600 s``, with enough digits to distinguish the ends."""
     if window.end - window.start >= 1_000_000_000:
         return f"from {window.start / 1e9:.3f} s to {window.end / 1e9:.3f} s"
-    digits = next((few for few in (3, 6) if not (window.start % 10 ** (9 - few) or window.end % 10 ** (9 - few))), 9)
+    digits = next((n for n in (3, 6) if not (window.start % 10 ** (9 - n) or window.end % 10 ** (9 - n))), 9)
     return f"from {window.start / 1e9:.{digits}f} s to {window.end / 1e9:.{digits}f} s"

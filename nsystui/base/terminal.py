@@ -1,6 +1,6 @@
-"""The kind of terminal: pure functions of the environment, so that each can be tested without a terminal.
+"""The kind of terminal, as functions of the environment, so that they can be tested without a terminal.
 
-``environ`` should be what the user's shell gave, see `original_environ`: Python itself changes ``LC_CTYPE`` at start.
+``environ`` should be `original_environ`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import TextIO
 from nsystui.base.text import readable, whole_number
 
 _COMMANDS = "the commands work without one: `nsystui {} FILE`, `nsystui --help`"
-_MOST_COLUMNS, _MOST_LINES = 1000, 500
+_MAX_COLUMNS, _MAX_LINES = 1000, 500
 
 
 def original_environ() -> Mapping[str, str]:
-    """The environment as it was when this process began; ``os.environ`` where the system does not keep it.
+    """Return the environment at the start of this process, or ``os.environ`` if the system does not keep it.
 
-    In the C locale Python sets ``LC_CTYPE=C.UTF-8`` for itself (PEP 538), which says nothing about the terminal.
+    In the C locale, Python itself sets ``LC_CTYPE=C.UTF-8`` (PEP 538), which does not describe the terminal.
     """
     try:
         with open("/proc/self/environ", "rb") as file:
@@ -35,12 +35,11 @@ def original_environ() -> Mapping[str, str]:
 
 
 def check(environ: Mapping[str, str], stdin_is_tty: bool, stderr_is_tty: bool, command: str = "kernels") -> str | None:
-    """The reason why the screens cannot run here, in one line for the user; ``None`` if they can.
+    """Return why the screens cannot run, in one line for the user; ``None`` if they can.
 
-    ``command`` is the one to name to a user who has files like these and no terminal.
-
-    Keys are read from stdin and the screens are drawn on stderr (stdout stays free for data), so both must be
-    terminals. Textual would run anyway, and write escape sequences into a log. A small terminal is not refused.
+    ``command`` is the command to suggest instead for the user's files. Keys are read from stdin, and the screens are
+    drawn on stderr (stdout is for data), so both must be terminals: Textual would run anyway, and write escape
+    sequences into a log. Small terminals are accepted.
     """
     for is_tty, stream in ((stdin_is_tty, "standard input"), (stderr_is_tty, "standard error")):
         if not is_tty:
@@ -49,7 +48,7 @@ def check(environ: Mapping[str, str], stdin_is_tty: bool, stderr_is_tty: bool, c
     if term.lower() in ("dumb", "unknown"):
         return f"this terminal cannot place a cursor (TERM={term}), and the screens must; {_COMMANDS.format(command)}"
     colors = environ.get("TEXTUAL_COLOR_SYSTEM", "auto")
-    if colors not in ("auto", "standard", "256", "truecolor"):  # with anything else Textual fails
+    if colors not in ("auto", "standard", "256", "truecolor"):  # other values make Textual fail
         return f"TEXTUAL_COLOR_SYSTEM={colors}: it can be auto, standard, 256 or truecolor"
     return None
 
@@ -62,10 +61,10 @@ def _is_utf8(encoding: str) -> bool:
 
 
 def wants_ascii(environ: Mapping[str, str], encoding: str | None) -> bool:
-    """Whether only ASCII may be drawn on the stream with this ``encoding`` (``None``: it has none that is known).
+    """Return whether only ASCII may be drawn on a stream with this ``encoding`` (``None`` if unknown).
 
-    True without UTF-8 in the locale (the first of ``LC_ALL``, ``LC_CTYPE``, ``LANG`` that is set decides; none is the C
-    locale) or in the stream, and on terminals whose fonts lack the glyphs (the Linux console, VT100 and its kin).
+    True if the locale or the stream is not UTF-8, and on terminals that lack the glyphs (the Linux console, VT100 and
+    successors). The locale is the first of ``LC_ALL``, ``LC_CTYPE`` and ``LANG`` that is set, else C.
     """
     term = environ.get("TERM", "")
     if term == "linux" or (term.startswith("vt") and term[2:3].isdigit()):
@@ -77,14 +76,14 @@ def wants_ascii(environ: Mapping[str, str], encoding: str | None) -> bool:
 
 
 def no_color(environ: Mapping[str, str]) -> bool:
-    """Whether the user wants no colour: ``NO_COLOR`` is set and not empty (https://no-color.org)."""
+    """Return whether the user wants no colour: ``NO_COLOR`` is set and not empty (https://no-color.org)."""
     return bool(environ.get("NO_COLOR"))
 
 
 def few_colors(environ: Mapping[str, str]) -> bool:
-    """Whether the terminal is taken to have only 16 colours, by the same rule as rich, which paints them.
+    """Return whether rich, which paints the colours, assumes a terminal of 16 colours.
 
-    ``COLORTERM`` must say ``truecolor`` or ``24bit``, or ``TERM`` must end in ``256color`` (or be kitty's), for more.
+    It assumes more if ``COLORTERM`` is ``truecolor`` or ``24bit``, or ``TERM`` ends in ``256color`` or ``kitty``.
     """
     if environ.get("COLORTERM", "").strip().lower() in ("truecolor", "24bit"):
         return False
@@ -99,14 +98,14 @@ def is_page_light(environ: Mapping[str, str]) -> bool | None:
 
 
 def bounded(columns: int, lines: int) -> tuple[int, int]:
-    """A size to draw in: a claim of more than any terminal has is met in part, as every cell takes time."""
-    return min(max(columns, 1), _MOST_COLUMNS), min(max(lines, 1), _MOST_LINES)
+    """Return a size limited to what terminals can have, because drawing each cell takes time."""
+    return min(max(columns, 1), _MAX_COLUMNS), min(max(lines, 1), _MAX_LINES)
 
 
 def size(descriptor: int, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """The columns and lines of the terminal behind a file descriptor, `bounded`.
+    """Return the columns and lines of the terminal behind a file descriptor, `bounded`.
 
-    Where it does not tell (a serial line says 0 x 0), ``COLUMNS`` and ``LINES`` do, else it has 80 x 24.
+    If it does not know (a serial line reports 0 x 0), use ``COLUMNS`` and ``LINES``, else 80 x 24.
     """
     try:
         columns, lines = os.get_terminal_size(descriptor)
@@ -116,7 +115,7 @@ def size(descriptor: int, environ: Mapping[str, str] = os.environ) -> tuple[int,
 
 
 def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> int:
-    """The columns for text on standard output: ``COLUMNS``, else its terminal's, else ``default``; `bounded`."""
+    """Return the columns for text on stdout: ``COLUMNS``, else its terminal's, else ``default``; `bounded`."""
     columns = _number_in(environ, "COLUMNS")
     if not columns:
         try:
@@ -127,9 +126,9 @@ def text_width(default: int = 80, environ: Mapping[str, str] = os.environ) -> in
 
 
 def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
-    """The columns of the terminal that standard output is read on, also through a pipe such as ``| less``.
+    """Return the columns of the terminal that shows standard output, also through a pipe such as ``| less``.
 
-    ``None`` where it goes into a file, or nothing here is a terminal: such text is as wide as it is.
+    ``None`` if the output is a file, or there is no terminal: the text is then not wrapped.
     """
     try:
         if os.isatty(1):
@@ -142,9 +141,9 @@ def reading_width(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def complain(message: str) -> None:
-    """Print a `readable` line on stderr, where it is broken between words.
+    """Print a `readable` line on stderr, wrapped between words on a terminal.
 
-    A stream that is closed or cannot be written, as on a full disk, gets nothing and changes no exit status.
+    If stderr is closed or cannot be written, as on a full disk, it does nothing.
     """
     if sys.stderr is None:  # print() would take standard output
         return
@@ -159,20 +158,20 @@ def complain(message: str) -> None:
 
 
 def discard_rest(stream: TextIO) -> None:
-    """Send what is left in the buffer of a stream nowhere: Python flushes at exit, and would fail a second time."""
+    """Discard the buffer of a stream: Python flushes at exit, and would fail a second time."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _number_in(environ: Mapping[str, str], name: str) -> int:
-    """The number that a variable holds; 0 where it holds none. Endless digits are a large number, as any 18 are."""
+    """Return the number in a variable, else 0. Only 18 digits count: that is as good as infinite."""
     return whole_number(environ.get(name, "")[:18]) or 0
 
 
 def is_full(descriptor: int) -> bool:
-    """Whether the terminal behind a file descriptor has not taken yet what was written: a write would wait.
+    """Return whether the terminal behind a file descriptor has unread output, so that a write would wait.
 
-    ``False`` where that is not known (no terminal, a system that waits on sockets only).
+    ``False`` if unknown (not a terminal, or a system that waits only on sockets).
     """
     try:
         return not select.select([], [descriptor], [], 0)[1]
@@ -181,5 +180,5 @@ def is_full(descriptor: int) -> bool:
 
 
 def over_ssh(environ: Mapping[str, str]) -> bool:
-    """Whether the terminal is at the other end of an SSH connection, where every byte counts."""
+    """Return whether the terminal is behind an SSH connection, where every byte counts."""
     return any(environ.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))

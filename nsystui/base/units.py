@@ -1,14 +1,14 @@
-"""Units: how values are worded on a screen, how a user writes durations and sizes, and answers in another unit of time.
+"""Units: wording of values on screens, parsing of durations and sizes, and answers in another unit of time.
 
 The rules of wording, the same on every screen:
 
 * Durations pick ns, µs, ms or s by size and keep at most four significant digits: ``2.453 ms``, ``320 µs``, ``41.3 s``.
-* Points in time are seconds with all nine decimals in groups of three, ``6.412 018 233 s``, because neighbouring
-  events can be one nanosecond apart.
+* Points in time are seconds with nine decimals in groups of three, ``6.412 018 233 s``, because neighbouring events can
+  be one nanosecond apart.
 * Amounts of bytes have base 1024 and binary names (``227 KiB``, ``1.5 MiB``), rates base 1000 and decimal names
-  (``212 GB/s``), as NCCL's busbw does. Only the tables of ``nsystui stats`` have columns of megabytes: their headings
-  say MB, of 10⁶ bytes, and they have three decimals, as nsys prints them.
-* Digits before the decimal point are never rounded away: what outgrows the largest unit gets more of them.
+  (``212 GB/s``), like NCCL's busbw. Only tables of ``nsystui stats`` have columns of megabytes, with MB (10⁶ bytes) in
+  the heading and three decimals, as in nsys.
+* Digits before the decimal point are never rounded away: values beyond the largest unit have more digits.
 * A value that is missing, or not a finite number, is ``–``: missing is not zero.
 """
 
@@ -26,8 +26,7 @@ from nsystui.base.errors import UsageError
 from nsystui.base.text import LARGEST_NUMBER, safe_text
 
 MISSING = "–"
-MEGABYTE = 1_000_000.0
-"""A megabyte as nsys counts it, bytes."""
+MEGABYTE = 1_000_000.0  # bytes, as in nsys
 
 _Scales = tuple[tuple[int, str], ...]
 _DURATIONS: _Scales = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
@@ -37,18 +36,18 @@ _FREQUENCIES: _Scales = ((1, "Hz"), (10**3, "kHz"), (10**6, "MHz"), (10**9, "GHz
 
 
 def _four_digits(number: float) -> str:
-    """At most four significant digits, no trailing zeros; the digits before the point all stay, in groups."""
-    if abs(number) >= 999.95:  # what four digits round to 1000
+    """Return at most four significant digits without trailing zeros, but all digits before the point."""
+    if abs(number) >= 999.95:  # four digits would round to 1000
         return f"{number:,.0f}"
     return f"{number:.4g}" if number else "0"
 
 
 def _scaled(value: float, scales: _Scales, limit: int) -> str:
-    """``value`` in the first of the ``scales`` where it stays under ``limit`` once rounded."""
+    """Return ``value`` in the first of the ``scales`` in which it is less than ``limit`` after rounding."""
     for size, name in scales[:-1]:
         if abs(value) < limit * size:
             number = value / size
-            # 999 950 ns is not "1,000 µs": what rounds up to the limit belongs to the next scale.
+            # 999 950 ns is not "1,000 µs": a value that rounds up to the limit has the next scale.
             if abs(float(f"{number:.4g}")) < limit:
                 return f"{_four_digits(number)} {name}"
     size, name = scales[-1]
@@ -57,8 +56,8 @@ def _scaled(value: float, scales: _Scales, limit: int) -> str:
 
 def _time(value: float) -> str:
     ns = round(value)
-    seconds, rest = divmod(abs(ns), 1_000_000_000)
-    digits = f"{rest:09d}"
+    seconds, remainder = divmod(abs(ns), 1_000_000_000)
+    digits = f"{remainder:09d}"
     return f"{'-' if ns < 0 else ''}{seconds:,}.{digits[:3]} {digits[3:6]} {digits[6:]} s"
 
 
@@ -70,11 +69,11 @@ def _plain(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
-def numbered(what: str, number: Value) -> str:
+def numbered(noun: str, number: Value) -> str:
     """Return ``device 3`` (``d3`` for ``d``), or ``unknown device`` for `UNKNOWN`."""
     if number == UNKNOWN:
-        return f"unknown {'device' if what == 'd' else what}"
-    return f"{what}{number}" if what == "d" else f"{what} {number}"
+        return f"unknown {'device' if noun == 'd' else noun}"
+    return f"{noun}{number}" if noun == "d" else f"{noun} {number}"
 
 
 _WORDINGS: dict[Unit, Callable[[float], str]] = {
@@ -101,10 +100,10 @@ _WORDINGS: dict[Unit, Callable[[float], str]] = {
 
 
 def format_value(unit: Unit, value: Value) -> str:
-    """Words ``value`` for a screen by the rules above; text, in a column of any unit, goes through ``safe_text``.
+    """Return ``value`` in the words of a screen; text, in a column of any unit, is made safe by `safe_text`.
 
-    TIME, DURATION and CHANGE are in ns, BYTES in bytes, MEGABYTES in 10⁶ bytes, RATE in
-    bytes per second, MEGABYTE_RATE in 10⁶ of them, FREQUENCY in Hz, PERCENT in percent (14.6, not 0.146).
+    TIME, DURATION and CHANGE are in ns, MEGABYTES in 10⁶ bytes, RATE in bytes per second, MEGABYTE_RATE in 10⁶ bytes
+    per second, FREQUENCY in Hz, PERCENT in percent (14.6, not 0.146).
     """
     if value is None:
         return MISSING
@@ -116,33 +115,33 @@ def format_value(unit: Unit, value: Value) -> str:
 
 
 def size_label(size: int) -> str:
-    """An amount of bytes as one word, for names of sizes: ``64KiB``."""
+    """Return a size in bytes as one word: ``64KiB``."""
     return format_value(Unit.BYTES, size).replace(" ", "")
 
 
 _DURATION = re.compile(r"([0-9]+(?: [0-9]+)*(?:\.[0-9]+(?: [0-9]+)*)?|\.[0-9]+) *(ns|us|µs|μs|ms|s)?", re.IGNORECASE)
 _NS_PER = {"ns": 1, "us": 1_000, "μs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_LONGEST = 2**63 - 1
+_MAX_DURATION = 2**63 - 1
 
 
 def parse_duration(text: str, span: str = "") -> int:
-    """Read ``1.5ms``, ``250us``, ``3 s`` or ``0`` as whole ns; ``span`` is the text that ``text`` is an end of.
+    """Parse ``1.5ms``, ``250us``, ``3 s`` or ``0`` as whole ns; ``span`` is the text that ``text`` is an end of.
 
-    The groups that a screen shows (``6.412 018 s``) may stay. Raises UsageError for anything else: a number without a
-    unit is in ns for nsys and in seconds for many users, and a comma groups digits or begins the decimals.
+    Groups of digits, as on screens (``6.412 018 s``), are accepted. Raises UsageError for anything else: a number
+    without a unit is ns for nsys and seconds for many users, and a comma may group digits or begin the decimals.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a time: give a number with ns, us, ms or s, such as 250us or 1.5s")
     number, unit = match.groups()
-    # Decimal, because 1.1 s in binary is not 1 100 000 000 ns; casefold turns both characters for µ into one.
+    # Decimal, because 1.1 s in binary is not 1 100 000 000 ns; casefold maps both characters for µ to one.
     value = Decimal(number.replace(" ", ""))
     if value and not unit:
-        readings = [re.sub(r"(?<=[0-9])\s*(?=[:/]|$)", one, (span or text).strip()) for one in ("ns", "s")]
+        readings = [re.sub(r"(?<=[0-9])\s*(?=[:/]|$)", suffix, (span or text).strip()) for suffix in ("ns", "s")]
         raise UsageError(f"time {span or text!r} has no unit: write {' or '.join(readings)}")
     ns = round(value * _NS_PER[(unit or "ns").casefold()])
-    if ns > _LONGEST:
-        raise UsageError(f"{text!r} is longer than the {_LONGEST} ns that an export can hold")
+    if ns > _MAX_DURATION:
+        raise UsageError(f"{text!r} is longer than the {_MAX_DURATION} ns that an export can hold")
     return ns
 
 
@@ -153,19 +152,16 @@ _SCALES: dict[Unit, _Scales] = {
     Unit.RATE: _RATES,
     Unit.FREQUENCY: _FREQUENCIES,
 }
-_FEW = 10
-"""A largest value of fewer than so many units is worded in the next smaller unit: ``2,646.183 ms``, not ``2.646 s``.
-
-But for rates, which are compared with those of links: ``4.901 GB/s``.
-"""
+_MIN_LARGEST = 10
+"""If the largest value is smaller, the next smaller unit is used: ``2,646.183 ms``. Rates keep GB/s, like links."""
 
 
 @dataclass(frozen=True)
 class Wording:
-    """How all values of a column are worded: in one unit, which its heading names, with the same decimals.
+    """The wording of all values of a column: one unit, named in the heading, and the same decimals.
 
-    So the length of a number shows its magnitude. ``symbol`` is the unit, ``size`` what one of it is in the unit of the
-    values, ``decimals`` the digits behind the point (``None``: as many as each value has).
+    Therefore the length of a number shows its magnitude. ``symbol`` is the unit, ``size`` its size in the unit of the
+    values, ``decimals`` the digits after the point (``None``: varying).
     """
 
     unit: Unit
@@ -175,7 +171,7 @@ class Wording:
 
     @classmethod
     def of(cls, unit: Unit, values: Sequence[Value]) -> Wording:
-        """The wording that suits the largest of ``values``."""
+        """Return the wording that suits the largest of ``values``."""
         if unit is Unit.PERCENT:
             return cls(unit, "%", 1, 1)
         if unit is Unit.TIME:
@@ -191,21 +187,21 @@ class Wording:
             return cls(unit)
         largest = max(numbers, default=0)
         scales = _SCALES[unit]
-        place = max((index for index, (size, _) in enumerate(scales) if largest >= size), default=0)
-        is_whole = all(number % scales[place][0] == 0 for number in numbers)
-        if place and largest < _FEW * scales[place][0] and not is_whole and unit is not Unit.RATE:
-            place -= 1
-        size, symbol = scales[place]
+        scale_index = max((index for index, (size, _) in enumerate(scales) if largest >= size), default=0)
+        is_whole = all(number % scales[scale_index][0] == 0 for number in numbers)
+        if scale_index and largest < _MIN_LARGEST * scales[scale_index][0] and not is_whole and unit is not Unit.RATE:
+            scale_index -= 1
+        size, symbol = scales[scale_index]
         if is_whole or all(number % size == 0 for number in numbers):
             return cls(unit, symbol, size, 0)
         return cls(unit, symbol, size, 3 if largest < 1000 * size else 1)
 
     def heading(self, label: str) -> str:
-        """``total ms``; a label that names the unit already stays as it is."""
+        """Return ``total ms``, or the label alone if it already names the unit."""
         return f"{label} {self.symbol}" if self.symbol and not label.endswith(self.symbol) else label
 
     def cell(self, value: Value) -> str:
-        """``value`` without its unit; what is too small for the decimals is ``<0.001``, since it is not zero."""
+        """Return ``value`` without its unit, or ``<0.001`` if it is too small for the decimals, but not zero."""
         if self.decimals is None or value is None or isinstance(value, str) or not math.isfinite(value):
             text = format_value(self.unit, value)
             return text.removesuffix(f" {self.symbol}") if self.symbol else text
@@ -216,7 +212,7 @@ class Wording:
         return f"+{text}" if self.unit is Unit.CHANGE and number > 0 else text
 
     def words(self, value: Value) -> str:
-        """``value`` with four digits, in the unit of the column unless that is more than a thousand times as large."""
+        """Return ``value`` with four digits, in the column's unit unless that is over a thousand times as large."""
         if not isinstance(value, int | float) or not math.isfinite(value) or self.unit not in _SCALES:
             return format_value(self.unit, value)
         if not self.symbol or 0 < abs(value) < self.size / 1000:
@@ -226,34 +222,34 @@ class Wording:
 
 
 def wordings(columns: Sequence[Column], rows: Sequence[Row]) -> list[Wording]:
-    """The wording of each column that suits ``rows``.
+    """Return the wording of each column that suits ``rows``.
 
-    Columns of one scale have the unit that suits the largest value of all of them, whether they are shown or not: a
-    narrower table has the same numbers.
+    Columns of one scale, shown or hidden, share the unit that suits their largest value: narrower tables have the same
+    numbers.
     """
-    of_scale: dict[tuple[Unit, str], list[Value]] = {column.scale: [] for column in columns}
+    values_by_scale: dict[tuple[Unit, str], list[Value]] = {column.scale: [] for column in columns}
     for column, values in zip(columns, zip(*rows, strict=True), strict=False):
-        of_scale[column.scale].extend(values)
-    found = {scale: Wording.of(scale[0], values) for scale, values in of_scale.items()}
-    return [found[column.scale] for column in columns]
+        values_by_scale[column.scale].extend(values)
+    wordings_by_scale = {scale: Wording.of(scale[0], values) for scale, values in values_by_scale.items()}
+    return [wordings_by_scale[column.scale] for column in columns]
 
 
 _NUMBER = re.compile(r"(?P<whole>[-+]?[0-9][0-9,]*)(?P<fraction>\.[0-9 ]*[0-9])?(?P<unit> [^0-9\s]\S*)?")
 
 
 def _parts(cell: str) -> tuple[str, str, str]:
-    """A worded value as what stands before the decimal point, from the point on, and its unit with the blank."""
+    """Split a worded value: text before the decimal point, text from the point on, and a blank with the unit."""
     match = _NUMBER.fullmatch(cell)
-    if match is None:  # "–", or text: it ends where the whole numbers end
+    if match is None:  # "–", or text: aligned with the ends of whole numbers
         return cell, "", ""
     return match["whole"], match["fraction"] or "", match["unit"] or ""
 
 
 @dataclass(frozen=True)
 class DecimalLayout:
-    """The characters that a column of worded values needs before the decimal point, from it on, and for the unit.
+    """The characters that a column of worded values needs before the decimal point, after it, and for the unit.
 
-    A value of its own object, so that a table of millions of rows can measure its first page and lay out the rest.
+    It can be measured on the first page of millions of rows.
     """
 
     whole: int = 0
@@ -262,7 +258,6 @@ class DecimalLayout:
 
     @classmethod
     def of(cls, cells: Iterable[str]) -> DecimalLayout:
-        """The layout in which all ``cells`` fit."""
         parts = {tuple(map(len, _parts(cell))) for cell in cells}
         return cls(*map(max, zip(*parts, strict=True))) if parts else cls()
 
@@ -271,21 +266,21 @@ class DecimalLayout:
         return self.whole + self.fraction + self.unit
 
     def pad(self, cell: str) -> str:
-        """``cell`` padded to ``width``, its decimal point and its unit in their places; longer if it does not fit."""
+        """Pad ``cell`` to ``width``, with aligned decimal point and unit; longer cells exceed it."""
         whole, fraction, unit = _parts(cell)
         return whole.rjust(self.whole) + fraction.ljust(self.fraction) + unit.rjust(self.unit)
 
 
 def align_decimal(cells: Sequence[str]) -> list[str]:
-    """Pads a column of worded values to one width, so that decimal points stand over one another, and units too."""
+    """Pad a column of worded values to one width, aligning decimal points and units."""
     layout = DecimalLayout.of(cells)
     return [layout.pad(cell) for cell in cells]
 
 
 def round_half_up(value: float, decimals: int) -> float:
-    """Halves go away from zero, as in the SQL of nsys: 1607.35 is 1607.4, which ``round`` makes 1607.3.
+    """Round halves away from zero, like the SQL of nsys: 1607.35 to 1607.4, where ``round`` returns 1607.3.
 
-    A number that is no half as it is written has only one nearest, which ``round`` finds (and ten times as fast).
+    If the decimal text of a number is not a half, ``round`` returns the nearest number, ten times as fast.
     """
     if repr(value).partition(".")[2][decimals:] != "5":
         return round(value, decimals)
@@ -298,7 +293,7 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def parse_size(text: str) -> int:
-    """Reads a size as whole bytes: ``512M`` and ``512MiB`` are of base 1024, ``512MB`` is of base 1000.
+    """Parse a size as whole bytes: ``512M`` and ``512MiB`` have base 1024, ``512MB`` has base 1000.
 
     Raises UsageError for anything else.
     """
@@ -314,14 +309,14 @@ def parse_size(text: str) -> int:
 
 
 def size_words(size: int) -> str:
-    """A size as it may be written in an option: whole MiB, rounded up."""
+    """Return a size in the form of an option: whole MiB, rounded up."""
     return f"{-(-size // (1 << 20))}MiB"
 
 
 class TimeUnit(Enum):
-    """A unit of time: what stands in a header, ns in one of it, and the decimals that a file gets.
+    """A unit of time: its symbol in headers, its length in ns, and the decimals in files.
 
-    The decimals of µs and ms are those that nsys prints; of seconds no output of it is known.
+    The decimals of µs and ms are as in nsys; no nsys output in seconds is known.
     """
 
     NANOSECONDS = ("ns", 1, 1)
@@ -342,24 +337,24 @@ _WORDS = {
 
 
 def time_unit_of(text: str) -> TimeUnit:
-    """``usec`` as a unit; raises UsageError with the words there are."""
+    """Parse a unit such as ``usec``. Raises UsageError, which lists the accepted words."""
     for unit, words in _WORDS.items():
         if text.lower() in words:
             return unit
-    known = ", ".join(word for words in _WORDS.values() for word in words)
-    raise UsageError(f"time unit {text!r}: write one of {known}")
+    accepted = ", ".join(word for words in _WORDS.values() for word in words)
+    raise UsageError(f"time unit {text!r}: write one of {accepted}")
 
 
 def in_unit(answer: Answer, unit: TimeUnit) -> Answer:
-    """``answer`` with every duration and point in time in ``unit``; unchanged for ns."""
+    """Return ``answer`` with all durations and points in time in ``unit``; unchanged for ns."""
     return answer if unit is TimeUnit.NANOSECONDS else _Scaled(answer, unit)
 
 
 @dataclass(frozen=True)
 class _Scaled(Changed):
-    """Values are scaled after they were rounded as in ns, which is the order in which nsys does it.
+    """An answer in another unit of time. Values are rounded as ns before they are scaled, as in nsys.
 
-    Its SQL rounds the ns, and C's formatting what they are in another unit, as it does with megabytes.
+    Its SQL rounds the ns; C's formatting rounds the scaled value, as for megabytes.
     """
 
     unit: TimeUnit

@@ -1,1 +1,1 @@
-"""Answers written out: CSV, JSON, Markdown, Parquet, text tables, to stdout, files or the clipboard."""
+"""Output of answers as CSV, JSON, Markdown, Parquet or text tables, to stdout, files or the clipboard."""

@@ -1,10 +1,10 @@
-"""Chrome's Trace Event format, as Perfetto (ui.perfetto.dev) and chrome://tracing read it.
+"""Chrome's Trace Event format, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-One JSON object with ``traceEvents``: ``X`` slices on a track for each stream, and for API calls, each NVTX domain, MPI
+A JSON object with ``traceEvents``: ``X`` slices on a track for each stream, and for API calls, each NVTX domain, MPI
 and OS runtime calls of each thread; ``b``/``e`` pairs for NVTX ranges that need not nest; ``i`` for marks; ``s``/``f``
 from an API call to its GPU work; ``C`` for GPU metrics; ``M`` for names and order. ``ts`` and ``dur`` are µs with three
-decimals: nanoseconds. A viewer binds an arrow to the slice that stands before it in the file, and drops a slice that
-overlaps another one of its track without lying inside of it: so calls are written before work, and never such a slice.
+decimals: nanoseconds. Viewers bind an arrow to the previous slice in the file, so calls precede work. They drop slices
+that partly overlap another slice of their track, so such slices are never written.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ class ByteSink(Protocol):
 
 
 def write_chrome_trace(trace: Trace, stream: ByteSink, progress: Progress = lambda rows: None) -> int:
-    """Writes the trace and returns how many events, marks and samples of the export are in it.
+    """Write the trace; return the number of the export's events, marks and samples in it.
 
-    ``progress`` gets the number written so far, and may stop the writing by raising. Memory does not grow with the
-    trace: a batch of rows at a time is read, written and forgotten.
+    ``progress`` gets the number already written, and may raise to stop the writing. Memory holds one batch of rows.
     """
     writer = _Writer(trace)
     facts = {"producer": f"nsystui {__version__}", "clock": trace.clock or "clock: the report's own"}
@@ -52,16 +51,16 @@ def write_chrome_trace(trace: Trace, stream: ByteSink, progress: Progress = lamb
 
 
 def microseconds(time: int) -> str:
-    """Nanoseconds as µs with three decimals; ``time`` is not negative."""
+    """Return nanoseconds as µs with three decimals; ``time`` is not negative."""
     return f"{time // 1000}.{time % 1000:03d}"
 
 
 Lines = tuple[int, list[str]]
-"""Lines of JSON, and how many rows of the export they are."""
+"""The number of rows of the export, and their lines of JSON."""
 
 
 class _Writer:
-    """The events as lines of JSON. Numbers of processes and tracks are those of the layout, from 1."""
+    """Converts events to lines of JSON. Processes and tracks have the numbers of the layout, from 1."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -69,8 +68,8 @@ class _Writer:
         layout = trace.layout
         self._pids = {process.task: number for number, process in enumerate(layout.processes, 1)}
         self._sampled = {report: len(self._pids) + number for number, report in enumerate(layout.sampled, 1)}
-        keys: list[tuple[Task, object]] = [(one.task, (one.thread, one.kind, one.domain)) for one in layout.threads]
-        keys += [(one.task, (one.device, one.stream, lane)) for one in layout.streams for lane in range(one.lanes)]
+        keys: list[tuple[Task, object]] = [(row.task, (row.thread, row.kind, row.domain)) for row in layout.threads]
+        keys += [(row.task, (row.device, row.stream, lane)) for row in layout.streams for lane in range(row.lanes)]
         self._tids = {key: number for number, key in enumerate(keys, 1)}
         self._host_tracks: dict[tuple[Any, ...], tuple[int, str]] = {}
         self._gpu_tracks: dict[tuple[Any, ...], tuple[int, int, str]] = {}
@@ -78,15 +77,15 @@ class _Writer:
         self._last_id = 0
 
     def metadata(self) -> Iterator[str]:
-        """Names and order of the processes and tracks; never empty."""
+        """Yield names and order of the processes and tracks; never empty."""
         layout, reports = self._trace.layout, {report.index: report for report in self._trace.session.reports}
         processes = [(self._pids[process.task], process.name) for process in layout.processes]
         processes += [(pid, f"GPU metrics of {reports[report].name}") for report, pid in self._sampled.items()]
         for pid, name in processes or [(1, "empty")]:
             yield self._meta("process_name", pid, 0, f'"name":{self._text(name)}')
             yield self._meta("process_sort_index", pid, 0, f'"sort_index":{pid}')
-        labels = [one.label for one in layout.threads]
-        labels += [one.label(lane) for one in layout.streams for lane in range(one.lanes)]
+        labels = [thread.label for thread in layout.threads]
+        labels += [stream.label(lane) for stream in layout.streams for lane in range(stream.lanes)]
         for ((task, _), tid), label in zip(self._tids.items(), labels, strict=True):
             yield self._meta("thread_name", self._pids[task], tid, f'"name":{self._text(label)}')
             yield self._meta("thread_sort_index", self._pids[task], tid, f'"sort_index":{tid}')
@@ -96,7 +95,7 @@ class _Writer:
         return f'{{"ph":"M","name":"{name}","pid":{pid},"tid":{tid},"args":{{{value}}}}}'
 
     def batches(self) -> Iterator[Lines]:
-        """Everything but the metadata; calls before the work that they launched."""
+        """Yield everything except the metadata; calls precede the work that they launched."""
         trace = self._trace
         enclosing: dict[int, list[int]] = {}
         for rows in trace.host_slices():
@@ -110,7 +109,7 @@ class _Writer:
             yield len(rows), [self._sample(row) for row in rows]
 
     def _host_lines(self, rows: Sequence[tuple[Any, ...]], enclosing: dict[int, list[int]]) -> Lines:
-        """Calls and ranges; ``enclosing`` has the ends of the slices that are open on each track."""
+        """Convert calls and ranges; ``enclosing`` has the ends of the open slices on each track."""
         lines: list[str] = []
         for row in rows:
             report, process, thread, kind, domain, start, end, name, is_loose, correlation, size, communicator = row
@@ -134,11 +133,11 @@ class _Writer:
     def _host_track(
         self, report: int, process: int | None, thread: int | None, kind: str, domain: str | None
     ) -> tuple[int, str]:
-        """The track of a thread's calls or ranges, and the fields that every line of it has."""
+        """Return the track of a thread's calls or ranges, and the fields of all its lines."""
         key = (report, process, thread, kind, domain)
-        known = self._host_tracks.get(key)
-        if known is not None:
-            return known
+        cached = self._host_tracks.get(key)
+        if cached is not None:
+            return cached
         task = Task(report, -1 if process is None else process)
         tid = self._tids[task, (thread, EventKind(kind), domain or "")]
         category = "nccl" if domain == NCCL_DOMAIN else kind
@@ -146,7 +145,7 @@ class _Writer:
         return track
 
     def _gpu_lines(self, rows: Sequence[tuple[Any, ...]], lanes: StreamLanes) -> Lines:
-        """Work of streams, each with the arrow from its call."""
+        """Convert the work of streams, with arrows from calls."""
         lines: list[str] = []
         for row in rows:
             report, process, device, stream, kind, start, end, name, correlation, *facts = row
@@ -174,11 +173,11 @@ class _Writer:
         return len(rows), lines
 
     def _gpu_track(self, report: int, process: int | None, device: int, stream: int, lane: int) -> tuple[int, int, str]:
-        """The process and track of a stream's lane, and the fields that every line of it has."""
+        """Return the process and track of a stream's lane, and the fields of all its lines."""
         key = (report, process, device, stream, lane)
-        known = self._gpu_tracks.get(key)
-        if known is not None:
-            return known
+        cached = self._gpu_tracks.get(key)
+        if cached is not None:
+            return cached
         task = Task(report, -1 if process is None else process)
         pid, tid = self._pids[task], self._tids[task, (device, stream, lane)]
         track = self._gpu_tracks[key] = pid, tid, f'"pid":{pid},"tid":{tid}'
@@ -191,7 +190,7 @@ class _Writer:
         )
 
     def _pair(self, event: str, start: int, end: int, args: str) -> tuple[str, str]:
-        """A range that may overlap others: a track of its own, which its id makes."""
+        """Return a range that may overlap others; its id gives it a separate track."""
         self._last_id += 1
         event = f'{event},"id":"{self._last_id:#x}"'
         return (
@@ -217,10 +216,10 @@ class _Writer:
         )
 
     def _text(self, text: str) -> str:
-        """``text`` as JSON, all controls escaped; names repeat, and are made once."""
+        """Return ``text`` as JSON with all controls escaped, from a cache, because names repeat."""
         encoded = self._names.get(text)
         if encoded is None:
-            if len(self._names) > 100_000:  # ranges with numbers in their names would be kept for ever
+            if len(self._names) > 100_000:  # limits the memory for ranges with numbers in their names
                 self._names.clear()
             encoded = self._names[text] = to_json(text)
         return encoded

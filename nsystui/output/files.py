@@ -1,6 +1,6 @@
-"""Answers, texts and traces: printed, or saved under a name, whole or not at all, never over an unmeant file.
+"""Output of answers, texts and traces to stdout or files. A file is complete or absent, and replaced only on request.
 
-A trace is one file of Chrome's Trace Events, or Paraver's three files.
+A trace is a file of Chrome's Trace Events, or the files of Paraver.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _SafeLines:
-    """A terminal that gets raw rows: each is made safe, and a line break inside of one shows as ``␊``."""
+    """A terminal for raw rows: makes them safe, and shows line breaks inside as ``␊``."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -40,77 +40,76 @@ class _SafeLines:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Prints lines made safe, in ASCII where UTF-8 could not be shown. Raises what `quiet_pipe` raises."""
+    """Print lines made safe, in ASCII if UTF-8 cannot be shown. Raises the errors of `quiet_pipe`."""
     with quiet_pipe() as stream:
         environ = original_environ() if stream.isatty() else {"LC_ALL": "C.UTF-8"}
-        plain = wants_ascii(environ, stream.encoding)
+        is_ascii = wants_ascii(environ, stream.encoding)
         safe_lines = map(safe_text, lines)
-        stream.writelines(f"{ascii_glyphs(line) if plain else line}\n" for line in safe_lines)
+        stream.writelines(f"{ascii_glyphs(line) if is_ascii else line}\n" for line in safe_lines)
 
 
 def print_answer(answer: Answer, file_format: str, *, is_wide: bool = True, is_cut: bool = False) -> int:
-    """Prints ``answer`` as ``table``, ``csv``, ``json`` or ``md`` without its notes; returns the rows printed.
+    """Print ``answer`` as ``table``, ``csv``, ``json`` or ``md`` without its notes; return the number of rows.
 
-    A table on a terminal fits its width unless it ``is_wide``; it is cut after a screenful if it ``is_cut``. A line on
-    stderr says what was left out.
-    CSV, JSON and Markdown are UTF-8 whatever the locale says, as in a file; a table is ASCII where UTF-8 could not be
-    shown. Text in CSV is raw, except on a terminal, which would obey what it holds. Raises ``UsageError`` for Parquet,
-    which is not for terminals and pipes, and what `quiet_pipe` raises.
+    On a terminal, a table fits the width unless it ``is_wide``, and is cut after a screenful if it ``is_cut``; stderr
+    reports omissions. CSV, JSON and Markdown are UTF-8 in every locale; a table is ASCII if UTF-8 cannot be shown. Text
+    in CSV is raw, except on a terminal, which might obey it. Raises ``UsageError`` for Parquet, and the errors of
+    `quiet_pipe`.
     """
     if file_format == "parquet":
         raise UsageError("Parquet cannot go to standard output: name a file with -o FILE.parquet")
-    left_out = ""
+    omissions = ""
     with quiet_pipe() as stream:
         encoding = stream.encoding if file_format == "table" else "utf-8"
         if file_format == "table" and stream.isatty():
-            answer, left_out = _fitted(answer, is_wide, is_cut)
+            answer, omissions = _fitted(answer, is_wide, is_cut)
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding=encoding, errors="backslashreplace", newline="")
-        # A file or a pipe is read who knows where: only what the stream can encode counts there.
+        # A file or pipe may be read anywhere: only the encoding of the stream counts.
         environ = original_environ() if stream.isatty() else {"LC_ALL": "C.UTF-8"}
         target = _SafeLines(stream) if file_format == "csv" and stream.isatty() else stream
         rows = write(answer, file_format, target, ascii_only=wants_ascii(environ, encoding))
-    if left_out:
-        complain(left_out)
+    if omissions:
+        complain(omissions)
     return rows
 
 
-_BESIDE_ROWS = 6
-"""The lines of a screenful that are no rows: the prompt, the heading, what was left out, and a note."""
-_FEWEST_ROWS = 5
-_MOST_FITTED = 10_000
-"""Tables of more rows are printed as they come: nobody reads their columns on a screen."""
+_OTHER_LINES = 6
+"""Lines of a screenful that are not rows: the prompt, the heading, the omissions, and a note."""
+_MIN_ROWS = 5
+_MAX_FITTED_ROWS = 10_000
+"""Longer tables keep all columns: nobody reads them on a screen."""
 
 
 def _fitted(answer: Answer, is_wide: bool, is_cut: bool) -> tuple[Answer, str]:
-    """The answer as it fits the terminal, and what was left out."""
+    """Return the part of the answer that fits the terminal, and a remark on omissions."""
     width, height = text_width(), size(1)[1]
-    told = []
-    most = max(height - _BESIDE_ROWS, _FEWEST_ROWS)
-    whole = len(answer)
-    if is_cut and whole > most:
-        answer = Head(answer, most)
-        told.append(f"{most} of {whole:,} rows (--top N for more)")
-    if not is_wide and len(answer) <= _MOST_FITTED:
+    remarks = []
+    max_rows = max(height - _OTHER_LINES, _MIN_ROWS)
+    total = len(answer)
+    if is_cut and total > max_rows:
+        answer = Head(answer, max_rows)
+        remarks.append(f"{max_rows} of {total:,} rows (--top N for more)")
+    if not is_wide and len(answer) <= _MAX_FITTED_ROWS:
         rows = answer.page(0, len(answer))
         table = TableAnswer(answer.name, answer.columns, rows, answer.total, answer.notes)
         fitted = fitting(table, width)
-        gone = [
+        hidden = [
             before.label
             for before, after in zip(table.columns, fitted.columns, strict=True)
             if before.importance < FILES_ONLY <= after.importance
         ]
         answer = fitted
-        if gone:
-            told.append(f"without the columns {', '.join(gone)} (--wide has them)")
-    return answer, "; ".join(told)
+        if hidden:
+            remarks.append(f"without the columns {', '.join(hidden)} (--wide has them)")
+    return answer, "; ".join(remarks)
 
 
-_QUICK = 4  # of gzip's levels: twice as fast as its default, a tenth larger
+_GZIP_LEVEL = 4  # twice as fast as the default, a tenth larger
 
 
 class TargetExistsError(OutputError):
-    """The name is taken; the file there is as it was. The caller may ask the user and save with ``overwrite``."""
+    """A file of this name exists, and is unchanged. The caller may ask the user to ``overwrite`` it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} exists already (--force overwrites it)")
@@ -124,26 +123,25 @@ def save(
     file_format: str | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """Saves ``answer`` as ``path`` in the format that its ending names, or ``file_format``; returns the rows written.
+    """Save ``answer`` in ``file_format``, by default from the ending of ``path``; return the number of rows.
 
-    A ``~`` at the beginning is the home directory. The rows go to a temporary file in the same directory, which takes
-    the name at the end; whatever stops the writing (``progress`` may, by raising) leaves nothing behind. Over a link,
-    the file that it points to is replaced. Raises `TargetExistsError`, ``OutputError`` with one line that says why,
-    and ``UsageError`` for an ending that names no format.
+    A leading ``~`` is the home directory. A temporary file in the same directory is renamed at the end; if the writing
+    stops (``progress`` may raise), nothing remains. A link's target is replaced, not the link. Raises
+    `TargetExistsError`, ``OutputError`` with the reason in one line, and ``UsageError`` for an unknown ending.
     """
-    chosen = file_format or format_for_path(os.path.expanduser(path))
-    return save_together({Path(path): lambda temporary: _write_file(answer, temporary, chosen, progress)}, overwrite)[0]
+    form = file_format or format_for_path(os.path.expanduser(path))
+    return save_together({Path(path): lambda temporary: _write_file(answer, temporary, form, progress)}, overwrite)[0]
 
 
 def save_text(text: str, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-    """Saves ``text`` as ``path``, in the same way and with the same errors as `save`."""
+    """Save ``text`` as ``path``, like `save` and with its errors."""
     save_together({Path(path): text}, overwrite)
 
 
 def save_stream(path: str | os.PathLike[str], overwrite: bool, fill: Callable[[BinaryIO], int]) -> int:
-    """Saves what ``fill`` writes, in the same way and with the same errors as `save`; returns what ``fill`` returns.
+    """Save the bytes that ``fill`` writes, like `save` and with its errors; return the result of ``fill``.
 
-    The bytes are compressed where the name ends in ``.gz``.
+    Compresses if the name ends in ``.gz``.
     """
     return save_together({Path(path): streamed(path, fill)}, overwrite)[0]
 
@@ -155,29 +153,29 @@ def streamed(path: str | os.PathLike[str], fill: Callable[[BinaryIO], int]) -> C
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:
-    """Raises `TargetExistsError` where the name is taken: for who writes several files, before the first."""
+    """Raise `TargetExistsError` if the name is taken."""
     target = os.path.expanduser(path)
     if os.path.lexists(target):
         raise TargetExistsError(safe_text(target))
 
 
 def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[Path], cache: Path | None) -> None:
-    """Raise UsageError if a file to write is also an input, or lies in the cache.
+    """Raise UsageError if an output (all files of a trace or report) is also an input, or is in the cache.
 
-    Links count, since files are compared by device and inode. All files of a trace or report are compared.
+    Files are compared by device and inode, so that links count.
     """
-    taken: list[tuple[Path, os.stat_result]] = []
+    outputs: list[tuple[Path, os.stat_result]] = []
     for name in written:
         files = [*trace_files(name)]
-        with suppress(OSError, ValueError):  # the name is too long, or that of the root
+        with suppress(OSError, ValueError):  # too long, or the root directory
             files += Path(os.path.expanduser(name)).with_suffix(".files").glob("*")
         for file in files:
-            if os.path.isfile(file) and os.path.getsize(file):  # a shell's > has emptied it already
-                taken.append((file, os.stat(file)))
+            if os.path.isfile(file) and os.path.getsize(file):  # a shell's > has already emptied it
+                outputs.append((file, os.stat(file)))
             if cache is not None and Path(os.path.realpath(cache)) in Path(os.path.realpath(file)).parents[1:]:
                 raise UsageError(f"{safe_text(str(file))} is in the cache, where only columns are: name another file")
-    for path in filter(os.path.isfile, read if taken else ()):
-        for file, state in taken:
+    for path in filter(os.path.isfile, read if outputs else ()):
+        for file, state in outputs:
             if os.path.samestat(state, os.stat(path)):
                 raise UsageError(f"{safe_text(str(file))} is an input ({safe_text(str(path))}): name another file")
 
@@ -187,26 +185,26 @@ Contents = str | Callable[[Path], int]
 
 
 def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[int]:
-    """Save all of the files or none, and return the number of rows of each. Raises the errors of `save`.
+    """Save all files or none; return the number of rows of each. Raises the errors of `save`.
 
-    All are written under temporary names first. Where one cannot take its name, the others give theirs back.
+    If a file cannot take its name from its temporary file, the files renamed before are restored.
     """
-    places = {_target(path, overwrite): content for path, content in contents.items()}
+    contents_by_target = {_target(path, overwrite): content for path, content in contents.items()}
     rows, temporaries, undo = list[int](), list[Path](), list[Callable[[], object]]()
     try:
-        for target, content in places.items():
+        for target, content in contents_by_target.items():
             temporaries.append(target.with_name(partial_name()))
             with _explained(target):
                 write = partial(_write_text, content) if isinstance(content, str) else content
                 rows.append(write(temporaries[-1]))
-        for target, temporary in zip(places, temporaries.copy(), strict=True):
-            is_new, old = not os.path.exists(target), target.with_name(partial_name())
+        for target, temporary in zip(contents_by_target, temporaries.copy(), strict=True):
+            is_new, backup = not os.path.exists(target), target.with_name(partial_name())
             with _explained(target):
-                if not is_new and len(places) > 1:
+                if not is_new and len(contents_by_target) > 1:
                     with suppress(OSError):  # some file systems have no hard links
-                        os.link(target, old)
-                        undo.append(partial(old.replace, target))
-                        temporaries.append(old)
+                        os.link(target, backup)
+                        undo.append(partial(backup.replace, target))
+                        temporaries.append(backup)
                 _take_name(temporary, target, overwrite)
                 undo += [target.unlink] * is_new
     except BaseException:
@@ -216,20 +214,20 @@ def save_together(contents: Mapping[Path, Contents], overwrite: bool) -> list[in
         raise
     finally:
         for temporary in temporaries:
-            with suppress(OSError):  # it has its name, or was never there
+            with suppress(OSError):  # it is renamed, or was never created
                 temporary.unlink()
     return rows
 
 
 def _target(path: Path, overwrite: bool) -> Path:
-    """Return the path to write: of a link, its target. Remove the temporary files of killed programs beside it."""
+    """Return the path to write (a link's target), and remove temporary files of killed programs next to it."""
     target = Path(os.path.expanduser(path))
     shown_name = safe_text(str(target))
     if os.path.isdir(target):
         raise OutputError(f"{shown_name} is a directory")
-    if os.path.exists(target) and not os.path.isfile(target):  # renaming over /dev/null would be a disaster for root
+    if os.path.exists(target) and not os.path.isfile(target):  # as root, renaming would replace /dev/null
         raise OutputError(f"{shown_name} is not a regular file")
-    if not overwrite and os.path.lexists(target):  # asked again at the end; this saves the user the wait
+    if not overwrite and os.path.lexists(target):  # checked again at the end; this saves the user the wait
         raise TargetExistsError(shown_name)
     drop_abandoned(target.parent)
     return Path(os.path.realpath(target)) if overwrite else target
@@ -237,7 +235,7 @@ def _target(path: Path, overwrite: bool) -> Path:
 
 @contextmanager
 def _explained(target: Path) -> Iterator[None]:
-    """Replace an OSError by an OutputError, whose line names the file and the reason."""
+    """Replace an OSError by an OutputError with the file and the reason."""
     try:
         yield
     except FileExistsError:
@@ -247,7 +245,7 @@ def _explained(target: Path) -> Iterator[None]:
 
 
 def _write_file(answer: Answer, path: Path, file_format: str, progress: Progress | None) -> int:
-    """Writes the file, and waits until the disk has it: over NFS, a full disk or quota shows only then."""
+    """Write the file and wait for the disk: over NFS, a full disk or quota shows only then."""
     if file_format == "parquet":
         from nsystui.output.parquet import write_parquet
 
@@ -255,7 +253,7 @@ def _write_file(answer: Answer, path: Path, file_format: str, progress: Progress
         with path.open("rb") as written:
             os.fsync(written.fileno())
         return rows
-    # A lone surrogate (a path that is not UTF-8 has them) is written as \udcff: the file is UTF-8 in any case.
+    # A lone surrogate, as in a path that is not UTF-8, is written as \udcff: the file is always UTF-8.
     with path.open("x", encoding="utf-8", errors="backslashreplace", newline="") as stream:
         rows = write(answer, file_format, stream, progress=progress)
         stream.flush()
@@ -276,9 +274,9 @@ def _write_stream(fill: Callable[[BinaryIO], int], path: Path, is_compressed: bo
 
     with path.open("xb") as file:
         if is_compressed:
-            # No name and no time in it: the same rows make the same file.
-            with gzip.GzipFile("", "wb", _QUICK, file, mtime=0) as packed:
-                rows = fill(cast("BinaryIO", packed))
+            # Without name and time, the same rows make the same file.
+            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed:
+                rows = fill(cast("BinaryIO", compressed))
         else:
             rows = fill(file)
         file.flush()
@@ -287,14 +285,14 @@ def _write_stream(fill: Callable[[BinaryIO], int], path: Path, is_compressed: bo
 
 
 def _take_name(temporary: Path, target: Path, overwrite: bool) -> None:
-    """Gives the finished file its name; raises ``FileExistsError`` if that is taken and shall not be overwritten."""
+    """Rename the finished file. Raises ``FileExistsError`` if the name is taken, unless ``overwrite`` is true."""
     if overwrite:
-        with suppress(OSError):  # no file to replace, or not ours: then the umask decides, as for any new file
+        with suppress(OSError):  # no file to replace, or another user's: the umask applies
             shutil.copymode(target, temporary)
         temporary.replace(target)
         return
-    # Renaming replaces silently, and hard links do not exist everywhere. So the name is claimed by an empty file,
-    # which fails if anyone has it, and then replaced.
+    # Renaming replaces silently, and some file systems have no hard links. So an empty file claims the name, which
+    # fails if it is taken, and is then replaced.
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     try:
         temporary.replace(target)
@@ -304,7 +302,7 @@ def _take_name(temporary: Path, target: Path, overwrite: bool) -> None:
 
 
 def _why(error: OSError, directory: Path) -> str:
-    """The reason of ``error`` in the words of someone who knows what was being done."""
+    """Return the reason of ``error``, worded for writing a file."""
     folder = safe_text(str(directory))
     reasons = {
         errno.ENOENT: f"the directory {folder} does not exist",
@@ -319,14 +317,14 @@ def _why(error: OSError, directory: Path) -> str:
     return reasons.get(error.errno or 0) or safe_text(error.strerror or str(error))
 
 
-_LONGEST_NAME = 150  # bytes: far from the 255 of file systems, and it still fits a prompt
+_MAX_NAME_BYTES = 150  # far below the 255 of file systems; still fits a prompt
 
 
 def propose_name(job: str, pane: str, filter_text: str | None, extension: str) -> str:
-    """A file name that says what is in it: ``rank0-kernels-nvjet.csv``, ``llama-nccl.csv``.
+    """Return a file name that describes the content: ``rank0-kernels-nvjet.csv``, ``llama-nccl.csv``.
 
-    The name has only ASCII letters, digits and ``. _ -``, so that no shell and no file system trips over it, begins
-    with a letter or digit, and has at most 150 bytes: a long filter is cut first.
+    It has at most 150 ASCII letters, digits and ``. _ -``, which any shell and file system accepts, and begins with a
+    letter or digit. A long filter is shortened first.
     """
     name = job.rstrip("/").rpartition("/")[2]
     for export_ending in (".sqlite", ".nsys-rep", ".qdrep", ".parquet", ".arrow", ".db"):
@@ -335,8 +333,8 @@ def propose_name(job: str, pane: str, filter_text: str | None, extension: str) -
     stem = "-".join(filter(None, [_slug(name) or "report", _slug(pane)]))
     negated = (filter_text or "").startswith("!")
     detail = _slug(("not-" if negated else "") + (filter_text or "").removeprefix("!").removeprefix("re:"))
-    room = _LONGEST_NAME - len(ending)
-    if len(stem) > room:  # the beginning says the job, the end says the rank and the pane
+    room = _MAX_NAME_BYTES - len(ending)
+    if len(stem) > room:  # the beginning names the job, the end the rank and the pane
         stem = stem[: room // 2].rstrip("-._") + "-" + stem[len(stem) - room // 2 + 1 :].lstrip("-._")
     detail = detail[: max(0, room - len(stem) - 1)].rstrip("-._")
     return "-".join(filter(None, [stem, detail])) + ending
@@ -350,11 +348,11 @@ def _slug(text: str) -> str:
 CHROME = (".json", ".json.gz")
 PARAVER = (".prv", ".prv.gz")
 VIEWS = ("states", "nvtx", "nccl", "metrics", "durations", "useful")
-"""The views of a Paraver trace; the file of one is ``job.states.cfg``."""
+"""The views of a Paraver trace, in files such as ``job.states.cfg``."""
 
 
 def check_ending(path: str | os.PathLike[str]) -> None:
-    """Raises ``UsageError`` for a name whose ending is of no format."""
+    """Raise ``UsageError`` if the ending of a name has no format."""
     name = os.fspath(path).lower()
     if not name.endswith((*CHROME, *PARAVER)):
         raise UsageError(
@@ -363,7 +361,7 @@ def check_ending(path: str | os.PathLike[str]) -> None:
 
 
 def trace_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Every file that the trace called ``path`` may have: Paraver's are ``.prv``, ``.pcf``, ``.row`` and the views."""
+    """Return all files that the trace ``path`` may have: for Paraver, ``.prv``, ``.pcf``, ``.row`` and views."""
     target = Path(os.path.expanduser(path))
     if not target.name.lower().endswith(PARAVER):
         return (target,)
@@ -375,9 +373,9 @@ def trace_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 def save_trace(
     trace: Trace, path: str | os.PathLike[str], overwrite: bool = False, progress: Progress = lambda rows: None
 ) -> int:
-    """Writes the files of ``path`` and returns how many events of the export are in them.
+    """Write the files of ``path``; return the number of the export's events in them.
 
-    Raises what `save` raises, and ``MissingDataError`` where the trace has nothing: then no file is written.
+    Raises the errors of `save`, and ``MissingDataError`` for an empty trace.
     """
     check_ending(path)
     refuse_empty(trace)
@@ -398,12 +396,12 @@ def save_trace(
     records = streamed(path, lambda stream: write_records(trace, rows, types, stream, progress))
     names = streamed(
         files[1], lambda stream: stream.write(types.pcf().encode(errors="backslashreplace"))
-    )  # made once the records are written
+    )  # after the records
     views = {files[3 + VIEWS.index(view)]: text for view, text in view_texts(types).items()}
     return save_together({files[0]: records, files[1]: names, files[2]: rows.row_file(), **views}, overwrite)[0]
 
 
 def refuse_empty(trace: Trace) -> None:
-    """Raises ``MissingDataError`` for a trace of nothing, with what the exports lack."""
+    """Raise ``MissingDataError`` for an empty trace; the message names the missing data."""
     if not trace.layout.processes and not trace.layout.sampled:
         raise MissingDataError("; ".join(("there is nothing in the selection to make a trace of", *trace.notes)))

@@ -1,15 +1,14 @@
-r"""Answers written as CSV, JSON, Markdown, text tables or clipboard text, a page at a time.
+r"""Answers written page by page as CSV, JSON, Markdown, text tables or clipboard text.
 
 Ten million rows need the memory of one page.
 
-CSV is what ``nsys stats --format csv`` writes, byte for byte where the numbers are the same. Files get plain values
-(ns, bytes) with the decimals that the column names; the text table words them as a screen does. What a file cannot know
-is empty in CSV and Markdown and ``null`` in JSON, and so is a number that is not finite; it is never 0.
+CSV equals the output of ``nsys stats --format csv``, byte for byte if the numbers are the same. Files get plain values
+(ns, bytes) with the decimals of the column; text tables word them like a screen. Unknown and non-finite values are
+empty in CSV and Markdown and ``null`` in JSON, never 0.
 
-CSV and JSON carry text raw, as the profiled program wrote it, JSON in ``\u`` escapes; a text table and Markdown are
-for people, and get what `nsystui.base.text.safe_text` makes of it. A cell that begins with ``=``, ``+``, ``-`` or ``@``
-stays as it is: an NVTX range may be called ``=compute``, and data that is altered for the sake of spreadsheets is wrong
-everywhere else. Import it as text there.
+CSV and JSON carry text raw, JSON in ``\u`` escapes; text tables and Markdown are for people, and contain the result of
+`nsystui.base.text.safe_text`. A cell that begins with ``=``, ``+``, ``-`` or ``@`` is unchanged, because an NVTX range
+may be called ``=compute``, and data altered for spreadsheets is wrong elsewhere. Import such columns as text.
 """
 
 from __future__ import annotations
@@ -42,26 +41,26 @@ from nsystui.base.text import ascii_glyphs, safe_text, width_of
 from nsystui.base.units import Wording, round_half_up, wordings
 
 FORMATS = ("table", "csv", "json", "md", "parquet")
-"""The names of the formats of tables, as ``--format`` takes them."""
+"""Formats of tables, as words of ``--format``."""
 DRAWING = "svg"
-"""The format of drawings: of questions that have one, see `nsystui.output.svg`."""
+"""The format of drawings, see `nsystui.output.svg`."""
 
 _ENDINGS = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet", ".txt": "table", ".svg": DRAWING}
 
 Progress = Callable[[int], None]
-"""Called with the number of rows written so far, after each page; what it raises stops the writing."""
+"""Called after each page with the number of rows written; it may raise to stop the writing."""
 
 _PAGE = 10_000
 
 
 class Writable(Protocol):
-    """The target of answers: an open text file, or anything else that takes text."""
+    """The target of answers: an open text file, or another object that takes text."""
 
     def write(self, text: str, /) -> object: ...
 
 
 def format_for_path(path: str | PathLike[str]) -> str:
-    """The format that the ending of ``path`` names; raises ``UsageError`` with the endings there are."""
+    """Return the format for the ending of ``path``. Raises ``UsageError``, which lists the endings."""
     ending = PurePath(fspath(path)).suffix.lower()
     if ending not in _ENDINGS:
         raise UsageError(f"{safe_text(fspath(path))}: the name must end in one of {', '.join(_ENDINGS)}")
@@ -69,57 +68,57 @@ def format_for_path(path: str | PathLike[str]) -> str:
 
 
 def pages(answer: Answer, size: int = _PAGE) -> Iterator[list[Row]]:
-    """The rows of ``answer`` in lists of ``size``, the last one shorter."""
+    """Yield the rows of ``answer`` in lists of ``size``; the last list may be shorter."""
     rows = iter_rows(answer)
     while page := list(islice(rows, size)):
         yield page
 
 
 def file_values(column: Column, values: Sequence[Any]) -> Sequence[Value]:
-    """The values of ``column`` as a file gets them: not finite or not known is ``None``, decimals are the column's.
+    """Return the values of ``column`` for a file: unknown or non-finite values are ``None``; decimals are the column's.
 
-    A column without decimals that holds whole floats gets integers: pandas makes floats of them where one is missing.
+    Without decimals, whole floats become integers: pandas makes them floats if a value is missing.
     """
     if column.unit in PLACES and UNKNOWN in values:
         values = [None if value == UNKNOWN else value for value in values]
     kinds = set(map(type, values))
     if not any(issubclass(kind, float) for kind in kinds) and not column.decimals:
-        return values  # nothing to do, found at the speed of C: most columns, and rows come in millions
+        return values  # fast path at the speed of C, for most columns
     if kinds == {float} and column.decimals and all(map(float.is_integer, values)):
-        return values  # as the statistics of names that have one event each
-    # Sizes nsys leaves to C's formatting; values with decimals next to them were rounded in its SQL.
-    rounded = round if column.unit in (Unit.MEGABYTES, Unit.MEGABYTE_RATE) else round_half_up
-    return [_file_value(column.decimals, rounded, value) for value in values]
+        return values  # such as statistics of names with one event each
+    # In nsys, C's formatting rounds sizes, and SQL rounds other values.
+    round_value = round if column.unit in (Unit.MEGABYTES, Unit.MEGABYTE_RATE) else round_half_up
+    return [_file_value(column.decimals, round_value, value) for value in values]
 
 
-def _file_value(decimals: int | None, rounded: Callable[[float, int], float], value: Value) -> Value:
+def _file_value(decimals: int | None, round_value: Callable[[float, int], float], value: Value) -> Value:
     if value is None or isinstance(value, str):
         return value
     if not math.isfinite(value):
         return None
     if decimals is None:
         return int(value) if value == int(value) else value
-    return rounded(float(value), decimals) if decimals else round(value)
+    return round_value(float(value), decimals) if decimals else round(value)
 
 
 def _file_pages(answer: Answer, progress: Progress | None) -> Iterator[list[Sequence[Value]]]:
-    """Pages of columns with the values that files get; ``progress`` is called when a page has been used."""
-    done = 0
+    """Yield pages of columns with the values of files; call ``progress`` after each page."""
+    rows = 0
     for page in column_batches(answer):
         yield [file_values(column, values) for column, values in zip(answer.columns, page, strict=True)]
-        done += len(page[0])
+        rows += len(page[0])
         if progress:
-            progress(done)
+            progress(rows)
 
 
 def write(
     answer: Answer, file_format: str, stream: Writable, *, ascii_only: bool = False, progress: Progress | None = None
 ) -> int:
-    """Writes ``answer`` to ``stream`` as ``table``, ``csv``, ``json`` or ``md``; returns the number of rows.
+    r"""Write ``answer`` to ``stream`` as ``table``, ``csv``, ``json`` or ``md``; return the number of rows.
 
-    ``stream`` should not translate line ends (``newline=""``); every line ends in ``\\n``. With ``ascii_only`` a table
-    has ASCII only, for terminals without UTF-8. Raises ``UsageError`` for ``parquet`` (see `nsystui.output.parquet`)
-    and for unknown formats, and whatever the stream, the answer and ``progress`` raise.
+    ``stream`` should not translate line ends (``newline=""``); every line ends in ``\n``. With ``ascii_only``, a table
+    is ASCII, for terminals without UTF-8. Raises ``UsageError`` for ``parquet`` (see `nsystui.output.parquet`) and
+    unknown formats, and the errors of the stream, the answer and ``progress``.
     """
     if file_format == "table":
         return _write_table(answer, stream, ascii_only, progress)
@@ -134,9 +133,9 @@ def write(
 
 
 _NEEDS_QUOTES = re.compile(r'[,\r\n]|^"')
-"""What is quoted in nsys's CSV: a cell with ``"`` in it, but neither comma nor line end, stays as it is."""
+"""Cells that nsys quotes in CSV: a ``"`` inside a cell without comma and line end is not quoted."""
 _ALONE_NEEDS_QUOTES = re.compile(r'[,\r\n"]|^$')
-"""The same for the only cell of a line."""
+"""The same for lines of a single cell."""
 
 
 def _write_csv(answer: Answer, stream: Writable, progress: Progress | None) -> int:
@@ -148,54 +147,54 @@ def _write_csv(answer: Answer, stream: Writable, progress: Progress | None) -> i
     stream.write(",".join(quoted(column.header) for column in answer.columns) + "\n")
     rows = 0
     for page in _file_pages(answer, progress):
-        marks, cells = _marked(answer.columns, page, quoted)
-        line = ",".join(marks) + "\n"
+        formats, cells = _formatted(answer.columns, page, quoted)
+        line = ",".join(formats) + "\n"
         for row in zip(*cells, strict=True):
             stream.write(line % row)
             rows += 1
     return rows
 
 
-def _marked(
-    columns: Sequence[Column], page: Iterable[Sequence[Any]], worded: Callable[[str], str]
+def _formatted(
+    columns: Sequence[Column], page: Iterable[Sequence[Any]], escape: Callable[[str], str]
 ) -> tuple[list[str], list[Sequence[Any]]]:
-    """What stands in a line for each column of ``page``, and the cells that ``%`` puts there.
+    """Return the ``%`` format of each column of ``page``, and the cells to insert.
 
-    Texts are ``worded``, and empty where there is none. One ``%`` makes a line: a million rows have as many millions of
-    cells as there are columns.
+    Texts pass through ``escape``; missing values are empty. Then one ``%`` formats a line: there may be millions of
+    lines.
     """
-    marks: list[str] = []
+    formats: list[str] = []
     cells: list[Sequence[Any]] = []
     for column, values in zip(columns, page, strict=True):
         kinds = set(map(type, values))
-        mark = "%s"
+        cell_format = "%s"
         if kinds == {float} and column.decimals:
             if all(map(float.is_integer, values)) and 0.0 not in values:  # zero may be negative
-                mark, values = "%s." + "0" * column.decimals, list(map(int, values))
+                cell_format, values = "%s." + "0" * column.decimals, list(map(int, values))
             else:
-                mark = f"%.{column.decimals}f"
+                cell_format = f"%.{column.decimals}f"
         elif kinds == {str}:
-            values = list(map(worded, values))
+            values = list(map(escape, values))
         elif kinds != {int}:
-            values = [_text(value, column.decimals, worded) for value in values]
-        marks.append(mark)
+            values = [_cell_text(value, column.decimals, escape) for value in values]
+        formats.append(cell_format)
         cells.append(values)
-    return marks, cells
+    return formats, cells
 
 
-def _text(value: Value, decimals: int | None, worded: Callable[[str], str]) -> str:
+def _cell_text(value: Value, decimals: int | None, escape: Callable[[str], str]) -> str:
     if value is None or isinstance(value, str):
-        return worded(value or "")
+        return escape(value or "")
     return format(value, f".{decimals}f") if decimals and isinstance(value, float) else str(value)
 
 
 def to_json(value: object) -> str:
-    """``value`` as JSON of printable ASCII on one line; raises ValueError for a number that is not finite."""
+    """Return ``value`` as a line of JSON in printable ASCII. Raises ValueError for non-finite numbers."""
     return json.dumps(value, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def _write_json(answer: Answer, stream: Writable, progress: Progress | None) -> int:
-    """An array of objects with the columns' keys, one object a line, in ASCII (``\\u`` escapes) whatever the stream."""
+    r"""Write an array of objects with the columns' keys, one per line, in ASCII (``\u`` escapes)."""
     keys = [to_json(column.file_key).replace("%", "%%") for column in answer.columns]
     line = "%s\n{" + ", ".join(f"{key}: %s" for key in keys) + "}"
     separator = "["
@@ -210,21 +209,21 @@ def _write_json(answer: Answer, stream: Writable, progress: Progress | None) -> 
 
 
 def _json_cells(values: Sequence[Value]) -> Sequence[Value]:
-    """The values as ``%s`` writes them in JSON; numbers are finite, as all of files."""
+    """Return the values for ``%s`` in JSON; numbers in files are finite."""
     return values if set(map(type, values)) <= {int, float} else [to_json(value) for value in values]
 
 
-# What would be markup if it stood in a kernel's name: "f<float>" is an HTML tag, "__half, __half" is bold.
+# Markup in kernels' names: "f<float>" is an HTML tag, "__half, __half" is bold.
 _MARKUP = re.compile(r"[\\`*<\[\]|&~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 
 
 def markdown_text(text: str) -> str:
-    """``text`` on one line of Markdown, in a table or a paragraph, with no markup of its own."""
+    """Return ``text`` with its markup escaped, as one line for a table or paragraph of Markdown."""
     return _MARKUP.sub(r"\\\g<0>", safe_text(text))
 
 
 def _write_markdown(answer: Answer, stream: Writable, progress: Progress | None) -> int:
-    """A GitHub table; a line break in a cell shows as ``␊``, so that the row stays one line."""
+    """Write a GitHub table. Line breaks in a cell become ``␊``, so that a row is a line."""
 
     def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cells) + " |\n"
@@ -233,16 +232,16 @@ def _write_markdown(answer: Answer, stream: Writable, progress: Progress | None)
     stream.write(line("---" if column.unit is Unit.TEXT else "---:" for column in answer.columns))
     rows = 0
     for page in _file_pages(answer, progress):
-        marks, cells = _marked(answer.columns, page, markdown_text)
-        marked = line(marks)
+        formats, cells = _formatted(answer.columns, page, markdown_text)
+        row_format = line(formats)
         for row in zip(*cells, strict=True):
-            stream.write(marked % row)
+            stream.write(row_format % row)
             rows += 1
     return rows
 
 
 class _TableColumn:
-    """The layout of one column of a text table, measured on the first page."""
+    """The layout of a column of a text table, measured on the first page."""
 
     def __init__(self, column: Column, wording: Wording, values: Sequence[Value]) -> None:
         self._wording = wording
@@ -256,7 +255,7 @@ class _TableColumn:
         return cell + blanks if self._is_text else blanks + cell
 
     def cell(self, value: Value) -> str:
-        """The value worded and padded; a later one that is wider than all of the first page sticks out."""
+        """Return the value worded and padded. Values wider than on the first page exceed the column."""
         return self._pad(self._wording.cell(value))
 
 
@@ -265,28 +264,28 @@ def _table_columns(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[_
     return map(_TableColumn, columns, wordings(columns, rows), values)
 
 
-_LEAST_TEXT, _NAME_SHARE = 12, 0.4
+_MIN_TEXT_WIDTH, _NAME_SHARE = 12, 0.4
 
 
 def fitting(answer: TableAnswer, width: int) -> TableAnswer:
-    """Return the answer for a text of lines of ``width`` cells; a file has all of it.
+    """Return the answer reduced to lines of ``width`` cells; files get the complete answer.
 
-    Less important columns leave first, of equals numbers before texts and the last first. The last column, if that is
-    text, keeps 0.4 of a line meanwhile. Then texts are cut at their ends, the widest first, before numbers of
-    importance 0 leave, the last first.
+    The least important columns are hidden first; of equally important columns, numbers before texts and the last first.
+    Meanwhile, the last column, if it is text, keeps 0.4 of a line. Then texts are cut at their ends, the widest first,
+    before numbers of importance 0 are hidden, the last first.
     """
     widths = [column.width for column in _table_columns(answer.columns, answer.rows)]
     shown = [number for number, column in enumerate(answer.columns) if column.importance < FILES_ONLY]
     first, last = shown[0], shown[-1]
     texts = {number for number in shown if answer.columns[number].unit is Unit.TEXT}
-    name_width = max(2 * _LEAST_TEXT, int(_NAME_SHARE * width))
+    name_width = max(2 * _MIN_TEXT_WIDTH, int(_NAME_SHARE * width))
 
     def needed(is_cut: bool) -> int:
-        """The cells of a line, with texts of their least widths where these are cut."""
-        least = {number: min(widths[number], _LEAST_TEXT) for number in texts if is_cut}
+        """Return the cells of a line, with texts of minimum widths if they are cut."""
+        min_widths = {number: min(widths[number], _MIN_TEXT_WIDTH) for number in texts if is_cut}
         if last in texts:
-            least[last] = min(widths[last], name_width)
-        return sum(least.get(number, widths[number]) + 2 for number in shown) - 2
+            min_widths[last] = min(widths[last], name_width)
+        return sum(min_widths.get(number, widths[number]) + 2 for number in shown) - 2
 
     def order(number: int) -> tuple[bool, int, bool, int]:
         importance = answer.columns[number].importance
@@ -300,7 +299,7 @@ def fitting(answer: TableAnswer, width: int) -> TableAnswer:
             shown.remove(number)
     while sum(widths[number] + 2 for number in shown) - 2 > width:
         longest = max(texts.intersection(shown), key=lambda number: widths[number], default=None)
-        if longest is None or widths[longest] <= _LEAST_TEXT:
+        if longest is None or widths[longest] <= _MIN_TEXT_WIDTH:
             break
         widths[longest] -= 1
     columns = tuple(
@@ -323,7 +322,7 @@ def _cut_end(value: Value, room: int) -> Value:
 
 
 def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: Progress | None) -> int:
-    """Aligned text of full width, nothing cut; widths are those of the first page, so that the rest can stream."""
+    """Write aligned, uncut text. The first page sets the widths, so that later pages can stream."""
 
     def put(cells: Iterable[str]) -> None:
         line = "  ".join(cells).rstrip() + "\n"
@@ -346,26 +345,24 @@ def _write_table(answer: Answer, stream: Writable, ascii_only: bool, progress: P
 
 
 CLIPBOARD_LIMIT = 74_000
-"""The maximum of text for a terminal's clipboard (OSC 52), bytes: hterm stops at 100,000, and base64 adds a third.
-
-Terminals differ, and some silently keep less; none answers, so that a caller cannot know whether the text arrived.
-"""
+"""Bytes for a terminal's clipboard (OSC 52), at most: hterm stops at 100,000, and base64 adds a third."""
 
 
 def _tsv_line(cells: Iterable[Value]) -> str:
-    # Tabs and line breaks would be cells and rows, and a control could act in the shell where the text is pasted.
+    # Tabs and line breaks would separate cells and rows; pasted into a shell, a control could act.
     return "\t".join("" if cell is None else safe_text(str(cell)) for cell in cells)
 
 
 def row_for_clipboard(columns: Sequence[Column], row: Sequence[Value]) -> str:
-    """One row as tab-separated plain values (those of a CSV file), without a heading and without a line end."""
+    """Return a row as tab-separated plain values (the values of CSV), without a line end."""
     return _tsv_line(file_values(column, [value])[0] for column, value in zip(columns, row, strict=True))
 
 
 def text_for_clipboard(answer: Answer, limit: int = CLIPBOARD_LIMIT) -> str | None:
-    """The whole table, headings first, as tab-separated lines that a spreadsheet takes apart when pasted.
+    """Return the table, headings first, as tab-separated lines that spreadsheets split into cells.
 
-    ``None`` if it has more than ``limit`` bytes: found on the way, so that a table of millions of rows is not built.
+    ``None`` if it exceeds ``limit`` bytes, which is checked page by page. Some terminals silently keep less text, and
+    no terminal reports whether it arrived.
     """
     lines = [_tsv_line(column.header for column in answer.columns)]
     size = len(lines[0].encode("utf-8", "replace")) + 1

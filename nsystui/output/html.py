@@ -1,7 +1,7 @@
-"""A report as one HTML page that needs nothing else: no request leaves it, no script but its own few lines.
+"""A report as a self-contained HTML page: no requests, and only the script below.
 
-It is read at a glance, dark or light, printed, sorted by a click or by Enter, and folded open. The numbers have the
-texts of the commands' tables. Everything that is not ours is made safe and escaped.
+It can be skimmed, dark or light, printed, sorted by click or Enter, and unfolded. Numbers have the texts of the
+commands' tables. All foreign text is made safe and escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nsystui.output.svg import FONT, INK, PAPER, style, svg
 from nsystui.questions.report.report import JobPage, ReportTable, Section, Told
 
 _CELLS = 132
-"""The characters of a line of a table: columns that matter less leave, as on a screen."""
+"""Characters per table line: less important columns are hidden, as on a screen."""
 
 _SCRIPT = """
 const number = text => { const digits = text.replace(/[^0-9.eE+-]/g, ''); return digits ? parseFloat(digits) : NaN; };
@@ -55,8 +55,8 @@ _POLICY = ("default-src 'none'", "img-src data:", "style-src 'unsafe-inline'", "
 
 
 def page(report: JobPage) -> str:
-    """The page."""
-    sections = [("findings", "Findings"), *((one.key, one.title) for one in report.sections)]
+    """Return the page."""
+    sections = [("findings", "Findings"), *((section.key, section.title) for section in report.sections)]
     links = "".join(f'<li><a href="#{key}">{_text(title)}</a></li>' for key, title in sections)
     body = [
         *_head(report),
@@ -103,7 +103,7 @@ _CODE = re.compile("(`[^`]+`)")
 
 
 def _sentence(text: str) -> str:
-    """A sentence whose only markup is what stands in backquotes."""
+    """Return a sentence as HTML; its only markup is text in backquotes."""
     parts = _CODE.split(safe_text(text))
     return "".join(
         f"<code>{escape(part[1:-1])}</code>" if number % 2 else escape(part) for number, part in enumerate(parts)
@@ -111,21 +111,21 @@ def _sentence(text: str) -> str:
 
 
 def _head(report: JobPage) -> Iterator[str]:
-    first, *others = report.verdict or ("",)
+    first, *remaining = report.verdict or ("",)
     yield f"<header><h1>{_text(report.title)}</h1>"
     yield f'<ul class="facts">{"".join(f"<li>{_text(fact)}</li>" for fact in report.facts)}</ul>'
     yield f'<p class="verdict">{_sentence(first)}</p>'
-    yield from (f'<p class="alert"><b>Warning</b> {_sentence(one)}</p>' for one in report.warnings)
+    yield from (f'<p class="alert"><b>Warning</b> {_sentence(line)}</p>' for line in report.warnings)
     if report.budget is not None:
         yield _drawing(report.budget, has_title=False)
-    yield from (f'<p class="account">{_sentence(one)}</p>' for one in others)
+    yield from (f'<p class="account">{_sentence(line)}</p>' for line in remaining)
     yield "</header>"
 
 
 def _findings(report: JobPage) -> Iterator[str]:
     yield f'<section id="findings"><h2>Findings <small>{_text(report.headline)}</small></h2>'
-    for one in report.findings:
-        yield from _finding(one)
+    for finding in report.findings:
+        yield from _finding(finding)
     yield from (f'<p class="note">{_sentence(line)}</p>' for line in report.remarks)
     if report.not_checked:
         lines = "".join(f"<li>{_sentence(line)}</li>" for line in report.not_checked)
@@ -133,42 +133,44 @@ def _findings(report: JobPage) -> Iterator[str]:
     yield "</section>"
 
 
-def _finding(one: Told) -> Iterator[str]:
-    classes = " ".join(filter(None, ("finding", one.severity, "under" if one.under else "", one.kind)))
-    kind = f'<b class="kind">{_text(one.kind)}</b> ' if one.kind else ""
+def _finding(finding: Told) -> Iterator[str]:
+    classes = " ".join(filter(None, ("finding", finding.severity, "under" if finding.under else "", finding.kind)))
+    kind = f'<b class="kind">{_text(finding.kind)}</b> ' if finding.kind else ""
     cost = ""
-    if one.cost:
+    if finding.cost:
         share = ""
-        if one.percent is not None:
-            share = f" <b>{_text(format_value(Unit.PERCENT, one.percent))}</b>"
-            share += f'<i class="meter"><i style="width:{_percent(one.percent)}"></i></i>'
-        cost = f'<span class="cost">{_text(one.cost)}{share}</span>'
-    was = f'<span class="was">was {_text(one.was)}</span>' if one.was else ""
-    under = f'<span class="was">caused by {_text(one.under)}</span>' if one.under else ""
-    badge = f'<span class="badge">{_text(one.severity)}</span>'
-    yield f'<article class="{classes}"><h3>{kind}{badge} {_text(one.id)}{cost}{was}{under}</h3>'
-    yield f"<p>{_sentence(one.sentence)}</p>"
-    if not one.is_brief:
-        if one.gain:
-            yield f"<p><b>To win</b> {_sentence(one.gain)}</p>"
-        yield f"<p><b>How to fix</b> {_sentence(one.advice)} {_sentence(one.reason)}</p>"
-        places = [f"<code>{_text(one.command)}</code>"]
-        places += [f"{'rank' if one.ranks.isdecimal() else 'ranks'} {_text(one.ranks)}"] if one.ranks else []
-        places += [f"<code>{_text(one.window)}</code>"] if one.window not in one.command else []
-        yield f'<p class="note"><b>See</b> {" · ".join(places)}</p>'
-        if one.measured or one.evidence is not None:
+        if finding.percent is not None:
+            share = f" <b>{_text(format_value(Unit.PERCENT, finding.percent))}</b>"
+            share += f'<i class="meter"><i style="width:{_percent(finding.percent)}"></i></i>'
+        cost = f'<span class="cost">{_text(finding.cost)}{share}</span>'
+    was = f'<span class="was">was {_text(finding.was)}</span>' if finding.was else ""
+    under = f'<span class="was">caused by {_text(finding.under)}</span>' if finding.under else ""
+    badge = f'<span class="badge">{_text(finding.severity)}</span>'
+    yield f'<article class="{classes}"><h3>{kind}{badge} {_text(finding.id)}{cost}{was}{under}</h3>'
+    yield f"<p>{_sentence(finding.sentence)}</p>"
+    if not finding.is_brief:
+        if finding.gain:
+            yield f"<p><b>To win</b> {_sentence(finding.gain)}</p>"
+        yield f"<p><b>How to fix</b> {_sentence(finding.advice)} {_sentence(finding.reason)}</p>"
+        details = [f"<code>{_text(finding.command)}</code>"]
+        details += (
+            [f"{'rank' if finding.ranks.isdecimal() else 'ranks'} {_text(finding.ranks)}"] if finding.ranks else []
+        )
+        details += [f"<code>{_text(finding.window)}</code>"] if finding.window not in finding.command else []
+        yield f'<p class="note"><b>See</b> {" · ".join(details)}</p>'
+        if finding.measured or finding.evidence is not None:
             yield "<details><summary>Evidence</summary>"
-            if one.measured:
-                yield f'<p class="note">Measured as: {_sentence(one.measured)}</p>'
-            if one.evidence is not None:
-                yield from _notes(one.evidence.answer.notes)
-                yield from _table(one.evidence, has_title=False)
+            if finding.measured:
+                yield f'<p class="note">Measured as: {_sentence(finding.measured)}</p>'
+            if finding.evidence is not None:
+                yield from _notes(finding.evidence.answer.notes)
+                yield from _table(finding.evidence, has_title=False)
             yield "</details>"
     yield "</article>"
 
 
 def _percent(value: Value) -> str:
-    """A length in CSS."""
+    """Return a length in CSS."""
     return f"{min(max(float(value or 0), 0.0), 100.0):.1f}%"
 
 
@@ -189,9 +191,9 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _notes(lines: Iterable[str]) -> Iterator[str]:
-    found = "".join(f"<li>{_sentence(line)}</li>" for line in lines)
-    if found:
-        yield f'<ul class="notes">{found}</ul>'
+    items = "".join(f"<li>{_sentence(line)}</li>" for line in lines)
+    if items:
+        yield f'<ul class="notes">{items}</ul>'
 
 
 def _drawing(drawing: Drawing, has_title: bool = True) -> str:
@@ -200,7 +202,7 @@ def _drawing(drawing: Drawing, has_title: bool = True) -> str:
 
 
 def _scrolled(title: str) -> str:
-    """The beginning of what scrolls by itself where it is too wide, from the keyboard too."""
+    """Return the opening tag of an element that scrolls if it is too wide, also by keyboard."""
     return f'<div class="wide" tabindex="0" role="region" aria-label="{_text(title)}">'
 
 
@@ -210,30 +212,30 @@ def _scrolled(title: str) -> str:
 def _table(table: ReportTable, has_title: bool = True) -> Iterator[str]:
     answer = table.answer
     values: Sequence[Sequence[Value]] = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
-    known = tuple(column for column, held in zip(answer.columns, values, strict=True) if set(held) != {None})
-    fits = {
-        column.key for column in fitting(answer.with_columns(known), _CELLS).columns if column.importance < FILES_ONLY
+    filled = tuple(column for column, cells in zip(answer.columns, values, strict=True) if set(cells) != {None})
+    visible_keys = {
+        column.key for column in fitting(answer.with_columns(filled), _CELLS).columns if column.importance < FILES_ONLY
     }
-    shown = [column.key in fits for column in answer.columns]
+    shown = [column.key in visible_keys for column in answer.columns]
     columns = list(compress(map(_Cells, answer.columns, wordings(answer.columns, answer.rows), values), shown))
     caption = f"<caption>{_text(table.title)}</caption>" if has_title else ""
-    heads = "".join(one.head for one in columns)
+    heads = "".join(column.head for column in columns)
     yield f"{_scrolled(table.title)}<table>{caption}<thead><tr>{heads}</tr></thead><tbody>"
-    for row in zip(*(one.cells() for one in columns), strict=True):
+    for row in zip(*(column.cells() for column in columns), strict=True):
         yield f"<tr>{''.join(row)}</tr>"
     yield "</tbody></table></div>"
     if table.count:
-        rest = f"; all of them: <code>{_text(table.command)}</code>" if table.command else ""
-        yield f'<p class="note">{table.count}{rest}</p>'
+        more = f"; all of them: <code>{_text(table.command)}</code>" if table.command else ""
+        yield f'<p class="note">{table.count}{more}</p>'
 
 
 class _Cells:
-    """The cells of a column, in one unit, with the texts of a text table."""
+    """The cells of a column in one unit, with the texts of a text table."""
 
     def __init__(self, column: Column, wording: Wording, values: Sequence[Value]) -> None:
         self._column, self._values, self._wording = column, values, wording
         texts = [value for value in values if isinstance(value, str)]
-        # Numbers with units, laid out for their column, are aligned as numbers.
+        # Padded numbers with units are aligned like numbers.
         is_worded = any(text.strip() != text for text in texts) and all(map(_WORDED.fullmatch, texts))
         is_text = column.unit is Unit.TEXT and not is_worded
         self._kind = "" if is_text else ' class="n"'
@@ -254,16 +256,18 @@ _WORDED = re.compile(r"\s*(?:[-+<]?[0-9][0-9,. ]*(?: ?[^\s0-9]+)?|–)\s*")
 
 
 def _theme(theme: int) -> str:
-    """The variables of a theme: 0 is dark, 1 is light."""
+    """Return the CSS variables of a theme: 0 is dark, 1 is light."""
     ink, paper = INK[theme], PAPER[theme]
     soft, line, card = (("#9aa1ad", "#2c3038", "#1d2027"), ("#5b6470", "#dfe3e8", "#f6f7f9"))[theme]
     accent = ("#62a8ff", "#0b4a99")[theme]
-    own = [
+    severities = [
         f"--{name}:{(colour.dark, colour.light)[theme]}"
         for name, colour in COLOURS.items()
         if name in ("error", "warning", "better", "worse")
     ]
-    return ";".join([f"--ink:{ink};--paper:{paper};--soft:{soft};--line:{line};--card:{card};--accent:{accent}", *own])
+    return ";".join(
+        [f"--ink:{ink};--paper:{paper};--soft:{soft};--line:{line};--card:{card};--accent:{accent}", *severities]
+    )
 
 
 _STYLE = f"""

@@ -1,15 +1,15 @@
-"""Paraver traces: records (``.prv``), names of the rows (``.row``) and views (``.cfg``); types are in `paraver_types`.
+"""Paraver traces: records (``.prv``), names of rows (``.row``) and views (``.cfg``); types are in `paraver_types`.
 
-The records are as BSC's reader (paraver-kernel) takes them: a first line
+The records are in the format of BSC's reader (paraver-kernel): a first line
 ``#Paraver (date):duration_ns:nodes(cpus,…):1:tasks(threads:node,…)``, then records by time: states
 ``1:cpu:appl:task:thread:begin:end:state``, events ``2:cpu:appl:task:thread:time:type:value…``, and communications
-``3:…`` from a call to the first work that it launched. There is one application; a task is a process, by rank; a
-thread is one of its CPU threads, a stream (or a lane of one, where its work overlaps), or the metrics of a GPU, each
-with a CPU of its own. An event sets the value of its row until the next one: the innermost range or call, 0 for
-nothing. Times are ns from the first event of the trace. States have the numbers of Extrae.
+``3:…`` from a call to the first work that it launched. There is one application. A task is a process, by rank. A thread
+is one of its CPU threads, a stream (or a lane of a stream with overlapping work), or the metrics of a GPU, each with
+its own CPU number. An event sets the value of its row until the next event: the innermost range or call, or 0. Times
+are ns from the first event of the trace. States have the numbers of Extrae.
 
-The views (``.cfg``, version 3.4) are displaying windows, each a function of the records of a row, and analyzers, which
-are histograms of a window.
+The views (``.cfg``, version 3.4) contain displaying windows, each a function of the records of a row, and analyzers:
+histograms of a window.
 """
 
 from __future__ import annotations
@@ -37,51 +37,51 @@ STATE_OF = {
     EventKind.API.value: 15,
     EventKind.MEMORY.value: 17,
 }
-"""The state that a row is in during an event of a kind; other kinds make none."""
+"""The state of a row during an event of a kind; other kinds have no state."""
 
 _GPU = frozenset(kind.value for kind in GPU_KINDS)
 _MARK, _MEMORY = EventKind.MARK.value, EventKind.MEMORY.value
 _SECOND = 1_000_000_000
 Row = tuple[Task, object]
-"""A row of the trace: of a process, the serialised id of a thread, (device, stream, lane), or a `GpuRow`."""
+"""A process, and a row of it: the serialised id of a thread, (device, stream, lane), or a `GpuRow`."""
 GpuRow = tuple[int, int]
-"""The metrics of a GPU: its report, and the machine's number of it, -1 where that is not known."""
+"""The metrics of a GPU: its report, and its number on the machine, -1 if unknown."""
 
 
 class ParaverRows:
-    """The rows with their numbers, all from 1: CPUs node by node, threads task by task."""
+    """The rows, numbered from 1: CPUs by node, threads by task."""
 
     def __init__(self, trace: Trace) -> None:
         layout = trace.layout
         self.processes = layout.processes
         self.hosts = list(dict.fromkeys(process.host for process in layout.processes))
         self.of_task: dict[Task, dict[Row, str]] = {process.task: {} for process in layout.processes}
-        for one in layout.threads:
-            self.of_task[one.task].setdefault((one.task, one.thread), one.thread_label)
+        for thread in layout.threads:
+            self.of_task[thread.task].setdefault((thread.task, thread.thread), thread.thread_label)
         for stream in layout.streams:
             for lane in range(stream.lanes):
                 self.of_task[stream.task][stream.task, (stream.device, stream.stream, lane)] = stream.label(lane)
         self.of_gpu: dict[GpuRow, Row] = {}
-        for place in sorted({(report, -1 if gpu is None else gpu) for report, gpu, *_ in trace.metrics()}):
-            task, label = self._metrics_row(trace, place)
-            self.of_gpu[place] = task, place
-            self.of_task[task][task, place] = label
+        for gpu_row in sorted({(report, -1 if gpu is None else gpu) for report, gpu, *_ in trace.metrics()}):
+            task, label = self._metrics_row(trace, gpu_row)
+            self.of_gpu[gpu_row] = task, gpu_row
+            self.of_task[task][task, gpu_row] = label
         self.prefixes = self._prefixes()
 
-    def _metrics_row(self, trace: Trace, place: GpuRow) -> tuple[Task, str]:
-        """The task that shows the metrics of a GPU: one that uses it, else another of its report, else the first."""
-        report, gpu = place
+    def _metrics_row(self, trace: Trace, gpu_row: GpuRow) -> tuple[Task, str]:
+        """Return the task that shows a GPU's metrics: a user of it, else a task of its report, else the first."""
+        report, gpu = gpu_row
         users = trace.users_of(report, gpu)
         tasks = [process.task for process in self.processes]
         label = f"GPU {'?' if gpu < 0 else gpu} metrics"
-        own = [task for task in tasks if task.report == report]
-        if not own:
-            name = next(one.name for one in trace.session.reports if one.index == report)
+        report_tasks = [task for task in tasks if task.report == report]
+        if not report_tasks:
+            name = next(item.name for item in trace.session.reports if item.index == report)
             return tasks[0], f"{label} of {name}"
-        return next((task for task in own if task.process in users), own[0]), label
+        return next((task for task in report_tasks if task.process in users), report_tasks[0]), label
 
     def _prefixes(self) -> dict[Row, str]:
-        """``cpu:appl:task:thread`` of every row."""
+        """Return ``cpu:appl:task:thread`` of each row."""
         prefixes, cpu = {}, count(1)
         for host in self.hosts:
             for task, process in enumerate(self.processes, 1):
@@ -91,13 +91,13 @@ class ParaverRows:
         return prefixes
 
     def header(self, trace: Trace) -> str:
-        """The first line."""
+        """Return the first line."""
         starts = [report.metadata.session_start_utc for report in trace.session.reports]
-        began = min((start for start in starts if start), default=0)
-        date = datetime.fromtimestamp(began // _SECOND, UTC).strftime("%d/%m/%Y at %H:%M")
-        sizes = [sum(self._size(one.task) for one in self.processes if one.host == host) for host in self.hosts]
+        start_utc = min((start for start in starts if start), default=0)
+        date = datetime.fromtimestamp(start_utc // _SECOND, UTC).strftime("%d/%m/%Y at %H:%M")
+        sizes = [sum(self._size(item.task) for item in self.processes if item.host == host) for host in self.hosts]
         cpus = ",".join(map(str, sizes))
-        tasks = ",".join(f"{self._size(one.task)}:{self.hosts.index(one.host) + 1}" for one in self.processes)
+        tasks = ",".join(f"{self._size(item.task)}:{self.hosts.index(item.host) + 1}" for item in self.processes)
         duration = max(trace.span.end - trace.span.start, 1)
         return f"#Paraver ({date}):{duration}_ns:{len(self.hosts)}({cpus}):1:{len(self.processes)}({tasks})\n"
 
@@ -105,7 +105,7 @@ class ParaverRows:
         return len(self.of_task[task])
 
     def row_file(self) -> str:
-        """The ``.row``: every level with its size and a name for each."""
+        """Return the ``.row``: each level with its size and names."""
         names = {
             row: f"{process.short} {label}"
             for process in self.processes
@@ -126,9 +126,9 @@ class ParaverRows:
 def write_records(
     trace: Trace, rows: ParaverRows, types: EventTypes, stream: ByteSink, progress: Progress = lambda rows: None
 ) -> int:
-    """Writes the ``.prv`` and returns how many events of the export are in it; memory does not grow with them.
+    """Write the ``.prv``; return the number of the export's events in it, including samples of GPU metrics.
 
-    Samples of GPU metrics count, too. ``progress`` gets the number written so far, and may stop the writing by raising.
+    ``progress`` gets the number already written, and may raise to stop the writing.
     """
     stream.write(rows.header(trace).encode())
     body, written = _Body(trace, rows, types), 0
@@ -142,13 +142,13 @@ def write_records(
 
 
 Pairs = tuple[tuple[int, int], ...]
-"""The types of a record with their values, that of the event first."""
+"""The types of a record with their values; the first type is the event's."""
 
-_PLACES = {field: place for place, field in enumerate(TIMED_FIELDS)}
+_FIELD_INDICES = {field: index for index, field in enumerate(TIMED_FIELDS)}
 
 
 class _Body:
-    """The records in the order of time: an end waits until nothing can begin before it."""
+    """The records in order of time: an end waits until no earlier start can follow."""
 
     def __init__(self, trace: Trace, rows: ParaverRows, types: EventTypes) -> None:
         self._origin = trace.span.start
@@ -162,32 +162,32 @@ class _Body:
         self.samples = 0
         self._samples = self._sampled(trace, rows)
         self._sample = next(self._samples, None)
-        self._details = {  # ``event_kind`` counts from 0, which is nothing in Paraver
-            number: [(_PLACES[field], detail, int(field == "event_kind")) for field, detail in details.items()]
+        self._details = {  # ``event_kind`` counts from 0, which means nothing in Paraver
+            number: [(_FIELD_INDICES[field], detail, int(field == "event_kind")) for field, detail in details.items()]
             for number, details in DETAILS.items()
         }
 
     def records(self, rows: Any) -> Iterator[str]:
-        """The records up to the start of the last of ``rows`` (`trace.TIMED_FIELDS` and what a call launched)."""
+        """Yield the records up to the start of the last of ``rows`` (`trace.TIMED_FIELDS`, and the launched work)."""
         for row in rows:
             yield from self._of_event(row)
 
     def rest(self) -> Iterator[str]:
-        """The records after that."""
+        """Yield the remaining records."""
         yield from self._ended(None)
 
     def _sampled(self, trace: Trace, rows: ParaverRows) -> Iterator[tuple[int, str]]:
-        """The samples of GPU metrics with their times: one record for all that a GPU has at a time."""
+        """Yield the samples of GPU metrics with their times: one record for a GPU at a time."""
         batches = chain.from_iterable(trace.samples_by_time())
         for (time, report, gpu), samples in groupby(batches, itemgetter(0, 1, 2)):
             prefix = self._prefixes[rows.of_gpu[report, -1 if gpu is None else gpu]]
-            # The counters glitch below 0, which a value of Paraver may not be.
+            # Counters glitch below 0, but Paraver's values may not be negative.
             pairs = [(self._types.metrics[metric or ""], max(round(value), 0)) for *_, metric, value in samples]
             self.samples += len(pairs)
             yield time - self._origin, _record(prefix, time - self._origin, pairs)
 
     def _ended(self, until: int | None) -> Iterator[str]:
-        """The samples and the ends up to a time."""
+        """Yield the samples and the ends up to a time."""
         ends = self._ends
         while ends or self._sample is not None:
             if self._sample is not None and not (ends and ends[0][0] < self._sample[0]):
@@ -201,26 +201,26 @@ class _Body:
                 return
             time, _, prefix, pairs = heapq.heappop(ends)
             open_events = self._open[prefix, pairs[0][0]]
-            # The last one of these values is gone; what began after it stays what the row is in.
-            position = len(open_events) - 1 - open_events[::-1].index(pairs)
-            del open_events[position]
-            if position == len(open_events):
-                now = dict(open_events[-1]) if open_events else {}
-                yield _record(prefix, time, [(number, now.get(number, 0)) for number, _ in pairs])
+            # The last event with these values ends; a later event remains the row's value.
+            index = len(open_events) - 1 - open_events[::-1].index(pairs)
+            del open_events[index]
+            if index == len(open_events):
+                values = dict(open_events[-1]) if open_events else {}
+                yield _record(prefix, time, [(number, values.get(number, 0)) for number, _ in pairs])
 
     def _of_event(self, row: tuple[Any, ...]) -> Iterator[str]:
-        """The ends before the start of an event, and the records of its start."""
+        """Yield the ends before the start of an event, and its records."""
         report, process, thread, device, stream, start, end, kind, group, domain, loose, name = row[:12]
         task = Task(report, -1 if process is None else process)
         start, end = start - self._origin, end - self._origin
         yield from self._ended(start)
-        place: Row = (task, thread)
+        row_key: Row = (task, thread)
         if kind in _GPU:
-            place = (task, (device, stream, self._lanes.lane((task, device, stream), start, end)))
-        prefix = self._prefixes[place]
+            row_key = (task, (device, stream, self._lanes.lane((task, device, stream), start, end)))
+        prefix = self._prefixes[row_key]
         state = STATE_OF.get(kind)
         if state is not None and end > start and start >= self._busy_until.get(prefix, 0):
-            self._busy_until[prefix] = end  # states of a row may not overlap: the outer call counts
+            self._busy_until[prefix] = end  # states of a row must not overlap: the outer call counts
             yield f"1:{prefix}:{start}:{end}:{state}\n"
         number, value = self._types.of_event(kind, group or "", domain or "", loose or 0, name)
         pairs = ((number, value), *self._details_of(number, row))
@@ -228,22 +228,22 @@ class _Body:
         if kind != _MARK:
             self._open.setdefault((prefix, number), []).append(pairs)
             heapq.heappush(self._ends, (end, next(self._numbers), prefix, pairs))
-        to_device, to_stream, to, to_size, to_kind = row[len(TIMED_FIELDS) :]
-        if to is not None:
-            correlation = row[_PLACES["correlation_id"]]
-            lane = self._crossing.get((report, task.process, to_device, to_stream, correlation, to), 0)
+        to_device, to_stream, to_start, to_size, to_kind = row[len(TIMED_FIELDS) :]
+        if to_start is not None:
+            correlation = row[_FIELD_INDICES["correlation_id"]]
+            lane = self._crossing.get((report, task.process, to_device, to_stream, correlation, to_start), 0)
             other_prefix = self._prefixes[task, (to_device, to_stream, lane)]
-            at, tag = to - self._origin, COPIES if to_kind == _MEMORY else LAUNCHES
-            yield f"3:{prefix}:{start}:{start}:{other_prefix}:{at}:{at}:{to_size}:{tag}\n"
+            work_start, tag = to_start - self._origin, COPIES if to_kind == _MEMORY else LAUNCHES
+            yield f"3:{prefix}:{start}:{start}:{other_prefix}:{work_start}:{work_start}:{to_size}:{tag}\n"
 
     def _details_of(self, number: int, row: tuple[Any, ...]) -> Iterator[tuple[int, int]]:
-        """The further types of the record of an event, of those fields that it has."""
-        for place, detail, first in self._details.get(number, ()):
-            value = row[place]
+        """Yield the further types and values in an event's record, except missing fields."""
+        for index, detail, offset in self._details.get(number, ()):
+            value = row[index]
             if isinstance(value, str):
                 value = self._types.values[detail][value]
             if value is not None and value >= 0:
-                yield detail, value + first
+                yield detail, value + offset
 
 
 def _record(prefix: str, time: int, pairs: Iterable[tuple[int, int]]) -> str:
@@ -251,7 +251,6 @@ def _record(prefix: str, time: int, pairs: Iterable[tuple[int, int]]) -> str:
 
 
 VIEWS = ("states", "nvtx", "nccl", "metrics", "durations", "useful")
-"""The views; the file of one is ``job.states.cfg``."""
 
 _RULE = "#" * 80
 _LEVELS = ("cpu", "appl", "task", "thread", "node", "system", "workload")
@@ -265,14 +264,14 @@ _FILTERS = (
     "evt_value, All",
 )
 _COMPOSED = (*(f"compose_{level}" for level in _LEVELS), "topcompose1", "topcompose2")
-_MOST = f"{sys.float_info.max:.12f}"
+_MAX_FLOAT = f"{sys.float_info.max:.12f}"
 
 Window = tuple[str, str, Sequence[str]]
-"""A window: its name, its function of the records of a thread, and the lines that say of which records."""
+"""A window: its name, its function of a thread's records, and the lines that select the records."""
 
 
 def view_texts(types: EventTypes) -> dict[str, str]:
-    """The text of each view (`files.VIEWS`) that has something to show."""
+    """Return the text of each nonempty view (`files.VIEWS`)."""
     kinds = {kind for kind, *_ in types.types}
     states = sorted({state for kind, state in STATE_OF.items() if kind in kinds})
     nvtx = {number for (kind, *_), number in types.types.items() if kind == EventKind.NVTX.value and number is not None}
@@ -281,35 +280,35 @@ def view_texts(types: EventTypes) -> dict[str, str]:
         "nccl": [number for number in NCCL_TYPES if number in types.labels],
         "metrics": sorted(types.metrics.values()),
     }
-    found = {
+    texts = {
         name: _file([_value(types.labels[number], number) for number in numbers])
         for name, numbers in values.items()
         if numbers
     }
     if states:
         timeline: Window = ("Timeline by state", "State As Is", ())
-        found["states"] = _file([timeline])
-        found["useful"] = _file([timeline], [("Useful time: time in each state", "Time", max(STATES) + 1)])
+        texts["states"] = _file([timeline])
+        texts["useful"] = _file([timeline], [("Useful time: time in each state", "Time", max(STATES) + 1)])
         windows: list[Window] = []
         for state in states:
             semantic = f"window_semantic_module thread State Record Dur. {{ 1, {{ 1 {state}.000000000000 }} }}"
             windows.append((f"Duration: {STATES[state][0]}", "State Record Dur.", (semantic,)))
-        found["durations"] = _file(windows, [(f"Durations: {STATES[state][0]}", "# Bursts", None) for state in states])
-    return found
+        texts["durations"] = _file(windows, [(f"Durations: {STATES[state][0]}", "# Bursts", None) for state in states])
+    return texts
 
 
 def _value(label: str, number: int) -> Window:
-    """The value that a type of event has at each time."""
+    """Return the window that shows the value of an event type over time."""
     name = safe_text(label).replace('"', "'") or "(no name)"
     lines = (f"window_filter_module evt_type 1 {number}", f'window_filter_module evt_type_label 1 "{name}"')
     return name, "Last Evt Val", lines
 
 
 def _file(windows: Sequence[Window], histograms: Sequence[tuple[str, str, int | None]] = ()) -> str:
-    """The file: its windows, of which histograms hide theirs, and of several without one the first is open.
+    """Return the text of a view. Histograms hide their windows; without histograms, the first window is open.
 
-    A histogram is of the window of its place: its name, its statistic, and how many columns of width 1 it has, or
-    ``None`` where Paraver chooses them.
+    Each histogram shows the window at its index, and has a name, a statistic, and the number of columns of width 1, or
+    ``None`` if Paraver chooses them.
     """
     parts = [f"#ParaverCFG\nConfigFile.Version: 3.4\nConfigFile.NumWindows: {len(windows)}\n\n"]
     for number, window in enumerate(windows, 1):
@@ -322,7 +321,7 @@ def _file(windows: Sequence[Window], histograms: Sequence[tuple[str, str, int | 
 def _window_text(number: int, window: Window, is_open: bool) -> str:
     name, function, lines = window
     functions = dict.fromkeys(_LEVELS, "Adding") | {"cpu": "Active Thd", "thread": function}
-    selected = [f"{level}, {chosen}" for level, chosen in functions.items()] + list(_FILTERS)
+    selected = [f"{level}, {level_function}" for level, level_function in functions.items()] + list(_FILTERS)
     return f"""
 {_RULE}
 < NEW DISPLAYING WINDOW {name} >
@@ -386,7 +385,7 @@ Analyzer2D.SemanticColor: False
 Analyzer2D.Zoom: Enabled
 Analyzer2D.SortCols: False
 Analyzer2D.SortCriteria: Average
-Analyzer2D.Parameters: 4 -{_MOST} {_MOST} -{_MOST} {_MOST}
+Analyzer2D.Parameters: 4 -{_MAX_FLOAT} {_MAX_FLOAT} -{_MAX_FLOAT} {_MAX_FLOAT}
 Analyzer2D.AnalysisLimits: Alltrace
 Analyzer2D.ComputeYScale: {"True" if columns is None else "False"}
 Analyzer2D.Minimum: 0.000000000000

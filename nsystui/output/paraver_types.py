@@ -1,7 +1,7 @@
-"""The types and values of the events of a Paraver trace, with the numbers of BSC's nsys2prv 0.5.8, and the ``.pcf``.
+"""Types and values of the events of a Paraver trace, with the numbers of BSC's nsys2prv 0.5.8, and the ``.pcf``.
 
-NVTX marks, OS runtime calls, UCX, OpenMP, CUDA synchronisations and the message size of NCCL calls have no number
-there, but one of ours.
+NVTX marks, OS runtime calls, UCX, OpenMP, CUDA synchronisations and the message size of NCCL calls have no number in
+nsys2prv; their numbers are nsystui's.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ File_write_ordered_end File_write_shared Comm_dup_with_info Dist_graph_create_ad
 Iexscan File_get_info File_get_size File_set_view File_set_size
 """
 _MPI_VALUES = {f"MPI_{name}": value for value, name in enumerate(_MPI_NAMES.split(), 1)}
-"""The values of MPI calls, which are the same in every trace; other calls follow."""
+"""The values of MPI calls, the same in every trace; other calls follow."""
 
 _OPENACC = {"DATA": 1, "LAUNCH": 2}
 _CONSTRUCT, _SOURCE, _FUNCTION, _OPENACC_BYTES = 66000000, 66100000, 66200000, 66300001
@@ -75,7 +75,7 @@ _CONSTRUCTS = (
     *("enqueue download", "wait", "implicit wait", "compute construct", "update", "enter data", "exit data"),
     *("create", "delete", "alloc", "free"),
 )
-"""CUPTI's kinds of OpenACC events from 0; their values count from 1."""
+"""CUPTI's kinds of OpenACC events from 0; their values begin at 1."""
 
 _LAUNCH = {
     "grid_x": 9101,
@@ -104,7 +104,7 @@ DETAILS: dict[int, dict[str, int]] = {
         for part, size in ((0, {}), (1, {"bytes": _OPENACC_BYTES}), (2, {}))
     },
 }
-"""The types that stand in the record of an event beside its own, by the field of the event."""
+"""Further types in the record of an event, by the type and the fields of the event."""
 
 NCCL_TYPES = (63000007, _NCCL_CALL, 9501)
 
@@ -121,16 +121,16 @@ _DETAIL_LABELS = {
     _OPENACC_BYTES: "Bytes of the OpenACC data event",
 }
 _OPENACC_WORDS = ("other", "data", "launch")
-_TOGETHER = (
+_DISJOINT = (
     (63000000, 63000006, 63000001, 63000007, 63000008),
     (_SOURCE + 1, _SOURCE + 2, _SOURCE),
     (_FUNCTION + 1, _FUNCTION + 2, _FUNCTION),
 )
-"""Types that share their values: no value of one is that of another."""
+"""Types with disjoint values."""
 
 _FIRST_METRIC, _AFTER_METRICS = 9400, 9500
 LAUNCHES, COPIES = 55001, 55002
-"""The tags of communications from a call to a kernel or graph, and to a memory operation."""
+"""Tags of communications from a call to a kernel or graph, and to a memory operation."""
 
 STATES = {
     0: ("Idle", (117, 195, 255)),
@@ -158,41 +158,41 @@ THREAD_FUNC         State As Is
 """
 _COUNTER_GRADIENT = 7
 
-Place = tuple[str, str, str, int]
+EventClass = tuple[str, str, str, int]
 """Kind, group, domain and is_loose of an event (`trace.NAME_FIELDS`)."""
 
 
 @dataclass(frozen=True)
 class EventTypes:
-    """The types and values of a trace. Values of a type count in the order of their names; 0 is nothing.
+    """The types and values of a trace. Values of a type are numbered in the order of their names; 0 is nothing.
 
-    ``types`` has the type of the events of each place, but ``None`` for MPI, where the type depends on the name.
-    ``metrics`` has the type of each GPU metric.
+    ``types`` has the event type of each class, or ``None`` for MPI, whose type depends on the name. ``metrics`` has the
+    types of GPU metrics.
     """
 
     labels: dict[int, str]
     values: dict[int, dict[str, int]]
-    types: dict[Place, int | None]
+    types: dict[EventClass, int | None]
     metrics: dict[str, int]
 
     @classmethod
     def of(cls, trace: Trace) -> EventTypes:
-        """Number every name that occurs in a trace. The same names get the same numbers in any order."""
-        names: dict[Place, set[str]] = {}
+        """Number all names in a trace. The same names get the same numbers, whatever their order."""
+        names: dict[EventClass, set[str]] = {}
         for kind, group, domain, loose, name in chain.from_iterable(trace.name_values()):
             names.setdefault((kind, group or "", domain or "", loose or 0), set()).add(name)
         types = _types_of(names)
-        by_type: dict[int, set[str]] = {}
+        names_by_type: dict[int, set[str]] = {}
         labels: dict[int, str] = {}
-        for (kind, group, domain, loose), own in names.items():
-            of_kind = types[kind, group, domain, loose]
-            for name in own:
-                number = _mpi_type(group, name) if of_kind is None else of_kind
-                by_type.setdefault(number, set()).add(name)
+        for (kind, group, domain, loose), event_names in names.items():
+            class_type = types[kind, group, domain, loose]
+            for name in event_names:
+                number = _mpi_type(group, name) if class_type is None else class_type
+                names_by_type.setdefault(number, set()).add(name)
                 labels[number] = _label(number, kind, domain, loose)
         for group, function in trace.functions():
-            by_type.setdefault(_FUNCTION + _OPENACC.get(group, 0), set()).add(function)
-        values = _values(by_type)
+            names_by_type.setdefault(_FUNCTION + _OPENACC.get(group, 0), set()).add(function)
+        values = _values(names_by_type)
         for number in tuple(labels):
             labels |= {detail: _detail_label(detail) for detail in DETAILS.get(number, {}).values()}
         constructs = {f"{label}": value for value, label in enumerate(_CONSTRUCTS, 1)}
@@ -209,7 +209,7 @@ class EventTypes:
         return number, self.values[number][name]
 
     def pcf(self) -> str:
-        """The ``.pcf``."""
+        """Return the ``.pcf``."""
         parts = [_HEAD, "STATES\n", *(f"{number}    {label}\n" for number, (label, _) in STATES.items())]
         parts += [
             "\n\nSTATES_COLOR\n",
@@ -227,11 +227,11 @@ class EventTypes:
         return "".join(parts)
 
 
-def _types_of(places: Iterable[Place]) -> dict[Place, int | None]:
-    """Return the type of each place by its kind; of NVTX ranges by their domain, with one type for start/end ranges."""
-    domains = sorted({domain for _, _, domain, loose in places if not loose} - {"", NCCL_DOMAIN, *_DOMAINS})
+def _types_of(classes: Iterable[EventClass]) -> dict[EventClass, int | None]:
+    """Return the type of each class by kind, or by domain for NVTX ranges; start/end ranges share a type."""
+    domains = sorted({domain for _, _, domain, loose in classes if not loose} - {"", NCCL_DOMAIN, *_DOMAINS})
     by_domain = {"": _PUSH_POP, NCCL_DOMAIN: _NCCL_CALL, **_DOMAINS}
-    by_domain |= {domain: _FIRST_DOMAIN + _DOMAIN_STEP * place for place, domain in enumerate(domains)}
+    by_domain |= {domain: _FIRST_DOMAIN + _DOMAIN_STEP * index for index, domain in enumerate(domains)}
 
     def type_of(kind: str, group: str, domain: str, loose: int) -> int | None:
         if kind in _TYPES:
@@ -242,11 +242,11 @@ def _types_of(places: Iterable[Place]) -> dict[Place, int | None]:
             return _SOURCE + _OPENACC.get(group, 0)
         return _START_END if loose else by_domain[domain]
 
-    return {place: type_of(*place) for place in places}
+    return {event_class: type_of(*event_class) for event_class in classes}
 
 
 def _mpi_type(group: str, name: str) -> int:
-    """That of nsys2prv, but for calls like MPI_Get_count, which are no one-sided communication."""
+    """Return the type of nsys2prv, except that calls like MPI_Get_count are not one-sided communication."""
     if name.startswith("MPI_File_"):
         return _IO
     if group in ("p2p", "wait"):
@@ -272,38 +272,38 @@ def _label(number: int, kind: str, domain: str, loose: int) -> str:
 def _detail_label(number: int) -> str:
     if number in _DETAIL_LABELS:
         return _DETAIL_LABELS[number]
-    what = "construct" if number < _SOURCE else "function"
-    return f"OpenACC {_OPENACC_WORDS[number % 100]} {what}"
+    noun = "construct" if number < _SOURCE else "function"
+    return f"OpenACC {_OPENACC_WORDS[number % 100]} {noun}"
 
 
-def _values(by_type: dict[int, set[str]]) -> dict[int, dict[str, int]]:
-    first = dict.fromkeys(by_type, 1)
-    for together in _TOGETHER:
-        taken = 1
-        for number in together:
-            first[number] = taken
-            taken += len(by_type.get(number, ()))
-    of_mpi = sorted(set().union(*(by_type.get(number, set()) for number in _MPI)) - _MPI_VALUES.keys())
-    mpi = _MPI_VALUES | {name: value for value, name in enumerate(of_mpi, len(_MPI_VALUES) + 1)}
+def _values(names_by_type: dict[int, set[str]]) -> dict[int, dict[str, int]]:
+    first = dict.fromkeys(names_by_type, 1)
+    for types in _DISJOINT:
+        next_value = 1
+        for number in types:
+            first[number] = next_value
+            next_value += len(names_by_type.get(number, ()))
+    other_mpi_names = sorted(set().union(*(names_by_type.get(number, set()) for number in _MPI)) - _MPI_VALUES.keys())
+    mpi = _MPI_VALUES | {name: value for value, name in enumerate(other_mpi_names, len(_MPI_VALUES) + 1)}
     return {
         number: {
             name: mpi[name] if number in _MPI else value for value, name in enumerate(sorted(names), first[number])
         }
-        for number, names in by_type.items()
+        for number, names in names_by_type.items()
     }
 
 
 def _metrics(trace: Trace) -> dict[str, int]:
-    """9400 and NVIDIA's number of the metric; where two metrics have one number, the second gets one that is free."""
-    found: dict[str, int] = {}
+    """Return 9400 plus NVIDIA's number for each metric, or a free number if another metric has that number."""
+    numbers: dict[str, int] = {}
     free = chain(range(_FIRST_METRIC, _AFTER_METRICS), count(10 * _FIRST_METRIC))
-    known = {(number, name or "") for _, _, number, name in trace.metrics()}
-    wanted = sorted((_AFTER_METRICS if number is None else number, name) for number, name in known)
-    for number, name in wanted:
-        own = _FIRST_METRIC + number
-        if name not in found and own < _AFTER_METRICS and own not in found.values():
-            found[name] = own
-    for _, name in wanted:
-        if name not in found:
-            found[name] = next(number for number in free if number not in found.values())
-    return found
+    pairs = {(number, name or "") for _, _, number, name in trace.metrics()}
+    metrics = sorted((_AFTER_METRICS if number is None else number, name) for number, name in pairs)
+    for number, name in metrics:
+        preferred = _FIRST_METRIC + number
+        if name not in numbers and preferred < _AFTER_METRICS and preferred not in numbers.values():
+            numbers[name] = preferred
+    for _, name in metrics:
+        if name not in numbers:
+            numbers[name] = next(number for number in free if number not in numbers.values())
+    return numbers

@@ -1,7 +1,7 @@
-"""An answer written as Parquet, by DuckDB alone: no pyarrow, no pandas.
+"""Answers written as Parquet by DuckDB, without pyarrow and pandas.
 
-DuckDB writes a file in one statement, and Python can hand it only what is in memory. So each batch of rows becomes a
-small file, and one last statement streams those into the file that was asked for.
+DuckDB writes a file in one statement, from data in memory. So each batch of rows becomes a small file, and a final
+statement streams these into the requested file.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _BATCH = 122_880  # rows: a row group of DuckDB's
 
 
 def write_parquet(answer: Answer, path: Path, progress: Progress | None = None) -> int:
-    """Writes ``answer`` to ``path``, over what is there; returns the number of rows. Columns have their names in files.
+    """Write ``answer`` to ``path``, replacing its content; return the number of rows.
 
-    Text is VARCHAR, a column with decimals DOUBLE, any other BIGINT, and NULL is what is missing. Floats keep all their
-    digits, as Parquet is for computing with. A column whose values do not fit its type gets a wider one, DOUBLE or
-    VARCHAR, rather than other values. Raises ``OSError``, and may then leave a part of ``path``.
+    Text is VARCHAR, a column with decimals DOUBLE, any other BIGINT; missing values are NULL. Floats keep all their
+    digits, because Parquet is for computing. Columns that do not fit their type get a wider type, DOUBLE or VARCHAR, so
+    that no value changes. Raises ``OSError``, and may then leave a partial file.
     """
     import duckdb
 
-    # The batches are next to ``path``, where there must be room anyway.
+    # Batches are next to ``path``, where space is needed anyway.
     folder = path.with_name(path.name + ".parts")
     folder.mkdir(mode=0o700)
     try:
         # Two threads are enough, and polite on a login node.
         with duckdb.connect(config={"threads": 2}) as connection:
-            # An array of objects is text, whatever its first values are; numbers come as arrays of numbers.
+            # Arrays of objects are text, whatever their first values are.
             connection.execute("SET pandas_analyze_sample = 0")
             parts: list[Path] = []
             rows = 0
@@ -48,8 +48,8 @@ def write_parquet(answer: Answer, path: Path, progress: Progress | None = None) 
                 if progress:
                     progress(rows)
             if len(parts) > 1:
-                # By name, because that also reconciles a column that is BIGINT in one part and DOUBLE in another.
-                # Absolute, because DuckDB takes a name such as ``s3:x`` for an address.
+                # "By name" also reconciles a column that is BIGINT in one part and DOUBLE in another. Paths are
+                # absolute, because DuckDB takes a name such as ``s3:x`` for an address.
                 names = ", ".join("'" + str(part.absolute()).replace("'", "''") + "'" for part in parts)
                 _copy(connection, f"SELECT * FROM read_parquet([{names}], union_by_name = true)", path)
             elif parts:
@@ -64,38 +64,37 @@ def write_parquet(answer: Answer, path: Path, progress: Progress | None = None) 
 def _write_batch(
     connection: duckdb.DuckDBPyConnection, columns: Sequence[Column], rows: Sequence[Row], path: Path
 ) -> None:
-    held = zip(*rows, strict=True) if rows else [()] * len(columns)
-    arrays = [_array(column, values) for column, values in zip(columns, held, strict=True)]
+    column_values = zip(*rows, strict=True) if rows else [()] * len(columns)
+    arrays = [_array(column, values) for column, values in zip(columns, column_values, strict=True)]
     connection.register("batch", {f"c{index}": array for index, (_, array) in enumerate(arrays)})
     names = ['"' + column.file_key.replace('"', '""') + '"' for column in columns]
-    fields = ", ".join(f"c{index}::{kind} AS {names[index]}" for index, (kind, _) in enumerate(arrays))
+    fields = ", ".join(f"c{index}::{sql_type} AS {names[index]}" for index, (sql_type, _) in enumerate(arrays))
     _copy(connection, f"SELECT {fields} FROM batch", path)
     connection.unregister("batch")
 
 
 def _array(column: Column, values: Sequence[Value]) -> tuple[str, Any]:
-    """The type of ``column`` in Parquet, and its values as the numpy array that DuckDB reads."""
     import numpy as np
 
-    cleaned = file_values(replace(column, decimals=None), values)  # nothing rounded, whole floats as integers
+    cleaned = file_values(replace(column, decimals=None), values)  # not rounded; whole floats become integers
     kinds = set(map(type, cleaned)) - {type(None)}
     if column.unit is not Unit.TEXT and str not in kinds:
-        whole = column.decimals is None and float not in kinds
+        is_integer = column.decimals is None and float not in kinds
         try:
-            numbers = np.array([value or 0 for value in cleaned], dtype="int64" if whole else "float64")
+            numbers = np.array([value or 0 for value in cleaned], dtype="int64" if is_integer else "float64")
         except OverflowError:
-            pass  # more than 64 bits: as text it keeps its value
+            pass  # more than 64 bits: kept as text
         else:
             missing = [value is None for value in cleaned]
-            return ("BIGINT" if whole else "DOUBLE"), np.ma.masked_array(numbers, mask=missing)
+            return ("BIGINT" if is_integer else "DOUBLE"), np.ma.masked_array(numbers, mask=missing)
     text = np.empty(len(cleaned), dtype=object)
-    # A lone surrogate is no character: a path that is not UTF-8 has them for its odd bytes, shown as \udcff.
+    # A lone surrogate, as in a path that is not UTF-8, is not a character, and becomes \udcff.
     text[:] = [None if value is None else str(value).encode("utf-8", "backslashreplace").decode() for value in cleaned]
     return "VARCHAR", text
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, select: str, path: Path) -> None:
-    """Writes what ``select`` gives to ``path``; raises ``OSError`` alone."""
+    """Write the rows of ``select`` to ``path``. Raises only ``OSError``."""
     import duckdb
 
     try:

@@ -1,4 +1,4 @@
-"""Standard output, whose reader may leave before the end. Imports next to nothing: `--version` is printed with it."""
+"""Standard output whose reader may close it early. Imports almost nothing, because `--version` uses it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TextIO
 from nsystui.base.errors import OutputError
 
 SIGPIPE_STATUS = 141
-"""The exit status that a shell reports for a program ended by SIGPIPE (128 + 13)."""
+"""The exit status in a shell of a program that SIGPIPE ended (128 + 13)."""
 
 
 @contextmanager
 def quiet_pipe() -> Iterator[TextIO]:
-    """``sys.stdout`` to write to; when its reader is gone (``| head``), the program ends with status 141, silently.
+    """Yield ``sys.stdout``; if its reader closes it (``| head``), end the program silently with status 141.
 
-    Flushes at the end, because a full disk shows only then. Raises ``OutputError`` if stdout cannot be written to,
-    ``SystemExit`` if nobody reads it.
+    Flushes at the end, because a full disk shows only then. Raises ``OutputError`` if stdout cannot be written, and
+    ``SystemExit`` if its reader is gone.
     """
     stream = sys.stdout
     if stream is None:  # the shell's ">&-"

@@ -1,4 +1,4 @@
-"""A report saved as one HTML page, or as Markdown with its drawings as SVG files in a folder beside it."""
+"""Reports saved as an HTML page, or as Markdown with drawings as SVG files in a folder next to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDINGS = (".html", ".htm", ".md")
 
 
 def check_target(path: str, overwrite: bool) -> None:
-    """Raises for a name whose ending is of no format, or that is taken: before the work begins."""
+    """Raise an error, before the work begins, if the ending has no format or the name is taken."""
     if not path.lower().endswith(ENDINGS):
         raise UsageError(f"{path}: a report ends in .html (one page) or .md (Markdown with SVG files next to it)")
     if not overwrite:
@@ -34,9 +34,9 @@ def check_target(path: str, overwrite: bool) -> None:
 
 
 def save_report(report: JobPage, path: str, overwrite: bool = False) -> tuple[Path, ...]:
-    """Saves the report and returns its files, that of its name first.
+    """Save the report; return its files, the main file first.
 
-    Raises what `files.save` raises; then there is none of them.
+    Raises the errors of `files.save`; then no file remains.
     """
     check_target(path, overwrite)
     target = Path(os.path.expanduser(path))
@@ -65,7 +65,7 @@ def save_report(report: JobPage, path: str, overwrite: bool = False) -> tuple[Pa
 
 
 def _folder(target: Path) -> Path:
-    """``report.files`` for ``report.md``."""
+    """Return ``report.files`` for ``report.md``."""
     return target.with_name(f"{target.stem}.files")
 
 
@@ -74,22 +74,22 @@ def _file_of(section: Section, number: int) -> str:
 
 
 def markdown(report: JobPage, folder: str) -> str:
-    """The report as Markdown, with links to its drawings in ``folder``; tables have plain values (ns, bytes)."""
-    first, *others = report.verdict or ("",)
+    """Return the report as Markdown, linked to drawings in ``folder``; tables have plain values (ns, bytes)."""
+    first, *remaining = report.verdict or ("",)
     parts = [f"# {markdown_text(report.title)}\n", f"{' · '.join(map(plain, report.facts))}\n", f"**{plain(first)}**\n"]
-    parts += [f"**Warning**: {plain(one)}\n" for one in report.warnings]
+    parts += [f"**Warning**: {plain(warning)}\n" for warning in report.warnings]
     if report.budget is not None:
         parts.append(_image(report.budget, folder, "summary.svg"))
-    parts += [f"{plain(one)}\n" for one in others]
+    parts += [f"{plain(line)}\n" for line in remaining]
     parts += [f"## Findings\n\n{plain(report.headline)}\n"]
-    for one in report.findings:
-        parts += _finding(one)
+    for finding in report.findings:
+        parts += _finding(finding)
     parts += [f"{plain(line)}\n" for line in report.remarks]
     if report.not_checked:
         parts += ["### Not checked\n", _list(report.not_checked)]
     for section in report.sections:
         parts.append(f"## {markdown_text(section.title)}\n")
-        parts += [_image(one, folder, _file_of(section, number)) for number, one in enumerate(section.drawings)]
+        parts += [_image(drawing, folder, _file_of(section, number)) for number, drawing in enumerate(section.drawings)]
         for table in section.tables:
             parts += _table(table)
         parts += [_list(section.lines)] if section.lines else []
@@ -104,23 +104,25 @@ def _list(lines: Iterable[str]) -> str:
     return "".join(f"* {plain(line)}\n" for line in lines)
 
 
-def _finding(one: Told) -> Iterator[str]:
-    share = "" if one.percent is None else f" ({format_value(Unit.PERCENT, one.percent)})"
-    words = [one.kind, one.severity, f"{one.id}{f': {one.cost}{share}' if one.cost else ''}"]
-    was = f", was {one.was}" if one.was else ""
+def _finding(finding: Told) -> Iterator[str]:
+    share = "" if finding.percent is None else f" ({format_value(Unit.PERCENT, finding.percent)})"
+    words = [finding.kind, finding.severity, f"{finding.id}{f': {finding.cost}{share}' if finding.cost else ''}"]
+    was = f", was {finding.was}" if finding.was else ""
     yield f"### {markdown_text(' '.join(filter(None, words)) + was)}\n"
-    yield f"{plain(one.sentence)}\n"
-    if one.is_brief:
+    yield f"{plain(finding.sentence)}\n"
+    if finding.is_brief:
         return
-    lines = [f"**Caused by**: {plain(one.under)}"] if one.under else []
-    lines += [f"**To win**: {plain(one.gain)}"] if one.gain else []
-    lines += [f"**How to fix**: {plain(one.advice)} {plain(one.reason)}"]
-    lines += [f"**Measured as**: {plain(one.measured)}"] if one.measured else []
-    lines += [f"**When**: `{one.window}`"] if one.window else []
-    lines += [f"**{'Rank' if one.ranks.isdecimal() else 'Ranks'}**: {plain(one.ranks)}"] if one.ranks else []
-    yield "".join(f"* {line}\n" for line in [*lines, f"**See**: {plain(f'`{one.command}`')}"])
-    if one.evidence is not None:
-        yield from _table(one.evidence, has_title=False)
+    lines = [f"**Caused by**: {plain(finding.under)}"] if finding.under else []
+    lines += [f"**To win**: {plain(finding.gain)}"] if finding.gain else []
+    lines += [f"**How to fix**: {plain(finding.advice)} {plain(finding.reason)}"]
+    lines += [f"**Measured as**: {plain(finding.measured)}"] if finding.measured else []
+    lines += [f"**When**: `{finding.window}`"] if finding.window else []
+    lines += (
+        [f"**{'Rank' if finding.ranks.isdecimal() else 'Ranks'}**: {plain(finding.ranks)}"] if finding.ranks else []
+    )
+    yield "".join(f"* {line}\n" for line in [*lines, f"**See**: {plain(f'`{finding.command}`')}"])
+    if finding.evidence is not None:
+        yield from _table(finding.evidence, has_title=False)
 
 
 def _table(table: ReportTable, has_title: bool = True) -> Iterator[str]:

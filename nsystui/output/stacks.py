@@ -1,8 +1,8 @@
 """Call stacks of CPU samples for other tools: collapsed stacks, and speedscope's JSON.
 
-Collapsed stacks, as flamegraph.pl and inferno read them, have a line for each different stack: its functions from the
-outermost caller on with ``;`` between them, a blank and the number of samples. The first frame is the thread. In
-speedscope's format every thread is a profile, its samples in order of time with a weight of 1 each.
+Collapsed stacks, for flamegraph.pl and inferno, have a line for each different stack: its functions from the outermost
+caller on, separated by ``;``, then a blank and the number of samples. The first frame is the thread. In speedscope's
+format, each thread is a profile of its samples in order of time, with weights of 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def check_stacks_ending(path: str) -> None:
-    """Raises ``UsageError`` for a name whose ending is of no format."""
+    """Raise ``UsageError`` if the ending of a name has no format."""
     if not path.lower().endswith((*COLLAPSED, *SPEEDSCOPE)):
         raise UsageError(
             f"{path}: a file of stacks ends in {', '.join(SPEEDSCOPE)} (speedscope) or {', '.join(COLLAPSED[:3])} "
@@ -39,7 +39,7 @@ def check_stacks_ending(path: str) -> None:
 def save_stacks(
     samples: CpuSamples, threads: Sequence[HostThread], path: str, overwrite: bool = False, full_names: bool = False
 ) -> int:
-    """Writes the stacks of the samples of ``threads``; returns how many samples. Raises what `save_stream` raises."""
+    """Write the stacks of the samples of ``threads``; return the number of samples. Raises `save_stream`'s errors."""
     check_stacks_ending(path)
     refuse_no_samples(samples)
     is_json = path.lower().endswith(SPEEDSCOPE)
@@ -54,7 +54,7 @@ def save_stacks(
 
 
 def refuse_no_samples(samples: CpuSamples) -> None:
-    """Raises ``MissingDataError`` where there is nothing to write."""
+    """Raise ``MissingDataError`` if there are no samples."""
     if not len(samples):
         raise MissingDataError(
             "there are no CPU samples in the selection: record with "
@@ -65,16 +65,16 @@ def refuse_no_samples(samples: CpuSamples) -> None:
 def write_collapsed(
     samples: CpuSamples, threads: Sequence[HostThread], stream: BinaryIO, full_names: bool = False
 ) -> int:
-    """Writes the stacks of each thread, and returns how many samples they are."""
+    """Write the stacks of each thread; return the number of samples."""
     written = 0
-    for one in threads:
-        tree = samples.stacks[one.thread[0]].tree
+    for thread in threads:
+        tree = samples.stacks[thread.thread[0]].tree
         names = [_plain(_name(function, full_names)) for function in tree.functions]
         counts: dict[str, int] = {}
-        nodes, number = np.unique(samples.threads[one.thread].nodes, return_counts=True)
-        for node, count in zip(nodes.tolist(), number.tolist(), strict=True):
+        nodes, node_counts = np.unique(samples.threads[thread.thread].nodes, return_counts=True)
+        for node, count in zip(nodes.tolist(), node_counts.tolist(), strict=True):
             path = [names[function] for function in tree.path(node)] or [NO_FUNCTION.name]
-            line = ";".join([_plain(_title(one)), *path])
+            line = ";".join([_plain(_title(thread)), *path])
             counts[line] = counts.get(line, 0) + count
             written += count
         stream.write("".join(f"{line} {count}\n" for line, count in counts.items()).encode("utf-8", "backslashreplace"))
@@ -84,7 +84,7 @@ def write_collapsed(
 def write_speedscope(
     samples: CpuSamples, threads: Sequence[HostThread], stream: BinaryIO, title: str, full_names: bool = False
 ) -> int:
-    """Writes a profile for each thread, and returns how many samples they are."""
+    """Write a profile for each thread; return the number of samples."""
     numbers: dict[tuple[str, str], int] = {}
     profiles: list[str] = []
     written = 0
@@ -92,20 +92,20 @@ def write_speedscope(
     def number(function: Function) -> int:
         return numbers.setdefault((_name(function, full_names), function.module), len(numbers))
 
-    for one in threads:
-        tree = samples.stacks[one.thread[0]].tree
+    for thread in threads:
+        tree = samples.stacks[thread.thread[0]].tree
         frames = [number(function) for function in tree.functions]
-        none = number(NO_FUNCTION)
-        nodes = samples.threads[one.thread].nodes
+        no_function = number(NO_FUNCTION)
+        nodes = samples.threads[thread.thread].nodes
         paths = {
             node: "[" + ",".join(str(frames[function]) for function in tree.path(node)) + "]"
             for node in np.unique(nodes).tolist()
         }
-        paths[0] = f"[{none}]"
+        paths[0] = f"[{no_function}]"
         rows = ",".join(paths[node] for node in nodes.tolist())
         weights = ",".join("1" * len(nodes))
         profiles.append(
-            f'{{"type":"sampled","name":{to_json(_title(one))},"unit":"none","startValue":0,'
+            f'{{"type":"sampled","name":{to_json(_title(thread))},"unit":"none","startValue":0,'
             f'"endValue":{len(nodes)},"samples":[{rows}],"weights":[{weights}]}}'
         )
         written += len(nodes)
@@ -128,11 +128,11 @@ def _name(function: Function, full_names: bool) -> str:
     return function.name if full_names else function_name(function.name)
 
 
-def _title(one: HostThread) -> str:
-    place = "" if one.rank is None else f"rank {one.rank} "
-    return f"{place}{one.name} {one.tid}"
+def _title(thread: HostThread) -> str:
+    prefix = "" if thread.rank is None else f"rank {thread.rank} "
+    return f"{prefix}{thread.name} {thread.tid}"
 
 
 def _plain(text: str) -> str:
-    """A frame of a collapsed stack: a semicolon would begin another one, a line break another stack."""
+    """Return a frame of a collapsed stack: a semicolon would begin another frame, a line break another stack."""
     return " ".join(text.replace(";", ":").split())

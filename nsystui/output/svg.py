@@ -1,7 +1,7 @@
-"""Drawings as SVG: for a page, or a file of its own that is readable on dark and on light.
+"""Drawings as SVG for a page, or as files that are readable on dark and light backgrounds.
 
-Everything has a fixed width of `WIDTH` units, text in the size of 12 of them; what shows the drawing scales it. Text
-stays text. A name of the profiled program is made safe and escaped.
+All have a width of `WIDTH` units and text of 12 units, which the container scales. Names of the profiled program are
+made safe and escaped.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from nsystui.base.text import safe_text, shorten, width_of
 from nsystui.base.units import format_value
 
 WIDTH = 960
-_CHARACTER = 6.6
-"""The width of one, on average."""
-_WIDE = 7.4
-"""The same of wide ones: what is cut to fit should fit."""
+_CHARACTER = 6.6  # average width
+_WIDE_CHARACTER = 7.4  # for text that is cut to fit
 PAPER = ("#16181d", "#ffffff")
 INK = ("#e6e8ec", "#1c1f24")
-"""On dark, on light."""
+"""Colours on dark, on light."""
 _IDLE = 30
-"""The strength of idle time where it is a surface: what is not there should not be loud, %."""
+"""The strength of areas of idle time, %: the absence of work should not be loud."""
 FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif'
 
 
 def svg(drawing: Drawing, *, alone: bool = True) -> str:
-    """The drawing; ``alone`` as a file, else for a page that has `style` and shows the title itself."""
+    """Return the drawing: ``alone`` as a file, else for a page with `style` that shows the title itself."""
     top = 26 if alone else 0
     if isinstance(drawing, Bars):
         body, height = _bars(drawing, top)
@@ -49,7 +47,7 @@ def svg(drawing: Drawing, *, alone: bool = True) -> str:
 
 
 def style() -> str:
-    """The style sheet of drawings, for dark and for light; on paper they are as on light."""
+    """Return the style sheet of drawings for dark and light; on paper, it is the light style."""
     shapes = (
         f".drawing text{{font:12px {FONT}}}.drawing .title{{font-weight:600;font-size:14px}}"
         ".drawing .right{text-anchor:end}.drawing .middle{text-anchor:middle}.drawing .small{font-size:10px}"
@@ -70,24 +68,25 @@ def _theme_rules(theme: int) -> str:
         f".drawing .mark{{fill:{paper}}}",
     ]
     for name, colour in COLOURS.items():
-        own = (colour.dark, colour.light)[theme]
-        if isinstance(own, int):
-            share = _IDLE if name == "idle" else own
+        paint = (colour.dark, colour.light)[theme]
+        if isinstance(paint, int):
+            share = _IDLE if name == "idle" else paint
             rules.append(f".drawing .{name}{{fill:{ink};fill-opacity:{share / 100:g}}}")
         else:
-            rules.append(f".drawing .{name}{{fill:{own};fill-opacity:.88}}.drawing .line-{name}{{stroke:{own}}}")
+            rules.append(f".drawing .{name}{{fill:{paint};fill-opacity:.88}}.drawing .line-{name}{{stroke:{paint}}}")
     return "".join(rules)
 
 
 class _Room:
-    """Where the plot begins and how wide it is, between labels and words."""
+    """The start and the width of the plot, between labels and words."""
 
     def __init__(self, labels: Iterable[str], words: Iterable[str]) -> None:
-        own, others = (
-            max((width_of(safe_text(one)) * _WIDE for one in texts), default=0.0) for texts in (labels, words)
+        label_width, words_width = (
+            max((width_of(safe_text(text)) * _WIDE_CHARACTER for text in texts), default=0.0)
+            for texts in (labels, words)
         )
-        self.left = round(min(max(own, 40.0), 250.0)) + 14
-        self.width = WIDTH - self.left - round(min(max(others, 30.0), 110.0)) - 14
+        self.left = round(min(max(label_width, 40.0), 250.0)) + 14
+        self.width = WIDTH - self.left - round(min(max(words_width, 30.0), 110.0)) - 14
 
     def label(self, y: float, text: str) -> str:
         return _words("right", self.left - 8, y, _cut(text, self.left - 8))
@@ -98,7 +97,6 @@ def _text(text: str) -> str:
 
 
 def _words(kind: str, x: float, y: float, text: str) -> str:
-    """A text; ``kind`` has its classes."""
     classes = f' class="{kind}"' if kind else ""
     return f'<text{classes} x="{_number(x)}" y="{_number(y)}">{_text(text)}</text>'
 
@@ -108,23 +106,23 @@ def _number(value: float) -> str:
 
 
 def _cut(text: str, room: float) -> str:
-    return shorten(safe_text(text), max(int(room / _WIDE), 1))
+    return shorten(safe_text(text), max(int(room / _WIDE_CHARACTER), 1))
 
 
 def _legend(parts: Sequence[Part], left: int, y: int) -> tuple[list[str], int]:
-    """The names of the parts with their colours, and the lines that they take; nothing for one alone."""
+    """Return the names of the parts with their colours, and the height; nothing for a single part."""
     if len(parts) < 2:
         return [], 0
-    found, x, line = [], float(left), 0
+    body, x, line = [], float(left), 0
     for part in parts:
         length = 18 + width_of(part.name) * _CHARACTER + 16
         if x + length > WIDTH and x > left:
             x, line = float(left), line + 1
         base = y + 12 + 18 * line
-        found.append(f'<rect x="{_number(x)}" y="{base - 9}" width="11" height="11" rx="2" {_fill(part)}/>')
-        found.append(_words("", x + 16, base, part.name))
+        body.append(f'<rect x="{_number(x)}" y="{base - 9}" width="11" height="11" rx="2" {_fill(part)}/>')
+        body.append(_words("", x + 16, base, part.name))
         x += length
-    return found, 18 * (line + 1) + 6
+    return body, 18 * (line + 1) + 6
 
 
 def _fill(part: Part) -> str:
@@ -136,9 +134,9 @@ def _fill(part: Part) -> str:
 
 def _bars(drawing: Bars, top: int) -> tuple[list[str], int]:
     room = _Room((bar.label for bar in drawing.bars), (bar.words for bar in drawing.bars))
-    body, used = _legend(drawing.parts, room.left, top)
+    body, legend_height = _legend(drawing.parts, room.left, top)
     thick, step = (26, 32) if len(drawing.bars) <= 16 else (13, 16)
-    y = top + used
+    y = top + legend_height
     for bar in drawing.bars:
         base = y + thick / 2 + 4
         body.append(room.label(base, bar.label))
@@ -163,25 +161,25 @@ def _bars(drawing: Bars, top: int) -> tuple[list[str], int]:
 
 
 _SIZES = ((8, (34, 6)), (26, (22, 4)), (70, (11, 3)), (math.inf, (5, 1)))
-"""Up to how many lanes they are how thick, and how far apart."""
+"""Maximum number of lanes, and the thickness of lanes and gaps for it."""
 
 
 def _lanes(drawing: DrawnLanes, top: int) -> tuple[list[str], int]:
     room = _Room((lane.label for lane in drawing.lanes), (lane.words for lane in drawing.lanes))
-    body, used = _legend(drawing.parts, room.left, top)
+    body, legend_height = _legend(drawing.parts, room.left, top)
     count = len(drawing.lanes)
-    thick, gap = next(size for most, size in _SIZES if count <= most)
-    each = 1 if thick + gap >= 13 else math.ceil(13 / (thick + gap))
-    y = top + used
+    thick, gap = next(size for limit, size in _SIZES if count <= limit)
+    label_step = 1 if thick + gap >= 13 else math.ceil(13 / (thick + gap))
+    y = top + legend_height
     begin = y
     grid = _time_ticks(drawing.start, drawing.end, room.width)
-    if drawing.numbers:  # of some of the columns, in the middle of each
-        numbers, every = drawing.numbers, math.ceil(len(drawing.numbers) / 12)
-        places = range(0, len(numbers), every)
-        grid = [(room.width * (place + 0.5) / len(numbers), str(numbers[place])) for place in places]
+    if drawing.numbers:  # label some columns, at their middle
+        numbers, step = drawing.numbers, math.ceil(len(drawing.numbers) / 12)
+        indices = range(0, len(numbers), step)
+        grid = [(room.width * (index + 0.5) / len(numbers), str(numbers[index])) for index in indices]
 
     for number, lane in enumerate(drawing.lanes):
-        if number % each == 0:
+        if number % label_step == 0:
             base = y + thick / 2 + 4
             body.append(room.label(base, lane.label))
             body.append(_words("right", WIDTH - 4, base, lane.words))
@@ -191,8 +189,8 @@ def _lanes(drawing: DrawnLanes, top: int) -> tuple[list[str], int]:
     body += [f'<path class="grid" d="M{_number(room.left + x)} {begin}V{end}"/>' for x, _ in grid]
     body.append(f'<path class="frame" d="M{room.left} {end + 2}h{room.width}"/>')
     for x, words in grid:
-        place = "" if x < 20 else "middle" if x < room.width - 20 else "right"
-        body.append(_words(place, room.left + x, end + 17, words))
+        alignment = "" if x < 20 else "middle" if x < room.width - 20 else "right"
+        body.append(_words(alignment, room.left + x, end + 17, words))
     if drawing.more:
         body.append(_words("", room.left, end + 35, f"{drawing.more:,} more are not drawn"))
         end += 18
@@ -200,54 +198,53 @@ def _lanes(drawing: DrawnLanes, top: int) -> tuple[list[str], int]:
 
 
 def _lane(lane: DrawnLane, parts: Sequence[Part], room: _Room, y: int, thick: int) -> Iterator[str]:
-    """Each part reaches from the top of the one below to its own."""
-    sums = list(zip(*(accumulate(column) for column in zip(*lane.values, strict=True)), strict=True))
+    sums = list(zip(*(accumulate(column_values) for column_values in zip(*lane.values, strict=True)), strict=True))
     count = len(lane.values[0]) if lane.values else 1
-    wide = room.width / max(count, 1)
+    step = room.width / max(count, 1)
     yield f"<g><title>{_text(' '.join(filter(None, (lane.label, lane.words))))}</title>"
     yield f'<rect class="idle" opacity=".25" x="{room.left}" y="{y}" width="{room.width}" height="{thick}"/>'
     below: Sequence[float] = (0.0,) * count
     for part, tops in zip(parts, sums, strict=True):
-        path = _steps(below, tops, room.left, y, thick, wide)
+        path = _steps(below, tops, room.left, y, thick, step)
         below = tops
         if path:
             yield f'<path {_fill(part)} d="{path}"/>'
-    place = 0
+    column = 0
     for is_unseen, run in groupby(sums[-1] if sums else (), key=math.isnan):
-        x, width = room.left + place * wide, wide * (length := sum(1 for _ in run))
-        place += length
+        x, width = room.left + column * step, step * (length := sum(1 for _ in run))
+        column += length
         if not is_unseen:
             continue
         yield f'<rect class="paper" x="{_number(x)}" y="{y}" width="{_number(width)}" height="{thick}"/>'
         yield f'<path class="unseen" d="M{_number(x)} {y + thick - 1}h{_number(width)}"/>'
     for name in lane.names:
-        across = (name.last - name.first + 1) * wide - 4
+        across = (name.last - name.first + 1) * step - 4
         if across > 3 * _CHARACTER and thick > 20:
-            yield _words("small on", room.left + name.first * wide + 2, y + thick - 4, _cut(name.text, across * 1.15))
+            yield _words("small on", room.left + name.first * step + 2, y + thick - 4, _cut(name.text, across * 1.15))
     yield "</g>"
 
 
-def _steps(below: Sequence[float], tops: Sequence[float], left: int, y: int, thick: int, wide: float) -> str:
-    """The outline of columns from ``below`` to ``tops`` (0 to 1), those of one height in one."""
-    path, place, bottom = [], 0, y + thick
+def _steps(below: Sequence[float], tops: Sequence[float], left: int, y: int, thick: int, width: float) -> str:
+    """Return the outline of columns from ``below`` to ``tops`` (0 to 1), joining columns of one height."""
+    path, column, bottom = [], 0, y + thick
     levels = list(zip(_levels_of(below, thick), _levels_of(tops, thick), strict=True))
     for (low, high), run in groupby(levels):
         length = sum(1 for _ in run)
         if high > low:
-            start, end = _number(left + place * wide), _number(left + (place + length) * wide)
+            start, end = _number(left + column * width), _number(left + (column + length) * width)
             path.append(f"M{start} {_number(bottom - low)}V{_number(bottom - high)}H{end}V{_number(bottom - low)}")
-        place += length
+        column += length
     return "".join(path)
 
 
 def _levels_of(values: Sequence[float], thick: int) -> list[float]:
-    """Heights in half units; a little work must not look like none."""
-    shares = [0.0 if math.isnan(one) else max(min(one, 1.0), 0.5 / thick if one > 0 else 0.0) for one in values]
-    return [round(2 * thick * one) / 2 for one in shares]
+    """Return heights rounded to half units; values above 0 get at least half a unit."""
+    shares = [0.0 if math.isnan(value) else max(min(value, 1.0), 0.5 / thick if value > 0 else 0.0) for value in values]
+    return [round(2 * thick * share) / 2 for share in shares]
 
 
 def _time_ticks(start: int, end: int, width: int) -> list[tuple[float, str]]:
-    """Round times between two, with their places in the plot."""
+    """Return round times from ``start`` to ``end``, and their positions."""
     length = end - start
     if length <= 0:
         return []
@@ -257,10 +254,10 @@ def _time_ticks(start: int, end: int, width: int) -> list[tuple[float, str]]:
     return [(width * (time - start) / length, f"{time / 1e9:,.{decimals}f} s") for time in range(first, end + 1, step)]
 
 
-def _round_step(about: float) -> float:
-    """1, 2 or 5 times a power of ten, ``about`` or a little more."""
-    power = 10.0 ** math.floor(math.log10(about)) if about > 0 else 1.0
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= about or factor == 10)
+def _round_step(minimum: float) -> float:
+    """Return 1, 2 or 5 times a power of ten: ``minimum`` or slightly more."""
+    power = 10.0 ** math.floor(math.log10(minimum)) if minimum > 0 else 1.0
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= minimum or factor == 10)
 
 
 # -- curves -----------------------------------------------------------------------------------------------------------
@@ -276,16 +273,16 @@ _HEIGHT = 300
 
 
 def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
-    """Curves with a mark of their own each, named in a legend: all may be of one category."""
+    """Draw curves with different marks and a legend, because all may be of one category."""
     left, bottom, plot = 92, top + _HEIGHT - 34, WIDTH - 92 - 16
-    points = [point for one in drawing.series for point in one.points if point[0] > 0]
+    points = [point for curve in drawing.series for point in curve.points if point[0] > 0]
     body, x, y = [], float(left), top + 12
-    for number, one in enumerate(drawing.series):
-        length = 20 + width_of(one.name) * _CHARACTER + 18
+    for number, curve in enumerate(drawing.series):
+        length = 20 + width_of(curve.name) * _CHARACTER + 18
         if x + length > WIDTH and x > left:
             x, y = float(left), y + 18
-        body.append(_mark(number, one.category, x + 6, y - 4))
-        body.append(_words("", x + 16, y, one.name))
+        body.append(_mark(number, curve.category, x + 6, y - 4))
+        body.append(_words("", x + 16, y, curve.name))
         x += length
     ceiling = y + 16
     if not points:
@@ -294,37 +291,37 @@ def _curves(drawing: Curves, top: int) -> tuple[list[str], int]:
     low, high = (low / 2, high * 2) if low == high else (low, high)
     largest = max([y for _, y in points] + ([drawing.level[1]] if drawing.level else [])) or 1.0
 
-    def place(point: tuple[float, float]) -> tuple[float, float]:
+    def position(point: tuple[float, float]) -> tuple[float, float]:
         across = math.log(point[0] / low) / math.log(high / low)
         return left + plot * (0.02 + 0.96 * across), bottom - (bottom - ceiling) * 0.95 * point[1] / largest
 
     step = _round_step(largest / 4)
     for number in range(int(largest / step) + 1):
-        level = place((low, number * step))[1]
+        level = position((low, number * step))[1]
         body.append(f'<path class="grid" d="M{left} {_number(level)}h{plot}"/>')
         body.append(_words("right", left - 8, level + 4, format_value(drawing.y, number * step)))
     body.append(f'<path class="frame" d="M{left} {bottom}h{plot}"/>')
     for size in _powers(low, high):
-        at = place((size, 0))[0]
-        body.append(f'<path class="frame" d="M{_number(at)} {bottom}v4"/>')
-        body.append(_words("middle", at, bottom + 18, format_value(drawing.x, size)))
+        tick_x = position((size, 0))[0]
+        body.append(f'<path class="frame" d="M{_number(tick_x)} {bottom}v4"/>')
+        body.append(_words("middle", tick_x, bottom + 18, format_value(drawing.x, size)))
     if drawing.level is not None:
-        level = place((low, drawing.level[1]))[1]
+        level = position((low, drawing.level[1]))[1]
         body.append(f'<path class="level" d="M{left} {_number(level)}h{plot}"/>')
         body.append(_words("right", left + plot - 4, level - 5, drawing.level[0]))
-    for number, one in enumerate(drawing.series):
-        placed = [(place(point), point) for point in one.points if point[0] > 0]
-        path = " ".join(f"{_number(across)} {_number(up)}" for (across, up), _ in placed)
-        if len(placed) > 1:
-            body.append(f'<path class="curve line-{one.category}" d="M{path}"/>')
-        for (across, up), (size, rate) in placed:
-            words = f"{one.name}, {format_value(drawing.x, size)}: {format_value(drawing.y, rate)}"
-            body.append(_mark(number, one.category, across, up, words))
+    for number, curve in enumerate(drawing.series):
+        positions = [(position(point), point) for point in curve.points if point[0] > 0]
+        path = " ".join(f"{_number(across)} {_number(up)}" for (across, up), _ in positions)
+        if len(positions) > 1:
+            body.append(f'<path class="curve line-{curve.category}" d="M{path}"/>')
+        for (across, up), (size, rate) in positions:
+            words = f"{curve.name}, {format_value(drawing.x, size)}: {format_value(drawing.y, rate)}"
+            body.append(_mark(number, curve.category, across, up, words))
     return body, bottom + 28
 
 
 def _mark(number: int, category: str, x: float, y: float, words: str = "") -> str:
-    """The mark of a curve: shapes in turn, every other one empty, so that one shows through another."""
+    """Return the mark of a curve: shapes in turn, alternately empty, so that overlapping marks are visible."""
     is_filled = number % 2 == 0
     shape = f'd="M{_number(x)} {_number(y)}{_MARKS[number % len(_MARKS)]}"'
     kind = f"{category} line-{category}" if is_filled else f"mark line-{category}"
@@ -332,7 +329,7 @@ def _mark(number: int, category: str, x: float, y: float, words: str = "") -> st
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Powers of two between two sizes, at most eight."""
+    """Return powers of two between two sizes, at most eight."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     step = max(1, math.ceil((last - first + 1) / 8))
     return [2.0**power for power in range(first, last + 1, step)] or [low, high]

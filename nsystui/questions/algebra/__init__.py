@@ -1,1 +1,1 @@
-"""Arithmetic of the questions on numbers alone: intervals, nesting, projections, distributions and statistics."""
+"""Arithmetic on plain numbers: intervals, nesting, projections, distributions and statistics."""

@@ -1,4 +1,4 @@
-"""Statistics of groups of millions of values, by numpy: sums, quartiles, deviation."""
+"""Statistics of groups of millions of values in numpy: sums, quartiles, deviation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """n values by the numbers of their groups. Shapes ``(n,)``, and ``(groups,)`` for what there is of each.
+    """n values and the numbers of their groups. Shapes are ``(n,)``, or ``(groups,)`` for values per group.
 
-    ``number``: the numbers, ascending. ``order``: the places of the values, group by group and ascending in each.
-    ``first``, ``count``: where each group begins in that order, and how many values it has.
+    ``number``: the group numbers, ascending. ``order``: the indices of the values by group, ascending in each group.
+    ``first``, ``count``: the start of each group in that order, and its number of values.
     """
 
     value: NDArray[np.int64]
@@ -31,7 +31,7 @@ class Groups:
         return cls(value, ordered[first], order, first, np.diff(first, append=len(order)))
 
     def summed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The sum for each group of other values of the same rows."""
+        """Return the sum for each group of other values of the same rows."""
         return self._added(values[self.order])
 
     def _added(self, ordered: NDArray[Any]) -> NDArray[Any]:
@@ -39,10 +39,7 @@ class Groups:
         return sums
 
     def measures(self) -> dict[str, NDArray[Any]]:
-        """``total``, ``count``, ``avg``, ``median``, ``min``, ``max``, ``stddev``, and the quartiles ``q1``, ``q3``.
-
-        As `statistics` has them.
-        """
+        """Return ``total count avg median min max stddev q1 q3`` by name, as defined in `queries.statistics`."""
         values = self.value[self.order]
         total = self._added(values)
         average = total / self.count
@@ -60,7 +57,7 @@ class Groups:
         }
 
     def _middle(self, values: NDArray[np.int64], share: int, whole: int) -> NDArray[np.float64]:
-        """The mean of the two of the ordered values between which a share of all lies, or the one that it lies in."""
+        """Return the quantile ``share / whole`` of each group: a value, or the mean of two."""
         below = self.first + np.maximum(-(-share * self.count // whole), 1) - 1
         above = self.first + np.minimum(share * self.count // whole, self.count - 1)
         middle: NDArray[np.float64] = (values[below] + values[above]) / 2.0
@@ -68,20 +65,20 @@ class Groups:
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the different values, ascending, by sorting: of millions of times np.unique's hash table takes minutes."""
+    """Return the distinct values, ascending. For millions of times, np.unique's hash table takes minutes."""
     ordered = np.sort(values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 def measures_of(group: NDArray[Any], value: NDArray[Any], at_once: int) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-    """Return the numbers of the groups, ascending, and `Groups.measures`; about ``at_once`` values at a time."""
+    """Return the group numbers, ascending, and `Groups.measures`, computing about ``at_once`` values at a time."""
     edges = np.unique(np.sort(group)[::at_once])
     numbers, parts = [], []
-    for place in range(max(len(edges), 1)):
-        is_own = np.ones(len(group), np.bool_) if place == 0 else group >= edges[place]
-        if place + 1 < len(edges):
-            is_own &= group < edges[place + 1]
-        found = Groups.of(group[is_own], value[is_own].astype(np.int64))
-        numbers.append(found.number)
-        parts.append(found.measures())
+    for index in range(max(len(edges), 1)):
+        is_in_part = np.ones(len(group), np.bool_) if index == 0 else group >= edges[index]
+        if index + 1 < len(edges):
+            is_in_part &= group < edges[index + 1]
+        groups = Groups.of(group[is_in_part], value[is_in_part].astype(np.int64))
+        numbers.append(groups.number)
+        parts.append(groups.measures())
     return np.concatenate(numbers), {key: np.concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}

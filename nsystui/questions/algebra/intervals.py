@@ -1,11 +1,11 @@
-"""Interval algebra on int64 nanoseconds: what "busy", "overlap", "exposed" and "idle" are computed with.
+"""Interval algebra on int64 nanoseconds: the basis of "busy", "overlap", "exposed" and "idle".
 
-Every interval is half open, ``[start, end)``. The formulas of docs/numbers.md#gpu-time are written with it: U(X) is
-``union(starts, ends)``, |U(X)| its ``length``, exposed communication ``subtract(U(C), U(K)).length`` (HTA's
-``get_comm_comp_overlap``, POP's device metrics). Only `disjoint_runs` loops over intervals in Python.
+Intervals are half open, ``[start, end)``. In the formulas of docs/numbers.md#gpu-time, U(X) is ``union(starts, ends)``,
+|U(X)| its ``length``, and exposed communication ``subtract(U(C), U(K)).length`` (HTA's ``get_comm_comp_overlap``, POP's
+device metrics). Only `disjoint_runs` loops over intervals in Python.
 
-A GPU can have ten million intervals, 153 MiB. Large sets are therefore combined one slice of time after the other, so
-that only the result takes memory, and `Intervals.clip` and `Intervals.gaps` copy as little of the set as possible.
+A GPU can have ten million intervals, 153 MiB. Large sets are therefore combined in slices of time, and `Intervals.clip`
+and `Intervals.gaps` copy as little as possible.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 
 Times = NDArray[np.int64]
 
-_BLOCK = 4096
-"""Intervals whose lengths `Intervals.before` adds up at once."""
-_SLICE = 16
-"""Blocks that are combined at once."""
+_BLOCK = 4096  # intervals per partial sum of `Intervals.before`
+_SLICE = 16  # blocks per slice of time
 
 
 def as_times(values: ArrayLike, name: str = "times") -> Times:
-    """``values`` as a one-dimensional int64 array (a copy only where needed).
+    """Return ``values`` as a one-dimensional int64 array, copied only if necessary.
 
-    Raises ``TypeError`` for floats: as a float, a time loses nanoseconds silently, and NaN becomes a wild number.
+    Raises ``TypeError`` for floats, which silently lose nanoseconds, and turn NaN into arbitrary numbers.
     """
     array = np.atleast_1d(np.asarray(values))
     if array.ndim != 1:
@@ -43,10 +41,7 @@ def as_times(values: ArrayLike, name: str = "times") -> Times:
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """A set of points in time as disjoint intervals: ``starts`` and ``ends`` are sorted, and no two touch.
-
-    Shapes are ``(n,)`` and ``(n,)``, in ns. Made by :func:`union`; build it directly only from arrays that are so.
-    """
+    """Points in time as sorted, disjoint intervals that do not touch, as `union` returns them; shapes ``(n,)``, ns."""
 
     starts: Times
     ends: Times
@@ -61,7 +56,7 @@ class Intervals:
 
     @property
     def lengths(self) -> Times:
-        """Return the length of each interval, ns, shape ``(n,)``."""
+        """The length of each interval, ns, shape ``(n,)``."""
         return self.ends - self.starts
 
     @property
@@ -74,7 +69,7 @@ class Intervals:
         return Intervals(self.starts[rows], self.ends[rows])
 
     def clip(self, lo: int, hi: int) -> Intervals:
-        """The part inside ``[lo, hi)``; empty where ``hi <= lo``."""
+        """Return the part inside ``[lo, hi)``; empty if ``hi <= lo``."""
         if hi <= lo or not len(self) or self.starts[0] >= hi or self.ends[-1] <= lo:
             return EMPTY
         first = int(np.searchsorted(self.ends, lo, side="right"))
@@ -87,15 +82,15 @@ class Intervals:
         return Intervals(starts, ends)
 
     def gaps(self, lo: int, hi: int) -> Intervals:
-        """The part of ``[lo, hi)`` that is not covered: the complement inside the window."""
+        """Return the part of ``[lo, hi)`` that is not covered."""
         if hi <= lo:
             return EMPTY
         inside = self.clip(lo, hi)
         starts = np.concatenate((as_times([lo]), inside.ends))
         ends = np.concatenate((inside.starts, as_times([hi])))
-        # An interval at the edge of the window leaves a gap of nothing.
-        real = slice(int(starts[0] == ends[0]), len(starts) - int(starts[-1] == ends[-1]))
-        return Intervals(starts[real], ends[real])
+        # An interval at the edge of the window leaves an empty gap.
+        nonempty = slice(int(starts[0] == ends[0]), len(starts) - int(starts[-1] == ends[-1]))
+        return Intervals(starts[nonempty], ends[nonempty])
 
     @cached_property
     def _covered_before(self) -> Times:
@@ -104,25 +99,25 @@ class Intervals:
         return np.concatenate((as_times([0]), np.cumsum(sums)))
 
     def before(self, times: Times) -> tuple[Times, Times]:
-        """The time covered before each of ``times``, and how far the interval around it reaches beyond it, ns."""
+        """Return the time covered before each of ``times``, and how long the interval around it continues, ns."""
         if not len(self) or not len(times):
             return np.zeros(len(times), np.int64), np.zeros(len(times), np.int64)
-        number = np.searchsorted(self.starts, times, side="right")
+        index = np.searchsorted(self.starts, times, side="right")
         if len(self) < _BLOCK:
-            covered = np.append(0, np.cumsum(self.lengths))[number]
+            covered = np.append(0, np.cumsum(self.lengths))[index]
         else:
-            block = number // _BLOCK
+            block = index // _BLOCK
             covered = self._covered_before[block]
             order = np.argsort(block, kind="stable")
             for rows in np.split(order, np.flatnonzero(np.diff(block[order])) + 1):
                 first = int(block[rows[0]]) * _BLOCK
                 lengths = self.ends[first : first + _BLOCK] - self.starts[first : first + _BLOCK]
-                covered[rows] += np.append(0, np.cumsum(lengths))[number[rows] - first]
-        beyond = np.maximum(np.where(number > 0, self.ends[number - 1] - times, 0), 0)
+                covered[rows] += np.append(0, np.cumsum(lengths))[index[rows] - first]
+        beyond = np.maximum(np.where(index > 0, self.ends[index - 1] - times, 0), 0)
         return covered - beyond, beyond
 
     def covered(self, starts: Times, ends: Times) -> Times:
-        """The time covered of each span ``[starts[i], ends[i])``, ns."""
+        """Return the time covered in each span ``[starts[i], ends[i])``, ns."""
         if not len(self):
             return np.zeros(len(starts), np.int64)
         return self.before(ends)[0] - self.before(starts)[0]
@@ -144,27 +139,27 @@ EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
-    """Everything covered by at least one of the ranges ``[starts[i], ends[i])``, in any order.
+    """Return the union of the ranges ``[starts[i], ends[i])``, in any order.
 
-    Intervals that touch become one. A range of no length covers nothing, and one that ends before it starts is
-    damage: both are dropped. Ranges in order that do not touch are not copied. O(n log n); close to O(n) where they are
-    nearly in order (10 million: half a second).
+    Touching intervals are joined. Ranges of no length, and damaged ranges that end before they start, are dropped.
+    Sorted ranges that do not touch are not copied. O(n log n); close to O(n) for nearly sorted ranges (10 million: half
+    a second).
 
-    Raises ``ValueError`` where the shapes differ, ``TypeError`` for times that are not integers.
+    Raises ``ValueError`` if the shapes differ, and ``TypeError`` for times that are not integers.
     """
     begin, finish = as_times(starts, "starts"), as_times(ends, "ends")
     if begin.shape != finish.shape:
         raise ValueError(f"{len(begin)} starts but {len(finish)} ends")
-    real = finish > begin
-    if not real.all():
-        begin, finish = begin[real], finish[real]
+    has_length = finish > begin
+    if not has_length.all():
+        begin, finish = begin[has_length], finish[has_length]
     if not len(begin):
         return EMPTY
     if (begin[1:] > finish[:-1]).all():
         return Intervals(begin, finish)
-    # Starts and ends are sorted apart, which no longer says what belongs together, and need not: the first j+1 ranges
-    # to start are all over before the next one starts exactly when the (j+1)th smallest end lies before that start.
-    # The stable sort takes little more than a look where the times are nearly in order, as in an export.
+    # Starts and ends can be sorted separately: the first j+1 ranges to start are all over before the next range starts
+    # if and only if the (j+1)th smallest end is before that start. A stable sort of nearly sorted times, as in exports,
+    # takes little more than a comparison.
     begin, finish = np.sort(begin, kind="stable"), np.sort(finish, kind="stable")
     is_gap = begin[1:] > finish[:-1]
     is_first = np.concatenate(([True], is_gap))
@@ -173,18 +168,15 @@ def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
 
 
 def slices(*sets: Intervals) -> Iterator[list[Intervals]]:
-    """Yield the parts of each set in one slice of time after the other: in each about ``_SLICE`` blocks.
-
-    An interval across the end of a slice is cut there.
-    """
-    cuts = np.sort(np.concatenate([one.starts[::_BLOCK] for one in sets]))[::_SLICE].tolist()
-    last = max((int(one.ends[-1]) for one in sets if len(one)), default=0)
+    """Yield the parts of all sets in consecutive slices of time of about ``_SLICE`` blocks; slices cut intervals."""
+    cuts = np.sort(np.concatenate([item.starts[::_BLOCK] for item in sets]))[::_SLICE].tolist()
+    last = max((int(item.ends[-1]) for item in sets if len(item)), default=0)
     for lo, hi in pairwise([*cuts, last]):
-        yield [one.clip(lo, hi) for one in sets]
+        yield [item.clip(lo, hi) for item in sets]
 
 
 def _in_slices(combine: Callable[..., Intervals], *sets: Intervals) -> Intervals:
-    """Combine sets in slices of time; an interval that was cut between two slices becomes one again."""
+    """Combine sets in slices of time, and rejoin intervals that a slice cut."""
     count = sum(map(len, sets))
     if count <= _SLICE * _BLOCK:
         return combine(*sets)
@@ -201,7 +193,7 @@ def _in_slices(combine: Callable[..., Intervals], *sets: Intervals) -> Intervals
 
 
 def merge(*parts: Intervals) -> Intervals:
-    """Everything covered by at least one of ``parts``."""
+    """Return the union of ``parts``."""
     filled = [part for part in parts if len(part)]
     if len(filled) < 2:
         return filled[0] if filled else EMPTY
@@ -213,25 +205,25 @@ def _merge(*parts: Intervals) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """Everything covered by both ``a`` and ``b``."""
+    """Return the time that both ``a`` and ``b`` cover."""
     if not len(a) or not len(b):
         return EMPTY
     return _in_slices(_intersect, a, b.clip(int(a.starts[0]), int(a.ends[-1])))
 
 
 def _intersect(a: Intervals, b: Intervals) -> Intervals:
-    # Interval i of a meets the run first[i] … last[i]-1 of b; the runs together hold at most len(a) + len(b) pairs.
+    # Interval i of a overlaps the run first[i] … last[i]-1 of b; all runs together have at most len(a) + len(b) pairs.
     first = np.searchsorted(b.ends, a.starts, side="right")
     last = np.searchsorted(b.starts, a.ends, side="left")
     pairs = last - first
     of_a = np.repeat(np.arange(len(a)), pairs)
-    place_in_run = np.arange(len(of_a)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
-    of_b = first[of_a] + place_in_run
+    index_in_run = np.arange(len(of_a)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+    of_b = first[of_a] + index_in_run
     return Intervals(np.maximum(a.starts[of_a], b.starts[of_b]), np.minimum(a.ends[of_a], b.ends[of_b]))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """Everything covered by ``a`` and not by ``b``."""
+    """Return the part of ``a`` that ``b`` does not cover."""
     if not len(a) or not len(b):
         return a
     return _in_slices(_subtract, a, b.clip(int(a.starts[0]), int(a.ends[-1])))
@@ -242,14 +234,14 @@ def _subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 def put_intervals(arrays: dict[str, NDArray[Any]], key: str, *sets: Intervals) -> None:
-    """Add sets to ``arrays`` under names that begin with ``key``: `intervals_at` reads them.
+    """Add sets to ``arrays`` under names that begin with ``key``, for `intervals_at`.
 
-    Lengths, and steps from end to end, are small numbers: they take half of the memory, or less.
+    Lengths, and differences of successive ends, are small numbers that take at most half of the memory.
     """
-    arrays[f"{key}.lengths"] = _narrow(np.concatenate([EMPTY.starts, *(one.lengths for one in sets)]))
-    sizes = np.array([len(one) for one in sets], np.int64)
+    arrays[f"{key}.lengths"] = _narrow(np.concatenate([EMPTY.starts, *(item.lengths for item in sets)]))
+    sizes = np.array([len(item) for item in sets], np.int64)
     first = np.cumsum(sizes) - sizes
-    ends = np.concatenate([*(one.ends for one in sets), as_times(0)])
+    ends = np.concatenate([*(item.ends for item in sets), as_times(0)])
     steps = np.zeros(len(ends) - 1, np.int64)
     np.subtract(ends[1:-1], ends[:-2], out=steps[1:])
     steps[first[sizes > 0]] = 0
@@ -257,12 +249,12 @@ def put_intervals(arrays: dict[str, NDArray[Any]], key: str, *sets: Intervals) -
 
 
 def _narrow(numbers: Times) -> NDArray[Any]:
-    """Return positive numbers in as few bytes as possible, but not as uint64: int64 and uint64 give floats."""
-    return numbers.astype(np.min_scalar_type(most)) if (most := numbers.max(initial=0)) < 1 << 32 else numbers
+    """Return positive numbers in few bytes, but not as uint64, because int64 and uint64 combine to floats."""
+    return numbers.astype(np.min_scalar_type(largest)) if (largest := numbers.max(initial=0)) < 1 << 32 else numbers
 
 
 def intervals_at(arrays: Mapping[str, NDArray[Any]], key: str) -> Iterator[Intervals]:
-    """Yield the sets that `put_intervals` added, in their order."""
+    """Yield the sets that `put_intervals` added, in order."""
     steps, lengths = (arrays[f"{key}.{name}"] for name in ("steps", "lengths"))
     cuts = pairwise([0, *np.cumsum(arrays[f"{key}.sizes"]).tolist()])
     for first, (low, high) in zip(arrays[f"{key}.firsts"].tolist(), cuts, strict=True):
@@ -272,12 +264,11 @@ def intervals_at(arrays: Mapping[str, NDArray[Any]], key: str) -> Iterator[Inter
 
 
 def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArray[np.float64]:
-    """The covered time of each of ``bins`` equal spans of ``[lo, hi)``, ns.
+    """Return the time covered in each of ``bins`` equal spans of ``[lo, hi)``, ns, shape ``(bins,)``.
 
-    Shape ``(bins,)``. Exact also where a bin is no whole number of ns; the sum is the length of ``clip(lo, hi)``.
-    Divide by ``(hi - lo) / bins`` for a utilisation. O(n + bins log n).
+    Exact even if the bins are not whole ns; the sum is the length of ``clip(lo, hi)``. O(n + bins log n).
 
-    Raises ``ValueError`` where ``bins < 1`` or ``hi < lo``.
+    Raises ``ValueError`` if ``bins < 1`` or ``hi < lo``.
     """
     if bins < 1:
         raise ValueError(f"at least one bin is needed, not {bins}")
@@ -285,25 +276,25 @@ def covered_per_bin(intervals: Intervals, lo: int, hi: int, bins: int) -> NDArra
         raise ValueError(f"the window ends ({hi}) before it starts ({lo})")
     if not len(intervals):
         return np.zeros(bins)
-    # Edge k lies at lo + k·(hi-lo)/bins = whole[k] + part[k]/bins ns, kept in integers so that nothing is rounded
-    # (and split this way so that no product overflows).
+    # Edge k is at lo + k·(hi-lo)/bins = whole[k] + part[k]/bins ns: integers avoid rounding, and this split avoids
+    # overflow of products.
     k = np.arange(bins + 1, dtype=np.int64)
-    ns, rest = divmod(hi - lo, bins)
-    whole = lo + ns * k + rest * k // bins
-    part = rest * k % bins
-    # Intervals begin and end on whole ns, so the ns in which an edge lies is covered in full or not at all.
+    ns, remainder = divmod(hi - lo, bins)
+    whole = lo + ns * k + remainder * k // bins
+    part = remainder * k % bins
+    # Intervals begin and end on whole ns, so the ns around an edge is covered completely or not at all.
     covered, beyond = intervals.before(whole)
     return np.diff(covered) + np.diff(np.where(beyond > 0, part, 0)) / bins
 
 
 def disjoint_runs(spans: NDArray[np.int64], starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:
-    """Yield ``spans`` (indices into ``starts`` and ``ends``) in runs by start; within a run none overlaps another."""
+    """Yield ``spans`` (indices into ``starts`` and ``ends``) in runs by start, without overlaps in a run."""
     order = spans[np.lexsort((ends[spans], starts[spans]))]
     if (starts[order][1:] >= ends[order][:-1]).all():
         yield order
         return
     runs: dict[int, list[int]] = {}
-    last_ends: list[tuple[int, int]] = []  # the end of each run, and which run it is; the earliest first
+    last_ends: list[tuple[int, int]] = []  # (end, index) of each run, earliest end first
     for span, start, end in zip(order.tolist(), starts[order].tolist(), ends[order].tolist(), strict=True):
         run = heapq.heappop(last_ends)[1] if last_ends and last_ends[0][0] <= start else len(runs)
         runs.setdefault(run, []).append(span)

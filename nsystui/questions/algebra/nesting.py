@@ -1,8 +1,8 @@
-"""The tree of NVTX ranges: which range lies in which, on each thread.
+"""The tree of NVTX ranges on each thread.
 
 As in NVIDIA's ``nvtx_pushpop_trace`` and ``nvtx_gpu_proj_trace``, the parent of a range is the tightest range of the
-same thread that contains it, whatever its domain: the smallest ``(c.start - p.start) + (p.end - c.end)``. A range may
-share its start or its end with its parent.
+same thread that contains it, in any domain: the smallest ``(c.start - p.start) + (p.end - c.end)``. A range may share
+its start or its end with its parent.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ NO_PARENT = -1
 
 @dataclass(frozen=True, eq=False)
 class Nesting:
-    """The tree over n ranges, aligned with them: every array has the shape ``(n,)`` and is int64.
+    """The tree over n ranges; arrays of shape ``(n,)``, int64.
 
-    ``parent``: the row of the parent, -1 for a root. ``level``: 0 for a root. ``child_time``: the durations of the
-    direct children added up, ns (``DurChild`` of nsys). ``self_time``: the time in which no direct child runs, ns:
-    ``DurNonChild`` of nsys, but where children cross (push/pop ranges of two domains may), which nsys takes away twice:
-    never below zero. ``child_count``: the number of direct children.
+    ``parent``: the row of the parent, -1 for a root. ``level``: 0 for a root. ``child_time``: the sum of the durations
+    of the direct children, ns (``DurChild`` of nsys). ``self_time``: the time without a direct child, ns:
+    ``DurNonChild`` of nsys, but never negative, because nsys subtracts overlaps of crossing children (of two domains)
+    twice. ``child_count``: the number of direct children.
     """
 
     parent: Rows
@@ -38,35 +38,34 @@ class Nesting:
 
 
 def nest(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike) -> Nesting:
-    """Nests n ranges of any number of threads; the arguments have the shape ``(n,)``, the times are ns.
+    """Nest n ranges of any number of threads; shapes ``(n,)``, times in ns.
 
-    Ranges that overlap without nesting (start/end ranges may) are no parents of each other. Of two containers equally
-    tight the one that starts later is the parent; of identical ranges the earlier row contains the later. A range that
-    ends before it starts counts as one without length.
+    Ranges that overlap without nesting (start/end ranges may) are not parents of each other. If two containers are
+    equally tight, the parent is the container that starts later; of identical ranges, the earlier row contains the
+    later row. A range that ends before it starts has length 0.
 
-    O(n log n) where the ranges of a thread nest strictly, as push/pop ranges do (1 million in about half a second);
-    stretches of time that hold others cost a few times as much. Depth costs nothing.
+    O(n log n) for strictly nested ranges, such as push/pop ranges (1 million in about half a second); stretches of time
+    with other ranges cost a few times as much. Depth costs nothing.
 
-    Raises ``ValueError`` where the shapes differ, ``TypeError`` for times that are not integers.
+    Raises ``ValueError`` if the shapes differ, and ``TypeError`` for times that are not integers.
     """
     begin, finish, lanes = as_times(starts, "starts"), as_times(ends, "ends"), as_times(threads, "threads")
-    found, level, self_time = tree_of(begin, finish, lanes)
-    parent, has_parent = found.astype(np.int64), found >= 0
+    parents, level, self_time = tree_of(begin, finish, lanes)
+    parent, has_parent = parents.astype(np.int64), parents >= 0
     child_time = np.zeros(len(begin), np.int64)
     np.add.at(child_time, parent[has_parent], np.maximum(finish - begin, 0)[has_parent])
     child_count = np.bincount(parent[has_parent], minlength=len(begin))
     return Nesting(parent, level.astype(np.int64), child_time, self_time, child_count)
 
 
-_BLOCK = 1 << 18
-"""The number of ranges that are nested at once: each takes some 200 bytes meanwhile."""
+_BLOCK = 1 << 18  # ranges nested at a time: each temporarily takes some 200 bytes
 
 
 def tree_of(starts: NDArray[Any], ends: NDArray[Any], threads: NDArray[Any]) -> tuple[SmallRows, SmallRows, Times]:
-    """``parent``, ``level`` and ``self_time`` of `nest`, for millions of ranges in little memory.
+    """Return ``parent``, ``level`` and ``self_time`` of `nest`, for millions of ranges in little memory.
 
-    The ranges are nested a block at a time, in order of start, together with those before that are still open: all that
-    contain a range are among these.
+    Ranges are nested in blocks by start, together with earlier ranges that are still open, which include all
+    containers.
     """
     if not starts.shape == ends.shape == threads.shape:
         raise ValueError(f"{len(starts)} starts, {len(ends)} ends and {len(threads)} threads")
@@ -80,15 +79,15 @@ def tree_of(starts: NDArray[Any], ends: NDArray[Any], threads: NDArray[Any]) -> 
         rows = np.concatenate((is_open, block))
         begin, lanes = as_times(starts[rows]), as_times(threads[rows])
         finish = np.maximum(begin, as_times(ends[rows]))
-        found, preorder = _nested(begin, finish, lanes)
+        block_parents, preorder = _nested(begin, finish, lanes)
         is_new = np.arange(len(rows)) >= len(is_open)
-        level[block] = _levels(found)[is_new]
-        parent[block] = _rows_of(rows, found)[is_new]
-        children = np.flatnonzero(is_new & (found >= 0))
-        np.subtract.at(self_time, rows[found[children]], (finish - begin)[children])
-        twice, times = _taken_twice(begin, finish, found, preorder[found[preorder] >= 0])
-        counts = is_new[twice]
-        np.add.at(self_time, rows[found[twice[counts]]], times[counts])
+        level[block] = _levels(block_parents)[is_new]
+        parent[block] = _rows_of(rows, block_parents)[is_new]
+        children = np.flatnonzero(is_new & (block_parents >= 0))
+        np.subtract.at(self_time, rows[block_parents[children]], (finish - begin)[children])
+        repeated, times = _sibling_overlaps(begin, finish, block_parents, preorder[block_parents[preorder] >= 0])
+        is_counted = is_new[repeated]
+        np.add.at(self_time, rows[block_parents[repeated[is_counted]]], times[is_counted])
         if until < len(starts):
             is_open = rows[finish >= starts[until if order is None else order[until]]]
         done = until
@@ -96,31 +95,31 @@ def tree_of(starts: NDArray[Any], ends: NDArray[Any], threads: NDArray[Any]) -> 
 
 
 def _end_of_block(starts: Times, order: Rows | None, until: int) -> int:
-    """``until``, or a few more: ranges that start together are in one block, for each may contain the others."""
+    """Return ``until``, or slightly more: ranges that start together may contain each other, and share a block."""
     if until >= len(starts):
         return len(starts)
-    last = starts[until - 1 if order is None else order[until - 1]]
+    last_start = starts[until - 1 if order is None else order[until - 1]]
     if order is None:
-        return int(np.searchsorted(starts, last, side="right"))
-    return int(np.searchsorted(starts, last, side="right", sorter=order))
+        return int(np.searchsorted(starts, last_start, side="right"))
+    return int(np.searchsorted(starts, last_start, side="right", sorter=order))
 
 
 def _nested(begin: Times, finish: Times, lanes: Times) -> tuple[Rows, Rows]:
-    """The parent of each range, and the ranges in pre-order."""
+    """Return the parent of each range, and the ranges in pre-order."""
     if not len(begin):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     line_start, line_end = one_timeline(begin, finish, lanes)
-    # Pre-order: a range comes after every range that contains it. The sort is stable: the earlier row is outside.
+    # Pre-order: containers precede their ranges. The sort is stable: of equal ranges, the earlier row is outside.
     order = np.lexsort((-line_end, line_start))
     parent = np.empty(len(begin), np.int64)
     parent[order] = _rows_of(order, _parents(line_start[order], line_end[order], (finish - begin)[order]))
     return parent, order
 
 
-def _taken_twice(starts: Times, ends: Times, parent: Rows, children: Rows) -> tuple[Rows, Times]:
-    """Children, and for each a time, ns, in which it runs after an earlier child and not yet without that one.
+def _sibling_overlaps(starts: Times, ends: Times, parent: Rows, children: Rows) -> tuple[Rows, Times]:
+    """Return children, and for each the time, ns, that its parent subtracted twice: its overlap with earlier children.
 
-    ``children``: the rows that have a parent, those of one parent by start.
+    ``children``: the rows with a parent; siblings are sorted by start.
     """
     children = children[np.argsort(parent[children], kind="stable")]
     group = parent[children]
@@ -128,24 +127,24 @@ def _taken_twice(starts: Times, ends: Times, parent: Rows, children: Rows) -> tu
     is_next = np.concatenate(([False], group[1:] == group[:-1]))[: len(children)]
     if not (is_next[1:] & (begin[1:] < end[:-1])).any():
         return children[:0], begin[:0]
-    # How far the earlier children of the same parent reach: a running maximum of places among all ends, which starts
-    # anew with each parent because those of a later parent are larger numbers.
+    # The latest end of earlier children of the same parent: a running maximum of ranks among all ends. An offset
+    # restarts it for each parent.
     by_end = np.argsort(end, kind="stable")
-    place = np.empty(len(end), np.int64)
-    place[by_end] = np.arange(len(end))
+    rank = np.empty(len(end), np.int64)
+    rank[by_end] = np.arange(len(end))
     first = (np.cumsum(~is_next) - 1) * len(end)
-    reach = end[by_end[np.maximum.accumulate(first + place) - first]]
-    twice = np.where(is_next[1:], np.minimum(reach[:-1], end[1:]) - begin[1:], 0)
-    return children[1:], np.maximum(twice, 0)
+    reach = end[by_end[np.maximum.accumulate(first + rank) - first]]
+    overlap = np.where(is_next[1:], np.minimum(reach[:-1], end[1:]) - begin[1:], 0)
+    return children[1:], np.maximum(overlap, 0)
 
 
 def one_timeline(starts: Times, ends: Times, threads: Times) -> tuple[Times, Times]:
-    """``starts`` and ``ends`` shifted so that the threads follow one another on one time line and never meet.
+    """Shift ``starts`` and ``ends`` so that threads follow each other on one time line without touching.
 
-    One sweep then does the work of a loop over threads. Order and containment on a thread stay as they are, but not the
-    lengths: where the time line would leave int64, ranks stand for the times. The arrays must not be empty.
+    One sweep then replaces a loop over threads. Order and containment on a thread are preserved, but lengths are not:
+    if the time line would exceed int64, ranks replace times. The arrays must not be empty.
     """
-    # There are few threads: to look each up is several times as fast as the inverse that ``unique`` can give.
+    # There are few threads: a search is several times as fast as the inverse from ``unique``.
     lane = np.searchsorted(np.unique(threads), threads)
     first, last = int(starts.min()), int(ends.max())
     if (int(lane.max()) + 1) * (last - first + 1) > np.iinfo(np.int64).max:
@@ -156,19 +155,19 @@ def one_timeline(starts: Times, ends: Times, threads: Times) -> tuple[Times, Tim
     return starts + shift, ends + shift
 
 
-def _rows_of(order: Rows, places: Rows) -> Rows:
-    """The rows at ``places`` of ``order``; no place stays no row."""
-    return np.where(places >= 0, order[places], NO_PARENT)
+def _rows_of(order: Rows, indices: Rows) -> Rows:
+    """Return the rows at ``indices`` of ``order``, or ``NO_PARENT`` for negative indices."""
+    return np.where(indices >= 0, order[indices], NO_PARENT)
 
 
 def _levels(parent: Rows) -> Rows:
-    """The number of ancestors of each row, by pointer doubling: each pass doubles how far up a row has looked."""
+    """Return the number of ancestors of each row. Each pass doubles the levels climbed (pointer doubling)."""
     level = (parent >= 0).astype(np.int64)
     ancestor = parent.copy()
     climbing = np.flatnonzero(ancestor >= 0)
     while len(climbing):
         above = ancestor[climbing]
-        # Both are read before either is written: a row must add what its ancestor knew at the start of the pass.
+        # Read both before writing: a row must add its ancestor's level from the start of the pass.
         step, further = level[above], ancestor[above]
         level[climbing] += step
         ancestor[climbing] = further
@@ -177,10 +176,10 @@ def _levels(parent: Rows) -> Rows:
 
 
 def _parents(starts: Times, ends: Times, duration: Times) -> Rows:
-    """The parent of each range in pre-order, as a place in that order."""
+    """Return the parent of each range in pre-order, as an index in that order."""
     parent, is_wrong = _parents_where_nested(starts, ends)
     if is_wrong.any():
-        # Only the islands of time (nothing crosses or touches their edges) that hold such a range are done again.
+        # Redo only islands of time (no range crosses or touches their edges) with a wrong parent.
         reach = np.maximum.accumulate(ends)
         island = np.concatenate(([0], np.cumsum(starts[1:] > reach[:-1])))
         is_bad = np.zeros(island[-1] + 1, bool)
@@ -191,25 +190,25 @@ def _parents(starts: Times, ends: Times, duration: Times) -> Rows:
 
 
 def _parents_where_nested(starts: Times, ends: Times) -> tuple[Rows, NDArray[np.bool_]]:
-    """Parents as if the ranges nested strictly, and a mask that has a range in every island where they do not."""
+    """Return parents as if ranges nested strictly, and a mask with a range of each island that has crossing ranges."""
     n = len(starts)
     is_point = starts == ends
     solid_ends, points = np.sort(ends[~is_point]), starts[is_point]
-    # A range's level is the number of those before it in pre-order that are still open when it starts. A range that
-    # ends right there is over for its successor, but contains a range without length at that very time.
-    over = np.searchsorted(solid_ends, starts, side="right")
-    over[is_point] = np.searchsorted(solid_ends, points, side="left")
-    over += np.searchsorted(points, starts, side="left")
-    level = np.arange(n) - over
+    # A range's level is the number of earlier ranges in pre-order that are open at its start. A range that ends at that
+    # moment is closed for its successor, but contains a range without length at that moment.
+    closed = np.searchsorted(solid_ends, starts, side="right")
+    closed[is_point] = np.searchsorted(solid_ends, points, side="left")
+    closed += np.searchsorted(points, starts, side="left")
+    level = np.arange(n) - closed
 
-    # The parent is the last one before that is one level up: a binary search among all (level, place).
+    # The parent is the last earlier range one level up: a binary search among all (level, index).
     by_level = np.argsort(level, kind="stable")
-    found = np.searchsorted(level[by_level] * n + by_level, (level - 1) * n + np.arange(n)) - 1
-    parent = np.where(level > 0, by_level[found], NO_PARENT)
+    last_above = np.searchsorted(level[by_level] * n + by_level, (level - 1) * n + np.arange(n)) - 1
+    parent = np.where(level > 0, by_level[last_above], NO_PARENT)
 
-    # Where ranges cross, the innermost open range does not contain the one that opens.
+    # If ranges cross, the innermost open range does not contain the new range.
     is_wrong = (level > 0) & (ends[parent] < ends)
-    # A range without length just where one range ends and the next starts lies in both: the tighter one is the parent.
+    # A range without length where a range ends and the next starts is in both: the tighter range is its parent.
     solid_starts = starts[~is_point]
     is_wrong[is_point] |= _is_in(points, solid_ends) & _is_in(points, solid_starts)
     return parent, is_wrong
@@ -220,23 +219,23 @@ def _is_in(values: Times, ordered: Times) -> NDArray[np.bool_]:
 
 
 def _parents_of_any(ends: Times, duration: Times) -> Rows:
-    """The parent of each range in pre-order, whatever the ranges do. O(n log n).
+    """Return the parent of each range in pre-order, for any ranges. O(n log n).
 
-    Containers of a range come before it and do not end before it does; the parent is the tightest. Divide and conquer,
-    all parts of one size in one step: in every block, what the right half still needs from the left half is the
-    tightest range that does not end earlier, a running minimum once the block is in descending order of ends.
+    Containers of a range precede it and do not end before it does; the parent is the tightest. Divide and conquer, with
+    all parts of one size in one step: in each block, the right half needs from the left half the tightest range that
+    does not end earlier, a running minimum once the block is sorted by descending end.
     """
     n = len(ends)
-    size = 1 << (n - 1).bit_length()  # whole blocks only; the fill-up takes part without ever being the best
-    place = np.arange(n)
-    by_tightness = np.lexsort((-place, duration))
+    size = 1 << (n - 1).bit_length()  # whole blocks only; the padding never wins
+    indices = np.arange(n)
+    by_tightness = np.lexsort((-indices, duration))
     rank = np.full(size, size, np.int64)
-    rank[by_tightness] = place
+    rank[by_tightness] = indices
     best = np.full(size, size, np.int64)
     blocks = np.concatenate((np.argsort(-ends, kind="stable"), np.arange(n, size))).reshape(1, size)
     while size > 1:
         size //= 2
-        is_left = (blocks & size) == 0  # every block holds consecutive places, so this bit tells its halves apart
+        is_left = (blocks & size) == 0  # a block has consecutive indices, so this bit separates its halves
         tightest = np.minimum.accumulate(np.where(is_left, rank[blocks], len(rank)), axis=1)
         left, right = blocks[is_left], blocks[~is_left]
         best[right] = np.minimum(best[right], tightest[~is_left])

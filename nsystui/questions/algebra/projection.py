@@ -1,9 +1,9 @@
-"""The GPU projection of CPU ranges: from when to when the GPU worked on what an NVTX range launched.
+"""The GPU projection of CPU ranges: the span in which the GPU worked on an NVTX range's launches.
 
-NVIDIA's ``nvtx_gpu_proj_trace``: a GPU operation belongs to every range of the same thread that contains its API call
-whole (``range.start <= call.start and call.end <= range.end``), and the projected range spans from the first of these
-operations to the end of the last, idle time between them included. A call that starts inside a range and ends after it
-belongs to the ancestors that contain it whole, and to no other.
+NVIDIA's ``nvtx_gpu_proj_trace``: a GPU operation belongs to all ranges of the same thread that contain its complete API
+call (``range.start <= call.start and call.end <= range.end``). The projected range spans from the start of the first
+operation to the end of the last, including idle time. A call that starts inside a range and ends after it belongs only
+to the ancestors that contain it completely.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from nsystui.questions.algebra.nesting import one_timeline
 
 @dataclass(frozen=True, eq=False)
 class LaunchCalls:
-    """The m API calls that put work on a GPU, one row for each (process, correlation id); every array is ``(m,)``.
+    """The m API calls that launched GPU work, one row for each (process, correlation id); arrays of shape ``(m,)``.
 
     ``starts``, ``ends``, ``threads``: the call on the CPU. ``op_start``, ``op_end``: the first start and the last end
     of its GPU operations (one for a kernel, many for a CUDA graph traced by node). ``op_time``: the sum of their
-    durations. Times are int64 ns. Calls without a GPU operation must not be in it.
+    durations. Times are int64 ns. Calls without a GPU operation are not allowed.
     """
 
     starts: Times
@@ -48,11 +48,11 @@ class LaunchCalls:
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """The GPU work that n ranges launched, aligned with them: every array has the shape ``(n,)`` and is int64.
+    """The GPU work that n ranges launched; arrays of shape ``(n,)``, int64.
 
     ``op_count``: GPU operations, one for each correlation id (``NumGPUOps`` of nsys). ``start``, ``end``: the projected
-    range, ns; both are 0 where ``op_count`` is 0. ``op_time``: the sum of the durations of the operations, ns; less
-    than ``end - start`` where the GPU idles in between, more where operations overlap.
+    range, ns; both are 0 if ``op_count`` is 0. ``op_time``: the sum of the durations of the operations, ns; less than
+    ``end - start`` if the GPU idles in between, more if operations overlap.
     """
 
     op_count: NDArray[np.int64]
@@ -62,13 +62,12 @@ class Projection:
 
 
 def project(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike, calls: LaunchCalls) -> Projection:
-    """Projects the n ranges (shape ``(n,)`` each, ns) through ``calls`` onto the GPU.
+    """Project n ranges (shapes ``(n,)``, ns) through ``calls`` onto the GPU.
 
-    The tree of the ranges is not needed, so ranges that overlap without nesting get exact answers too.
-    O((n + m) log m); calls that contain other launching calls multiply it by their depth, which is 1 in every
-    export seen (2 where a runtime call and a driver call inside it both launched something).
+    Exact also for ranges that overlap without nesting. O((n + m) log m), times the depth of launching calls inside each
+    other, which is 1 in all exports seen (2 if a runtime call and a driver call inside it both launched work).
 
-    Raises ``ValueError`` where the shapes differ, ``TypeError`` for times that are not integers.
+    Raises ``ValueError`` if the shapes differ, and ``TypeError`` for times that are not integers.
     """
     begin, finish, lanes = as_times(starts, "starts"), as_times(ends, "ends"), as_times(threads, "threads")
     n = len(begin)
@@ -90,9 +89,10 @@ def project(starts: ArrayLike, ends: ArrayLike, threads: ArrayLike, calls: Launc
 
 @dataclass(frozen=True, eq=False)
 class Delays:
-    """A `Projection` by the starts of its n ranges: integers of 32 bits, or of 64 where these do not hold them.
+    """A `Projection` relative to the starts of its n ranges: integers of 32 bits, or 64 if necessary.
 
-    ``delay``: from the start of the range to that of the projected one, ns; ``length``: that of the projected one, ns.
+    ``delay``: from the start of the range to the start of the projected range, ns; ``length``: of the projected range,
+    ns.
     """
 
     op_count: NDArray[np.integer[Any]]
@@ -107,10 +107,10 @@ _BLOCK = 1 << 12
 def project_parts(
     starts: Times, lengths: NDArray[np.integer[Any]], threads: NDArray[np.integer[Any]], parts: Iterable[LaunchCalls]
 ) -> Delays:
-    """`project` with the calls a part at a time, each of which only the ranges that it touches are projected through.
+    """Project ranges as `project` does, one part of the calls at a time.
 
-    The ranges must be in order of start; ``lengths`` are in ns. Millions of calls need the memory of one part, which is
-    the smaller the closer together in time its calls are.
+    Ranges must be sorted by start; ``lengths`` are in ns. Millions of calls need the memory of one part and the ranges
+    that it touches, which are few if its calls are close in time.
     """
     n = len(starts)
     count, first, last, busy = _zeros(n), _zeros(n), _zeros(n), _zeros(n)
@@ -123,16 +123,16 @@ def project_parts(
         touched = np.flatnonzero(reach[: -(-until // _BLOCK)] >= calls.starts.min())
         rows = (touched[:, np.newaxis] * _BLOCK + np.arange(_BLOCK)).ravel()
         rows = rows[: np.searchsorted(rows, until)]
-        found = project(starts[rows], starts[rows] + lengths[rows], threads[rows], calls)
-        has_work = found.op_count > 0
+        projection = project(starts[rows], starts[rows] + lengths[rows], threads[rows], calls)
+        has_work = projection.op_count > 0
         rows = rows[has_work]
-        start, end = found.start[has_work] - starts[rows], found.end[has_work] - starts[rows]
+        start, end = projection.start[has_work] - starts[rows], projection.end[has_work] - starts[rows]
         is_first = count[rows] == 0
-        first = _with(first, rows, np.where(is_first, start, np.minimum(first[rows], start)))
-        last = _with(last, rows, np.where(is_first, end, np.maximum(last[rows], end)))
-        busy = _with(busy, rows, busy[rows] + found.op_time[has_work])
-        count = _with(count, rows, count[rows] + found.op_count[has_work])
-    last = _with(last, slice(None), last.astype(np.int64) - first)
+        first = _assigned(first, rows, np.where(is_first, start, np.minimum(first[rows], start)))
+        last = _assigned(last, rows, np.where(is_first, end, np.maximum(last[rows], end)))
+        busy = _assigned(busy, rows, busy[rows] + projection.op_time[has_work])
+        count = _assigned(count, rows, count[rows] + projection.op_count[has_work])
+    last = _assigned(last, slice(None), last.astype(np.int64) - first)
     return Delays(count, first, last, busy)
 
 
@@ -140,10 +140,10 @@ def _zeros(n: int) -> NDArray[np.integer[Any]]:
     return np.zeros(n, np.int32)
 
 
-def _with(
+def _assigned(
     array: NDArray[np.integer[Any]], rows: NDArray[np.int64] | slice, values: NDArray[np.int64]
 ) -> NDArray[np.integer[Any]]:
-    """The array with these values in these rows; a wider one where it cannot hold them."""
+    """Return the array with these values in these rows, widened if necessary."""
     limits = np.iinfo(array.dtype)
     if len(values) and (values.min() < limits.min or values.max() > limits.max):
         array = array.astype(np.int64)
@@ -153,9 +153,9 @@ def _with(
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """Some of the calls (by their places), so ordered that those inside range i are ``calls[since[i]:until[i]]``.
+    """Some calls (by index), ordered so that the calls inside range i are ``calls[since[i]:until[i]]``.
 
-    ``since``, ``until``: shape ``(n,)`` for n ranges; a range with none of these calls has ``until <= since``.
+    ``since``, ``until``: shape ``(n,)`` for n ranges; a range without such calls has ``until <= since``.
     """
 
     calls: NDArray[np.int64]
@@ -166,9 +166,9 @@ class Inside:
 def calls_inside(
     starts: Times, ends: Times, threads: Times, call_starts: Times, call_ends: Times, call_threads: Times
 ) -> Iterator[Inside]:
-    """The pairs of m calls and n ranges of the same thread that contain them whole (both ends included).
+    """Yield the pairs of m calls and n ranges of the same thread that contain them (both ends included).
 
-    Each call is in exactly one of the parts. Raises ``ValueError`` where the shapes of the ranges differ.
+    Each call is in exactly one part. Raises ``ValueError`` if the shapes of the ranges differ.
     """
     if not starts.shape == ends.shape == threads.shape:
         raise ValueError(f"{len(starts)} starts, {len(ends)} ends and {len(threads)} threads")
@@ -181,14 +181,14 @@ def calls_inside(
         np.concatenate((threads, call_threads)),
     )
     for layer in _layers(line_start[n:], line_end[n:]):
-        # Starts and ends both ascend in a layer, so the calls inside a range are neighbours.
+        # Starts and ends both ascend in a layer, so that the calls inside a range are consecutive.
         since = np.searchsorted(line_start[n:][layer], line_start[:n], side="left")
         until = np.searchsorted(line_end[n:][layer], line_end[:n], side="right")
         yield Inside(layer, since, until)
 
 
 def are_outside(inside: Iterable[Inside], calls: int) -> NDArray[np.bool_]:
-    """Whether each of the calls lies in no range, by the parts that `calls_inside` gives; shape ``(calls,)``."""
+    """Return whether each call is in no range, from the parts of `calls_inside`; shape ``(calls,)``."""
     outside = np.ones(calls, np.bool_)
     for part in inside:
         rows = np.flatnonzero(part.until > part.since)
@@ -200,35 +200,35 @@ def are_outside(inside: Iterable[Inside], calls: int) -> NDArray[np.bool_]:
 
 
 def _layers(starts: Times, ends: Times) -> Iterator[NDArray[np.int64]]:
-    """The calls in as few groups as it takes for starts and ends both to ascend in each.
+    """Yield the calls in the fewest groups in which both starts and ends ascend.
 
-    That is one group unless a call contains another. Greedy (patience sorting): each call goes to the first group
-    whose last end does not lie after its own.
+    One group suffices unless a call contains another. Greedy (patience sorting): each call is added to the first group
+    whose last end is not after its end.
     """
     order = np.lexsort((ends, starts))
     if bool((np.diff(ends[order]) >= 0).all()):
         yield order
         return
-    minus_last_ends: list[int] = []  # of each group; ascending, for bisect
+    minus_last_ends: list[int] = []  # per group; ascending, for bisect
     group = np.empty(len(order), np.int64)
-    for place, end in enumerate(ends[order].tolist()):
-        chosen = bisect_left(minus_last_ends, -end)
-        if chosen == len(minus_last_ends):
+    for index, end in enumerate(ends[order].tolist()):
+        group_index = bisect_left(minus_last_ends, -end)
+        if group_index == len(minus_last_ends):
             minus_last_ends.append(-end)
         else:
-            minus_last_ends[chosen] = -end
-        group[place] = chosen
+            minus_last_ends[group_index] = -end
+        group[index] = group_index
     by_group = np.argsort(group, kind="stable")
     edges = np.searchsorted(group[by_group], np.arange(1, len(minus_last_ends)))
-    for places in np.split(by_group, edges):
-        yield order[places]
+    for indices in np.split(by_group, edges):
+        yield order[indices]
 
 
 def _fold(op: np.ufunc, values: Times, since: Times, until: Times) -> Times:
-    """``op`` (minimum or maximum) over ``values[since[i]:until[i]]`` for each i; no slice may be empty.
+    """Return ``op`` (minimum or maximum) over ``values[since[i]:until[i]]`` for each i; no slice may be empty.
 
-    A sparse table: any slice is two, possibly overlapping, pieces whose length is a power of two, so one pass for each
-    power does all slices in O((slices + values) log values), and only the current pass is kept.
+    A sparse table: any slice is the union of two pieces, possibly overlapping, whose length is a power of two. One pass
+    per power computes all slices in O((slices + values) log values), and needs only the previous pass.
     """
     power = np.frexp(until - since)[1] - 1
     result = np.empty(len(since), np.int64)

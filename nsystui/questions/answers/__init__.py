@@ -1,1 +1,1 @@
-"""Answers of the catalogue: asked, remembered in the cache, packed, and the schemas of what they print."""
+"""Answers of the catalogue: computed, remembered in the cache, packed, and described by JSON schemas."""

@@ -1,4 +1,4 @@
-"""Asks a question of the catalogue, and says what the exports lack for it."""
+"""Answers of questions of the catalogue, with notes on data that the exports lack."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 def ask(question: Question, job: OpenJob, selection: Selection, options: Any = None) -> Answer:
-    """The answer as a table; where its data were not recorded it has no rows, and a note says what to record.
+    """Answer a question as a table; if the data were not recorded, it is empty, and a note says what to record.
 
-    ``options`` are the question's own, its defaults where there are none. Raises UsageError for a name that nothing
-    has.
+    ``options`` defaults to the question's defaults. Raises UsageError for an unknown name.
     """
     options = question.defaults() if options is None else options
     with job.session.waiting(question.name):
@@ -34,7 +33,7 @@ def ask(question: Question, job: OpenJob, selection: Selection, options: Any = N
 
 
 def draw_map(question: Question, job: OpenJob, selection: Selection, options: Any = None) -> RecipeMap:
-    """The lanes of a question that has a ``map``."""
+    """Return the lanes of a question that has a ``map``."""
     assert question.map is not None
     with job.session.waiting(question.name):
         drawn = question.map(job, selection, question.defaults() if options is None else options)
@@ -62,11 +61,11 @@ class _Named(Wrapped):
 
 
 def lacking(question: Question, job: OpenJob) -> tuple[str, ...]:
-    """A sentence for each group of tables of which no export has any row."""
-    which = "this export" if len(job.session.reports) == 1 else "these exports"
+    """Return a sentence for each group of tables that are empty in all exports."""
+    subject = "this export" if len(job.session.reports) == 1 else "these exports"
     groups = [[canonical.BY_NAME[name] for name in group] for group in question.needs]
     return tuple(
-        f"no {' or '.join(table.what for table in group)} in {which}: "
+        f"no {' or '.join(table.what for table in group)} in {subject}: "
         + recording_advice(job.session, job.session.reports, *group)
         for group in groups
         if not any(job.session.count(table) for table in group)

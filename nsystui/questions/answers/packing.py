@@ -1,7 +1,7 @@
-"""Packing a job ahead of time: who is which rank for good, and what every first look at it will ask.
+"""Preparation of a packed job: final rank numbers, and answers to the first questions about it.
 
-The rank of a report depends on all reports of the job. `RanksAhead` knows it as soon as no other report can change it,
-so that a report is in the packed job before the next ones are read.
+The rank of a report depends on all reports of the job. `RanksAhead` determines it as soon as no other report can change
+it, so that the report can move to the packed job before the next reports are read.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReportRanks:
-    """The rank of each process of a report, and its source."""
+    """The rank of each process of a report, and the source of the ranks."""
 
     report: Report
     ranks: Mapping[int, int]
     source: str
 
 
-Found = tuple[list[ReportRanks], list[ExportError]]
-"""The ranks of reports, and why some have none."""
+RanksAndErrors = tuple[list[ReportRanks], list[ExportError]]
+"""The ranks of reports, and errors of reports without ranks."""
 
 
-def report_ranks(job: OpenJob) -> Found:
-    """The ranks of each report, as they are when all of them are opened.
+def report_ranks(job: OpenJob) -> RanksAndErrors:
+    """Return the ranks of each report when all reports of the job are open.
 
-    Where nothing distinguishes the reports, the numbers of each by itself count: their order alone would number them
-    otherwise the next time.
+    If nothing distinguishes the reports, each report is numbered alone, because numbers from their order could differ
+    the next time.
     """
-    found, failures = [], []
+    numbered, failures = [], []
     for report in job.session.reports:
         tasks = [item for item in job.ranks if item.task.report == report.index]
         ranks = {item.task.process: item.rank for item in tasks}
@@ -64,10 +64,10 @@ def report_ranks(job: OpenJob) -> Found:
             alone, source = ranks_alone(job.session, [item.task for item in tasks])
             ranks = {task.process: rank for task, rank in alone.items()}
         if ranks:
-            found.append(ReportRanks(report, ranks, source))
+            numbered.append(ReportRanks(report, ranks, source))
         else:
             failures.append(_without_tasks(report))
-    return found, failures
+    return numbered, failures
 
 
 def _without_tasks(report: Report) -> ExportError:
@@ -76,42 +76,42 @@ def _without_tasks(report: Report) -> ExportError:
 
 @dataclass
 class RanksAhead:
-    """The ranks that are certain while other reports of the job are still to be packed.
+    """The ranks that are certain before all reports of the job are packed.
 
-    The first source that numbers all reports gives the ranks. ``source`` is the one that does so according to what is
-    known before packing: names of files, and with ``is_whole`` the metadata of every export. ``numbers`` are its ranks
-    by the index of the report. MPI and NCCL number a report by itself, but whether they number all is known only in
-    the end: a rank is certain where every source that may still be the first gives the same.
+    The first source that numbers all reports gives the ranks. ``source`` is the first such source before packing,
+    judged by file names and, if ``has_all_metadata``, by the metadata of every export. ``numbers`` are its ranks by
+    report index. MPI and NCCL number a report alone, but whether they number all reports is known only at the end: a
+    rank is certain if every source that may still be the first gives the same rank.
     """
 
     numbers: Mapping[int, int]
     source: str
-    is_whole: bool
-    _in_communicators: set[int] = field(default_factory=set)
-    _is_nccl_out: bool = False
-    """Whether NCCL cannot number all reports: one has no rank in a communicator, or two have the same."""
+    has_all_metadata: bool
+    _communicator_ranks: set[int] = field(default_factory=set)
+    _is_nccl_excluded: bool = False
+    """Whether NCCL cannot number all reports: a report has no rank in a communicator, or two share a rank."""
 
     @classmethod
     def of(cls, paths: Mapping[int, Path]) -> RanksAhead:
-        """Looks at the exports of a job, by their index; takes milliseconds for each."""
-        names, facts = {}, []
+        """Inspect the exports of a job, by index; takes milliseconds per export."""
+        names, metadata = {}, []
         for index, path in paths.items():
-            with suppress(ExportError):  # opening it says what is wrong
+            with suppress(ExportError):  # reported when it is opened
                 if form_of(path) is None:
-                    facts.append(open_export(path).metadata)
+                    metadata.append(open_export(path).metadata)
                 names[index] = name_of(path)
-        is_whole = len(facts) == len(names)
+        has_all_metadata = len(metadata) == len(names)
         by_source = {FILE_NAME: by_file_name(list(names.values()))}
-        if is_whole:
-            mpi = [list(one.mpi_ranks.values()) for one in facts]
-            told = {MPI: all_different([[ranks[0] if len(ranks) == 1 else None for ranks in mpi]])}
-            by_source = told | {ENVIRONMENT: by_environment([one.environment for one in facts])} | by_source
+        if has_all_metadata:
+            mpi = [list(item.mpi_ranks.values()) for item in metadata]
+            from_mpi = {MPI: all_different([[ranks[0] if len(ranks) == 1 else None for ranks in mpi]])}
+            by_source = from_mpi | {ENVIRONMENT: by_environment([item.environment for item in metadata])} | by_source
         source = next((source for source, numbers in by_source.items() if numbers), FILE_NAME)
-        return cls(dict(zip(names, by_source[source], strict=False)), source, is_whole)
+        return cls(dict(zip(names, by_source[source], strict=False)), source, has_all_metadata)
 
-    def ranks(self, job: OpenJob) -> Found:
-        """The ranks of those reports of a job, some of all, for which they are certain."""
-        found, failures = [], []
+    def ranks(self, job: OpenJob) -> RanksAndErrors:
+        """Return the certain ranks among these reports of a job."""
+        numbered, failures = [], []
         for report in job.session.reports:
             items = [item for item in job.ranks if item.task.report == report.index]
             tasks = [item.task for item in items]
@@ -122,45 +122,45 @@ class RanksAhead:
                 certain = ReportRanks(report, {item.task.process: item.rank for item in items}, items[0].source)
             else:
                 certain = self._certain(job, report, tasks)
-            # Work without a process is numbered after the processes of all reports.
+            # Work without a process is numbered after all processes of the job.
             if certain is not None and (len(tasks) == 1 or all(task.process != NO_PROCESS for task in tasks)):
-                found.append(certain)
-        return found, failures
+                numbered.append(certain)
+        return numbered, failures
 
     def _certain(self, job: OpenJob, report: Report, tasks: list[Task]) -> ReportRanks | None:
-        said = ranks_of_themselves(job.session, tasks, (MPI,) if self.source == MPI else (MPI, NCCL))
-        in_communicator = set(said.get(NCCL, {}).values())
-        self._is_nccl_out |= not in_communicator or not self._in_communicators.isdisjoint(in_communicator)
-        self._in_communicators |= in_communicator
-        if self._is_nccl_out and self.numbers:
-            said.pop(NCCL, None)
-        if len(tasks) == 1 and not self.is_whole and (own := by_environment([report.metadata.environment])):
-            said[ENVIRONMENT] = {tasks[0]: own[0]}
+        by_source = ranks_of_themselves(job.session, tasks, (MPI,) if self.source == MPI else (MPI, NCCL))
+        communicator_ranks = set(by_source.get(NCCL, {}).values())
+        self._is_nccl_excluded |= not communicator_ranks or not self._communicator_ranks.isdisjoint(communicator_ranks)
+        self._communicator_ranks |= communicator_ranks
+        if self._is_nccl_excluded and self.numbers:
+            by_source.pop(NCCL, None)
+        if len(tasks) == 1 and not self.has_all_metadata and (numbers := by_environment([report.metadata.environment])):
+            by_source[ENVIRONMENT] = {tasks[0]: numbers[0]}
         if len(tasks) == 1 and report.index in self.numbers:
-            said[self.source] = {tasks[0]: self.numbers[report.index]}
-        if not said or any(one != ranks for one in said.values() for ranks in said.values()):
+            by_source[self.source] = {tasks[0]: self.numbers[report.index]}
+        if not by_source or any(other != ranks for other in by_source.values() for ranks in by_source.values()):
             return None
-        source, ranks = next(iter(said.items()))
+        source, ranks = next(iter(by_source.items()))
         return ReportRanks(report, {task.process: rank for task, rank in ranks.items()}, source)
 
 
 def check_different(reports: Iterable[ReportRanks]) -> None:
-    """Raises UsageError where two of the reports would be one rank."""
-    known: dict[int, ReportRanks] = {}
-    for one in reports:
-        for rank in one.ranks.values():
-            other = known.setdefault(rank, one)
-            if other is not one:
-                names = f"{other.report.name} and {one.report.name}"
-                if one.source == other.source == BY_ORDER:
+    """Raise UsageError if two reports have the same rank."""
+    reports_by_rank: dict[int, ReportRanks] = {}
+    for report in reports:
+        for rank in report.ranks.values():
+            other = reports_by_rank.setdefault(rank, report)
+            if other is not report:
+                names = f"{other.report.name} and {report.report.name}"
+                if report.source == other.source == BY_ORDER:
                     raise UsageError(f"the rank numbers of {names} are unknown: give them with --ranks")
-                raise UsageError(f"{names} are both rank {rank} ({one.source}): number the files with --ranks")
+                raise UsageError(f"{names} are both rank {rank} ({report.source}): number the files with --ranks")
 
 
 def compute_first_answers(job: OpenJob) -> None:
-    """Makes what the overview, the ranks, triage, the NVTX tree and the event list are made of, so that it is kept.
+    """Compute and keep the basis of the overview, ranks, triage, NVTX tree and event list.
 
-    Raises ExportError where the memory is too little.
+    Raises ExportError if there is too little memory.
     """
     from nsystui.questions.blocking.parts import blocking
     from nsystui.questions.collectives.matching import stream_sequences
@@ -174,7 +174,7 @@ def compute_first_answers(job: OpenJob) -> None:
     task_table(session, everything, job.ranks, job.busy(everything))
     stream_sequences(session, session.reports)
     job.collectives()
-    blocking(job)  # which finds the steps of the job, too
+    blocking(job)  # also finds the steps of the job
     stacks_of(session, session.reports)
     for kind in EventKind:
         spans(session, kind)

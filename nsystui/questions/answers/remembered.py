@@ -1,6 +1,6 @@
-"""Answers that are given again without opening anything: the same question of the same unchanged files.
+"""Remembered answers: the same question about the same unchanged files is answered without opening them.
 
-They are kept in the cache as plain values; a remembered answer is the answer that was given.
+The cache stores them as plain values; a remembered answer equals the original.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from nsystui.questions.job.job import OpenJob
     from nsystui.questions.job.opening import JobSource
 
-MOST_ROWS = 20_000
-"""Answers of more rows are not worth remembering: reading them is no faster than asking again."""
+MAX_ROWS = 20_000
+"""The longest remembered answer: reading longer answers is not faster than computing them."""
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """The answers to questions about files."""
+    """The remembered answers to questions about files."""
 
     results: Results
     files: tuple[ExportFile, ...]
     damage: tuple[str, ...] = ()
-    """One line for each file that is known to be damaged."""
+    """A line for each file known to be damaged."""
     families: Rules = ()
-    """The user's own rules for families of kernels, which answers depend on."""
+    """The user's rules for kernel families, which affect answers."""
 
     @classmethod
     def of_files(cls, cache: Cache, files: Sequence[ExportFile], families: Rules = ()) -> Remembered:
-        """The remembered answers about exports."""
-        # Its name and its state, and in which columns it was read. The path, as notes name files.
+        """Return the remembered answers about exports."""
+        # The file's name, which notes contain, and its path in the cache, which depends on its state and columns.
         states = [f"{file.path.name}|{cache.path_of(file).name}" for file in files]
         damage = [damage_line(file.path, known_damage(cache.results_of(file))) for file in files]
         return cls(cache.results_of_several(states), tuple(files), tuple(filter(None, damage)), families)
 
     @classmethod
     def of_source(cls, source: JobSource) -> Remembered | None:
-        """Return the remembered answers about the files of a source; ``None`` if opening them has something to say."""
+        """Return the remembered answers about a source's files; ``None`` if opening them may print notes."""
         from nsystui.exports.convert import made_before
         from nsystui.exports.discover import FACTS, discover, is_packed_report, stale_note
 
@@ -68,26 +68,26 @@ class Remembered:
             return None
 
     def recall(self, *question: str) -> tuple[str, TableAnswer] | None:
-        """The answer to ``question`` that was given before, with its text, or the title of its table."""
-        found = self.results.load(
-            self._key(question), version_of(), lambda found: (str(found["text"]), from_json(found["answer"]))
+        """Return the remembered answer to ``question``, with its text or the title of its table, if there is one."""
+        recalled = self.results.load(
+            self._key(question), version_of(), lambda values: (str(values["text"]), from_json(values["answer"]))
         )
-        if found is None:
+        if recalled is None:
             return None
-        text, answer = found
+        text, answer = recalled
         return text, replace(answer, notes=(*answer.notes, *self.damage))
 
     def keep(self, job: OpenJob, answer: Answer, text: str, *question: str) -> None:
-        """Keeps an answer that is in memory and not too long, if it is one about all of the files."""
-        held = answer
-        while isinstance(held, Wrapped):
-            held = held.whole
-        is_small = isinstance(held, TableAnswer) and len(answer) <= MOST_ROWS
-        # A note on rows that were left out comes from reading them, and one on several runs from opening.
+        """Save an answer if it is in memory, not too long, and about all files."""
+        unwrapped = answer
+        while isinstance(unwrapped, Wrapped):
+            unwrapped = unwrapped.whole
+        is_small = isinstance(unwrapped, TableAnswer) and len(answer) <= MAX_ROWS
+        # Notes on omitted rows require reading the files, and notes on several runs require opening them.
         is_whole = job.shares_clock and not any(
             report.damaged or any(report.packed.left_out.values()) for report in job.session.reports
         )
-        # Answers are of the exports as they were when the session read them.
+        # The session may have read the files before they changed.
         is_same = all(file.is_unchanged for file in self.files)
         if is_small and is_whole and is_same and len(job.session.reports) == len(self.results.reports):
             self.results.save(self._key(question), {"text": text, "answer": to_json(answer)}, version_of())
@@ -97,10 +97,10 @@ class Remembered:
 
 
 def remember_first_questions(job: OpenJob, cache: Cache) -> None:
-    """Answers what every look at a job begins with: the kernel summary, for the commands that will ask it again.
+    """Answer the first questions about a job: the kernel summary, for later commands.
 
-    Of large jobs the summary of API calls and the index of the event list as well, which take a second or two there.
-    Raises ExportError and OSError where one of the files cannot be read any more.
+    Also the summary of API calls and the index of the event list, which take a second or two for large jobs. Raises
+    ExportError or OSError if a file can no longer be read.
     """
     from nsystui.questions.events.listing import EventList
     from nsystui.questions.kernels.activities import API, work_summary
@@ -110,26 +110,26 @@ def remember_first_questions(job: OpenJob, cache: Cache) -> None:
     from nsystui.questions.stats import report_of
 
     session = job.session
-    known = Remembered.of_files(
-        cache, [session.exports[one.index] for one in session.reports if one.index in session.exports], job.families
+    remembered = Remembered.of_files(
+        cache, [session.exports[item.index] for item in session.reports if item.index in session.exports], job.families
     )
     text = "cuda_gpu_kern_sum"
-    if known.recall("stats", text) is None and job.session.reports:
+    if remembered.recall("stats", text) is None and job.session.reports:
         report, options = report_of(text)
         answer = report.ask(job, Selection(), options)
         if len(answer):
-            known.keep(job, answer, report.help, "stats", text)
+            remembered.keep(job, answer, report.help, "stats", text)
             summary = kernel_summary(job.session, Selection(), Names.SMART, families=job.families)
             kernels = question_named("kernels")
-            known.keep(job, summary, "", *kernels.key(kernels.default_values()))
-    # The Overview asks for it now: what follows comes after it, for side by side they would take the memory of both.
+            remembered.keep(job, summary, "", *kernels.key(kernels.default_values()))
+    # The Overview also computes this: waiting for it avoids the memory of two computations.
     task_table(job.session, Selection(), job.ranks, job.busy(Selection()))
     work_summary(job.session, Selection(), API)
     EventList.build(job.session, Selection(), job.ranks)
 
 
 def to_json(answer: Answer) -> dict[str, Any]:
-    """``answer`` with all of its rows."""
+    """Return ``answer`` with all of its rows as JSON values."""
     return {
         "name": answer.name,
         "columns": [vars(column) | {"unit": column.unit.value} for column in answer.columns],
@@ -140,10 +140,10 @@ def to_json(answer: Answer) -> dict[str, Any]:
 
 
 def from_json(values: Any) -> TableAnswer:
-    """The inverse of ``to_json``; raises KeyError, TypeError or ValueError for what it did not write."""
+    """Invert `to_json`. Raises KeyError, TypeError or ValueError for other values."""
     columns = tuple(
-        Column(**{**found, "unit": Unit(found["unit"]), "stack": tuple(map(tuple, found["stack"]))})
-        for found in values["columns"]
+        Column(**{**fields, "unit": Unit(fields["unit"]), "stack": tuple(map(tuple, fields["stack"]))})
+        for fields in values["columns"]
     )
     rows = [tuple(row) for row in values["rows"]]
     if any(len(row) != len(columns) for row in rows):

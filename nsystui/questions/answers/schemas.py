@@ -1,4 +1,4 @@
-"""The form of each answer in JSON, as JSON Schema: what a program may rely on."""
+"""JSON Schemas of the answers: what programs may rely on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nsystui.questions.queries.question import Question, Titled
 from nsystui.store.session import Session
 
 VERSION = 2
-"""Grows when a key goes, or changes its meaning, type or unit; a key that is new leaves it as it is."""
+"""Increases if a key is removed, or changes its meaning, type or unit, but not for new keys."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 UNITS = {
@@ -31,18 +31,18 @@ UNITS = {
     Unit.FREQUENCY: "Hz",
     Unit.TICK_RATE: "ticks/ms",
 }
-"""The unit of the numbers in JSON; other quantities have none."""
+"""Units of numbers in JSON; other quantities have no unit."""
 
 
 @contextmanager
 def empty_job() -> Iterator[OpenJob]:
-    """A job of one export in which nothing happened: what is asked of it has columns and no rows."""
+    """Yield a job of an export without events: answers about it have columns and no rows."""
     from nsystui.exports.forms.kineto.export import TraceExport
 
     session = Session()
     try:
-        with tempfile.TemporaryDirectory(prefix="nsystui-") as place:
-            path = Path(place) / "empty.sqlite"
+        with tempfile.TemporaryDirectory(prefix="nsystui-") as folder:
+            path = Path(folder) / "empty.sqlite"
             with TraceExport(path, origin=0, host=""):
                 pass
             session.add(path)
@@ -52,10 +52,10 @@ def empty_job() -> Iterator[OpenJob]:
 
 
 def schema_of(job: OpenJob, question: Question, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of what ``--format json`` writes for a question with these values of its options.
+    """Return the schema of ``--format json`` for a question with these values of its options.
 
-    The columns are those of the answer about the `empty_job`; what exports name themselves (GPU metrics) comes on top
-    of them. Raises UsageError for values that make no sense.
+    The columns are the columns of the answer about the `empty_job`; columns that exports name (GPU metrics) are
+    additional. Raises UsageError for invalid values.
     """
     options = question.read(values)
     name = f"{question.family} {question.name}".strip()
@@ -65,8 +65,8 @@ def schema_of(job: OpenJob, question: Question, values: Mapping[str, Any]) -> di
 
 
 def schema_of_tables(name: str, description: str, tables: Sequence[Titled]) -> dict[str, Any]:
-    """The schema of an array of the rows of a table, or, of several, of objects: each with its name and its rows."""
-    forms = [_rows(one.answer.columns) for one in tables]
+    """Return the schema of an array of a table's rows or, for several tables, of objects with name and rows."""
+    forms = [_rows(table.answer.columns) for table in tables]
     return {
         "$schema": DIALECT,
         "$id": f"nsystui:{name.replace(' ', ':')}:{VERSION}",
@@ -81,9 +81,9 @@ def _rows(columns: Sequence[Column]) -> dict[str, Any]:
     is_mixed = any(column.key == "unit" for column in columns)  # times, percents and counts in one column
     properties = {}
     for column in columns:
-        # Tables over several kinds of values write a whole number as one.
-        is_whole = column.decimals is None and not (is_mixed and column.unit is Unit.NUMBER)
-        kind = "string" if column.unit is Unit.TEXT else "integer" if is_whole else "number"
+        # Columns of several kinds of values write whole numbers as integers.
+        is_integer = column.decimals is None and not (is_mixed and column.unit is Unit.NUMBER)
+        kind = "string" if column.unit is Unit.TEXT else "integer" if is_integer else "number"
         unit = {"unit": UNITS[column.unit]} if column.unit in UNITS else {}
         properties[column.file_key] = {"type": [kind, "null"], "description": column.header, **unit}
     has_window = {START.file_key, END.file_key} <= {column.file_key for column in columns}
