@@ -112,7 +112,7 @@ class Job:
     @property
     def _job(self) -> OpenedJob:
         if self._open is None:
-            raise UsageError("this job is closed: open it anew with nsystui.open")
+            raise UsageError("this job is closed: open it again with nsystui.open")
         return self._open
 
     def __enter__(self) -> Job:

@@ -45,7 +45,7 @@ _EPILOG = """examples:
   nsystui nccl rank*.sqlite --format json
   nsystui export --trace job.json.gz *.sqlite   a trace for Perfetto, or job.prv for Paraver
   nsystui diff before/ -- after/                what changed between two runs
-  nsystui nccl-log nccl.*.log --steps 45:50     what an NCCL_DEBUG=INFO log says of iterations 45 to 50
+  nsystui nccl-log nccl.*.log --steps 45:50     iterations 45 to 50 in an NCCL_DEBUG=INFO log
   nsystui pack rank*.sqlite -o packed           columns ahead of time: `nsystui packed` needs no exports
   nsystui demo                                  a demo job to look around in
   nsystui help numbers                          how each number is computed; `nsystui help` lists the topics
@@ -62,9 +62,9 @@ files:
 
 environment:
   NSYSTUI_CACHE_DIR     where the columns of opened exports are kept (default: the user's cache directory)
-  NSYSTUI_CACHE_LIMIT   how large that may grow, such as 5G (default: 20G); what was used longest ago goes first
+  NSYSTUI_CACHE_LIMIT   its largest size, such as 5G (default: 20G); the least recently used files are removed first
   NSYSTUI_JOBS          CPU threads to use, as --jobs (default: 2 at most)
-  NSYSTUI_MEMORY_LIMIT  memory of the whole program, as --memory-limit (default: 1G, or half of what there is)
+  NSYSTUI_MEMORY_LIMIT  memory of the whole program, as --memory-limit (default: 1G, or half of the available memory)
   NO_COLOR              no colours, when set and not empty
   XDG_CONFIG_HOME       where nsystui/config.toml has defaults for options (default: ~/.config)
 
@@ -72,7 +72,7 @@ exit status:
   0    done
   1    triage --fail-on: there is such a finding
   2    wrong usage, no file could be opened, or no terminal
-  3    the exports lack what was asked
+  3    the exports lack the requested data
   4    answered in part: stderr names the FILE, table or rule that is left out (--allow-missing: 0 for a missing FILE)
   70   an error of nsystui itself: the line says where its details are
   129, 130, 143  interrupted by SIGHUP, SIGINT or SIGTERM
@@ -163,7 +163,7 @@ def _run(words: list[str]) -> int:
         from nsystui.base.text import shell_word
 
         remaining = " ".join(shell_word(word) for word in words if word != misplaced)
-        raise UsageError(f"the command goes before the files: `nsystui {misplaced} {remaining}`")
+        raise UsageError(f"put the command before the files: `nsystui {misplaced} {remaining}`")
     if re.fullmatch(r"[\w-]+", words[0]) and words[0] == name and not os.path.lexists(name):
         import difflib
 

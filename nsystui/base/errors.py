@@ -116,5 +116,5 @@ def report_crash(error: BaseException) -> str:
             file.write(f"nsystui {__version__}, Python {platform.python_version()}, {sys.platform}\n\n")
             file.writelines(traceback.format_exception(error))
     except OSError as refusal:
-        return f"an error of nsystui itself ({cause}); its details could not be written: {refusal.strerror or refusal}"
-    return f"an error of nsystui itself ({cause}); the details to report are in {safe_text(file.name)}"
+        return f"internal error of nsystui ({cause}); its details could not be written: {refusal.strerror or refusal}"
+    return f"internal error of nsystui ({cause}); the details to report are in {safe_text(file.name)}"

@@ -90,7 +90,7 @@ def why_not_ours(directory: Path) -> str:
     try:
         status = os.stat(directory)
     except OSError:
-        return "it is a link that leads nowhere" if os.path.islink(directory) else ""
+        return "it is a broken link" if os.path.islink(directory) else ""
     if not stat.S_ISDIR(status.st_mode):
         return "it is not a directory: name one with NSYSTUI_CACHE_DIR"
     if not hasattr(os, "getuid"):  # Windows has no such owners and modes

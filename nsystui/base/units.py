@@ -304,7 +304,7 @@ def parse_size(text: str) -> int:
     base = 1000 if (ending or "").upper() == "B" else 1024
     size = int(Decimal(number) * base ** _POWERS[unit.upper()])
     if size > LARGEST_NUMBER:
-        raise UsageError(f"{text!r} is more than any disk holds")
+        raise UsageError(f"{text!r} is too large")
     return size
 
 

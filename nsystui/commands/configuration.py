@@ -183,7 +183,7 @@ class _Reader:
         try:
             re.compile(text)
         except re.error as error:
-            raise self._wrong(key, f"{key} is no regular expression: {error}", section) from None
+            raise self._wrong(key, f"{key} is not a regular expression: {error}", section) from None
         return text
 
     def families(self, key: str, value: object) -> Rules:

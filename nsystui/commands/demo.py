@@ -65,7 +65,7 @@ def _unpack(directory: Path, request: Request) -> list[Path]:
             exports = {directory / member.name: cast(IO[bytes], packed.extractfile(member)).read() for member in packed}
         taken = next((path for path in exports if os.path.lexists(path)), None)
         if taken is not None:
-            raise OutputError(f"{taken} is there already: choose another --directory")
+            raise OutputError(f"{taken} already exists: choose another --directory")
         save_together({path: partial(Path.write_bytes, data=data) for path, data in exports.items()}, overwrite=False)
     except tarfile.CompressionError:
         raise OutputError("this Python has no module lzma, which unpacks the demo job: use another Python") from None

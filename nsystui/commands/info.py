@@ -38,7 +38,7 @@ TITLES = {
 TABLES = ("reports", "contents", "launches", "diagnostics")
 
 DESCRIPTION = """What the exports are: a row for each with nsys and schema version, host, GPUs, duration, ranks and what
-their numbers come from; what they hold, and what to record for the rest; which kernel launches have no kernel; what
+their numbers come from; their contents, and what to record for missing data; which kernel launches have no kernel; what
 nsys said of its own capture. All four tables are printed as text or Markdown; one of them (--show, else `reports`) as
 CSV or JSON, to a file, sorted or cut. Captured environments are never shown. With --job-output it shows what the
 application printed, line by line, with time and step where a line begins with a time; it never shows tokens or lines
@@ -108,7 +108,7 @@ def _table_names(request: Request) -> tuple[str, ...]:
     is_single = output.format in ("csv", "json") or output.target or output.sort or output.top is not None
     if args["job_output"]:
         if args["show"]:
-            raise UsageError("--job-output is a table of its own: leave --show out")
+            raise UsageError("--job-output cannot be combined with --show")
         return ("job-output",)
     if args["show"]:
         return (args["show"],)

@@ -81,7 +81,7 @@ def run(request: Request) -> int:
         raise UsageError("--wrapper prints a script: send it to a file with > ncu-ranks.sh, without -o and --format")
     for word in (args["set"] or "", *args["section"]):
         if not word.isprintable():
-            raise UsageError(f"--set, --section: {word!r} is no name")
+            raise UsageError(f"--set, --section: {word!r} is not a name")
     request = replace(request, selecting=replace(request.selecting, filter=request.selecting.filter or args["kernel"]))
     request.output.check()
     job = shared.open_job(request, whole=False)
@@ -110,7 +110,7 @@ def _commands(request: Request, job: OpenJob, selection: Selection) -> list[NcuC
             raise UsageError("--event needs one FILE: each counts its rows by itself")
         commands = ncu_commands(job, selection, one_launch(reports[0].index, args["event"]), base)
         if not commands:
-            raise UsageError(f"--event {args['event']}: no kernel of the selection is in this row")
+            raise UsageError(f"--event {args['event']}: this row is not a selected kernel")
         return commands
     commands = ncu_commands(job, selection, base=base)
     if not commands and selection.name is not None:

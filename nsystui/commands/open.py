@@ -267,7 +267,7 @@ def _problem(name: str) -> str:
     if os.path.isdir(name):
         return f"a directory; name the logs in it: {shell_word(name.rstrip('/'))}/*.log"
     if name.endswith(EXPORT_ENDINGS) and kind_of(name) is FileKind.EXPORT:
-        return f"{FileKind.EXPORT.value}; exports stand before --nccl-log"
+        return f"{FileKind.EXPORT.value}; name exports before --nccl-log"
     return ""
 
 

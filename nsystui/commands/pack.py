@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=OutputName,
         metavar="DIR",
         required=True,
-        help="the packed job, made if need be",
+        help="the packed job, created if missing",
     )
     parser.add_argument("--force", action="store_true", help="replace ranks that are in DIR already")
     parser.add_argument(

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--filter-nvtx",
         metavar="RANGE[@DOMAIN][/INDEX]",
-        help="events that overlap this NVTX range, of each export its own; INDEX counts from 0, @* is any domain",
+        help="events that overlap this NVTX range, separate for each export; INDEX counts from 0, @* is any domain",
     )
     group.add_argument("--timeunit", metavar="UNIT", default="ns", help="ns, us, ms or s (or nsec, usec, msec, sec)")
     group.add_argument("--by-rank", action="store_true", help="a table for each rank")

@@ -37,7 +37,7 @@ def write_chrome_trace(trace: Trace, stream: ByteSink, progress: Progress = lamb
     writer = _Writer(trace)
     facts = {"producer": f"nsystui {__version__}", "clock": trace.clock or "clock: the report's own"}
     if writer.shift:
-        facts["shift"] = f"{writer.shift} ns are added to job time: no event of a trace may lie before 0"
+        facts["shift"] = f"{writer.shift} ns are added to job time: times in a trace must not be negative"
     stream.write(f'{{"displayTimeUnit":"ns","otherData":{to_json(facts)},"traceEvents":[\n'.encode())
     stream.write(",\n".join(writer.metadata()).encode())
     rows = 0

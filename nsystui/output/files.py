@@ -112,7 +112,7 @@ class TargetExistsError(OutputError):
     """A file of this name exists, and is unchanged. The caller may ask the user to ``overwrite`` it."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} exists already (--force overwrites it)")
+        super().__init__(f"{name} already exists (--force overwrites it)")
 
 
 def save(
@@ -173,7 +173,9 @@ def refuse_inputs(written: Iterable[str | os.PathLike[str]], read: Iterable[Path
             if os.path.isfile(file) and os.path.getsize(file):  # a shell's > has already emptied it
                 outputs.append((file, os.stat(file)))
             if cache is not None and Path(os.path.realpath(cache)) in Path(os.path.realpath(file)).parents[1:]:
-                raise UsageError(f"{safe_text(str(file))} is in the cache, where only columns are: name another file")
+                raise UsageError(
+                    f"{safe_text(str(file))} is in the cache directory, which is only for nsystui: name another file"
+                )
     for path in filter(os.path.isfile, read if outputs else ()):
         for file, state in outputs:
             if os.path.samestat(state, os.stat(path)):
@@ -404,4 +406,4 @@ def save_trace(
 def refuse_empty(trace: Trace) -> None:
     """Raise ``MissingDataError`` for an empty trace; the message names the missing data."""
     if not trace.layout.processes and not trace.layout.sampled:
-        raise MissingDataError("; ".join(("there is nothing in the selection to make a trace of", *trace.notes)))
+        raise MissingDataError("; ".join(("the selection has no events for a trace", *trace.notes)))

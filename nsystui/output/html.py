@@ -62,8 +62,8 @@ def page(report: JobPage) -> str:
         *_head(report),
         *_findings(report),
         *(line for section in report.sections for line in _section(section)),
-        f"<footer>nsystui {_text(report.version)}, from exports of NVIDIA Nsight Systems. This page asks for nothing "
-        "from anywhere: it may be kept and sent as it is.</footer>",
+        f"<footer>nsystui {_text(report.version)}, from exports of NVIDIA Nsight Systems. This page loads nothing "
+        "from the network: it can be kept and sent as it is.</footer>",
     ]
     digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     policy = "; ".join((*_POLICY, f"script-src 'sha256-{digest}'"))

@@ -54,7 +54,7 @@ def save_report(report: JobPage, path: str, overwrite: bool = False) -> tuple[Pa
             folder.mkdir(exist_ok=True)
         except OSError as error:
             reason = safe_text(error.strerror or str(error))
-            raise OutputError(f"cannot make {safe_text(str(folder))}: {reason}") from error
+            raise OutputError(f"cannot create directory {safe_text(str(folder))}: {reason}") from error
         save_together({**drawings, target: markdown(report, folder.name)}, overwrite)
     except BaseException:
         if is_new:

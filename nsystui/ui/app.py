@@ -139,7 +139,7 @@ class NsystuiApp(App[int], LoadingListener):
         try:
             self._look.remember("" if light is None else "light" if light else "dark")
         except (OSError, NsystuiError) as error:
-            self.say(f"the theme is for this session only: {reason_of(error)}")
+            self.say(f"the theme could not be saved: {reason_of(error)}")
 
     def _use_theme(self) -> None:
         self.asks_page = self._own_page.enabled = self._light is None and not self._look.no_color
@@ -227,7 +227,7 @@ class NsystuiApp(App[int], LoadingListener):
             end = next((number for number, name in enumerate(names) if name in ("escape", "q")), 0)
             if end and self._keeps_keys:
                 del self._typed[: end + (names[end] == "escape")]
-                self.say("the keys that waited are dropped")
+                self.say("waiting keys dropped")
             if self._keeps_keys:
                 self.set_timer(0.3, partial(self._report_waiting, names))  # a shorter wait needs no message
             elif self._typed:

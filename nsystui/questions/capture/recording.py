@@ -51,7 +51,7 @@ GOALS = (
         "gpu-metrics",
         "SM, tensor core, DRAM, PCIe and NVLink activity",
         options=("2024.4 --gpu-metrics-devices=cuda-visible", "<2024.4 --gpu-metrics-device=all"),
-        cost="needs the right to read counters (NVreg_RestrictProfilingToAdminUsers=0)",
+        cost="needs permission to read counters (NVreg_RestrictProfilingToAdminUsers=0)",
     ),
     Goal("network", "what the network adapters move", options=("--nic-metrics=true",)),
     Goal(

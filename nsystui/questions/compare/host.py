@@ -204,7 +204,7 @@ def _pair(a: Side, b: Side, step_range: str | None) -> _Pair:
         notes += basis.note("ranks with CPU samples")
         notes.append("A or B has no steps: compare percentages, and times only if both did the same work")
     times = ("–" if side.time is None else format_value(Unit.DURATION, side.time) for side in pair)
-    notes.append("a sample of A stands for {} of running time, a sample of B for {}".format(*times))
+    notes.append("a sample represents {} of running time in A, {} in B".format(*times))
     return _Pair(pair, basis.each, tuple(notes))
 
 

@@ -160,7 +160,7 @@ def _gpus(request: MfuRequest, gpus: Sequence[DeviceIntervals], reports: Sequenc
         return request.gpus, f"GPUs that share a step: {request.gpus} (--gpus)"
     seen, size = len(gpus), recorded_size(reports)
     if size > seen:
-        return size, f"GPUs that share a step: {size}, as the captured environment says; {seen} of them here (--gpus N)"
+        return size, f"GPUs that share a step: {size}, by the captured environment; {seen} of them here (--gpus N)"
     return max(seen, 1), f"GPUs that share a step: {seen}, counted in these exports (--gpus N)"
 
 

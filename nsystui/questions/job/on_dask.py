@@ -211,7 +211,7 @@ class DaskWorkers:
         try:
             self.client.wait_for_workers(1, timeout=_WORKER_TIMEOUT)
         except TimeoutError:
-            raise self._error(f"no worker came within {_WORKER_TIMEOUT} s") from None
+            raise self._error(f"no worker connected within {_WORKER_TIMEOUT} s") from None
         # A function of the standard library: nsystui's functions cannot be sent to a worker without nsystui.
         versions = self.client.run(pkgutil.resolve_name, VERSION, on_error="return")
         for worker, version in versions.items():

@@ -74,7 +74,7 @@ def report_of(text: str) -> tuple[Question, Any]:
         report = question_named(_OLD_NAMES.get(name, name), FAMILY)
     except KeyError:
         names = [report.name for report in all_reports()]
-        hint = f"{meant(name, names, '')} --list-reports prints those there are".lstrip()
+        hint = f"{meant(name, names, '')} --list-reports lists the reports".lstrip()
         raise UsageError(f"no report {name!r}: {hint}") from None
     options = {option.flag: option for option in report.options}
     values: dict[str, Any] = {}

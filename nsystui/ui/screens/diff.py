@@ -301,7 +301,7 @@ class DiffScreen(FilteredTableScreen):
         key = {"nccl": "collective", "functions": "full_name", "calltree": "full_name"}.get(self._current, "name")
         name, shown = values.get(key), values.get("name")
         if self._current not in _VIEWS or not isinstance(name, str):
-            self.say("this row has no screen of its own")
+            self.say("no other screen shows this row")
             return
         sides = self.sides
         if sides is None or not (self._is_of_open_job or self._diff_app is not None):
@@ -391,7 +391,7 @@ def groups_of(job: OpenJob, text: str) -> Groups:
     if not b:
         raise UsageError("these are all ranks: there are no others to compare with")
     if a == b:
-        raise UsageError("these are the same ranks twice")
+        raise UsageError("both groups have the same ranks")
     return a, b
 
 

@@ -163,7 +163,7 @@ class EventsScreen(TableScreen):
         if not isinstance(events, EventList):
             self.say("sort by time (s) to jump")
             return
-        self._look(lambda: events.position(key), "it exists, but outside the selection: Esc undoes the selection")
+        self._look(lambda: events.position(key), "the event is outside the selection: Esc undoes the selection")
 
     def open_row(self) -> None:
         self.action_partner()
@@ -195,7 +195,7 @@ class EventsScreen(TableScreen):
 
     def action_kinds(self) -> None:
         names = ",".join(kind.value for kind in self.chosen)
-        self.prompt.ask("kinds (empty: all but os)", names, kinds_of, lambda kinds: self.ask_with(chosen=kinds))
+        self.prompt.ask("kinds (empty: all except os)", names, kinds_of, lambda kinds: self.ask_with(chosen=kinds))
 
     def action_match(self, direction: int) -> None:
         """Go to the next event of the searched name (-1: the previous event)."""
