@@ -142,7 +142,7 @@ class TestOutput:
         target = tmp_path / "kernels.csv"
         target.write_text("mine")
         said = refused("kernels", demo_job[0], "-o", target)
-        assert "exists already" in said and "--force" in said
+        assert "already exists" in said and "--force" in said
         assert target.read_text() == "mine"
         assert run("kernels", demo_job[0], "-o", target, "--force").status == 0
         assert target.read_text().startswith("Time (%)")

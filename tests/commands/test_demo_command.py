@@ -29,12 +29,12 @@ def test_without_a_directory_the_files_go_into_one_with_a_name_of_its_own(run, t
 
 def test_it_never_writes_over_what_is_there_nor_where_it_cannot(refused, tmp_path):
     (tmp_path / "rank1.sqlite").write_text("somebody's only copy")
-    assert "rank1.sqlite is there already" in refused(*WORDS, tmp_path)
+    assert "rank1.sqlite already exists" in refused(*WORDS, tmp_path)
     assert "cannot write the demo job" in refused(*WORDS, tmp_path / "rank1.sqlite/below")
     assert os.listdir(tmp_path) == ["rank1.sqlite"]
     (tmp_path / "rank1.sqlite").unlink()
     (tmp_path / "rank3.sqlite").symlink_to("nowhere")
-    assert "rank3.sqlite is there already" in refused(*WORDS, tmp_path)
+    assert "rank3.sqlite already exists" in refused(*WORDS, tmp_path)
     assert (tmp_path / "rank3.sqlite").is_symlink()
 
 

@@ -17,13 +17,13 @@ class TestExport:
         assert (done.status, done.out) == (0, "")
         assert "events to" in done.err and "clock: UTC, refined by" in done.err
         before = (tmp_path / name).read_bytes()
-        assert "exists already" in refused(*words)
+        assert "already exists" in refused(*words)
         assert run(*words, "--force").status == 0
         assert (tmp_path / name).read_bytes() == before
 
     def test_a_selection_of_nothing_is_told_and_writes_nothing(self, run, demo_job, tmp_path):
         done = run("export", "--trace", tmp_path / "job.json", demo_job[0], "--filter", "no_such_name")
-        assert done.status == 3 and "nothing in the selection" in done.err
+        assert done.status == 3 and "the selection has no events" in done.err
         assert not list(tmp_path.iterdir())
 
 

@@ -193,7 +193,7 @@ class TestConversions:
             monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(disk / "cache"))
             said = refused("info", report, "--convert")
             assert f"{report}: nsys export failed: disk full" in said
-            assert "NSYSTUI_CACHE_DIR names another place" in said
+            assert "NSYSTUI_CACHE_DIR sets another directory" in said
             assert list((disk / "cache" / "exports").rglob("*")) == []
 
 

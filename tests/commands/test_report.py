@@ -248,7 +248,7 @@ def test_markdown_has_its_drawings_beside_it_and_warns_of_what_is_left_out(repor
 def test_a_file_that_is_there_stays_unless_forced(report, refused, demo_job, tmp_path, name, one_rank):
     (tmp_path / name).write_text("mine")
     before = fingerprint(tmp_path)
-    assert "exists already (--force overwrites it)" in refused("report", demo_job[0], "-o", tmp_path / name)
+    assert "already exists (--force overwrites it)" in refused("report", demo_job[0], "-o", tmp_path / name)
     assert fingerprint(tmp_path) == before
     text = report(demo_job[0], "--force", name=name).read_text(encoding="utf-8")
     assert one_rank in text and one_rank.replace("ank", "anks") not in text
@@ -264,7 +264,7 @@ def test_a_folder_of_drawings_that_is_there_stays_unless_forced(refused, demo_jo
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("r.pdf", "a report ends in .html"), ("absent/r.html", "does not exist"), ("absent/r.md", "cannot make")],
+    [("r.pdf", "a report ends in .html"), ("absent/r.html", "does not exist"), ("absent/r.md", "cannot create directory")],
 )
 def test_a_name_that_cannot_be_is_told(refused, tmp_path, name, words):
     export = empty_export(tmp_path / "a.sqlite")

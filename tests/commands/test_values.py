@@ -147,7 +147,7 @@ def test_what_is_no_directory_is_no_cache_and_stays_as_it_is(run, demo_job, tmp_
     before = os.lstat(path)
     monkeypatch.setenv("NSYSTUI_CACHE_DIR", str(path))
     why = why_not_ours(path)
-    assert ("a link that leads nowhere" if "nothing" in kind or "itself" in kind else "not a directory") in why
+    assert ("a broken link" if "nothing" in kind or "itself" in kind else "not a directory") in why
     done = run("info", demo_job[0], "--show", "contents")
     assert done.status == 0 and done.out and why in done.err and "chmod" not in done.err
     assert os.lstat(path)[:8] == before[:8]
@@ -157,7 +157,7 @@ def test_links_and_devices_are_distinguished(tmp_path):
     for number, kind in enumerate(KINDS):
         KINDS[kind](tmp_path / str(number))
         why = why_not_ours(tmp_path / str(number))
-        assert ("a link that leads nowhere" if "nothing" in kind or "itself" in kind else "not a directory") in why
+        assert ("a broken link" if "nothing" in kind or "itself" in kind else "not a directory") in why
     assert "not a directory" in why_not_ours(Path("/dev/null"))
 
 

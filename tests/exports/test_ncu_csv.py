@@ -146,5 +146,5 @@ def test_a_file_that_was_cut_off_gives_no_number_that_was_not_there(read, page):
 
 @pytest.mark.parametrize("row", ["1,Duration,ns,5", "1,Duration,ns", "1"])
 def test_a_row_that_ends_before_the_name_of_its_kernel_is_refused(read, row):
-    with pytest.raises(ExportError, match="is not whole"):
+    with pytest.raises(ExportError, match="is incomplete"):
         read(f"ID,Metric Name,Metric Unit,Metric Value,Kernel Name\n{row}\n")

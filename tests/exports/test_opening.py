@@ -93,7 +93,7 @@ class TestStillBeingWritten:
             journal.write_bytes(content)
             if content and suffix != "-shm":
                 error = refusal(export)
-                assert error.cause == f"still being written: rank0.sqlite{suffix} lies next to it"
+                assert error.cause == f"still being written: rank0.sqlite{suffix} is next to it"
                 assert error.advice == "wait for nsys export to finish"
             elif not content:
                 assert open_export(export).metadata.nsys_version, suffix

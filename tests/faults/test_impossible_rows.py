@@ -41,7 +41,7 @@ NEED_NONE = re.compile("DIAGNOSTIC_EVENT|GENERIC_EVENTS|ANALYSIS_DETAILS|.*CUDA_
 def with_impossible_rows(original: Path, path: Path) -> dict[str, list[int]]:
     """Writes a copy of an export with a row of each impossible kind in every table of events.
 
-    Gives for each table how many there are of those without a time, at no time of the session, and backwards.
+    Gives for each table how many there are of those without a time, with a time outside the session, and backwards.
     """
     hostile.loosened(original, path)
     added: dict[str, list[int]] = {}
@@ -128,7 +128,7 @@ def test_every_command_answers_as_if_they_were_not_there_and_says_how_many_it_le
         for what, why in numbers(" ".join(found)).items():
             assert said.setdefault(what, why) == why, ran.words
     if counts := exports.added.get("CUPTI_ACTIVITY_KIND_KERNEL"):
-        reasons = ("without a time", "at no time of the session", "ending before the start")
+        reasons = ("without a time", "with a time outside the session", "ending before the start")
         assert said["GPU kernels"] == ", ".join(map("{} {}".format, counts, reasons))
 
 
@@ -191,9 +191,9 @@ ASKED = [(*words.split(), "--format", "csv") for words in ("kernels", "memory", 
     [
         pytest.param(("0", "0"), "without a time", id="uncollected"),
         pytest.param(
-            (f"{9 * S}", f"{9 * S + MS}"), "at no time of the session", id="after", marks=pytest.mark.campaign
+            (f"{9 * S}", f"{9 * S + MS}"), "with a time outside the session", id="after", marks=pytest.mark.campaign
         ),
-        pytest.param((f"{-9 * S}", f"{-9 * S + MS}"), "at no time of the session", id="before"),
+        pytest.param((f"{-9 * S}", f"{-9 * S + MS}"), "with a time outside the session", id="before"),
     ],
 )
 def test_work_that_was_not_collected_or_lies_outside_of_the_capture_is_left_out_and_counted(work, times, why):

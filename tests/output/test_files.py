@@ -42,7 +42,7 @@ def test_an_existing_file_is_left_unless_asked(tmp_path, ending):
     path = tmp_path / f"kernels.{ending}"
     path.write_text("mine")
     path.chmod(0o600)
-    with pytest.raises(TargetExistsError, match="exists already"):
+    with pytest.raises(TargetExistsError, match="already exists"):
         save(FEW, path)
     assert path.read_text() == "mine"
     assert save(FEW, path, overwrite=True) == 3

@@ -718,7 +718,7 @@ class TestCommands:
             "blocked by copies to the GPU": copies
         }
         assert {totals[part] for part in ("launch-starved", "stalled", "blocked by copies to the GPU")} == {"0"}
-        assert "all of its time is one iteration" in notes
+        assert "has one iteration: all of its time" in notes
 
     @pytest.mark.campaign
     def test_without_kernels_copies_block_and_without_gpu_work_there_is_nothing(self, asked: Any, tmp_path: Path):

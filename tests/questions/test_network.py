@@ -145,7 +145,7 @@ def test_a_running_total_of_efa_is_a_rate_once_by_host(opened, tmp_path):
     # Rises of 1, 2, 3 and 4 MB in a second each.
     assert [(one["sent"], one["peak_sent"], one["sampled"]) for one in found] == [(2.5e6, 4e6, 100)] * 2
     assert [one["received"] for one in found] == [2.5e6, None]
-    assert any("no totals of bytes received or sent: rdma_read_bytes" in note for note in answer.notes)
+    assert any("not totals of bytes received or sent: rdma_read_bytes" in note for note in answer.notes)
     drawn = draw_map(recipe_named("network_traffic_map"), job, window, RecipeOptions(bins=4))
     assert [line.place[0] for line in drawn.lines] == ["a", "b"]
     sent = next(number for number, figure in enumerate(drawn.figures) if figure.title.startswith("tx_bytes"))

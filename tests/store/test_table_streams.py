@@ -118,5 +118,5 @@ def test_rows_that_come_twice_are_damage(export, cache, monkeypatch):
         return stream(reader, again if f'"{KERNEL}" WHERE rowid BETWEEN' in query else query)
 
     monkeypatch.setattr(opening.ArrowReader, "stream", twice)
-    with closing(Session(cache=cache)) as session, pytest.raises(ExportError, match=f"rows of {KERNEL} come twice"):
+    with closing(Session(cache=cache)) as session, pytest.raises(ExportError, match=f"rows of {KERNEL} are repeated"):
         session.add(export)
