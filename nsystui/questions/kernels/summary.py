@@ -82,7 +82,7 @@ PRECISION = Column("precision", header="Precision", label="precision")
 
 
 def kind_of_kernels(text: str) -> str:
-    """Return the family, precision or launch called ``text``, ignoring case. Raises UsageError if there is none."""
+    """Return the family, precision or launch called ``text`` in any case. Raises UsageError for an unknown name."""
     words = (*FAMILIES, *PRECISIONS, *LAUNCHES)
     kind = next((word for word in words if word.lower() == text.lower()), None)
     if kind is None:
