@@ -2,8 +2,7 @@
 
 See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time.
 
-The operations of a device (a CUDA ordinal of one process in one report; docs/exports.md#identifiers) fall into four
-categories:
+Operations of a device (a CUDA ordinal of one process; docs/exports.md#identifiers) have four categories:
 
 * K, compute kernels: all that are not in C
 * C, communication kernels: NCCL's and the family ``communication``
@@ -14,8 +13,7 @@ A = K ∪ C ∪ M ∪ G. U(X) is the union of the intervals of X, and |U(X)| its
 operation ran. Concurrent kernels count once, so no time exceeds the window w (the rule ``gpu_time_util`` of nsys sums
 them, and may exceed 100 %).
 
-`busy_parts` reads the intervals of devices or streams, each table in one pass; `to_arrays` and `of_arrays` convert them
-to and from the arrays stored with a report, on its own clock.
+`busy_parts` reads the intervals, each table in one pass; `to_arrays` stores them on the clock of their report.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Return whether it counts as a GPU: an unknown device does so only if its task has no other."""
+        """Return whether it counts as a GPU: an unknown device counts only if its task has no other."""
         return self.device != UNKNOWN or len(self.task.devices) == 1
 
 
@@ -80,7 +78,7 @@ class Breakdown:
     time: int
     """|w|, counted once per device."""
     recorded: int
-    """The part of ``time`` within the report's session. Time outside was not observed, and counts as idle."""
+    """The part of ``time`` in the report's session; time outside counts as idle."""
     kernels: int
     """|U(K)|"""
     nccl: int
@@ -167,10 +165,10 @@ def total(parts: Iterable[Breakdown]) -> Breakdown:
 
 @dataclass(frozen=True, eq=False)
 class DeviceLanes:
-    r"""One device over time, with totals: a lane is the share of each bin in which its category ran, see ``Shares``.
+    r"""One device over time, with totals: a lane is the share of each bin in which its category ran.
 
-    ``exposed_nccl`` is the share of U(C) \ U(K). ``busy``, the share of A, is not the sum of all lanes, because
-    categories overlap: it is the sum of ``kernels``, ``exposed_nccl``, ``memory_only`` and ``graph_only``.
+    ``exposed_nccl`` is the share of U(C) \ U(K). Categories overlap: ``busy``, the share of A, is only the sum of
+    ``kernels``, ``exposed_nccl``, ``memory_only`` and ``graph_only``.
     """
 
     device: Device
@@ -190,8 +188,8 @@ class DeviceLanes:
 class BusyParts:
     r"""The busy times of one device by category, and the parts derived from them by ``of``; named as in ``Breakdown``.
 
-    ``graph_only`` is U(G) \ U(K ∪ C ∪ M). A itself is not stored: ``kernels``, ``exposed_nccl``, ``memory_only`` and
-    ``graph_only`` are disjoint, and their union is A.
+    A is the union of the disjoint ``kernels``, ``exposed_nccl``, ``memory_only`` and ``graph_only``, which is
+    U(G) \ U(K ∪ C ∪ M).
     """
 
     kernels: Intervals
@@ -259,21 +257,21 @@ class DeviceIntervals:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The device as each of its processes identifies it."""
+        """The device in each of its processes."""
         return (self.device, *self.others)
 
     @property
     def tasks(self) -> frozenset[Task]:
-        """The processes that used it."""
+        """Its processes."""
         return frozenset(device.task.task for device in self.devices)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that used it, in order."""
+        """Its ranks, sorted."""
         return tuple(sorted({device.task.rank for device in self.devices}))
 
     def breakdown(self, window: Window) -> Breakdown:
-        """Return the totals in ``window``, cached for a few windows; operations are clipped to it."""
+        """Return the totals in ``window``, cached for a few windows."""
         if window in self._breakdowns:
             return self._breakdowns[window]
         lo, hi = window.start, window.end
@@ -295,7 +293,7 @@ class DeviceIntervals:
         return merge(*(part.clip(window.start, window.end) for part in self.parts.disjoint))
 
     def worked(self, window: Window) -> Window | None:
-        """Return the span from the first operation in ``window`` to the end of the last, if there is any operation."""
+        """Return the span from the first operation in ``window`` to the end of the last, if any."""
         parts = [
             clipped for clipped in (part.clip(window.start, window.end) for part in self.parts.disjoint) if len(clipped)
         ]
@@ -313,7 +311,7 @@ class DeviceIntervals:
         return self.active(window).gaps(window.start, window.end)
 
     def recorded_in(self, window: Window) -> int:
-        """Return how much of ``window`` lies in the report's session, ns."""
+        """Return how much of ``window`` was recorded, ns."""
         return max(0, min(window.end, self.recorded.end) - max(window.start, self.recorded.start))
 
     def lanes(self, window: Window, bins: int) -> DeviceLanes:
@@ -344,7 +342,7 @@ _DISJOINT = ("kernels", "exposed_nccl", "memory_only", "graph_only")
 
 
 Place = tuple[int, ...]
-"""The values of `DEVICE_KEYS` or `STREAM_KEYS`, which identify a device or a stream of a report."""
+"""The values of `DEVICE_KEYS` or `STREAM_KEYS` of a device or stream."""
 
 DEVICE_KEYS = ("process", "device")
 STREAM_KEYS = (*DEVICE_KEYS, "stream")
@@ -355,8 +353,8 @@ def busy_parts(
 ) -> list[BusyParts]:
     """Read the busy times of each of ``places`` by category, on the clocks of the reports.
 
-    A place is the index of a report and a value for each of ``keys`` (``DEVICE_KEYS`` or ``STREAM_KEYS``). If
-    ``streams`` is given, only their operations count.
+    A place is the index of a report and the values of ``keys`` (``DEVICE_KEYS`` or ``STREAM_KEYS``). ``streams``
+    restricts the operations.
     """
     keys = ("report", *keys)
     kernels = _merged(session, BY_NAME["kernels"], keys, places, streams)
@@ -376,7 +374,7 @@ def _merged(
     places: Sequence[tuple[int, ...]],
     streams: frozenset[int] | None,
 ) -> dict[tuple[int, int], Intervals]:
-    """Return the union of a table's operations by (index into ``places``, 1 if communication else 0), report clocks."""
+    """Return the union of a table's operations by (index of the place, 1 for communication else 0)."""
     parts: list[list[Intervals]] = [[] for _ in range(2 * len(places))]
     if places and session.count(table):
         import sqlalchemy as sa
@@ -410,7 +408,7 @@ _PARTS = tuple(item.name for item in fields(BusyParts))
 
 
 def to_arrays(parts_by_place: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
-    """Return arrays with the places, and with each part's intervals for all places; inverse of `of_arrays`."""
+    """Return arrays of the places and their intervals by part; inverse of `of_arrays`."""
     arrays: dict[str, NDArray[Any]] = {
         key: np.array([ids[number] for ids in parts_by_place], np.int64) for number, key in enumerate(keys)
     }
@@ -420,7 +418,7 @@ def to_arrays(parts_by_place: Mapping[Place, BusyParts], keys: Sequence[str] = D
 
 
 def of_arrays(arrays: Arrays, clock_offset: int, keys: Sequence[str] = DEVICE_KEYS) -> dict[Place, BusyParts]:
-    """Return the intervals of each place in job time: report time plus ``clock_offset``, ns."""
+    """Return the intervals by place, shifted by ``clock_offset`` to job time, ns."""
     places = zip(*(arrays[key].tolist() for key in keys), strict=True)
     parts = zip(*(intervals_at(arrays, part) for part in _PARTS), strict=True)
     return {ids: shifted(BusyParts(*intervals), clock_offset) for ids, intervals in zip(places, parts, strict=True)}

@@ -1,6 +1,6 @@
 """GPU metrics: sampled counters that show how well a busy GPU was used (docs/exports.md#gpu-metrics).
 
-Lanes show them over time; `attributed` averages them over any intervals, such as the launches of a kernel.
+Lanes show them over time; `attributed` averages them over intervals such as kernel launches.
 
 Samples identify their GPU by the machine's number (``Device.gpu``), not by the CUDA ordinal.
 """
@@ -37,9 +37,9 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("PCIe TX", r"PCIe TX (Throughput|Bandwidth)"),
     ("PCIe RX", r"PCIe RX (Throughput|Bandwidth)"),
 )
-"""The metrics that have a lane by default, in order: short name, and a pattern for NVIDIA's names on all chips.
+"""The metrics with a lane by default, in order: short name, and a pattern for NVIDIA's names on all chips.
 
-NVLink data counts in responses only: requests contain the same bytes again, or no data.
+Only NVLink responses count: requests contain the same bytes again, or no data.
 """
 
 _OF_WHAT = (
@@ -49,7 +49,7 @@ _OF_WHAT = (
 )
 """Patterns in metric names, and the unit of 100 % (NVIDIA's User Guide, GPU metrics)."""
 _LONGEST_PERIODS = 2
-"""The most time that a sample describes, in usual periods: of a longer gap, nothing else was recorded."""
+"""The longest gap that the next sample describes, in usual periods."""
 
 
 @dataclass(frozen=True, order=True)
@@ -59,7 +59,7 @@ class MetricSource:
     report: int
     gpu: int
     place: int
-    """The index of its family in ``FAMILIES``, or their number if it has no family."""
+    """The index of its family in ``FAMILIES``, or their number without family."""
     metric: str
     """The name in the export."""
 
@@ -70,7 +70,7 @@ class MetricSource:
 
     @property
     def family(self) -> str:
-        """The short name of its family, or its label if it has no family."""
+        """The short name of its family, or else its label."""
         return FAMILIES[self.place][0] if self.has_lane else self.label
 
     @property
@@ -101,8 +101,8 @@ def unit_of(metric: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class MetricLane:
-    """A metric over time, in its unit: ``values``, shape ``(bins,)``, are the means of each bin's samples, NaN without
-    samples; ``mean`` is the mean of all samples in the window, if any."""
+    """A metric over time, in its unit: ``values``, shape ``(bins,)``, are the means of each bin's samples, else NaN;
+    ``mean`` is the mean of all samples in the window."""
 
     source: MetricSource
     values: NDArray[np.float64]
@@ -110,10 +110,7 @@ class MetricLane:
 
 
 def metric_sources(session: Session, selection: Selection, every: bool = False) -> list[MetricSource]:
-    """List the metrics of the selected GPUs that have a lane (``every``: all metrics) by report, GPU and family.
-
-    Scans all samples.
-    """
+    """Scan all samples for the selected GPUs' metrics with a lane (``every``: all), by report, GPU and family."""
     table = tables.gpu_metrics
     if not session.count(table):
         return []
@@ -137,8 +134,8 @@ def metric_lanes(
 ) -> list[MetricLane]:
     """Average each metric of ``metric_sources`` over ``window`` in ``bins`` equal spans.
 
-    Pass ``sources`` when only the window changes, to save a scan over all samples. Values are `_plausible`. A sample
-    falls into one bin, so most bins shorter than the sampling period are missing. Raises ValueError if ``bins < 1``.
+    ``sources``, if given, save a scan over all samples. Values are `_plausible`. Most bins shorter than the sampling
+    period are missing. Raises ValueError if ``bins < 1``.
     """
     if bins < 1:
         raise ValueError(f"at least one bin is needed, not {bins}")
@@ -190,7 +187,7 @@ def _plausible(sources: Sequence[MetricSource]) -> sa.ColumnElement[Any]:
 
 
 def _of_gpus(session: Session, selection: Selection) -> list[Condition]:
-    """Return conditions for samples of the selected GPUs, or of all GPUs of a report that does not identify them."""
+    """Return conditions for samples of the selected GPUs; of all GPUs if a report does not identify them."""
     if selection.tasks is None and selection.devices is None:
         return []
     devices = tables.devices
@@ -230,7 +227,7 @@ class MetricSamples:
 
     @cached_property
     def until(self) -> Times:
-        """The time that the samples before each sample describe, then the total; ns, shape ``(n + 1,)``."""
+        """The time described before each sample, then in total; ns, shape ``(n + 1,)``."""
         return np.append(0, np.cumsum(self.ends - self.starts))
 
     @cached_property
@@ -279,7 +276,7 @@ def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[li
 
 
 def _spans(times: Times) -> tuple[Times, Times]:
-    """Return the start and end of each sample's period: the usual period for the first sample and after a long gap."""
+    """Return start and end of each sample's period, which is the usual period after a long gap and at first."""
     if not len(times):
         return times, times
     gaps = np.diff(times)
@@ -293,9 +290,9 @@ def attributed(
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Yield for each metric the time in each interval that samples describe, ns, and the metric's integral over it.
 
-    Shapes ``(n,)``. The mean over some intervals is the sum of their integrals divided by the sum of their times: each
-    sample is weighted by the overlap of its period. Intervals may overlap, in any order. O(n log m) for m samples;
-    metrics that share the array of their times cost one search.
+    Shapes ``(n,)``. The mean over intervals is the sum of integrals divided by the sum of times: samples are weighted
+    by the overlap of their periods. Intervals may overlap, in any order. O(n log m) for m samples; metrics that share
+    the array of their times cost one search.
     """
     ends = np.maximum(starts, ends)
     searched: MetricSamples | None = None
@@ -319,6 +316,6 @@ def attributed(
 
 
 def samples_in(samples: MetricSamples, starts: Times, ends: Times) -> Times:
-    """Count the samples taken in each interval, including its end but not its start; shape ``(n,)``."""
+    """Count the samples in each interval, including its end but not its start; shape ``(n,)``."""
     count: Times = np.searchsorted(samples.ends, ends, "right") - np.searchsorted(samples.ends, starts, "right")
     return count

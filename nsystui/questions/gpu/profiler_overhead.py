@@ -45,12 +45,12 @@ def overhead_by_name(session: Session, selection: Selection) -> Mapping[Task, Ma
 
 
 def profiler_overhead(session: Session, selection: Selection) -> Mapping[Task, Intervals]:
-    """Return the union of the recorded overhead of each selected process that has any; job time."""
+    """Return the union of the recorded overhead of each selected process; job time."""
     return {task: merge(*named.values()) for task, named in overhead_by_name(session, selection).items()}
 
 
 def overhead_conditions(selection: Selection) -> list[Condition]:
-    """Return the conditions for rows in the selected processes and window, with any name."""
+    """Return the conditions for the selected processes and window, ignoring the name filter."""
     unnamed = Selection(selection.window, selection.tasks)
     return [*where(_TABLE, unnamed), _TABLE.c.end.is_not(None), _TABLE.c.process.is_not(None)]
 

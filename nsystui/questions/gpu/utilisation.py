@@ -1,6 +1,5 @@
-"""GPU utilisation: the busy time of each GPU of the job by category, in a window or over time, and its tables.
+"""GPU utilisation: the busy time of the job's GPUs by category, in a window or over time, and its tables.
 
-The intervals are read and merged once; numpy then computes any window and number of bins.
 ``nsystui.questions.gpu.device_time`` defines the categories.
 """
 
@@ -67,9 +66,8 @@ class BusyIntervals:
     ) -> BusyIntervals:
         """Read the devices of the selected tasks, by rank and device, except those already in ``before``.
 
-        If single streams are selected, ``before`` is not used. The selection's window (see ``breakdown`` and ``lanes``)
-        and name filter do not apply: how busy a GPU is depends on all of its work. A million operations take about
-        0.3 s to read, and up to 20 MB of memory.
+        ``before`` is not used if streams are selected. The selection's window and name filter do not apply: how busy a
+        GPU is depends on all of its work. A million operations take about 0.3 s to read, and up to 20 MB of memory.
         """
         version = session.version
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), before))
@@ -109,7 +107,7 @@ class BusyIntervals:
         return totals
 
     def gpu_numbers(self, task: Task) -> str | None:
-        """Return the machine's numbers of a task's GPUs, or ``None`` if a number is unknown or it used no GPU."""
+        """Return the machine's numbers of a task's GPUs, or ``None`` if it used no or unknown GPUs."""
         numbers = [item.device.gpu for item in self._of_task.get(task, ())]
         return " ".join(map(str, numbers)) if numbers and None not in numbers else None
 
@@ -143,7 +141,7 @@ def _by_gpu(session: Session, devices: Iterable[DeviceIntervals]) -> list[list[D
 
 
 def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
-    """Return whether some of ``gpus`` may be the same GPU: same host and ordinal, and no recorded GPU number."""
+    """Return whether some of ``gpus`` may be the same: equal host and ordinal, and no recorded number."""
     reports = {report.index: report for report in session.reports}
     places = [
         (gpu.device.task.host, gpu.device.device)
@@ -156,8 +154,8 @@ def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
 def gpu_key(report: Report, task: Task, device: int) -> Hashable:
     """Return a key of the GPU behind a process's CUDA ordinal: equal for the same GPU, in reports that share a clock.
 
-    Two processes have the same GPU if the exports identify it (since schema 3.20), or if both are in one report of a
-    machine with a single GPU. The ordinal is no proof: under CUDA_VISIBLE_DEVICES it is 0 in every process.
+    Exports identify the GPU since schema 3.20; otherwise processes share it if their report's machine has a single GPU.
+    The ordinal is no proof: under CUDA_VISIBLE_DEVICES it is 0 in every process.
     """
     number = _recorded_gpu(report, task, device)
     if number is None:
@@ -167,7 +165,7 @@ def gpu_key(report: Report, task: Task, device: int) -> Hashable:
 
 
 def _recorded_gpu(report: Report, task: Task, device: int) -> int | None:
-    """Return the machine's number of the GPU, if the export records it for this process."""
+    """Return the machine's number of the GPU, if recorded for this process."""
     return report.metadata.gpu_numbers.get((pid_of(task.process), device))
 
 
@@ -183,10 +181,7 @@ def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:
 
 
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
-    """Return the columns that ``BusyIntervals.load`` reads, by table name.
-
-    ``of_streams``: single streams are selected.
-    """
+    """Return the columns that ``BusyIntervals.load`` reads, by table; ``of_streams``: streams are selected."""
     columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
     return {
         table.name: (*columns, *(["is_nccl", "name"] if "is_nccl" in table.field_names else [])) for table in GPU_TABLES
@@ -210,7 +205,7 @@ def selected_devices(session: Session, selection: Selection, ranks: Sequence[Ran
 def _devices(
     session: Session, selection: Selection, devices: Sequence[Device], before: BusyIntervals | None
 ) -> Iterator[DeviceIntervals]:
-    """Yield the intervals of each of ``devices``, from ``before`` if possible."""
+    """Yield the intervals of ``devices``, from ``before`` if possible."""
     reports = {report.index: report for report in session.reports}
     cached = {_place(item.device): item for item in before.devices} if before and selection.streams is None else {}
     missing = [item for item in devices if _place(item) not in cached]
@@ -263,8 +258,8 @@ def _parts(session: Session, selection: Selection, reports: Sequence[Report]) ->
     return {report.index: of_arrays(arrays[report.index], report.clock_offset) for report in reports}
 
 
-# Each query is planned for all open reports, so a query per report takes seconds for hundreds of ranks. A single query
-# for all of them takes more memory than a login node allows.
+# Each query is planned for all open reports, so a query per report takes seconds for hundreds of ranks; a query for all
+# takes more memory than a login node allows.
 _REPORTS_AT_ONCE = 64
 
 
@@ -305,7 +300,7 @@ BUSY_PARTS = (
     ("memory_percent", "memory"),
     ("graph_percent", "graph"),
 )
-"""The segments of the bar of busy time. Memory and graph count only where neither compute nor NCCL covers them."""
+"""Segments of the busy bar; memory and graph without time that compute or NCCL covers."""
 SHARE_COLUMNS = tuple(
     Column(
         f"{key}_percent",
@@ -349,8 +344,8 @@ def shares(spent: Breakdown | None) -> list[float | None]:
 def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
     """Tabulate each device's busy time in ``window`` by category, in percent of the window and in ns.
 
-    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. The categories are unions, which overlap: if compute
-    (kernels without NCCL's), NCCL and copies run concurrently, they add up to more than busy.
+    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. Categories overlap: if compute (kernels without
+    NCCL's), NCCL and copies run concurrently, they add up to more than busy.
     """
     rows: list[Row] = []
     for item in busy.devices:
@@ -384,7 +379,7 @@ def _table_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
 
 
 def window_notes(busy: BusyIntervals, windows: Mapping[int, Window]) -> tuple[str, ...]:
-    """Return notes if the reports (by index) have different windows, or were not recorded for all of their window."""
+    """Return notes if the reports' windows differ, or were not fully recorded."""
     distinct = set(windows.values())
     if len(distinct) > 1:
         return ("these reports share no clock: each is measured over its own events",)
@@ -392,7 +387,7 @@ def window_notes(busy: BusyIntervals, windows: Mapping[int, Window]) -> tuple[st
 
 
 def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
-    """Return a note if ranks were not recorded for all of ``window``: totals count missing time as idle."""
+    """Return a note on ranks that were not recorded for all of ``window``."""
     width = window.end - window.start
     partly = dict.fromkeys(
         item.device.task.rank for item in busy.devices if item.recorded_in(window) < _NEARLY_ALL * width

@@ -90,7 +90,7 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
 
 
 def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
-    """Return the rows of an activity and the expression for their names; MPI calls may be NVTX ranges."""
+    """Return the rows of an activity and their names' expression; MPI calls may be NVTX ranges."""
     if work is not MPI:
         return work.table, work.label
     rows = mpi_rows(session)
@@ -98,7 +98,7 @@ def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnEleme
 
 
 def has_rows(session: Session, work: Work) -> bool:
-    """Return whether the session has rows of an activity."""
+    """Return whether the session has such work."""
     return has_mpi(session) if work is MPI else session.count(work.table) > 0
 
 
@@ -115,7 +115,7 @@ SIZE_COLUMNS = (
 
 
 def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
-    """Summarise the bytes moved by each kind of memory operation, the rows of nsys's ``cuda_gpu_mem_size_sum``."""
+    """Summarise the bytes by kind of memory operation: the rows of nsys's ``cuda_gpu_mem_size_sum``."""
     table = tables.memory_ops
     conditions = where(table, selection, table.c.operation)
     names = [table.c.operation.label("name")]
@@ -200,7 +200,7 @@ def with_calls() -> sa.Join:
 
 
 def are(kind: MemoryCalls) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions for the rows of `with_calls` that are of ``kind``."""
+    """Return the conditions for rows of `with_calls` of ``kind``."""
     memory, name = tables.memory_ops.c, tables.api_calls.c.name
     is_async = sa.func.contains(sa.func.lower(name), "async", type_=sa.Boolean)
     is_set = sa.cast(memory.is_memset, sa.Boolean)

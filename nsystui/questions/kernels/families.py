@@ -23,13 +23,13 @@ from nsystui.store.session import Session
 UNION = Column("union", header="Union (ns)", label="union", unit=Unit.DURATION, importance=1)
 ALONE = Column("alone", header="Alone (ns)", label="alone", unit=Unit.DURATION, importance=1)
 _LISTED = 1.0
-"""The share of kernel time, %, from which on a note names kernels without a family."""
+"""A note names kernels without a family from this share of the kernel time on, %."""
 
 
 def with_union_times(answer: TableAnswer, session: Session, selection: Selection, families: Rules) -> TableAnswer:
     """Add to a summary by family the union of its kernels' times, and the time in which no other family ran.
 
-    Both are in ns, summed over the GPUs. A note names the largest kernels that belong to no family.
+    Both are in ns, summed over the GPUs. A note names large kernels without a family.
     """
     times = _union_times(session, selection, families)
     rows = [
@@ -86,13 +86,11 @@ def _union_times(session: Session, selection: Selection, families: Rules) -> dic
     return dict(zip(family_names, zip(*sums.tolist(), strict=True), strict=True))
 
 
-def _alone(families: Sequence[int], times: Sequence[Intervals], count: int) -> NDArray[np.int64]:
+def _alone(families: Sequence[int], runs: Sequence[Intervals], count: int) -> NDArray[np.int64]:
     """Return how long each of ``count`` families ran alone, ns: a sweep over all starts (+) and ends (-)."""
-    moments = np.concatenate([edges for intervals in times for edges in (intervals.starts, intervals.ends)])
-    signs = np.concatenate([np.repeat((1, -1), len(intervals)) for intervals in times])
-    family = np.concatenate(
-        [np.full(2 * len(intervals), number) for number, intervals in zip(families, times, strict=True)]
-    )
+    moments = np.concatenate([edges for run in runs for edges in (run.starts, run.ends)])
+    signs = np.concatenate([np.repeat((1, -1), len(run)) for run in runs])
+    family = np.concatenate([np.full(2 * len(run), index) for index, run in zip(families, runs, strict=True)])
     order = np.argsort(moments, kind="stable")
     is_alone = np.cumsum(signs[order])[:-1] == 1
     which = np.cumsum((signs * family)[order])[:-1][is_alone]

@@ -51,7 +51,7 @@ COLUMNS = (
 _NOTHING: tuple[Value, ...] = (None,) * len(COLUMNS)
 
 _LATENCY_BELOW, _BALANCED_WITHIN, _SATURATED_FROM = 60.0, 10.0, 80.0
-"""The thresholds of the rule SOLBottleneck of Nsight Compute (SpeedOfLight.py), percent of the peak."""
+"""Thresholds of Nsight Compute's rule SOLBottleneck (SpeedOfLight.py), percent of the peak."""
 
 METHOD = (
     "ncu measured another run, one kernel at a time, by default with base clocks and flushed caches: its durations "
@@ -65,7 +65,6 @@ class _Kernel(NamedTuple):
     mangled: str
 
     def shown(self, names: Names) -> str:
-        """Return the name that a table with ``names`` shows."""
         if names is Names.SHORT:
             return self.short
         return self.mangled or self.name if names is Names.MANGLED else self.name
@@ -80,10 +79,9 @@ _RowKey = tuple[str, _Shape | None]
 def with_ncu(
     answer: TableAnswer, session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool
 ) -> TableAnswer:
-    """Add ncu's metrics to the rows of a kernel summary; missing for kernels that ncu did not profile.
+    """Add ncu's metrics to the rows of a kernel summary, if ncu profiled the kernel.
 
-    Values are means over the profiled launches of a row. If several kernels share a name, the launch's grid and
-    block identify the kernel.
+    Values are means over its profiled launches. Grid and block identify kernels that share a name.
     """
     launches_by_row, unknown, ambiguous = _matched(session, names, launches, by_shape)
     keys = [column.key for column in answer.columns]
@@ -105,7 +103,7 @@ def with_ncu(
 
 
 def measured(launches: Sequence[NcuLaunch]) -> tuple[Value, ...]:
-    """Return the values of `COLUMNS` for the launches of a row."""
+    """Return the values of `COLUMNS` for a row's launches."""
     mean: dict[str, float | None] = {}
     for key in ("duration", "compute", "memory", "dram", "achieved", "theoretical"):
         values = [launch.values[key] for launch in launches if key in launch.values]
@@ -115,7 +113,7 @@ def measured(launches: Sequence[NcuLaunch]) -> tuple[Value, ...]:
 
 
 def bound_of(compute: float | None, memory: float | None) -> str | None:
-    """Return ``latency``, ``compute``, ``memory`` or ``both``, by the rule SOLBottleneck of Nsight Compute."""
+    """Return ``latency``, ``compute``, ``memory`` or ``both``, by Nsight Compute's rule SOLBottleneck."""
     if compute is None or memory is None:
         return None
     largest = max(compute, memory)
@@ -171,7 +169,7 @@ def _matched(
 
 
 def _kernels(session: Session) -> dict[_Kernel, set[_Shape]]:
-    """Return the kernels of the session, with the shapes of their launches."""
+    """Return the session's kernels and their launch shapes."""
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         table = tables.kernels

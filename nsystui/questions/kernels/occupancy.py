@@ -19,23 +19,20 @@ _WARP_GROUP = 4
 
 
 def theoretical_occupancy(session: Session) -> sa.ColumnElement[Any]:
-    """Return the theoretical occupancy of a row of ``kernels``, percent of the warps that a multiprocessor holds.
+    """Return the theoretical occupancy of rows of ``kernels``, percent of a multiprocessor's warps.
 
-    Missing if registers, block or the GPU's limits are not recorded, or if the report has different kinds of GPUs.
+    Missing if registers, block or the GPU's limits are not recorded, or if a report's GPUs differ.
     """
     gpus = {(report.index, gpu.gpu): gpu.multiprocessor for report in session.reports for gpu in report.metadata.gpus}
     limits_by_report: dict[int, set[Multiprocessor | None]] = {}
     for used in used_devices(session):
         limits = None if used.gpu is None else gpus.get((used.task.report, used.gpu))
         limits_by_report.setdefault(used.task.report, set()).add(limits)
-    reports_by_limits: dict[Multiprocessor, list[int]] = {}
+    reports: dict[Multiprocessor, list[int]] = {}
     for report, (first, *others) in limits_by_report.items():
         if first is not None and not others:
-            reports_by_limits.setdefault(first, []).append(report)
-    whens = [
-        (of_reports(tables.kernels.c.report, indices), _percent(limits))
-        for limits, indices in reports_by_limits.items()
-    ]
+            reports.setdefault(first, []).append(report)
+    whens = [(of_reports(tables.kernels.c.report, indices), _percent(limits)) for limits, indices in reports.items()]
     return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.Double)
 
 

@@ -45,8 +45,7 @@ from nsystui.store.session import Session
 
 
 class Names(Enum):
-    """Forms of kernel names: smart (see `nsystui.base.kernel_names`), demangled with arguments, bare function name, and
-    mangled."""
+    """Forms of kernel names: smart (see `nsystui.base.kernel_names`), demangled, function name only, mangled."""
 
     SMART = "smart"
     FULL = "full"
@@ -69,7 +68,7 @@ class GroupBy(Enum):
 
 _OF_NAMES = (GroupBy.FAMILY, GroupBy.PRECISION)
 LAUNCHES = REPLAYED, EAGER = ("replayed", "eager")
-"""How kernels are launched: by a CUDA graph that was traced by node, or by their own call."""
+"""Launches by a CUDA graph that was traced by node, or by a call."""
 
 
 def group_by_of(text: str) -> tuple[GroupBy, ...]:
@@ -103,9 +102,9 @@ _GROUP_COLUMNS = {
 
 
 def name_of(table: sa.FromClause, names: Names) -> sa.ColumnElement[Any]:
-    """Return the column of this form of the name; without a mangled name it is the full name, as in nsys.
+    """Return the column for ``names``: the full name if the mangled name is missing, as in nsys.
 
-    For smart names, too, it is the full name: SQL cannot compute them, see `smart_kernel_names`.
+    It is the full name for smart names, which SQL cannot compute, see `smart_kernel_names`.
     """
     if names is Names.SHORT:
         return table.c.short_name
@@ -127,18 +126,16 @@ def kernel_summary(
     """Summarise kernels, one row per name (and group): share of kernel time, statistics of durations, ns.
 
     ``GroupBy.RANK`` needs ``ranks``. ``families`` are the user's rules; ``only`` is a family, a precision or one of
-    `LAUNCHES`. Without grouping, columns, order and values equal ``cuda_gpu_kern_sum``; smart names add columns for
-    family and precision. ``summarise`` computes the rows: for ``GroupBy.STEP`` see `kernels_in_steps`.
+    `LAUNCHES`. Without grouping, columns, order and values equal ``cuda_gpu_kern_sum``; smart names add family and
+    precision. ``summarise`` computes the rows: for ``GroupBy.STEP`` see `kernels_in_steps`.
     """
     table = tables.kernels
     has_names = not any(group in (*_OF_NAMES, GroupBy.GRAPH) for group in group_by)
     kinds = None
     if (only and only not in LAUNCHES) or any(group in _OF_NAMES for group in group_by):
         full = full_names(session)
-        family_names = [family_of(kernel, families) for kernel in full]
-        kinds = given({"name": full, "family": family_names, "precision": list(map(precision_of, full))}).subquery(
-            "kinds"
-        )
+        groups = [family_of(kernel, families) for kernel in full]
+        kinds = given({"name": full, "family": groups, "precision": list(map(precision_of, full))}).subquery("kinds")
     name = name_of(table, names)
     keys = [key for group in group_by if group is not GroupBy.STEP for key in _group_keys(group, table, ranks, kinds)]
     keys += [name.label("name")] if has_names else []
@@ -157,10 +154,8 @@ def kernel_summary(
         rows_of = table if kinds is None else table.join(kinds, sa.func.coalesce(table.c.name, "") == kinds.c.name)
         return summarise(session, rows_of, duration(table), keys, conditions, columns)
 
-    stored_names = Names.FULL if names is Names.SMART else names
-    rows = (
-        ask() if group_by or only else of_all_reports(session, selection, table, f"kernels {stored_names.value}", ask)
-    )
+    stored = Names.FULL if names is Names.SMART else names
+    rows = ask() if group_by or only else of_all_reports(session, selection, table, f"kernels {stored.value}", ask)
     total = None  # groups have no total: only names are counted outside the selection
     if not group_by:
         is_complete = selection.is_everything and not only
@@ -195,7 +190,7 @@ SMART_NAME = Column("smart", header="Smart Name", label="name")
 
 
 def _with_smart_names(answer: TableAnswer, session: Session, selection: Selection, families: Rules) -> TableAnswer:
-    """Add family, precision and smart name of each kernel; the full name remains in files only."""
+    """Add family, precision and smart name; the full name remains in files only."""
     full = [str(name or "") for name in answer.cells("name")]
     smart = smart_names(full) if selection.is_everything else smart_kernel_names(session)
     columns = (
@@ -212,7 +207,7 @@ def _with_smart_names(answer: TableAnswer, session: Session, selection: Selectio
 
 
 def smart_kernel_names(session: Session) -> Mapping[str, str]:
-    """Return the smart names of the session's kernels by full name; they are unique."""
+    """Return the session's smart names, which are unique, by full name."""
     return smart_names(full_names(session))
 
 
@@ -238,12 +233,12 @@ def _group_keys(
 
 
 def grid_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
-    """Return the expression for the grid size as nsys writes it: three numbers, padded to four characters."""
+    """Return the grid size as nsys writes it: three numbers, padded to four characters."""
     return sa.func.printf("%4d %4d %4d", table.c.grid_x, table.c.grid_y, table.c.grid_z, type_=sa.Text)
 
 
 def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
-    """Return the expression for the block size as nsys writes it."""
+    """Return the block size as nsys writes it."""
     return sa.func.printf("%4d %4d %4d", table.c.block_x, table.c.block_y, table.c.block_z, type_=sa.Text)
 
 
@@ -286,11 +281,11 @@ def kernel_instances(
 ) -> PagedAnswer:
     """List the launches of one kernel, by page; start in job time, ns.
 
-    The launch delay is the time from the start of the API call to the start of the kernel, missing if the call was not
-    recorded. CUPTI's clocks may make it negative by less than a microsecond (docs/exports.md#launches): then it is 0.
+    The launch delay is the time from the start of the API call to the start of the kernel, if the call was recorded;
+    0 if CUPTI's clocks make it negative by less than a microsecond (docs/exports.md#launches).
     """
     kernels = tables.kernels
-    if names is Names.SMART:  # ``name`` may be the smart name or the full name
+    if names is Names.SMART:  # may also be the full name
         name = next((full for full, smart in smart_kernel_names(session).items() if smart == name), name)
     conditions = [*where(kernels, selection.with_name(None)), name_of(kernels, names) == name]
     grid, block = (
@@ -323,7 +318,7 @@ def kernel_instances(
 
 
 class _LaunchDelay:
-    """The column of launch delays, ns, computed only when it is shown; see `kernel_instances`."""
+    """The column of launch delays, ns, looked up for a page unless rows are sorted by it; see `kernel_instances`."""
 
     key = "launch_delay"
 

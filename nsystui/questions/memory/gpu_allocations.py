@@ -69,12 +69,11 @@ _NO_CALL = (None, None, None, None)
 def allocation_table(job: OpenJob, selection: Selection, which: str = "all") -> TableAnswer:
     """List the allocations made in the window, largest first, with their calls and NVTX ranges.
 
-    ``which``: all, never freed, or in use at the peak of their rank, device and kind (also if made before the window).
+    ``which``: all, never freed, or in use at the peak of their rank, device and kind (even if made before the window).
     The name filter applies to the NVTX ranges.
     """
     memory = gpu_memory(job.session, selection)
     windows = windows_of(job, selection)
-    # Memory in use at a peak may have been allocated before the window.
     unwindowed = Selection(tasks=selection.tasks, devices=selection.devices)
     calls, stacks = _calls(job, unwindowed), _stacks(job.session, unwindowed)
     rows: list[Row] = []
@@ -130,7 +129,7 @@ def _calls(job: OpenJob, selection: Selection) -> Mapping[_Key, tuple[str | None
 
 
 def _stacks(session: Session, selection: Selection) -> Mapping[_Key, str]:
-    """Return the call stacks of allocations, from the program's call of CUDA outwards."""
+    """Return the call stacks of allocations, outwards from the program's call of CUDA."""
     chains: dict[int, dict[_Key, int]] = {}
     for calls in (tables.api_calls, tables.api_backtraces):  # --cudabacktrace writes a second row
         if session.count(tables.gpu_memory) and session.count(calls):

@@ -1,8 +1,7 @@
-"""Memory that a job allocated through CUDA: memory in use over time, its allocations, and the use of memory pools.
+"""Memory that a job allocated through CUDA: use over time, allocations, and memory pools.
 
-See docs/numbers.md#gpu-memory. A free ends the allocation at its address, even if their sizes differ; a new allocation
-ends an older one at the same address, whose free was not recorded. Frees of memory allocated before the recording are
-left out, so only memory allocated during the recording counts as in use.
+See docs/numbers.md#gpu-memory. A free ends the allocation at its address, even if sizes differ; if the free was not
+recorded, the next allocation at this address ends it. Only memory allocated during the recording counts.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Curve:
         return first, last
 
     def peak(self, window: Window) -> tuple[int, int, int]:
-        """Return the most bytes in use in a window, since when (job time), and the number of changes until then."""
+        """Return the peak in a window, bytes, its first moment (job time), and the number of changes until then."""
         first, last = self.moments(window)
         number = first + int(np.argmax(self.used[first : last + 1]))
         time = int(self.times[number - 1]) if number > first else window.start
@@ -112,10 +111,10 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Usage(Curve):
-    """The n allocations of a device memory by start, and the at most 2 n changes of its use; job time.
+    """The n allocations of a device memory by start, and at most 2 n changes of its use; job time.
 
-    ``end`` is ``NEVER`` for memory that is never freed. ``born`` and ``died`` are the indices of the changes at which
-    each allocation begins and ends.
+    ``end`` is ``NEVER`` for memory that is never freed. ``born`` and ``died`` index the changes at which allocations
+    begin and end.
     """
 
     key: DeviceMemory
@@ -138,7 +137,7 @@ class Usage(Curve):
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """The memory of the selected tasks and devices over the whole recording, and notes on incomplete data."""
+    """The memory of the selected tasks and devices over the whole recording."""
 
     usages: tuple[Usage, ...]
     notes: tuple[str, ...]
@@ -158,16 +157,14 @@ def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
     if odd := int(is_odd.sum()):
         notes.append(f"{odd:,} events are left out because they have no address, no size or no known kind")
         events = events[~is_odd]
-    allocations, older_frees, missing_frees = _allocations(events)
+    allocations, older_frees, lost = _allocations(events)
     if len(older_frees):
         size = int(older_frees["bytes"].sum())
         notes.append(
             f"{len(older_frees):,} frees of {size:,} bytes are left out: the memory was allocated before the recording"
         )
-    if missing_frees:
-        notes.append(
-            f"the free of {missing_frees:,} allocations was not recorded: they end where their address is used again"
-        )
+    if lost:
+        notes.append(f"the free of {lost:,} allocations was not recorded: they end where their address is used again")
     groups = allocations.groupby(["report", "process", "device", "memory"], sort=True)
     usages = (
         _usage(DeviceMemory(Task(report, process), device, memory), group)
@@ -197,7 +194,7 @@ def _events(session: Session, selection: Selection) -> pd.DataFrame:
 
 
 def _allocations(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """Return allocations with their end and its row, frees without allocation, and how many frees were not recorded."""
+    """Return allocations with end and its row, frees without allocation, and the number of missing frees."""
     ordered = events.sort_values(["report", "process", "address", "start", "row"])
     addresses, start, row = (ordered[key].to_numpy() for key in (["report", "process", "address"], "start", "row"))
     is_alloc = ordered["is_free"].to_numpy() == 0
@@ -321,7 +318,7 @@ def windows_of(job: OpenJob, selection: Selection) -> Mapping[int, Window]:
 
 
 def by_rank(job: OpenJob, memory: GpuMemory) -> list[tuple[Usage, int | None]]:
-    """Return usages with their ranks, sorted by rank, process, device and kind."""
+    """Return usages and ranks, sorted by rank, process, device and kind."""
     ranks = {item.task: item.rank for item in job.ranks}
     ranked_usages = [(usage, ranks.get(usage.key.task)) for usage in memory.usages]
     return sorted(ranked_usages, key=lambda item: (item[1] is None, item[1] or 0, item[0].key))
@@ -344,7 +341,7 @@ def _device_sizes(session: Session) -> dict[tuple[Task, int], int]:
 
 
 def _call_times(session: Session, selection: Selection) -> dict[tuple[Task, int, str], int]:
-    """Return the time of calls that allocated or freed memory, ns, by (task, device, kind of memory)."""
+    """Return the time of allocating and freeing calls, ns, by (task, device, kind of memory)."""
     memory, calls = tables.gpu_memory, tables.api_calls
     if not session.count(memory) or not session.count(calls):
         return {}
@@ -361,7 +358,7 @@ def _call_times(session: Session, selection: Selection) -> dict[tuple[Task, int,
 
 
 def pool_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate the memory pools: the most memory that each reserved, and how much of it was used."""
+    """Tabulate the memory pools: most memory reserved, and its use."""
     session = job.session
     ranks = {item.task: item.rank for item in job.ranks}
     states: dict[tuple[Task, int, int], list[tuple[int, int, int, str]]] = {}
@@ -387,7 +384,7 @@ def pool_table(job: OpenJob, selection: Selection) -> TableAnswer:
 
 
 def _pool_states(session: Session, selection: Selection) -> Sequence[tuple[Any, ...]]:
-    """Return (report, process, device, pool, job time, size, used, event) for each event that records all of them."""
+    """Return (report, process, device, pool, job time, size, used, event) for each complete event."""
     memory, pools = tables.gpu_memory, tables.memory_pools
     memory_event = sa.case((memory.c.is_free == 1, "free"), else_="allocation")
     parts = []

@@ -53,7 +53,7 @@ class HostCopies:
 
 
 def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...]:
-    """Return the copies between host and GPUs, longest total first; without copies between GPUs over the host."""
+    """Return the copies between host and GPUs, longest total first, but not between GPUs over the host."""
     memory, kernels = tables.memory_ops.c, tables.kernels
     streams = set(
         session.rows(
@@ -82,20 +82,15 @@ def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...
     copies: dict[tuple[int, str | None], HostCopies] = {}
     for kind, name, *stream, count, size, time in session.rows(query):
         is_apart = tuple(stream) not in streams
-        previous = copies.get((kind, name), HostCopies(kind, name, 0, 0, 0, True))
+        before = copies.get((kind, name), HostCopies(kind, name, 0, 0, 0, True))
         copies[kind, name] = HostCopies(
-            kind,
-            name,
-            previous.count + count,
-            previous.bytes + size,
-            previous.time + time,
-            previous.is_apart and is_apart,
+            kind, name, before.count + count, before.bytes + size, before.time + time, before.is_apart and is_apart
         )
     return tuple(sorted(copies.values(), key=lambda item: (-item.time, item.kind, item.memory or "")))
 
 
 def mostly(copies: Iterable[HostCopies], memory: str) -> bool:
-    """Return whether copies from or to ``memory`` take at least 90 % of the time of ``copies``."""
+    """Return whether copies from or to ``memory`` take at least 90 % of the time."""
     all_copies = list(copies)
     total_time = sum(item.time for item in all_copies)
     return bool(total_time) and sum(item.time for item in all_copies if item.memory == memory) >= 0.9 * total_time
@@ -104,13 +99,13 @@ def mostly(copies: Iterable[HostCopies], memory: str) -> bool:
 _LINKS = {
     "GP": (3, 13), "GV": (3, 13), "TU": (3, 13), "GA": (4, 26), "AD": (4, 26), "GH": (5, 55), "GB": (5, 55),
 }  # fmt: skip
-"""PCIe generation and the approximate rate of copies over 16 lanes, GB/s, by the first letters of the chip's name."""
+"""PCIe generation and approximate rate of copies over 16 lanes, GB/s, by the first letters of the chip."""
 _SUPERCHIP = re.compile(r"\bG[HB]200\b")
 """GPUs whose link to the host is not PCIe."""
 
 
 def link_of(session: Session) -> tuple[int, int] | None:
-    """Return PCIe generation of the GPUs and the approximate rate of copies, GB/s; ``None`` if unknown or not equal."""
+    """Return the GPUs' PCIe generation and approximate rate of copies, GB/s, if known and equal."""
     devices = tables.devices.c
     chips = session.rows(sa.select(devices.chip, devices.name).distinct()) if session.count(tables.devices) else []
     links = {None if _SUPERCHIP.search(name or "") else _LINKS.get((chip or "")[:2]) for chip, name in chips}
@@ -118,7 +113,7 @@ def link_of(session: Session) -> tuple[int, int] | None:
 
 
 def link_words(session: Session, copies: Iterable[HostCopies]) -> str:
-    """Return words on the possible rate of the link if some copies have less than half of it, else an empty string."""
+    """Return the possible rate of the link, in words, if some copies have less than half of it."""
     link = link_of(session)
     if link is None or all(item.rate >= 0.5e9 * link[1] for item in copies):
         return ""
@@ -146,7 +141,7 @@ RATE_COLUMNS = (
 def memory_rates(session: Session, selection: Selection) -> TableAnswer:
     """Tabulate the rates of copies and memsets by operation and kinds of memory, bytes/s, longest total first.
 
-    ``busy``: the share of the selected time in which any of them ran, averaged over the GPUs with memory operations.
+    ``busy``: the share of the selected time in which any ran, averaged over the GPUs with memory operations.
     ``rate``: total bytes by total time; ``min`` to ``max``: of single operations. ``of_link``: ``rate`` as a share of
     the rate of 16 lanes of the GPUs' PCIe generation, for copies between host and GPU.
     """
@@ -187,17 +182,15 @@ def _busy(session: Session, selection: Selection) -> dict[tuple[Any, ...], float
     start = sa.func.greatest(job_start(table), by_report(table, lows)).label("start")
     end = sa.func.least(job_end(table), by_report(table, highs)).label("end")
     conditions = where(table, selection, columns.operation)
-    operations = sa.select(*keys, *(columns[key] for key in gpu), start, end).where(
-        *conditions, columns.end > columns.start
-    )
-    inner = operations.subquery()
+    timed = sa.select(*keys, *(columns[key] for key in gpu), start, end).where(*conditions, columns.end > columns.start)
+    inner = timed.subquery()
     before = sa.func.max(inner.c.end).over(
         partition_by=[inner.c[key.name] for key in keys] + [inner.c[key] for key in gpu],
         order_by=inner.c.start,
         rows=(None, -1),
     )
-    added = sa.func.greatest(inner.c.end - sa.func.greatest(inner.c.start, sa.func.coalesce(before, inner.c.start)), 0)
-    parts = sa.select(*(inner.c[key.name] for key in keys), added.label("new")).subquery()
+    new = sa.func.greatest(inner.c.end - sa.func.greatest(inner.c.start, sa.func.coalesce(before, inner.c.start)), 0)
+    parts = sa.select(*(inner.c[key.name] for key in keys), new.label("new")).subquery()
     names = [parts.c[key.name] for key in keys]
     sums = session.rows(sa.select(*names, sa.cast(sa.func.sum(parts.c.new), sa.BigInteger)).group_by(*names))
     gpus = session.rows(sa.select(*(columns[key] for key in gpu)).where(*where(table, selection)).distinct())

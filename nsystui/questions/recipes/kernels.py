@@ -28,7 +28,7 @@ _KERNELS = tables.kernels
 
 @dataclass(frozen=True)
 class NamedKernels:
-    """The kernels whose name in the form ``names`` is ``name``; ``count`` is the number of their full names."""
+    """The kernels called ``name`` in the form ``names``; ``count``: number of full names."""
 
     name: str
     names: Names
@@ -40,7 +40,7 @@ class NamedKernels:
 
 
 def named_kernels(session: Session, name: str, names: Names) -> NamedKernels:
-    """Return the kernels called ``name`` in the form ``names`` or, if there are no such kernels, in another form.
+    """Return the kernels called ``name`` in the form ``names``, else in another form.
 
     Raises UsageError if no kernel of the session, selected or not, has this name.
     """
@@ -50,15 +50,15 @@ def named_kernels(session: Session, name: str, names: Names) -> NamedKernels:
         if count:
             return NamedKernels(name, form, int(count))
     short: sa.Select[Any] = sa.select(_KERNELS.c.short_name).where(_KERNELS.c.short_name.is_not(None)).distinct()
-    short_names = sorted(text for (text,) in session.rows(short))
+    shorts = sorted(text for (text,) in session.rows(short))
     hint = meant(
-        name, short_names, "write a whole name of a kernel, full, short or mangled, as `nsystui kernels` lists them"
+        name, shorts, "write a whole name of a kernel, full, short or mangled, as `nsystui kernels` lists them"
     )
     raise UsageError(f"no kernel is called {name!r}: {hint}")
 
 
 EDGES: tuple[int, ...] = (0, *(step * 10**decade for decade in range(13) for step in (1, 2, 5)))
-"""The lower edges of the classes, ns: equal for all kernels and ranks, so that histograms can be compared."""
+"""The lower edges of the classes, ns: equal for all kernels and ranks, for comparison."""
 
 COLUMNS = (
     Column("low", header="From (ns)", label="from", unit=Unit.DURATION),
@@ -72,19 +72,15 @@ COLUMNS = (
 
 def _histogram_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
     """Answer the histogram recipe. Raises UsageError if no kernel has the given name."""
-    is_named: list[Condition] = []
+    extra: list[Condition] = []
     if options.name is not None and job.session.count(tables.kernels):
-        is_named = [named_kernels(job.session, options.name, options.names).are_meant]
+        extra = [named_kernels(job.session, options.name, options.names).are_meant]
     if options.by_rank:
-        return of_each_rank(
-            job, selection, lambda session, subset: _histogram(session, subset, options.names, is_named)
-        )
-    return _histogram(job.session, selection, options.names, is_named)
+        return of_each_rank(job, selection, lambda session, part: _histogram(session, part, options.names, extra))
+    return _histogram(job.session, selection, options.names, extra)
 
 
-def _histogram(
-    session: Session, selection: Selection, names: Names, extra_conditions: Sequence[Condition]
-) -> TableAnswer:
+def _histogram(session: Session, selection: Selection, names: Names, extra: Sequence[Condition]) -> TableAnswer:
     """Count launches by kernel name and class of durations, which includes its lower edge.
 
     Kernels are sorted by total time, their classes from short to long.
@@ -96,7 +92,7 @@ def _histogram(
     edge_index = sa.case(
         *[(length < edge, number) for number, edge in enumerate(EDGES[1:])], else_=len(EDGES) - 1
     ).label("place")
-    conditions = [*where(table, selection, name), length.is_not(None), *extra_conditions]
+    conditions = [*where(table, selection, name), length.is_not(None), *extra]
     query = (
         sa.select(name.label("name"), edge_index, sa.func.count(), sa.cast(sa.func.sum(length), sa.BigInteger))
         .where(*conditions)
@@ -141,8 +137,8 @@ def _overlap_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptions
 def _overlaps(job: OpenJob, selection: Selection) -> Answer:
     """Tabulate the overlap of compute and NCCL kernels, one row per name and kind, longest total first.
 
-    ``overlap`` sums over the launches the time in which a kernel of the other kind ran on the same device of the same
-    process; concurrent launches all count. ``alone`` is ``total`` minus ``overlap``.
+    ``overlap`` sums over the launches the time in which the other kind ran on the same device of the same process;
+    concurrent launches all count. ``alone`` is ``total`` minus ``overlap``.
     """
     table = tables.kernels
     keys = [table.c[key] for key in (*_DEVICE_KEY, "is_nccl")]

@@ -120,7 +120,7 @@ def _with_efa(job: OpenJob, selection: Selection, shown: RecipeMap) -> RecipeMap
     numbers = {counter: number for number, counter in enumerate(dict.fromkeys(lane.counter for lane in efa.lanes))}
     if not numbers:
         return replace(shown, notes=(*efa.notes, *shown.notes))
-    old_figures = shown.figures if shown.lines else ()
+    old = shown.figures if shown.lines else ()
     empty = np.full((len(numbers), shown.bins), np.nan)
     lines = [
         replace(
@@ -135,21 +135,17 @@ def _with_efa(job: OpenJob, selection: Selection, shown: RecipeMap) -> RecipeMap
         key = (hosts[lane.report], -1 if hosts[lane.report] else lane.report, lane.adapter)
         by_adapter.setdefault(key, {}).setdefault(lane.counter, []).append((lane.starts, lane.ends, lane.values))
     for (host, _, adapter), parts in sorted(by_adapter.items()):
-        values = np.full((len(old_figures) + len(numbers), shown.bins), np.nan)
+        values = np.full((len(old) + len(numbers), shown.bins), np.nan)
         means = np.full(len(values), np.nan)
         for counter, samples in parts.items():
-            number, rates, edges = (
-                len(old_figures) + numbers[counter],
-                once(samples),
-                (shown.window.start, shown.window.end),
-            )
+            number, rates, edges = len(old) + numbers[counter], once(samples), (shown.window.start, shown.window.end)
             values[number] = mean_rate(*rates, *edges, shown.bins)
             means[number] = mean_rate(*rates, *edges, 1)[0]
         label = f"{host} {adapter}" if len(set(hosts.values())) > 1 and host else adapter
         lines.append(MapLine((host, adapter, EFA, None), label, values, means))
     totals = {lane.counter for lane in efa.lanes if lane.is_total}
     figures = (
-        *old_figures,
+        *old,
         *(Figure(_counter_column(number, counter, totals), "memory") for counter, number in numbers.items()),
     )
     return replace(shown, figures=figures, lines=tuple(lines), notes=(*efa.notes, *shown.notes))

@@ -1,7 +1,6 @@
 """The pace of a kernel or NVTX range: its instances on each rank, by time, are iterations (docs/recipes.md#recipes).
 
-The delta of an instance is the time from the end of the previous instance on its rank to its start: negative if they
-overlap, and missing for the first instance.
+Deltas are the times from the end of the previous instance on the rank to the start: negative if they overlap.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from nsystui.questions.recipes.recipe import Ask, RecipeOptions
 from nsystui.store import tables
 
 _NAME = 100
-"""Characters of a name in a note, because a kernel's name may be longer than a screen."""
+"""Characters of a name in a note: kernels' names may be longer than a screen."""
 
 Flags = NDArray[np.bool_]
 
@@ -81,7 +80,7 @@ class _Instances:
 
 @dataclass(frozen=True)
 class _Subject:
-    """A kernel or range and its instances by rank; ``meant_by`` describes the name that the user gave."""
+    """A kernel or range and its instances by rank; ``meant_by`` describes the given name."""
 
     name: str
     ranks: Sequence[_Instances]
@@ -105,31 +104,25 @@ def _ask_pace(find: Callable[[OpenJob, Selection, RecipeOptions], _Subject | Non
 
 def _rank_rows(ranks: Sequence[_Instances]) -> list[Row]:
     rows: list[Row] = []
-    for instances in ranks:
-        duration = instances.end - instances.start
-        deltas, sums = instances.delta.tolist(), np.cumsum(instances.delta).tolist()
-        columns = (
-            instances.start.tolist(),
-            duration.tolist(),
-            [None, *deltas],
-            np.cumsum(duration).tolist(),
-            [None, *sums],
-        )
-        rows += [(instances.rank, number, *row) for number, row in enumerate(zip(*columns, strict=True))]
+    for rank in ranks:
+        duration = rank.end - rank.start
+        deltas, sums = rank.delta.tolist(), np.cumsum(rank.delta).tolist()
+        columns = (rank.start.tolist(), duration.tolist(), [None, *deltas], np.cumsum(duration).tolist(), [None, *sums])
+        rows += [(rank.rank, number, *row) for number, row in enumerate(zip(*columns, strict=True))]
     return rows
 
 
 def _iteration_rows(ranks: Sequence[_Instances]) -> list[Row]:
     """Return a row per iteration, over the ranks that reached it."""
-    iterations = max((len(instances.start) for instances in ranks), default=0)
+    iterations = max((len(rank.start) for rank in ranks), default=0)
     rows: list[Row] = []
     for number in range(iterations):
-        present = [instances for instances in ranks if number < len(instances.start)]
-        durations = [int(instances.end[number] - instances.start[number]) for instances in present]
+        present = [rank for rank in ranks if number < len(rank.start)]
+        durations = [int(rank.end[number] - rank.start[number]) for rank in present]
         slowest = present[int(np.argmax(durations))].rank
         spread = (float(np.median(durations)), min(durations), max(durations), slowest)
-        deltas = [int(instances.delta[number - 1]) for instances in present] if number else []
-        start = min(int(instances.start[number]) for instances in present)
+        deltas = [int(rank.delta[number - 1]) for rank in present] if number else []
+        start = min(int(rank.start[number]) for rank in present)
         rows.append((number, len(present), start, *spread, *_spread(deltas)))
     return rows
 
@@ -173,7 +166,7 @@ def _kernels(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Sub
 
 
 def _instances(rank: int, starts: Times, ends: Times) -> list[_Instances]:
-    """Return the instances by time: one `_Instances`, or an empty list if there are no instances."""
+    """Return the instances by time, or nothing if there are no instances."""
     order = np.lexsort((ends, starts))
     start, end = (np.ma.getdata(values)[order].astype(np.int64) for values in (starts, ends))
     return [_Instances(rank, start, end)] if len(order) else []
@@ -185,12 +178,12 @@ def _instances(rank: int, starts: Times, ends: Times) -> list[_Instances]:
 def _ranges(is_on_gpu: bool) -> Callable[[OpenJob, Selection, RecipeOptions], _Subject | None]:
     def find(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Subject | None:
         ranges = job.nvtx_ranges(selection.with_name(None))
-        is_usable = ranges.op_count > 0 if is_on_gpu else np.ones(len(ranges), bool)
-        choice = _named(ranges, options.name) if options.name else _unnamed(job, ranges, selection, is_usable)
+        usable = ranges.op_count > 0 if is_on_gpu else np.ones(len(ranges), bool)
+        choice = _named(ranges, options.name) if options.name else _unnamed(job, ranges, selection, usable)
         if choice is None:
             return None
         start, end = (ranges.gpu_start, ranges.gpu_end) if is_on_gpu else (ranges.start, ranges.end)
-        rows = np.flatnonzero(is_usable & choice[1][ranges.name])
+        rows = np.flatnonzero(usable & choice[1][ranges.name])
         tasks = [Task(lane.report, lane.process) for lane in ranges.lanes]
         instances = []
         for item in selected_ranks(job.ranks, selection):
@@ -205,8 +198,7 @@ def _ranges(is_on_gpu: bool) -> Callable[[OpenJob, Selection, RecipeOptions], _S
 def _named(ranges: NvtxRanges, wanted: str) -> tuple[str, Flags] | None:
     """Return the label of the wanted ranges, and whether each name matches; names may differ in numbers.
 
-    Without a match of the full name, the text without its domain is enough. Raises UsageError if no name matches, or if
-    the text matches names of several domains.
+    If no full name matches, the text without domain is enough. Raises UsageError if nothing or several domains match.
     """
     if not ranges.names:
         return None
@@ -230,7 +222,7 @@ def _is_called(name: str, wanted: str) -> bool:
     return name.removeprefix(":") == wanted.removeprefix(":")
 
 
-def _unnamed(job: OpenJob, ranges: NvtxRanges, selection: Selection, is_usable: Flags) -> tuple[str, Flags] | None:
+def _unnamed(job: OpenJob, ranges: NvtxRanges, selection: Selection, usable: Flags) -> tuple[str, Flags] | None:
     """Return the training steps if the job has some and no name is selected, else the ranges with the most GPU work."""
     if selection.name is None and ranges.names:
         tasks = {item.task for item in selected_ranks(job.ranks, selection)}
@@ -239,12 +231,10 @@ def _unnamed(job: OpenJob, ranges: NvtxRanges, selection: Selection, is_usable: 
             is_step = np.array([_is_called(template(range_name), name) for range_name in ranges.names], bool)
             if is_step.any():
                 return name.removeprefix(":"), is_step
-    return _busiest(ranges, Templates.of(ranges.names), selection, is_usable)
+    return _busiest(ranges, Templates.of(ranges.names), selection, usable)
 
 
-def _busiest(
-    ranges: NvtxRanges, templates: Templates, selection: Selection, is_usable: Flags
-) -> tuple[str, Flags] | None:
+def _busiest(ranges: NvtxRanges, templates: Templates, selection: Selection, usable: Flags) -> tuple[str, Flags] | None:
     """Return the name (numbers folded) whose ranges launched the most GPU work, and whether each name matches it.
 
     Names that occur more than once on a thread take precedence. If GPU work is unknown or equal, CPU time decides.
@@ -252,7 +242,7 @@ def _busiest(
     if not len(ranges):
         return None
     is_selected = np.array([selection.name is None or selection.name.matches(name) for name in ranges.names], bool)
-    rows = np.flatnonzero(is_usable & is_selected[ranges.name])
+    rows = np.flatnonzero(usable & is_selected[ranges.name])
     if not len(rows):
         return None
     texts, lanes = [*templates.texts, *ranges.names], len(ranges.lanes)

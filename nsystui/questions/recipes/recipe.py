@@ -33,9 +33,8 @@ BINS = 30
 class RecipeOptions:
     """The options of a recipe, with NVIDIA's defaults.
 
-    ``by_rank``: answer each rank separately. ``name``: the kernel or range to examine; ``None`` for the kernel with the
-    most time, or the training steps. ``names``: form of kernel names. ``bins``: bins of a map. ``gap``: ns.
-    ``threshold``: percent. ``chunks``: number of parts of a GPU's time.
+    ``by_rank``: answer each rank separately. ``name``: kernel or range; ``None`` for the kernel with the most time, or
+    the training steps. ``bins``: of a map. ``gap``: ns. ``threshold``: percent. ``chunks``: parts of a GPU's time.
     """
 
     by_rank: bool = False
@@ -126,11 +125,11 @@ class Figure:
 
     @property
     def title(self) -> str:
-        """The heading of its lanes, without unit because values show it."""
+        """The heading of its lanes; values show the unit."""
         return self.column.header.removesuffix(" (B/s)")
 
     def words(self, value: float) -> str:
-        """Return a value with its unit, as ``10.26 GB/s``; numbers without unit have thousands separators."""
+        """Return a value with its unit, as ``10.26 GB/s``, or with thousands separators."""
         unit = self.column.unit
         return format_value(Unit.COUNT if unit in (Unit.NUMBER, Unit.TICK_RATE) else unit, float(value))
 
@@ -139,8 +138,7 @@ class Figure:
 class MapLine:
     """A line of a map: the values that identify it, and its figures, shape ``(figures, bins)``, NaN if missing.
 
-    ``means``, shape ``(figures,)``: for samples, the means over all sampled time, because bins may be sampled in part.
-    If it is ``None``, no bin is partial.
+    ``means``, shape ``(figures,)``: means over all sampled time; ``None`` if no bin is sampled in part.
     """
 
     place: Row
@@ -170,7 +168,7 @@ class RecipeMap:
     notes: tuple[str, ...] = ()
 
     def shares(self, figure: int) -> list[NDArray[np.float64]]:
-        """Return a figure of every line as 0 to 1 for a drawing; for rates, 1 is the largest rate of all lines."""
+        """Return a figure of every line, scaled to 0…1 for a drawing; 1 is 100 % or the largest rate."""
         rows = [line.values[figure] for line in self.lines]
         if self.figures[figure].column.unit is Unit.PERCENT:
             return [row / 100.0 for row in rows]

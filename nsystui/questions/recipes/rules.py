@@ -169,7 +169,7 @@ def _gaps(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
 
 
 def _profilers_part(named: Mapping[str, Intervals], gaps: Intervals) -> list[tuple[int, str | None]]:
-    """Return how long the profiler worked in each gap, ns, and the name of its longest activity, if any."""
+    """Return the profiler's working time in each gap, ns, and its longest activity, if any."""
     names = [None, *named]
     time_by_name = np.stack([intervals.covered(gaps.starts, gaps.ends) for intervals in (EMPTY, *named.values())])
     longest = [names[number] for number in time_by_name.argmax(axis=0).tolist()]
@@ -177,9 +177,9 @@ def _profilers_part(named: Mapping[str, Intervals], gaps: Intervals) -> list[tup
 
 
 def _low_utilisation(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
-    """List the parts of GPUs' time with low utilisation, lowest first; adjacent parts are merged, with their mean.
+    """List the parts of GPUs' time with low utilisation, lowest first; adjacent parts are merged.
 
-    A GPU's time from its first to its last operation has ``options.chunks`` equal parts.
+    The time from a GPU's first to last operation has ``options.chunks`` equal parts.
     """
     busy, windows = job.busy(selection), extents(job.session, selection)
     rows: list[Row] = []

@@ -1,6 +1,6 @@
-"""Recipes that sum by name: summaries with quartiles, and with the ranks that have the extremes.
+"""Recipes that sum by name: summaries with quartiles, and with the ranks of the extremes.
 
-All statistics, including medians and quartiles, are computed over the rows of all ranks together.
+All statistics are computed over the rows of all ranks together.
 """
 
 from __future__ import annotations
@@ -70,10 +70,7 @@ def ranks_of(extremes: Iterable[Extreme]) -> dict[Key, tuple[Value, Value]]:
         by_key.setdefault(extreme.key, []).append(extreme)
     ranks: dict[Key, tuple[Value, Value]] = {}
     for key, group in by_key.items():
-        smallest, largest = (
-            min(extreme.minimum for extreme in group),
-            max(extreme.maximum for extreme in group),
-        )
+        smallest, largest = min(extreme.minimum for extreme in group), max(extreme.maximum for extreme in group)
         ranks[key] = (
             _lowest(extreme.rank for extreme in group if extreme.minimum == smallest),
             _lowest(extreme.rank for extreme in group if extreme.maximum == largest),
@@ -115,7 +112,7 @@ def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> TableAns
 
 
 def _around(column: Column, is_projected: bool) -> list[Column]:
-    """Return a median with its quartiles, the rank column of an extreme, or nothing for other columns."""
+    """Return a median with its quartiles, an extreme's rank column, or nothing."""
     if column.key == "median":
         unit = "B" if column.unit is Unit.BYTES else "ns"
         first, third = (
@@ -168,9 +165,8 @@ _ONLY_KERNELS = "only kernels count: copies that NCCL makes without a kernel are
 def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
     """Summarise NCCL operations by collective, from first to last kernel, longest total first.
 
-    An operation is the work of a call, or of the equal calls of a group; a kernel without call is a separate operation.
-    ``call_total`` is the CPU time of the calls, including group calls; missing without calls. The frame also has ``q1``
-    and ``q3``.
+    An operation is the work of a call, of the equal calls of a group, or a kernel without call. ``call_total`` is the
+    CPU time of the calls, including group calls, if any. The frame also has ``q1`` and ``q3``.
     """
     import pandas as pd
 
@@ -223,10 +219,10 @@ class _Rows:
     conditions: list[sa.ColumnElement[bool]]
 
     def grouped(
-        self, *measures: sa.ColumnElement[Any], group_by: tuple[sa.ColumnElement[Any], ...] = ()
+        self, *values: sa.ColumnElement[Any], group_by: tuple[sa.ColumnElement[Any], ...] = ()
     ) -> sa.Select[Any]:
-        """Select ``measures`` for each combination of the keys and ``group_by``."""
-        query = sa.select(*self.keys, *group_by, *measures).select_from(self.source)
+        """Select ``values`` for each combination of the keys and ``group_by``."""
+        query = sa.select(*self.keys, *group_by, *values).select_from(self.source)
         return query.where(*self.conditions, self.value.is_not(None)).group_by(
             *[key.element for key in self.keys], *group_by
         )
@@ -241,7 +237,7 @@ def _of_rows(
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:
             return of_each_rank(job, selection, lambda session, subset: summary(session, subset, options))
-        answer = summary(job.session, selection, options)  # first, because it raises if the names need too much memory
+        answer = summary(job.session, selection, options)  # first: raises if names need too much memory
         rows = rows_of(job.session, selection, options)
         keys = [key.name for key in rows.keys]
         quartiles = _quartiles(job.session, rows)
@@ -254,11 +250,10 @@ def _of_rows(
 
 
 _MANY = MANY // 4
-"""Rows from which on each quartile is computed in two passes: a single query holds every value four times."""
+"""Rows from which on quartiles are computed in two passes: a single query holds every value four times."""
 
 
 def _quartiles(session: Session, rows: _Rows) -> dict[Key, tuple[Value, Value]]:
-    """Return Q1 and Q3 by the key of a row."""
     if isinstance(rows.events, sa.Table) and most_rows(session.reports, rows.events) >= _MANY:
         number = statistics.group_number(rows.keys)
         numbers = {tuple(key): group for *key, group in session.rows(rows.grouped(sa.func.min(number)))}

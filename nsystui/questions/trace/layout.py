@@ -28,9 +28,9 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 Crossing = dict[tuple[int, int, int, int, int | None, int], int]
-"""Operations that are not on their stream's first lane: lane by report, process, device, stream, correlation id and
-start. Few, because work of a stream seldom overlaps."""
-_StreamKey = tuple[int, int, int, int]
+"""Lanes of the few operations that are not on their stream's first lane, by report, process, device, stream,
+correlation id and start."""
+_Key = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class StreamLanes:
 def streams_of(
     session: Session, selection: Selection, kinds: Sequence[EventKind], parts: Sequence[ByTable]
 ) -> tuple[list[Stream], Crossing]:
-    """Return the streams on which work of ``kinds`` ran, with their lanes, and the work outside first lanes."""
+    """Return the streams with work of ``kinds``, and the work outside first lanes."""
     if not kinds:
         return [], {}
-    last: dict[_StreamKey, int] = {}
-    crowded: set[_StreamKey] = set()
+    last: dict[_Key, int] = {}
+    crowded: set[_Key] = set()
     for part in parts:
         for key, start, end in _slices_by_stream(session, selection, kinds, part):
             before = np.maximum.accumulate(np.concatenate(([last.get(key, start[0])], end)))
@@ -90,7 +90,7 @@ def streams_of(
 def _rows(
     session: Session, selection: Selection, kinds: Sequence[EventKind], part: ByTable
 ) -> tuple[list[sa.ColumnElement[Any]], Any]:
-    """Return the key columns (report, process, device, stream) and all columns of the work in a band."""
+    """Return the columns report, process, device and stream, and all columns, of the work in a band."""
     fields = ("report", "process", "device", "stream", "correlation_id", "start", "end", "kind_order", "row")
     rows = slices(session, selection, kinds, fields, extra=part).subquery()
     return [rows.c[name].label(name) for name in fields[:4]], rows.c
@@ -98,7 +98,7 @@ def _rows(
 
 def _slices_by_stream(
     session: Session, selection: Selection, kinds: Sequence[EventKind], part: ByTable
-) -> Iterator[tuple[_StreamKey, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+) -> Iterator[tuple[_Key, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
     """Yield starts and ends of each stream's slices by start; each slice has at least 1 ns."""
     key, columns = _rows(session, selection, kinds, part)
     end = sa.func.greatest(columns.end, columns.start + 1).label("end")
@@ -117,28 +117,23 @@ def _slices_by_stream(
 
 
 def _lanes(
-    session: Session,
-    selection: Selection,
-    kinds: Sequence[EventKind],
-    parts: Sequence[ByTable],
-    crowded: set[_StreamKey],
-) -> tuple[dict[_StreamKey, int], Crossing]:
+    session: Session, selection: Selection, kinds: Sequence[EventKind], parts: Sequence[ByTable], crowded: set[_Key]
+) -> tuple[dict[_Key, int], Crossing]:
     """Return the number of lanes of each crowded stream, and the work outside first lanes."""
     lanes, numbers, crossing = StreamLanes(), dict.fromkeys(crowded, 1), Crossing()
     for part in parts:
-        key_columns, columns = _rows(session, selection, kinds, part)
+        keys, columns = _rows(session, selection, kinds, part)
         is_crowded = [
-            sa.and_(*(column == number for column, number in zip(key_columns, stream_key, strict=True)))
-            for stream_key in sorted(crowded)
+            sa.and_(*(column == number for column, number in zip(keys, key, strict=True))) for key in sorted(crowded)
         ]
-        query = sa.select(*key_columns, columns.correlation_id, columns.start, columns.end).where(sa.or_(*is_crowded))
+        query = sa.select(*keys, columns.correlation_id, columns.start, columns.end).where(sa.or_(*is_crowded))
         order = (columns.start, columns.end.desc(), columns.kind_order, columns.report, columns.row)
         for batch in session.batches(query.order_by(*order), 20_000):
             for report, process, device, stream, correlation, start, end in batch:
-                stream_key = (report, process, device, stream)
-                lane = lanes.lane(stream_key, start, end)
+                key = (report, process, device, stream)
+                lane = lanes.lane(key, start, end)
                 if lane:
-                    numbers[stream_key] = max(numbers[stream_key], lane + 1)
+                    numbers[key] = max(numbers[key], lane + 1)
                     crossing[report, process, device, stream, correlation, start] = lane
     return numbers, crossing
 

@@ -71,7 +71,7 @@ class NcuCommand:
 
     @property
     def words(self) -> list[str]:
-        """The command without the program. The report's file name is different for each rank and process."""
+        """The command without the program. Report names differ by rank and process."""
         words = [
             "ncu",
             "--target-processes",
@@ -180,7 +180,7 @@ COLUMNS = (
 
 
 def everything(table: sa.FromClause) -> list[Condition]:
-    """Return no conditions: all launches of the selection are wanted."""
+    """Return no conditions."""
     return []
 
 
@@ -194,9 +194,9 @@ def ncu_commands(
 ) -> list[NcuCommand]:
     """Return a command for each kernel of each process with selected launches, most time first.
 
-    ``wanted`` narrows the selection. Without ``base``, a kernel is matched by its function's name if no other kernel of
-    the process has it; instances of a template by their mangled names, which are equal in all tools, or else by their
-    demangled names. Launches outside the selection count in ``skip``, as in ncu.
+    ``wanted`` narrows the selection. Without ``base``, kernels are matched by function name; if several kernels of the
+    process share it (templates), by mangled name, which is equal in all tools, or else by demangled name. Launches
+    outside the selection count in ``skip``, as in ncu.
     """
     table = tables.kernels
     if not job.session.count(table):
@@ -292,22 +292,22 @@ def _identity(table: sa.Table, base: NameBase | None) -> sa.ColumnElement[str]:
 
 
 def _numbered(selection: Selection, conditions: Sequence[Condition], base: NameBase | None) -> sa.Subquery:
-    """Select kernels with their ``position``, from 1, among the ``launches`` of their ``identity`` in their process."""
+    """Select kernels with ``position``, from 1, among the ``launches`` of their ``identity`` in the process."""
     table = tables.kernels
     facts = ("report", "clock_offset", "process", "device", "stream", "start", "end", "row", "correlation_id")
     names = ("name", "short_name", "mangled_name", "is_nccl", "graph_node_id")
     kernels = sa.select(*(table.c[name] for name in (*facts, *names)), _identity(table, base).label("identity"))
     rows = with_calls(kernels.where(*conditions).subquery(), Selection(tasks=selection.tasks)).subquery()
     columns = rows.c
-    kernel_key = (columns.report, columns.process, columns.identity)
+    kernel = (columns.report, columns.process, columns.identity)
     launched = sa.func.coalesce(columns.call_start, columns.start + columns.clock_offset)
     order = (launched, columns.start, columns.row)
     return sa.select(
         *columns,
-        sa.func.row_number().over(partition_by=kernel_key, order_by=order).label("position"),
-        sa.func.count().over(partition_by=kernel_key).label("launches"),
+        sa.func.row_number().over(partition_by=kernel, order_by=order).label("position"),
+        sa.func.count().over(partition_by=kernel).label("launches"),
         sa.func.sum(sa.case((columns.call_start.is_(None), 1), else_=0))
-        .over(partition_by=kernel_key)
+        .over(partition_by=kernel)
         .label("without_call"),
     ).subquery()
 
@@ -336,6 +336,6 @@ def ncu_table(job: OpenJob, commands: Sequence[NcuCommand]) -> TableAnswer:
 
 
 def cautions(commands: Sequence[NcuCommand], is_wrapped: bool = False) -> tuple[str, ...]:
-    """Return the distinct cautions of ``commands``, without `OF_ONE_RANK` if a wrapper script runs them."""
+    """Return the distinct cautions, without `OF_ONE_RANK` if a wrapper script runs the commands."""
     distinct = dict.fromkeys(caution for command in commands for caution in command.cautions)
     return tuple(caution for caution in distinct if not (is_wrapped and caution == OF_ONE_RANK))

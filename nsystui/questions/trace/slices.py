@@ -22,8 +22,8 @@ from nsystui.store.session import Session
 
 ON_CPU = (EventKind.API, EventKind.SYNC, EventKind.NVTX, *RUNTIMES, EventKind.OS)
 TRACED = (*GPU_KINDS, EventKind.API, EventKind.NVTX, EventKind.MARK, *RUNTIMES)
-"""The kinds in a trace by default, without OS runtime calls, which are many and seldom matter, and without
-synchronisations, which API calls already show."""
+"""The default kinds of a trace: not OS runtime calls, which are many and seldom matter, nor synchronisations, which API
+calls already show."""
 
 METRICS = "metrics"
 
@@ -139,7 +139,7 @@ def _expressions(kind: EventKind, table: sa.Table, names: Names) -> dict[str, Ex
 
 
 def _end(table: sa.Table, start: Expression) -> Expression:
-    """Return the end of each event, or its start if the end is missing or earlier."""
+    """Return the end, or the start if the end is missing or earlier."""
     if "end" not in table.c:
         return start
     return sa.func.greatest(start, table.c.end + table.c.clock_offset, type_=sa.BigInteger)

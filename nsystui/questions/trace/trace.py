@@ -106,14 +106,14 @@ class Trace:
                 yield from self.session.batches(_select(rows, HOST_FIELDS).order_by(*order), _BATCH)
 
     def samples(self) -> Batches:
-        """Yield report, the machine's number of the GPU, metric, job time (ns) and value of each metric sample."""
+        """Yield report, the machine's GPU number, metric, job time (ns) and value of each metric sample."""
         columns = tables.gpu_metrics.c
         query = self._samples(columns.report, columns.gpu, columns.metric, _MOMENT, columns.value)
         if query is not None:
             yield from self.session.batches(query, _BATCH)  # neither sorted nor read in bands
 
     def samples_by_time(self) -> Batches:
-        """Yield job time (ns), report, the machine's number of the GPU, metric and value of each sample, by time."""
+        """Yield job time (ns), report, the machine's GPU number, metric and value of each sample, by time."""
         columns = tables.gpu_metrics.c
         query = self._samples(_MOMENT, columns.report, columns.gpu, columns.metric, columns.value)
         if query is not None:
@@ -121,13 +121,13 @@ class Trace:
             yield from self.session.batches(query.order_by(*order), _BATCH)
 
     def metrics(self) -> list[tuple[int, int | None, int | None, str | None]]:
-        """Return report, the machine's number of the GPU, NVIDIA's number and name of each sampled metric."""
+        """Return report, the machine's GPU number, NVIDIA's number and name of each sampled metric."""
         columns = tables.gpu_metrics.c
         query = self._samples(columns.report, columns.gpu, columns.metric_id, columns.metric)
         return [] if query is None else [(*row,) for row in self.session.rows(query.distinct())]
 
     def users_of(self, report: int, gpu: int) -> set[int]:
-        """Return the processes that use a GPU, which the machine's number identifies."""
+        """Return the processes that use a GPU, by the machine's number."""
         devices = tables.devices.c
         query = sa.select(devices.process).where(devices.report == report, devices.gpu == gpu)
         return {process for (process,) in self.session.rows(query)}
@@ -200,10 +200,7 @@ class Trace:
         return query.where(rows.c.correlation_id.is_not(None)).group_by(*key).subquery()
 
     def _of_correlations(self, rows: sa.Subquery) -> ByTable:
-        """Return conditions for events whose correlation id is in the range of ``rows``.
-
-        Ids grow with time, so little more than a band is read.
-        """
+        """Return conditions for correlation ids in the range of ``rows``: ids grow with time, so it is about a band."""
         columns = rows.c
         ends = (sa.func.min(columns.correlation_id), sa.func.max(columns.correlation_id))
         id_ranges = self.session.rows(sa.select(columns.report, *ends).group_by(columns.report))
@@ -240,7 +237,7 @@ def _select(rows: sa.Subquery, fields: Sequence[str]) -> sa.Select[Any]:
 
 
 def _span(session: Session, selection: Selection, contents: Contents) -> Window:
-    """Return the span from first start to last end, including samples; 0 to 0 if nothing is selected."""
+    """Return the span from first start to last end, including samples; 0 to 0 if empty."""
     spans: list[tuple[Any, ...]] = []
     if contents.kinds:
         rows = slices(session, selection, contents.kinds, ("start", "end")).subquery()
