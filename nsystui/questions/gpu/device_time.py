@@ -13,7 +13,7 @@ A = K ∪ C ∪ M ∪ G. U(X) is the union of the intervals of X, and |U(X)| its
 operation ran. Concurrent kernels count once, so no time exceeds the window w (the rule ``gpu_time_util`` of nsys sums
 them, and may exceed 100 %).
 
-`busy_parts` reads the intervals, each table in one pass; `to_arrays` stores them on the clock of their report.
+`busy_parts` reads the intervals, each table in one pass; `to_arrays` converts them for storage.
 """
 
 from __future__ import annotations

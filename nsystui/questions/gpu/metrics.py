@@ -95,8 +95,8 @@ def unit_of(metric: str) -> str:
         return unit.removesuffix("]")
     if not bracket and "Clock" in name:
         return "Hz"
-    what = next((what for pattern, what in _OF_WHAT if re.search(pattern, name, re.IGNORECASE)), "")
-    return f"% of {what}" if what else "%" if bracket else ""
+    base = next((base for pattern, base in _OF_WHAT if re.search(pattern, name, re.IGNORECASE)), "")
+    return f"% of {base}" if base else "%" if bracket else ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,5 +57,5 @@ def overhead_conditions(selection: Selection) -> list[Condition]:
 
 def unnoticed(session: Session) -> str:
     """Return the note on exports that do not record the overhead; empty if all do."""
-    lacking = [report for report in session.reports if not report.has(_TABLE)]
-    return f"{lack(session, _TABLE, lacking)}: it is not known which gaps the profiler caused" if lacking else ""
+    missing = [report for report in session.reports if not report.has(_TABLE)]
+    return f"{lack(session, _TABLE, missing)}: it is not known which gaps the profiler caused" if missing else ""

@@ -73,7 +73,7 @@ class BusyIntervals:
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), before))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
-        same_gpu = [{item.device.task.rank for item in same} for same in _by_gpu(session, devices) if len(same) > 1]
+        same_gpu = [{item.device.task.rank for item in group} for group in _by_gpu(session, devices) if len(group) > 1]
         if apart := [item.device.task.rank for item in devices if not item.device.is_gpu]:
             notes.append(f"work on an unknown device is in no mean over GPUs (ranks {few_numbers(apart)})")
         if same_gpu:
@@ -126,7 +126,7 @@ class BusyIntervals:
 
 def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[DeviceIntervals, ...]:
     """Merge the devices that are the same GPU, see `gpu_key`; keeps the order of ``devices``."""
-    return tuple(_together(same) for same in _by_gpu(session, devices))
+    return tuple(_together(group) for group in _by_gpu(session, devices))
 
 
 def _by_gpu(session: Session, devices: Iterable[DeviceIntervals]) -> list[list[DeviceIntervals]]:
@@ -169,14 +169,14 @@ def _recorded_gpu(report: Report, task: Task, device: int) -> int | None:
     return report.metadata.gpu_numbers.get((pid_of(task.process), device))
 
 
-def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:
+def _together(devices: Sequence[DeviceIntervals]) -> DeviceIntervals:
     """Merge the work of several processes on one GPU."""
-    if len(same) == 1:
-        return same[0]
+    if len(devices) == 1:
+        return devices[0]
     names = ("kernels", "nccl", "memory", "graph")
-    parts = BusyParts.of(*(merge(*(getattr(item.parts, name) for item in same)) for name in names))
-    recorded = Window(min(item.recorded.start for item in same), max(item.recorded.end for item in same))
-    first, *others = sorted(same, key=lambda item: -item.busy_in(recorded))
+    parts = BusyParts.of(*(merge(*(getattr(item.parts, name) for item in devices)) for name in names))
+    recorded = Window(min(item.recorded.start for item in devices), max(item.recorded.end for item in devices))
+    first, *others = sorted(devices, key=lambda item: -item.busy_in(recorded))
     return replace(first, recorded=recorded, parts=parts, others=tuple(item.device for item in others))
 
 
@@ -267,8 +267,8 @@ def _notes(session: Session, reports: Sequence[Report], selection: Selection) ->
     """Yield the notes on the utilisation of ``selection``."""
     without_work = [report for report in reports if not any(report.count(table) for table in GPU_TABLES)]
     if without_work:
-        which = which_of([report.name for report in without_work], len(reports))
-        yield f"no GPU work in {which}: {recording_advice(session, without_work, canonical.KERNELS)}"
+        names = which_of([report.name for report in without_work], len(reports))
+        yield f"no GPU work in {names}: {recording_advice(session, without_work, canonical.KERNELS)}"
     graphs = sum(report.count(canonical.BY_NAME["graph_launches"]) for report in reports)
     if graphs:
         yield (
@@ -334,11 +334,11 @@ TIME_COLUMNS = (RANK, DEVICE, START, *(column for column in SHARE_COLUMNS if col
 _NEARLY_ALL = 0.99  # the sessions of one job begin and end some ms apart
 
 
-def shares(spent: Breakdown | None) -> list[float | None]:
-    """Return the percentages of ``SHARE_COLUMNS``; all missing if ``spent`` is."""
-    if spent is None:
+def shares(breakdown: Breakdown | None) -> list[float | None]:
+    """Return the percentages of ``SHARE_COLUMNS``; all missing if ``breakdown`` is."""
+    if breakdown is None:
         return [None] * len(SHARE_COLUMNS)
-    return [spent.percent(part) for part in _times_of(spent)]
+    return [breakdown.percent(part) for part in _times_of(breakdown)]
 
 
 def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
@@ -349,10 +349,10 @@ def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
     """
     rows: list[Row] = []
     for item in busy.devices:
-        spent = item.breakdown(window)
+        breakdown = item.breakdown(window)
         gpu = (*_rank_and_device(item.device), item.device.gpu, item.device.model)
-        rest = (spent.overlap, spent.exposed_memory, spent.recorded, spent.time)
-        rows.append((*gpu, *shares(spent), *_times_of(spent), *rest))
+        more_values = (breakdown.overlap, breakdown.exposed_memory, breakdown.recorded, breakdown.time)
+        rows.append((*gpu, *shares(breakdown), *_times_of(breakdown), *more_values))
     return TableAnswer("gpu", COLUMNS, rows, len(rows), _table_notes(busy, window))
 
 
@@ -398,8 +398,8 @@ def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
     return (f"{who} not recorded for all of this time: the missing part counts as idle in totals",)
 
 
-def _times_of(spent: Breakdown) -> list[int]:
-    return [getattr(spent, name) for name, *_ in _PARTS]
+def _times_of(breakdown: Breakdown) -> list[int]:
+    return [getattr(breakdown, name) for name, *_ in _PARTS]
 
 
 def _rank_and_device(device: Device) -> tuple[int, int]:

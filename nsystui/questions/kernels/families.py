@@ -93,5 +93,5 @@ def _alone(families: Sequence[int], runs: Sequence[Intervals], count: int) -> ND
     family = np.concatenate([np.full(2 * len(run), index) for index, run in zip(families, runs, strict=True)])
     order = np.argsort(moments, kind="stable")
     is_alone = np.cumsum(signs[order])[:-1] == 1
-    which = np.cumsum((signs * family)[order])[:-1][is_alone]
-    return np.bincount(which, np.diff(moments[order])[is_alone], count).astype(np.int64)
+    alone_families = np.cumsum((signs * family)[order])[:-1][is_alone]
+    return np.bincount(alone_families, np.diff(moments[order])[is_alone], count).astype(np.int64)

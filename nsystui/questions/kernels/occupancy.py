@@ -29,8 +29,8 @@ def theoretical_occupancy(session: Session) -> sa.ColumnElement[Any]:
         limits = None if used.gpu is None else gpus.get((used.task.report, used.gpu))
         limits_by_report.setdefault(used.task.report, set()).add(limits)
     reports: dict[Multiprocessor, list[int]] = {}
-    for report, (first, *others) in limits_by_report.items():
-        if first is not None and not others:
+    for report, (first, *more) in limits_by_report.items():
+        if first is not None and not more:
             reports.setdefault(first, []).append(report)
     whens = [(of_reports(tables.kernels.c.report, indices), _percent(limits)) for limits, indices in reports.items()]
     return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.Double)
@@ -56,6 +56,6 @@ def _units(value: sa.ColumnElement[Any], unit: int) -> sa.ColumnElement[int]:
     return _fit(value + (unit - 1), sa.literal(unit))
 
 
-def _fit(whole: int | sa.ColumnElement[Any], part: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-    """Return how often ``part`` fits into ``whole``; missing if ``part`` is 0."""
-    return sa.func.divide(whole, sa.func.nullif(part, 0), type_=sa.BigInteger)
+def _fit(total: int | sa.ColumnElement[Any], part: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    """Return how often ``part`` fits into ``total``; missing if ``part`` is 0."""
+    return sa.func.divide(total, sa.func.nullif(part, 0), type_=sa.BigInteger)

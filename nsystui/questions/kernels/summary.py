@@ -211,11 +211,11 @@ def smart_kernel_names(session: Session) -> Mapping[str, str]:
     return smart_names(full_names(session))
 
 
-def kernel_names(session: Session, most: int) -> list[str]:
-    """Return the full names of at most ``most`` kernels, most launches first."""
+def kernel_names(session: Session, limit: int) -> list[str]:
+    """Return the full names of at most ``limit`` kernels, most launches first."""
     name = name_of(tables.kernels, Names.FULL).label("name")
     launches = sa.func.count()
-    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(launches.desc(), name).limit(most)
+    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(launches.desc(), name).limit(limit)
     return [str(row[0]) for row in session.rows(query)]
 
 
@@ -289,7 +289,7 @@ def kernel_instances(
         name = next((full for full, smart in smart_kernel_names(session).items() if smart == name), name)
     conditions = [*where(kernels, selection.with_name(None)), name_of(kernels, names) == name]
     grid, block = (
-        sa.func.concat_ws("·", *(kernels.c[f"{what}_{axis}"] for axis in "xyz")) for what in ("grid", "block")
+        sa.func.concat_ws("·", *(kernels.c[f"{shape}_{axis}"] for axis in "xyz")) for shape in ("grid", "block")
     )
     query = sa.select(
         job_start(kernels).label("start"),

@@ -82,8 +82,8 @@ def allocation_table(job: OpenJob, selection: Selection, which: str = "all") -> 
         key, window = usage.key, windows[usage.key.task.report]
         total += len(usage.start)
         at_peak = usage.live(usage.peak(window)[2])
-        made = usage.in_window(window)
-        is_listed = {AT_PEAK: at_peak, NEVER_FREED: made & (usage.end == NEVER)}.get(which, made)
+        is_made = usage.in_window(window)
+        is_listed = {AT_PEAK: at_peak, NEVER_FREED: is_made & (usage.end == NEVER)}.get(which, is_made)
         for number in np.flatnonzero(is_listed).tolist():
             call_key = (key.task, int(usage.correlation[number]))
             call, time, tid, ranges = calls.get(call_key, _NO_CALL)

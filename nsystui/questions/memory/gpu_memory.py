@@ -154,8 +154,8 @@ def gpu_memory(session: Session, selection: Selection) -> GpuMemory:
         return GpuMemory((), tuple(notes))
     events = _events(session, selection)
     is_odd = (events["bytes"] < 0) | (events["address"] == 0) | ~events["is_free"].isin((0, 1))
-    if odd := int(is_odd.sum()):
-        notes.append(f"{odd:,} events are left out because they have no address, no size or no known kind")
+    if odd_count := int(is_odd.sum()):
+        notes.append(f"{odd_count:,} events are left out because they have no address, no size or no known kind")
         events = events[~is_odd]
     allocations, older_frees, lost = _allocations(events)
     if len(older_frees):
@@ -268,7 +268,7 @@ def memory_table(job: OpenJob, selection: Selection) -> TableAnswer:
     """Tabulate the memory of each rank, device and kind."""
     memory = gpu_memory(job.session, selection)
     sizes = _device_sizes(job.session)
-    spent = _call_times(job.session, selection)
+    call_times = _call_times(job.session, selection)
     windows = windows_of(job, selection)
     rows: list[Row] = []
     for usage, rank in by_rank(job, memory):
@@ -284,7 +284,7 @@ def memory_table(job: OpenJob, selection: Selection) -> TableAnswer:
                 rank, key.device, key.memory, peak, 100 * peak / device_size if device_size else None, time,
                 int(usage.used[last]), int(is_made.sum()), int(is_freed.sum()), int(usage.bytes[is_made].sum()),
                 int(usage.bytes[is_made].max(initial=0)) if is_made.any() else None, int(is_leaked.sum()),
-                int(usage.bytes[is_leaked].sum()), spent.get((key.task, key.device, key.memory)), device_size,
+                int(usage.bytes[is_leaked].sum()), call_times.get((key.task, key.device, key.memory)), device_size,
             )
         )  # fmt: skip
     return TableAnswer("gpu-memory", COLUMNS, rows, len(rows), _notes(memory, selection))

@@ -160,10 +160,10 @@ def memory_rates(session: Session, selection: Selection) -> TableAnswer:
     link = link_of(session)
     busy = _busy(session, selection) if session.count(table) else {}
     rows: list[Row] = []
-    for count, size, total_time, kind, *rest in session.rows(query) if session.count(table) else ():
+    for count, size, total_time, kind, *values in session.rows(query) if session.count(table) else ():
         mean_rate = 1e9 * size / total_time
         of_link = 1e-7 * mean_rate / link[1] if link and kind in DIRECTIONS else None
-        rows.append((count, size, total_time, busy.get(tuple(rest[-3:])), mean_rate, of_link, *rest))
+        rows.append((count, size, total_time, busy.get(tuple(values[-3:])), mean_rate, of_link, *values))
     rows.sort(key=lambda row: (-int(row[2] or 0), str(row[-1])))
     notes = [note] if (note := missing_note(session, table)) else []
     if link is not None:

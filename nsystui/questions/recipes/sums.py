@@ -187,8 +187,8 @@ def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
         name=("name", "first"), start=("start", "min"), end=("end", "max"), op_count=("start", "size")
     )
     calls = pairing.calls
-    spent = (calls["end"] - calls["start"]).astype("float64").groupby(whole(calls["operation"])).sum()
-    operations["call_total"] = spent.reindex(operations.index)
+    call_times = (calls["end"] - calls["start"]).astype("float64").groupby(whole(calls["operation"])).sum()
+    operations["call_total"] = call_times.reindex(operations.index)
     code, names = pd.factorize(operations["name"])
     group, span = code.astype(np.int64), (operations["end"] - operations["start"]).to_numpy(np.int64)
     groups = Groups.of(group, span)

@@ -101,15 +101,15 @@ class NcuCommand:
         process = "a process that is not known" if self.pid is None else f"pid {self.pid}"
         owner = f"{who}{process}" + (f" on {self.host}" if self.host else "")
         if self.count is None:
-            which = "its only launch" if self.launches == 1 else f"all {self.launches:,} launches"
+            launches = "its only launch" if self.launches == 1 else f"all {self.launches:,} launches"
         elif self.count == 1:
-            which = f"launch {(self.skip or 0) + 1:,} of {self.launches:,}"
+            launches = f"launch {(self.skip or 0) + 1:,} of {self.launches:,}"
         else:
             first = (self.skip or 0) + 1
-            which = f"launches {first:,} to {first + self.count - 1:,} of {self.launches:,}"
+            launches = f"launches {first:,} to {first + self.count - 1:,} of {self.launches:,}"
             if self.selected < self.count:
-                which += f", {self.selected:,} of which are selected"
-        return safe_text(f"{owner}: {self.kernel}, {which}")
+                launches += f", {self.selected:,} of which are selected"
+        return safe_text(f"{owner}: {self.kernel}, {launches}")
 
     @property
     def cautions(self) -> tuple[str, ...]:
