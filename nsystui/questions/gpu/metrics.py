@@ -276,7 +276,7 @@ def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[li
 
 
 def _spans(times: Times) -> tuple[Times, Times]:
-    """Return start and end of each sample's period, which is the usual period after a long gap and at first."""
+    """Return start and end of each sample's period: of usual length for the first sample and after a long gap."""
     if not len(times):
         return times, times
     gaps = np.diff(times)

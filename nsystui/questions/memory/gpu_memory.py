@@ -358,7 +358,7 @@ def _call_times(session: Session, selection: Selection) -> dict[tuple[Task, int,
 
 
 def pool_table(job: OpenJob, selection: Selection) -> TableAnswer:
-    """Tabulate the memory pools: most memory reserved, and its use."""
+    """Tabulate the memory pools: the most memory reserved, and how much of it was used."""
     session = job.session
     ranks = {item.task: item.rank for item in job.ranks}
     states: dict[tuple[Task, int, int], list[tuple[int, int, int, str]]] = {}

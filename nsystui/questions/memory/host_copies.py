@@ -90,7 +90,7 @@ def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...
 
 
 def mostly(copies: Iterable[HostCopies], memory: str) -> bool:
-    """Return whether copies from or to ``memory`` take at least 90 % of the time."""
+    """Return whether copies from or to ``memory`` take at least 90 % of the total time."""
     all_copies = list(copies)
     total_time = sum(item.time for item in all_copies)
     return bool(total_time) and sum(item.time for item in all_copies if item.memory == memory) >= 0.9 * total_time
@@ -105,7 +105,7 @@ _SUPERCHIP = re.compile(r"\bG[HB]200\b")
 
 
 def link_of(session: Session) -> tuple[int, int] | None:
-    """Return the GPUs' PCIe generation and approximate rate of copies, GB/s, if known and equal."""
+    """Return PCIe generation and approximate rate of copies, GB/s, if known and the same for all GPUs."""
     devices = tables.devices.c
     chips = session.rows(sa.select(devices.chip, devices.name).distinct()) if session.count(tables.devices) else []
     links = {None if _SUPERCHIP.search(name or "") else _LINKS.get((chip or "")[:2]) for chip, name in chips}
@@ -113,7 +113,7 @@ def link_of(session: Session) -> tuple[int, int] | None:
 
 
 def link_words(session: Session, copies: Iterable[HostCopies]) -> str:
-    """Return the possible rate of the link, in words, if some copies have less than half of it."""
+    """Return the possible rate of the link in words, or an empty string if no copies have less than half of it."""
     link = link_of(session)
     if link is None or all(item.rate >= 0.5e9 * link[1] for item in copies):
         return ""

@@ -1,7 +1,7 @@
 """The multi-report recipes of Nsight Systems, each answered over all ranks of a job.
 
 See docs/numbers.md#expert-rules and docs/recipes.md#recipes. The catalogue declares them:
-`nsystui.questions.queries.registry.nsys_recipes`. They combine existing questions, so that they count as tables do.
+`nsystui.questions.queries.registry.nsys_recipes`. They combine existing questions, so that all numbers agree.
 """
 
 from __future__ import annotations

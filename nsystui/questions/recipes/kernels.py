@@ -58,7 +58,7 @@ def named_kernels(session: Session, name: str, names: Names) -> NamedKernels:
 
 
 EDGES: tuple[int, ...] = (0, *(step * 10**decade for decade in range(13) for step in (1, 2, 5)))
-"""The lower edges of the classes, ns: equal for all kernels and ranks, for comparison."""
+"""The lower edges of the classes, ns: the same for all kernels and ranks, so that histograms compare."""
 
 COLUMNS = (
     Column("low", header="From (ns)", label="from", unit=Unit.DURATION),

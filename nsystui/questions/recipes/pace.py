@@ -1,6 +1,7 @@
 """The pace of a kernel or NVTX range: its instances on each rank, by time, are iterations (docs/recipes.md#recipes).
 
-Deltas are the times from the end of the previous instance on the rank to the start: negative if they overlap.
+Deltas are the times from the end of the previous instance on the rank to the start: negative if they overlap, and
+missing for the first instance.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Stream:
 
 
 class StreamLanes:
-    """Assignment of slices to lanes: the first lane of the stream that is free."""
+    """Assignment of slices to the first free lane of their stream."""
 
     def __init__(self) -> None:
         self._ends: dict[object, list[int]] = {}
@@ -90,7 +90,7 @@ def streams_of(
 def _rows(
     session: Session, selection: Selection, kinds: Sequence[EventKind], part: ByTable
 ) -> tuple[list[sa.ColumnElement[Any]], Any]:
-    """Return the columns report, process, device and stream, and all columns, of the work in a band."""
+    """Return report, process, device and stream of the work in a band, and all its columns."""
     fields = ("report", "process", "device", "stream", "correlation_id", "start", "end", "kind_order", "row")
     rows = slices(session, selection, kinds, fields, extra=part).subquery()
     return [rows.c[name].label(name) for name in fields[:4]], rows.c
