@@ -1,1 +1,1 @@
-"""The questions: a module each, from store and selection to an answer; no screen is known here."""
+"""Questions, a module each: from store and selection to an answer, without knowledge of screens."""

@@ -264,7 +264,7 @@ def test_a_folder_of_drawings_that_is_there_stays_unless_forced(refused, demo_jo
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("r.pdf", "a report ends in .html"), ("absent/r.html", "does not exist"), ("absent/r.md", "cannot create directory")],
+    [("r.pdf", "a report ends in .html"), ("absent/r.html", "does not exist"), ("absent/r.md", "cannot create")],
 )
 def test_a_name_that_cannot_be_is_told(refused, tmp_path, name, words):
     export = empty_export(tmp_path / "a.sqlite")

@@ -412,7 +412,7 @@ class TestSelections:
 @pytest.mark.campaign
 def test_in_bands_of_time_it_is_the_same_trace(job, whole, directory, chrome, paraver, tmp_path):
     """An export of millions is read in many bands, this export in one."""
-    parts = bands(job, Selection(), whole.contents.kinds, most=300)
+    parts = bands(job, Selection(), whole.contents.kinds, limit=300)
     assert len(whole.parts) == 1 and len(parts) > 2
     again = replace(whole, parts=parts, layout=TraceLayout.of(job, Selection(), whole.contents, parts))
     assert again.layout == whole.layout

@@ -1,1 +1,1 @@
-"""The time of the GPUs by category, their metrics, and what the profiler itself took of them."""
+"""The time of the GPUs by category, their metrics, and the profiler's own overhead."""

@@ -2,20 +2,18 @@
 
 See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time.
 
-The operations of a device (a CUDA ordinal of one process in one report; docs/exports.md#identifiers) fall into four
-categories:
+Operations of a device (a CUDA ordinal of one process; docs/exports.md#identifiers) have four categories:
 
-* K, kernels that compute: all others
-* C, kernels that communicate: NCCL's and those of the family ``communication``
+* K, compute kernels: all that are not in C
+* C, communication kernels: NCCL's and the family ``communication``
 * M, memory copies and memsets
-* G, launches of whole CUDA graphs, of which nothing inside was traced
+* G, launches of whole CUDA graphs whose contents were not traced
 
-A = K ∪ C ∪ M ∪ G is all of them. U(X) is the union of the intervals of X, and |U(X)| its length: the time in which at
-least one operation ran. Two kernels at once count once, so that nothing here exceeds the window w (the rule
-``gpu_time_util`` of nsys sums them, and may exceed 100 %).
+A = K ∪ C ∪ M ∪ G. U(X) is the union of the intervals of X, and |U(X)| its length: the time in which at least one
+operation ran. Concurrent kernels count once, so no time exceeds the window w (the rule ``gpu_time_util`` of nsys sums
+them, and may exceed 100 %).
 
-`busy_parts` reads the intervals of devices or streams, each table in one pass; `to_arrays` and `of_arrays` store them
-next to the columns of a report, on its own clock.
+`busy_parts` reads the intervals, each table in one pass; `to_arrays` converts them for storage.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ Shares = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU of a task. ``device`` is its CUDA ordinal in the process, ``gpu`` the machine's number (or ``None``)."""
+    """A GPU of a task: ``device`` is its CUDA ordinal in the process, ``gpu`` the machine's number, if recorded."""
 
     task: RankedTask
     device: int
@@ -65,7 +63,7 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Return whether it counts as a GPU: work of an unknown device is no further GPU of a task that has one."""
+        """Return whether it counts as a GPU: an unknown device counts only if its task has no other."""
         return self.device != UNKNOWN or len(self.task.devices) == 1
 
 
@@ -73,14 +71,14 @@ class Device:
 class Breakdown:
     """The time of a window by category, ns: of one device, or the sum over several.
 
-    ``kernels + exposed_nccl + memory_only + graph_only + idle == time``, exactly; and so do ``kernels_only``,
-    ``nccl_only``, ``memory_only``, the three overlaps of two, ``all_three``, ``graph_only`` and ``idle``.
+    ``kernels + exposed_nccl + memory_only + graph_only + idle == time``, exactly. Also ``kernels_only``, ``nccl_only``,
+    ``memory_only``, the three overlaps of two, ``all_three``, ``graph_only`` and ``idle`` add up to ``time``.
     """
 
     time: int
-    """|w|, once for each device."""
+    """|w|, counted once per device."""
     recorded: int
-    """The part of it that lies in the report's session. The rest was not observed, and counts as idle."""
+    """The part of ``time`` in the report's session; time outside counts as idle."""
     kernels: int
     """|U(K)|"""
     nccl: int
@@ -92,7 +90,7 @@ class Breakdown:
     busy: int
     """|A|"""
     exposed_nccl: int
-    r"""|U(C) \ U(K)|: communication that no kernel hides. A copy or a graph beside it hides nothing."""
+    r"""|U(C) \ U(K)|: communication that no kernel hides; concurrent copies and graphs hide nothing."""
     exposed_memory: int
     r"""|U(M) \ U(K)|"""
     memory_only: int
@@ -145,7 +143,7 @@ class Breakdown:
         return self.time - self.busy
 
     def percent(self, part: int) -> float | None:
-        """``part`` (ns, one of the above) as a percentage of the time; ``None`` of no time."""
+        """Return ``part`` (ns, an attribute) as a percentage of ``time``, or ``None`` if that is 0."""
         return 100.0 * part / self.time if self.time else None
 
     @property
@@ -161,17 +159,16 @@ NOTHING = Breakdown(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def total(parts: Iterable[Breakdown]) -> Breakdown:
-    """Add up; the percentages of the sum are means over the devices, weighted by their windows."""
+    """Return the sum; its percentages are means over the devices, weighted by their windows."""
     return sum(parts, NOTHING)
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceLanes:
-    r"""One device over time, and in sum: each lane is the share of a bin in which its category ran, see ``Shares``.
+    r"""One device over time, with totals: a lane is the share of each bin in which its category ran.
 
-    ``exposed_nccl`` is the share of U(C) \ U(K).
-    ``busy`` is the share of A, not the sum of the others: categories run side by side. ``kernels``, ``exposed_nccl``,
-    ``memory_only`` and ``graph_only`` do add up to it.
+    ``exposed_nccl`` is the share of U(C) \ U(K). Categories overlap: ``busy``, the share of A, is only the sum of
+    ``kernels``, ``exposed_nccl``, ``memory_only`` and ``graph_only``.
     """
 
     device: Device
@@ -189,10 +186,10 @@ class DeviceLanes:
 
 @dataclass(frozen=True, eq=False)
 class BusyParts:
-    r"""The busy times of one device by category, and the parts that follow from them. Made by ``of``.
+    r"""The busy times of one device by category, and the parts derived from them by ``of``; named as in ``Breakdown``.
 
-    ``graph_only`` is U(G) \ U(K ∪ C ∪ M). A itself is not kept: ``kernels``, ``exposed_nccl``, ``memory_only`` and
-    ``graph_only`` have no point in common and are A together. The rest is named as in ``Breakdown``.
+    A is the union of the disjoint ``kernels``, ``exposed_nccl``, ``memory_only`` and ``graph_only``, which is
+    U(G) \ U(K ∪ C ∪ M).
     """
 
     kernels: Intervals
@@ -211,7 +208,7 @@ class BusyParts:
     def of(
         cls, kernels: Intervals = EMPTY, nccl: Intervals = EMPTY, memory: Intervals = EMPTY, graph: Intervals = EMPTY
     ) -> BusyParts:
-        """Compute the parts that follow from the categories."""
+        """Compute the derived parts."""
         exposed_memory, exposed_graph = subtract(memory, kernels), subtract(graph, kernels)
         graph_without_kernels = subtract(exposed_graph, nccl)
         return cls(
@@ -230,7 +227,7 @@ class BusyParts:
 
     @property
     def disjoint(self) -> tuple[Intervals, ...]:
-        """The parts that have no point in common and are A together."""
+        """The disjoint parts whose union is A."""
         return tuple(getattr(self, name) for name in _DISJOINT)
 
 
@@ -240,96 +237,98 @@ def shifted(parts: BusyParts, offset: int) -> BusyParts:
 
 
 _WINDOWS = 4
-"""Windows of which a device keeps its totals."""
+"""Windows whose totals a device caches."""
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceIntervals:
-    """The busy times of one device by category, in job time; of a GPU that several processes share, those of all.
+    """The busy times of one device by category, job time; for a shared GPU, over all its processes.
 
-    ``device`` is that of the process with most busy time, ``others`` are those of the other processes.
+    ``device`` belongs to the process with the most busy time, ``others`` to the other processes.
     """
 
     device: Device
     recorded: Window
     parts: BusyParts
     clock_offset: int = 0
-    """The offset that was added to the report's own times, ns."""
+    """The offset added to the report's own times, ns."""
     others: tuple[Device, ...] = ()
     _breakdowns: dict[Window, Breakdown] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """What each process that used it calls it."""
+        """The device in each of its processes."""
         return (self.device, *self.others)
 
     @property
     def tasks(self) -> frozenset[Task]:
-        """The processes that used it."""
+        """Its processes."""
         return frozenset(device.task.task for device in self.devices)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that used it, in order."""
+        """Its ranks, sorted."""
         return tuple(sorted({device.task.rank for device in self.devices}))
 
     def breakdown(self, window: Window) -> Breakdown:
-        """The totals inside ``window``, kept of a few windows; operations are cut at its edges."""
+        """Return the totals in ``window``, cached for a few windows."""
         if window in self._breakdowns:
             return self._breakdowns[window]
         lo, hi = window.start, window.end
         lengths = {item.name: getattr(self.parts, item.name).length_within(lo, hi) for item in fields(BusyParts)}
         busy = sum(lengths[name] for name in _DISJOINT)
         del lengths["graph_only"]
-        found = Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
+        breakdown = Breakdown(hi - lo, self.recorded_in(window), busy=busy, **lengths)
         if len(self._breakdowns) >= _WINDOWS:
             self._breakdowns.clear()
-        self._breakdowns[window] = found
-        return found
+        self._breakdowns[window] = breakdown
+        return breakdown
 
     def busy_in(self, window: Window) -> int:
-        """The time in ``window`` in which it did anything, ns."""
+        """Return the busy time in ``window``, ns."""
         return sum(part.length_within(window.start, window.end) for part in self.parts.disjoint)
 
     def active(self, window: Window) -> Intervals:
-        """Return the busy times in ``window``, A."""
+        """Return the busy intervals in ``window``, A."""
         return merge(*(part.clip(window.start, window.end) for part in self.parts.disjoint))
 
     def worked(self, window: Window) -> Window | None:
-        """The time from the first operation in ``window`` to the end of the last one; ``None`` where there is none."""
-        parts = [part for part in (one.clip(window.start, window.end) for one in self.parts.disjoint) if len(part)]
+        """Return the span from the first operation in ``window`` to the end of the last, if any."""
+        parts = [
+            clipped for clipped in (part.clip(window.start, window.end) for part in self.parts.disjoint) if len(clipped)
+        ]
         if not parts:
             return None
         return Window(min(int(part.starts[0]) for part in parts), max(int(part.ends[-1]) for part in parts))
 
     def gaps(self, window: Window) -> Intervals:
-        """The idle times between the first operation in ``window`` and the last one."""
+        """Return the idle intervals between the first and the last operation in ``window``."""
         active = self.active(window)
         return Intervals(active.ends[:-1], active.starts[1:])
 
     def idle(self, window: Window) -> Intervals:
-        """All of ``window`` in which it did nothing."""
+        """Return all idle intervals in ``window``."""
         return self.active(window).gaps(window.start, window.end)
 
     def recorded_in(self, window: Window) -> int:
-        """The part of ``window`` that lies in the report's session, ns."""
+        """Return how much of ``window`` was recorded, ns."""
         return max(0, min(window.end, self.recorded.end) - max(window.start, self.recorded.start))
 
     def lanes(self, window: Window, bins: int) -> DeviceLanes:
-        """``window`` in ``bins`` equal spans. Raises ``ValueError`` where ``bins < 1``."""
+        """Compute the lanes of ``window`` in ``bins`` equal spans. Raises ValueError if ``bins < 1``."""
         lanes = {name: self._shares([name], window, bins) for name in _LANES}
         return DeviceLanes(self.device, window, busy=self.busy(window, bins), totals=self.breakdown(window), **lanes)
 
     def busy(self, window: Window, bins: int) -> Shares:
-        """The lane ``busy`` alone. Raises ``ValueError`` where ``bins < 1``."""
+        """Compute the lane ``busy`` alone. Raises ValueError if ``bins < 1``."""
         return self._shares(_DISJOINT, window, bins)
 
     def share(self, name: str, window: Window, bins: int) -> Shares:
-        """One lane of ``DeviceLanes`` by its name. Raises ``ValueError`` where ``bins < 1``."""
+        """Compute the lane of ``DeviceLanes`` called ``name``. Raises ValueError if ``bins < 1``."""
         return self._shares(_DISJOINT if name == "busy" else [name], window, bins)
 
     def _shares(self, names: Iterable[str], window: Window, bins: int) -> Shares:
-        """The shares of parts that have no point in common, together."""
+        """Return the sum of the shares of disjoint parts."""
         lo, hi = window.start, window.end
         session = union([self.recorded.start], [self.recorded.end])
         is_seen = covered_per_bin(session, lo, hi, bins) > 0
@@ -343,7 +342,7 @@ _DISJOINT = ("kernels", "exposed_nccl", "memory_only", "graph_only")
 
 
 Place = tuple[int, ...]
-"""A device of a report, (process, CUDA ordinal), or a stream of it: values of `DEVICE_KEYS` or `STREAM_KEYS`."""
+"""The values of `DEVICE_KEYS` or `STREAM_KEYS` of a device or stream."""
 
 DEVICE_KEYS = ("process", "device")
 STREAM_KEYS = (*DEVICE_KEYS, "stream")
@@ -352,10 +351,10 @@ STREAM_KEYS = (*DEVICE_KEYS, "stream")
 def busy_parts(
     session: Session, keys: Sequence[str], places: Sequence[tuple[int, ...]], streams: frozenset[int] | None = None
 ) -> list[BusyParts]:
-    """The busy times of each of ``places`` by category, on the clocks of the reports.
+    """Read the busy times of each of ``places`` by category, on the clocks of the reports.
 
-    A place is the index of a report and a value for each of ``keys`` (``DEVICE_KEYS`` or ``STREAM_KEYS``). Of
-    ``streams`` only, where some are given.
+    A place is the index of a report and the values of ``keys`` (``DEVICE_KEYS`` or ``STREAM_KEYS``). ``streams``
+    restricts the operations.
     """
     keys = ("report", *keys)
     kernels = _merged(session, BY_NAME["kernels"], keys, places, streams)
@@ -375,7 +374,7 @@ def _merged(
     places: Sequence[tuple[int, ...]],
     streams: frozenset[int] | None,
 ) -> dict[tuple[int, int], Intervals]:
-    """The union of the operations of a table, by (index into ``places``, 1 for those that communicate); own clock."""
+    """Return the union of a table's operations by (index of the place, 1 for communication else 0)."""
     parts: list[list[Intervals]] = [[] for _ in range(2 * len(places))]
     if places and session.count(table):
         import sqlalchemy as sa
@@ -386,40 +385,40 @@ def _merged(
 
         rows = tables.of(table)
         columns = rows.c
-        of_place = dict(zip(keys, zip(*places, strict=True), strict=True))
-        own = given({**of_place, "place": range(len(places))}).subquery("places")
+        key_columns = dict(zip(keys, zip(*places, strict=True), strict=True))
+        requested = given({**key_columns, "place": range(len(places))}).subquery("places")
         is_other: Any = communicates(communicating(session)) if rows is tables.kernels else sa.false()
-        lane = sa.cast(2 * own.c.place + sa.cast(is_other, sa.Integer), sa.Integer).label("lane")
-        is_of_reports = of_reports(columns.report, {place[0] for place in places})
+        lane = sa.cast(2 * requested.c.place + sa.cast(is_other, sa.Integer), sa.Integer).label("lane")
+        is_of_reports = of_reports(columns.report, {ids[0] for ids in places})
         is_whole = (columns.start.is_not(None), columns.end.is_not(None))
         query = (
             sa.select(lane, columns.start, columns.end)
-            .join_from(rows, own, sa.and_(*(columns[key] == own.c[key] for key in keys)))
+            .join_from(rows, requested, sa.and_(*(columns[key] == requested.c[key] for key in keys)))
             .where(*where(rows, Selection(streams=streams)), is_of_reports, *is_whole)
         )
         for batch in session.array_batches(query):
             order = np.argsort(batch["lane"], kind="stable")
             used, firsts = np.unique(batch["lane"][order], return_index=True)
-            for number, of_lane in zip(used.tolist(), np.split(order, firsts[1:]), strict=True):
-                parts[number].append(union(batch["start"][of_lane], batch["end"][of_lane]))
-    return {divmod(number, 2): merge(*of_lane) for number, of_lane in enumerate(parts)}
+            for number, indices in zip(used.tolist(), np.split(order, firsts[1:]), strict=True):
+                parts[number].append(union(batch["start"][indices], batch["end"][indices]))
+    return {divmod(number, 2): merge(*pieces) for number, pieces in enumerate(parts)}
 
 
 _PARTS = tuple(item.name for item in fields(BusyParts))
 
 
-def to_arrays(found: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
-    """The places, and for each part the intervals of all places in a row; `of_arrays` is the inverse."""
+def to_arrays(parts_by_place: Mapping[Place, BusyParts], keys: Sequence[str] = DEVICE_KEYS) -> Arrays:
+    """Return arrays of the places and their intervals by part; inverse of `of_arrays`."""
     arrays: dict[str, NDArray[Any]] = {
-        key: np.array([place[number] for place in found], np.int64) for number, key in enumerate(keys)
+        key: np.array([ids[number] for ids in parts_by_place], np.int64) for number, key in enumerate(keys)
     }
     for part in _PARTS:
-        put_intervals(arrays, part, *(getattr(parts, part) for parts in found.values()))
+        put_intervals(arrays, part, *(getattr(parts, part) for parts in parts_by_place.values()))
     return arrays
 
 
 def of_arrays(arrays: Arrays, clock_offset: int, keys: Sequence[str] = DEVICE_KEYS) -> dict[Place, BusyParts]:
-    """The intervals of each place in job time: ``clock_offset`` (ns) is added to the report's own."""
+    """Return the intervals by place, shifted by ``clock_offset`` to job time, ns."""
     places = zip(*(arrays[key].tolist() for key in keys), strict=True)
     parts = zip(*(intervals_at(arrays, part) for part in _PARTS), strict=True)
-    return {place: shifted(BusyParts(*own), clock_offset) for place, own in zip(places, parts, strict=True)}
+    return {ids: shifted(BusyParts(*intervals), clock_offset) for ids, intervals in zip(places, parts, strict=True)}

@@ -1,8 +1,8 @@
-"""GPU metrics: the sampled counters that say how well a busy GPU was used (docs/exports.md#gpu-metrics).
+"""GPU metrics: sampled counters that show how well a busy GPU was used (docs/exports.md#gpu-metrics).
 
-Over time they are lanes; `attributed` gives their means over any intervals, such as the launches of a kernel.
+Lanes show them over time; `attributed` averages them over intervals such as kernel launches.
 
-A sample belongs to a GPU by the machine's own number (``Device.gpu``), not by its CUDA ordinal.
+Samples identify their GPU by the machine's number (``Device.gpu``), not by the CUDA ordinal.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("PCIe TX", r"PCIe TX (Throughput|Bandwidth)"),
     ("PCIe RX", r"PCIe RX (Throughput|Bandwidth)"),
 )
-"""The metrics that get a lane unasked, in order: our name, and the beginnings of NVIDIA's names on all chips.
+"""The metrics with a lane by default, in order: short name, and a pattern for NVIDIA's names on all chips.
 
-Of NVLink's data those of the responses to reads and writes: requests hold the same bytes a second time, or none.
+Only NVLink responses count: requests contain the same bytes again, or no data.
 """
 
 _OF_WHAT = (
@@ -47,10 +47,9 @@ _OF_WHAT = (
     (r"Active|Issue|in Flight", "cycles"),
     (r"Throughput|Bandwidth|User Data|Protocol Data", "peak rate"),
 )
-"""What a percentage is of, by what is in its name (NVIDIA's User Guide, GPU metrics)."""
+"""Patterns in metric names, and the unit of 100 % (NVIDIA's User Guide, GPU metrics)."""
 _LONGEST_PERIODS = 2
-"""A sample describes the time since the one before it, but no more than so many usual periods: what is longer was not
-recorded."""
+"""The longest gap that the next sample describes, in usual periods."""
 
 
 @dataclass(frozen=True, order=True)
@@ -60,18 +59,18 @@ class MetricSource:
     report: int
     gpu: int
     place: int
-    """The place of its family in ``FAMILIES``, behind all of them where it has none."""
+    """The index of its family in ``FAMILIES``, or their number without family."""
     metric: str
-    """The name that nsys gives it."""
+    """The name in the export."""
 
     @property
     def has_lane(self) -> bool:
-        """Whether it gets a lane unasked."""
+        """Whether it has a lane by default."""
         return self.place < len(FAMILIES)
 
     @property
     def family(self) -> str:
-        """Our name of what it measures, or its label where we have none."""
+        """The short name of its family, or else its label."""
         return FAMILIES[self.place][0] if self.has_lane else self.label
 
     @property
@@ -81,30 +80,29 @@ class MetricSource:
 
     @property
     def unit(self) -> str:
-        """The unit of its values: ``% of cycles``, ``MHz``; empty where nothing tells it."""
+        """The unit of its values: ``% of cycles``, ``MHz``; empty if unknown."""
         return unit_of(self.metric)
 
     @property
     def is_percent(self) -> bool:
-        """Whether its values are percentages."""
         return self.unit.startswith("%")
 
 
 def unit_of(metric: str) -> str:
-    """Return the unit of a metric by its name, in which nsys records it since 2024; earlier clocks are in Hz."""
+    """Return the unit of a metric. Its name contains the unit since nsys 2024; clocks without it are in Hz."""
     name, bracket, unit = metric.partition(" [")
     if bracket and "%" not in unit:
         return unit.removesuffix("]")
     if not bracket and "Clock" in name:
         return "Hz"
-    what = next((what for pattern, what in _OF_WHAT if re.search(pattern, name, re.IGNORECASE)), "")
-    return f"% of {what}" if what else "%" if bracket else ""
+    base = next((base for pattern, base in _OF_WHAT if re.search(pattern, name, re.IGNORECASE)), "")
+    return f"% of {base}" if base else "%" if bracket else ""
 
 
 @dataclass(frozen=True, eq=False)
 class MetricLane:
-    """A metric over time, in its unit: ``values`` (shape ``(bins,)``) is the mean of the samples of each bin, NaN where
-    there is none; ``mean`` is that of all samples in the window, ``None`` where there is none."""
+    """A metric over time, in its unit: ``values``, shape ``(bins,)``, are the means of each bin's samples, else NaN;
+    ``mean`` is the mean of all samples in the window."""
 
     source: MetricSource
     values: NDArray[np.float64]
@@ -112,10 +110,7 @@ class MetricLane:
 
 
 def metric_sources(session: Session, selection: Selection, every: bool = False) -> list[MetricSource]:
-    """List the metrics of the selected GPUs that get a lane, or ``every`` one, by report, GPU and family.
-
-    A scan over all samples.
-    """
+    """Scan all samples for the selected GPUs' metrics with a lane (``every``: all), by report, GPU and family."""
     table = tables.gpu_metrics
     if not session.count(table):
         return []
@@ -127,11 +122,11 @@ def metric_sources(session: Session, selection: Selection, every: bool = False) 
     sources = []
     for report, gpu, metric in rows_by_report(session, query):
         matching = (
-            place for place, (_, pattern) in enumerate(FAMILIES) if re.match(pattern, metric.partition(" [")[0])
+            index for index, (_, pattern) in enumerate(FAMILIES) if re.match(pattern, metric.partition(" [")[0])
         )
-        place = next(matching, len(FAMILIES)) if unit_of(metric).startswith("%") else len(FAMILIES)
-        sources.append(MetricSource(report, gpu, place, metric))
-    return sorted(one for one in sources if every or one.has_lane)
+        index = next(matching, len(FAMILIES)) if unit_of(metric).startswith("%") else len(FAMILIES)
+        sources.append(MetricSource(report, gpu, index, metric))
+    return sorted(source for source in sources if every or source.has_lane)
 
 
 def metric_lanes(
@@ -139,29 +134,28 @@ def metric_lanes(
 ) -> list[MetricLane]:
     """Average each metric of ``metric_sources`` over ``window`` in ``bins`` equal spans.
 
-    Give ``sources`` again when only the window changes: it saves a scan over all samples. Values are `_plausible`
-    ones. A sample says what was since the one before it, so bins shorter than the sampling period are mostly missing.
-    Raises ``ValueError`` where ``bins < 1``.
+    ``sources``, if given, save a scan over all samples. Values are `_plausible`. Most bins shorter than the sampling
+    period are missing. Raises ValueError if ``bins < 1``.
     """
     if bins < 1:
         raise ValueError(f"at least one bin is needed, not {bins}")
-    chosen = metric_sources(session, selection) if sources is None else sources
-    places = {(source.report, source.gpu, source.metric): number for number, source in enumerate(chosen)}
-    values = np.full((len(chosen), bins), np.nan)
-    counts = np.zeros((len(chosen), bins), np.int64)
-    for report, gpu, metric, number, value, samples in _binned(session, window, bins, chosen):
-        place = places.get((report, gpu, metric))
-        if place is not None:
-            values[place, number], counts[place, number] = value, samples
+    lane_sources = metric_sources(session, selection) if sources is None else sources
+    indices = {(source.report, source.gpu, source.metric): index for index, source in enumerate(lane_sources)}
+    values = np.full((len(lane_sources), bins), np.nan)
+    counts = np.zeros((len(lane_sources), bins), np.int64)
+    for report, gpu, metric, bin_index, value, samples in _binned(session, window, bins, lane_sources):
+        index = indices.get((report, gpu, metric))
+        if index is not None:
+            values[index, bin_index], counts[index, bin_index] = value, samples
     lanes = []
-    for source, own, weights in zip(chosen, values, counts, strict=True):
+    for source, means, weights in zip(lane_sources, values, counts, strict=True):
         samples = int(weights.sum())
-        lanes.append(MetricLane(source, own, float(np.nansum(own * weights)) / samples if samples else None))
+        lanes.append(MetricLane(source, means, float(np.nansum(means * weights)) / samples if samples else None))
     return lanes
 
 
 def _binned(session: Session, window: Window, bins: int, sources: Sequence[MetricSource]) -> Sequence[tuple[Any, ...]]:
-    """(report, gpu, metric, bin, mean, samples) of every bin that has samples."""
+    """Return (report, gpu, metric, bin, mean, samples) for each bin that has samples."""
     table = tables.gpu_metrics
     width = window.end - window.start
     if not sources or not width:
@@ -184,8 +178,8 @@ def _binned(session: Session, window: Window, bins: int, sources: Sequence[Metri
 
 
 def _plausible(sources: Sequence[MetricSource]) -> sa.ColumnElement[Any]:
-    """The value of a sample, as counters glitch (docs/exports.md#gpu-metrics): a percentage is cut to 0…100, and any
-    other value below 0 is missing."""
+    """Return the corrected value of a sample, because counters glitch (docs/exports.md#gpu-metrics): percentages are
+    clipped to 0…100, other values below 0 are missing."""
     table = tables.gpu_metrics
     percent = sorted({source.metric for source in sources if source.is_percent})
     cut = sa.func.least(sa.func.greatest(table.c.value, 0.0), 100.0)
@@ -193,7 +187,7 @@ def _plausible(sources: Sequence[MetricSource]) -> sa.ColumnElement[Any]:
 
 
 def _of_gpus(session: Session, selection: Selection) -> list[Condition]:
-    """Samples of the GPUs that the selected tasks and devices used; all GPUs of a report that does not record it."""
+    """Return conditions for samples of the selected GPUs; of all GPUs if a report does not identify them."""
     if selection.tasks is None and selection.devices is None:
         return []
     devices = tables.devices
@@ -206,12 +200,12 @@ def _of_gpus(session: Session, selection: Selection) -> list[Condition]:
     for report, gpu in session.rows(query):
         used.setdefault(report, set()).add(gpu)
     table = tables.gpu_metrics
-    choices: list[Condition] = []
+    conditions: list[Condition] = []
     for report, gpus in sorted(used.items()):
-        of_report: Condition = table.c.report == report
-        known = sorted(gpu for gpu in gpus if gpu is not None)
-        choices.append(of_report if None in gpus else sa.and_(of_report, table.c.gpu.in_(known)))
-    return [sa.or_(*choices) if choices else sa.false()]
+        is_of_report: Condition = table.c.report == report
+        numbers = sorted(gpu for gpu in gpus if gpu is not None)
+        conditions.append(is_of_report if None in gpus else sa.and_(is_of_report, table.c.gpu.in_(numbers)))
+    return [sa.or_(*conditions) if conditions else sa.false()]
 
 
 # -- samples and intervals --------------------------------------------------------------------------------------------
@@ -221,8 +215,8 @@ def _of_gpus(session: Session, selection: Selection) -> list[Condition]:
 class MetricSamples:
     """The n samples of a metric of a GPU by time, job time; arrays of shape ``(n,)``.
 
-    Each describes the time from ``starts`` to ``ends``, ns. ``values`` are `_plausible` ones, in the metric's unit;
-    ``implausible`` is how many samples were cut or left out.
+    Each describes the time from ``starts`` to ``ends``, ns. ``values`` are `_plausible`, in the metric's unit;
+    ``implausible`` counts the samples that were clipped or left out.
     """
 
     source: MetricSource
@@ -233,22 +227,22 @@ class MetricSamples:
 
     @cached_property
     def until(self) -> Times:
-        """The time described before each sample, and by all; shape ``(n + 1,)``, ns."""
+        """The time described before each sample, then in total; ns, shape ``(n + 1,)``."""
         return np.append(0, np.cumsum(self.ends - self.starts))
 
     @cached_property
     def integral(self) -> NDArray[np.float64]:
-        """The metric's integral before each sample, and over all; shape ``(n + 1,)``."""
+        """The metric's integral before each sample, then in total; shape ``(n + 1,)``."""
         return np.append(0.0, np.cumsum((self.ends - self.starts) * self.values))
 
 
 def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[list[MetricSamples]]:
-    """Read the samples of ``sources``, those of one GPU at a time."""
+    """Read the samples of ``sources``, one GPU at a time."""
     table = tables.gpu_metrics
-    for (report, gpu), group in groupby(sorted(sources), lambda one: (one.report, one.gpu)):
-        of_gpu = list(group)
-        metric = sa.case({one.metric: number for number, one in enumerate(of_gpu)}, value=table.c.metric)
-        value = _plausible(of_gpu)
+    for (report, gpu), group in groupby(sorted(sources), lambda source: (source.report, source.gpu)):
+        gpu_sources = list(group)
+        metric = sa.case({source.metric: number for number, source in enumerate(gpu_sources)}, value=table.c.metric)
+        value = _plausible(gpu_sources)
         is_plausible = sa.func.coalesce(value == table.c.value, sa.false())
         query = (
             sa.select(
@@ -260,29 +254,29 @@ def samples_of(session: Session, sources: Sequence[MetricSource]) -> Iterator[li
             .where(
                 table.c.report == report,
                 table.c.gpu == gpu,
-                table.c.metric.in_([one.metric for one in of_gpu]),
+                table.c.metric.in_([source.metric for source in gpu_sources]),
                 table.c.time.is_not(None),
                 table.c.value.is_not(None),
             )
             .order_by("time")
         )
-        read = session.part([report]).arrays(query)
-        found: list[MetricSamples] = []
-        for number, source in enumerate(of_gpu):
-            rows = read["metric"] == number
-            starts, ends = _spans(read["time"][rows].astype(np.int64))
-            values = np.ma.filled(read["value"][rows].astype(np.float64), np.nan)
-            plausible = read["is_plausible"][rows].astype(bool)
-            known = ~np.isnan(values)
-            starts, ends = starts[known], ends[known]
-            if found and np.array_equal(starts, found[0].starts) and np.array_equal(ends, found[0].ends):
-                starts, ends = found[0].starts, found[0].ends  # as is usual: see `attributed`
-            found.append(MetricSamples(source, starts, ends, values[known], int((~plausible).sum())))
-        yield found
+        arrays = session.part([report]).arrays(query)
+        samples: list[MetricSamples] = []
+        for number, source in enumerate(gpu_sources):
+            rows = arrays["metric"] == number
+            starts, ends = _spans(arrays["time"][rows].astype(np.int64))
+            values = np.ma.filled(arrays["value"][rows].astype(np.float64), np.nan)
+            plausible = arrays["is_plausible"][rows].astype(bool)
+            has_value = ~np.isnan(values)
+            starts, ends = starts[has_value], ends[has_value]
+            if samples and np.array_equal(starts, samples[0].starts) and np.array_equal(ends, samples[0].ends):
+                starts, ends = samples[0].starts, samples[0].ends  # usual, and faster in `attributed`
+            samples.append(MetricSamples(source, starts, ends, values[has_value], int((~plausible).sum())))
+        yield samples
 
 
 def _spans(times: Times) -> tuple[Times, Times]:
-    """The time that each sample describes; the first one's is a usual period, and so is one after a long gap."""
+    """Return start and end of each sample's period: of usual length for the first sample and after a long gap."""
     if not len(times):
         return times, times
     gaps = np.diff(times)
@@ -292,32 +286,36 @@ def _spans(times: Times) -> tuple[Times, Times]:
 
 
 def attributed(
-    every: Sequence[MetricSamples], starts: Times, ends: Times
+    metrics: Sequence[MetricSamples], starts: Times, ends: Times
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield for each metric: of each interval the time that samples describe, ns, and the metric's integral over it.
+    """Yield for each metric the time in each interval that samples describe, ns, and the metric's integral over it.
 
-    Shapes ``(n,)``. The mean over some intervals is the sum of their integrals by that of their times: each sample is
-    weighted by the overlap of its period. O(n log m) for m samples; intervals may be in any order and overlap. Metrics
-    that share the array of their times cost one search.
+    Shapes ``(n,)``. The mean over intervals is the sum of integrals divided by the sum of times: samples are weighted
+    by the overlap of their periods. Intervals may overlap, in any order. O(n log m) for m samples; metrics that share
+    the array of their times cost one search.
     """
     ends = np.maximum(starts, ends)
-    known: MetricSamples | None = None
-    for samples in every:
-        if known is None or samples.ends is not known.ends:
-            known, begins = samples, np.append(samples.starts, np.iinfo(np.int64).max)
-            places = [np.searchsorted(samples.ends, times, side="right") for times in (starts, ends)]
-            begun = [
-                times - np.minimum(begins[place], times) for place, times in zip(places, (starts, ends), strict=True)
+    searched: MetricSamples | None = None
+    for samples in metrics:
+        if searched is None or samples.ends is not searched.ends:
+            searched, period_starts = samples, np.append(samples.starts, np.iinfo(np.int64).max)
+            positions = [np.searchsorted(samples.ends, times, side="right") for times in (starts, ends)]
+            partial = [
+                times - np.minimum(period_starts[position], times)
+                for position, times in zip(positions, (starts, ends), strict=True)
             ]
-            time = (samples.until[places[1]] + begun[1] - samples.until[places[0]] - begun[0]).astype(np.float64)
+            time = (samples.until[positions[1]] + partial[1] - samples.until[positions[0]] - partial[0]).astype(
+                np.float64
+            )
         values = np.append(samples.values, 0.0)
         first, last = (
-            samples.integral[place] + part * values[place] for place, part in zip(places, begun, strict=True)
+            samples.integral[position] + part * values[position]
+            for position, part in zip(positions, partial, strict=True)
         )
         yield time, last - first
 
 
 def samples_in(samples: MetricSamples, starts: Times, ends: Times) -> Times:
-    """Count the samples that were taken in each interval, its end included; shape ``(n,)``."""
+    """Count the samples in each interval, including its end but not its start; shape ``(n,)``."""
     count: Times = np.searchsorted(samples.ends, ends, "right") - np.searchsorted(samples.ends, starts, "right")
     return count

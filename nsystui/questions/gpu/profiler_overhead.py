@@ -1,4 +1,4 @@
-"""The times in which the profiler itself worked: idle time of a GPU then is not the program's.
+"""The profiler's own overhead: idle time of a GPU meanwhile is not the program's fault.
 
 See docs/numbers.md#expert-rules.
 """
@@ -22,7 +22,7 @@ _TABLE = tables.profiler_overhead
 
 
 def overhead_by_name(session: Session, selection: Selection) -> Mapping[Task, Mapping[str, Intervals]]:
-    """The work of nsys itself in each selected process, as it recorded it; job time."""
+    """Return the overhead that nsys recorded in each selected process, by name; job time."""
     if not session.count(_TABLE):
         return {}
     columns = _TABLE.c
@@ -34,28 +34,28 @@ def overhead_by_name(session: Session, selection: Selection) -> Mapping[Task, Ma
         job_end(_TABLE).label("end"),
     ).where(*overhead_conditions(selection))
     rows = {key: np.ma.getdata(values) for key, values in session.arrays(query).items()}
-    found: dict[Task, dict[str, Intervals]] = {}
+    intervals: dict[Task, dict[str, Intervals]] = {}
     for report, process in np.unique(np.stack([rows["report"], rows["process"]]), axis=1).T.tolist():
-        is_own = (rows["report"] == report) & (rows["process"] == process)
-        start, end, name = rows["start"][is_own], rows["end"][is_own], rows["name"][is_own]
-        found[Task(report, process)] = {
+        is_of_task = (rows["report"] == report) & (rows["process"] == process)
+        start, end, name = rows["start"][is_of_task], rows["end"][is_of_task], rows["name"][is_of_task]
+        intervals[Task(report, process)] = {
             str(label): union(start[name == label], end[name == label]) for label in np.unique(name)
         }
-    return found
+    return intervals
 
 
 def profiler_overhead(session: Session, selection: Selection) -> Mapping[Task, Intervals]:
-    """The union of what nsys noticed of its own work in each selected process that has any, job time."""
+    """Return the union of the recorded overhead of each selected process; job time."""
     return {task: merge(*named.values()) for task, named in overhead_by_name(session, selection).items()}
 
 
 def overhead_conditions(selection: Selection) -> list[Condition]:
-    """The conditions for the rows of the selected processes and window, whatever their names."""
-    chosen = Selection(selection.window, selection.tasks)
-    return [*where(_TABLE, chosen), _TABLE.c.end.is_not(None), _TABLE.c.process.is_not(None)]
+    """Return the conditions for the selected processes and window, ignoring the name filter."""
+    unnamed = Selection(selection.window, selection.tasks)
+    return [*where(_TABLE, unnamed), _TABLE.c.end.is_not(None), _TABLE.c.process.is_not(None)]
 
 
 def unnoticed(session: Session) -> str:
-    """Return the note on exports that do not record the profiler's work; empty where all do."""
-    lacking = [report for report in session.reports if not report.has(_TABLE)]
-    return f"{lack(session, _TABLE, lacking)}: it is not known which gaps the profiler caused" if lacking else ""
+    """Return the note on exports that do not record the overhead; empty if all do."""
+    missing = [report for report in session.reports if not report.has(_TABLE)]
+    return f"{lack(session, _TABLE, missing)}: gaps caused by the profiler cannot be identified" if missing else ""

@@ -1,6 +1,5 @@
-"""GPU utilisation: the busy time of each GPU of the job by category, in a window or over time, and its tables.
+"""GPU utilisation: the busy time of the job's GPUs by category, in a window or over time, and its tables.
 
-The intervals are read and merged once; every window and every number of bins is then computed with numpy.
 ``nsystui.questions.gpu.device_time`` defines the categories.
 """
 
@@ -50,34 +49,33 @@ _NAME_NOTE = "the name filter does not apply here: how busy a GPU is depends on 
 
 @dataclass(frozen=True, eq=False)
 class BusyIntervals:
-    """The merged intervals of every selected device, read once; windows and bins of it cost no query.
+    """The merged intervals of every selected device, read once; windows and bins cost no query.
 
-    Keep it for as long as ``is_current`` holds and the selection, its window apart, stays the same.
+    It is valid while ``is_current`` is true and the selection, except its window, is the same.
     """
 
     version: int
     devices: tuple[DeviceIntervals, ...]
     shares_clock: bool = True
-    """Whether the selected reports lie on one clock; if not, a window of one means nothing to the other."""
+    """Whether the selected reports share a clock; otherwise no window applies to several reports."""
     notes: tuple[str, ...] = ()
 
     @classmethod
     def load(
         cls, session: Session, selection: Selection, ranks: Sequence[RankedTask], before: BusyIntervals | None = None
     ) -> BusyIntervals:
-        """Read every device of the selected tasks, by rank and device; of all streams those in ``before`` are taken.
+        """Read the devices of the selected tasks, by rank and device, except those already in ``before``.
 
-        Tasks, devices and streams of the selection apply. Its window does not (``breakdown`` and ``lanes`` take one),
-        nor does its name filter: how busy a GPU is depends on all of its work. A million operations take about 0.3 s,
-        and up to 20 MB while they are kept.
+        ``before`` is not used if streams are selected. The selection's window and name filter do not apply: how busy a
+        GPU is depends on all of its work. A million operations take about 0.3 s to read, and up to 20 MB of memory.
         """
         version = session.version
         devices = tuple(_devices(session, selection, selected_devices(session, selection, ranks), before))
         reports = selected_reports(session, selection)
         notes = [*_notes(session, reports, selection), *other_communication(session)]
-        same_gpu = [{item.device.task.rank for item in same} for same in _by_gpu(session, devices) if len(same) > 1]
+        same_gpu = [{item.device.task.rank for item in group} for group in _by_gpu(session, devices) if len(group) > 1]
         if apart := [item.device.task.rank for item in devices if not item.device.is_gpu]:
-            notes.append(f"work on an unknown device is in no mean over GPUs (ranks {few_numbers(apart)})")
+            notes.append(f"work on an unknown device does not count in means over GPUs (ranks {few_numbers(apart)})")
         if same_gpu:
             shared = "; ".join(f"ranks {few_numbers(ranks)}" for ranks in same_gpu[:3])
             notes.append(
@@ -88,62 +86,62 @@ class BusyIntervals:
         return busy if selection.name is None else busy.without_name_filter()
 
     def without_name_filter(self) -> BusyIntervals:
-        """Return the same with a note that the name filter is left out."""
+        """Return a copy with a note that the name filter does not apply."""
         return replace(self, notes=(*self.notes, _NAME_NOTE))
 
     def is_current(self, session: Session) -> bool:
-        """Whether no report has joined since."""
+        """Return whether no report was added since."""
         return self.version == session.version
 
     def lanes(self, window: Window, bins: int) -> list[DeviceLanes]:
-        """Compute every device over ``window``. Raises ``ValueError`` where ``bins < 1``."""
+        """Compute the lanes of every device. Raises ValueError if ``bins < 1``."""
         return [device.lanes(window, bins) for device in self.devices]
 
     def breakdown(self, windows: Mapping[int, Window]) -> dict[Task, Breakdown]:
-        """Add up the totals of each task in the window of its report (by index): the sum over its GPUs."""
-        found: dict[Task, Breakdown] = {}
+        """Return the totals of each task over its GPUs, in the window of its report (by index)."""
+        totals: dict[Task, Breakdown] = {}
         for item in self.gpus:
             task = item.device.task.task
             if task.report in windows:
-                found[task] = found.get(task, NOTHING) + item.breakdown(windows[task.report])
-        return found
+                totals[task] = totals.get(task, NOTHING) + item.breakdown(windows[task.report])
+        return totals
 
     def gpu_numbers(self, task: Task) -> str | None:
-        """Return the machine's numbers of the GPUs of a task; ``None`` where one is not recorded, or it used none."""
+        """Return the machine's numbers of a task's GPUs, or ``None`` if it used no or unknown GPUs."""
         numbers = [item.device.gpu for item in self._of_task.get(task, ())]
         return " ".join(map(str, numbers)) if numbers and None not in numbers else None
 
     @property
     def gpus(self) -> list[DeviceIntervals]:
-        """The devices over which means are taken."""
+        """The devices that count in means over GPUs."""
         return [item for item in self.devices if item.device.is_gpu]
 
     @cached_property
     def _of_task(self) -> Mapping[Task, list[DeviceIntervals]]:
-        found: dict[Task, list[DeviceIntervals]] = {}
+        devices: dict[Task, list[DeviceIntervals]] = {}
         for item in self.gpus:
-            found.setdefault(item.device.task.task, []).append(item)
-        return found
+            devices.setdefault(item.device.task.task, []).append(item)
+        return devices
 
 
 def gpus_of(session: Session, devices: Iterable[DeviceIntervals]) -> tuple[DeviceIntervals, ...]:
-    """Put the processes on one GPU together, see `gpu_key`; the GPUs are in the order of ``devices``."""
-    return tuple(_together(same) for same in _by_gpu(session, devices))
+    """Merge the devices that are the same GPU, see `gpu_key`; keeps the order of ``devices``."""
+    return tuple(_together(group) for group in _by_gpu(session, devices))
 
 
 def _by_gpu(session: Session, devices: Iterable[DeviceIntervals]) -> list[list[DeviceIntervals]]:
     reports = {report.index: report for report in session.reports}
-    found: dict[Hashable, list[DeviceIntervals]] = {}
+    groups: dict[Hashable, list[DeviceIntervals]] = {}
     for item in devices:
         if not item.device.is_gpu:
             continue
         task = item.device.task.task
-        found.setdefault(gpu_key(reports[task.report], task, item.device.device), []).append(item)
-    return list(found.values())
+        groups.setdefault(gpu_key(reports[task.report], task, item.device.device), []).append(item)
+    return list(groups.values())
 
 
 def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
-    """Tell whether some of ``gpus`` could be one and the same for all that the exports say: same host and ordinal."""
+    """Return whether some of ``gpus`` may be the same: equal host and ordinal, and no recorded number."""
     reports = {report.index: report for report in session.reports}
     places = [
         (gpu.device.task.host, gpu.device.device)
@@ -154,10 +152,10 @@ def unplaced(session: Session, gpus: Sequence[DeviceIntervals]) -> bool:
 
 
 def gpu_key(report: Report, task: Task, device: int) -> Hashable:
-    """Identify the GPU behind the CUDA ordinal of a process: equal where it is the same, of reports on a clock.
+    """Return a key of the GPU behind a process's CUDA ordinal: equal for the same GPU, in reports that share a clock.
 
-    That is known where the exports name the same GPU for both (since schema 3.20), and within a report of a machine
-    that has a single GPU. The ordinal alone says nothing: under CUDA_VISIBLE_DEVICES it is 0 in every process.
+    Exports identify the GPU since schema 3.20; otherwise processes share it if their report's machine has a single GPU.
+    The ordinal is no proof: under CUDA_VISIBLE_DEVICES it is 0 in every process.
     """
     number = _recorded_gpu(report, task, device)
     if number is None:
@@ -167,56 +165,55 @@ def gpu_key(report: Report, task: Task, device: int) -> Hashable:
 
 
 def _recorded_gpu(report: Report, task: Task, device: int) -> int | None:
-    """The machine's number of the GPU, where the export says it of this very process."""
+    """Return the machine's number of the GPU, if recorded for this process."""
     return report.metadata.gpu_numbers.get((pid_of(task.process), device))
 
 
-def _together(same: Sequence[DeviceIntervals]) -> DeviceIntervals:
-    """The work of several processes on one GPU, as that of one."""
-    if len(same) == 1:
-        return same[0]
+def _together(devices: Sequence[DeviceIntervals]) -> DeviceIntervals:
+    """Merge the work of several processes on one GPU."""
+    if len(devices) == 1:
+        return devices[0]
     names = ("kernels", "nccl", "memory", "graph")
-    parts = BusyParts.of(*(merge(*(getattr(item.parts, name) for item in same)) for name in names))
-    recorded = Window(min(item.recorded.start for item in same), max(item.recorded.end for item in same))
-    first, *others = sorted(same, key=lambda item: -item.busy_in(recorded))
+    parts = BusyParts.of(*(merge(*(getattr(item.parts, name) for item in devices)) for name in names))
+    recorded = Window(min(item.recorded.start for item in devices), max(item.recorded.end for item in devices))
+    first, *others = sorted(devices, key=lambda item: -item.busy_in(recorded))
     return replace(first, recorded=recorded, parts=parts, others=tuple(item.device for item in others))
 
 
 def columns_read(of_streams: bool) -> dict[str, tuple[str, ...]]:
-    """Name the columns that ``BusyIntervals.load`` reads of each table, by its name.
-
-    ``of_streams`` says whether the selection is of single streams.
-    """
+    """Return the columns that ``BusyIntervals.load`` reads, by table; ``of_streams``: streams are selected."""
     columns = ("process", "device", "start", "end", *(["stream"] if of_streams else []))
-    return {one.name: (*columns, *(["is_nccl", "name"] if "is_nccl" in one.field_names else [])) for one in GPU_TABLES}
+    return {
+        table.name: (*columns, *(["is_nccl", "name"] if "is_nccl" in table.field_names else [])) for table in GPU_TABLES
+    }
 
 
 def selected_devices(session: Session, selection: Selection, ranks: Sequence[RankedTask]) -> list[Device]:
     """List the devices that the selected tasks used, by rank and ordinal."""
-    facts = {(used.task, used.device): used for used in used_devices(session)}
-    found = []
+    used_by_key = {(used.task, used.device): used for used in used_devices(session)}
+    devices = []
     for item in sorted(ranks, key=lambda item: (item.rank, item.task)):
         if selection.tasks is not None and item.task not in selection.tasks:
             continue
         for device in sorted(item.devices):
             if selection.devices is None or device in selection.devices:
-                used = facts.get((item.task, device))
-                found.append(Device(item, device, used.gpu if used else None, used.name if used else None))
-    return found
+                used = used_by_key.get((item.task, device))
+                devices.append(Device(item, device, used.gpu if used else None, used.name if used else None))
+    return devices
 
 
 def _devices(
     session: Session, selection: Selection, devices: Sequence[Device], before: BusyIntervals | None
 ) -> Iterator[DeviceIntervals]:
-    """The intervals of each device, in the order given."""
-    by_index = {report.index: report for report in session.reports}
-    known = {_place(item.device): item for item in before.devices} if before and selection.streams is None else {}
-    missing = [item for item in devices if _place(item) not in known]
-    read = {_place(item.device): item for item in _read(session, selection, by_index, missing)}
+    """Yield the intervals of ``devices``, from ``before`` if possible."""
+    reports = {report.index: report for report in session.reports}
+    cached = {_place(item.device): item for item in before.devices} if before and selection.streams is None else {}
+    missing = [item for item in devices if _place(item) not in cached]
+    computed = {_place(item.device): item for item in _read(session, selection, reports, missing)}
     for item in devices:
-        report = by_index[item.task.task.report]
-        found = read.get(_place(item)) or known[_place(item)]
-        parts = shifted(found.parts, report.clock_offset - found.clock_offset)
+        report = reports[item.task.task.report]
+        intervals = computed.get(_place(item)) or cached[_place(item)]
+        parts = shifted(intervals.parts, report.clock_offset - intervals.clock_offset)
         yield DeviceIntervals(item, recorded(report), parts, report.clock_offset)
 
 
@@ -225,56 +222,53 @@ def _place(device: Device) -> tuple[Task, int]:
 
 
 def _read(
-    session: Session, selection: Selection, by_index: Mapping[int, Report], devices: Sequence[Device]
+    session: Session, selection: Selection, reports: Mapping[int, Report], devices: Sequence[Device]
 ) -> Iterator[DeviceIntervals]:
     of_report: dict[int, list[Device]] = {}
     for item in devices:
         of_report.setdefault(item.task.task.report, []).append(item)
-    reports = [by_index[index] for index in of_report]
-    most = len(reports) if session.workers is not None else _REPORTS_AT_ONCE
-    for run in runs_of(reports, canonical.KERNELS, most):
-        for index, found in _parts(session, selection, run).items():
-            report = by_index[index]
+    read_reports = [reports[index] for index in of_report]
+    limit = len(read_reports) if session.workers is not None else _REPORTS_AT_ONCE
+    for run in runs_of(read_reports, canonical.KERNELS, limit):
+        for index, parts_by_place in _parts(session, selection, run).items():
+            report = reports[index]
             for item in of_report[index]:
-                parts = found.get((item.task.task.process, item.device)) or BusyParts.of()
+                parts = parts_by_place.get((item.task.task.process, item.device)) or BusyParts.of()
                 yield DeviceIntervals(item, recorded(report), parts, report.clock_offset)
 
 
 def _parts(session: Session, selection: Selection, reports: Sequence[Report]) -> dict[int, dict[Place, BusyParts]]:
-    """The intervals of every device of ``reports`` in job time; those of all streams are stored next to the columns."""
+    """Return the intervals of every device of ``reports``, job time; stored per report unless streams are selected."""
 
     def compute(part: Session, missing: list[Report]) -> dict[int, Arrays]:
-        # The intervals of every device of ``reports``, as ``busy_arrays`` writes them.
         indices = {report.index for report in missing}
         devices = [used for used in used_devices(part) if used.task.report in indices]
         places = [(used.task.report, used.task.process, used.device) for used in devices]
-        found: dict[int, dict[Place, BusyParts]] = {index: {} for index in indices}
-        for (report, *place), parts in zip(
-            places, busy_parts(part, DEVICE_KEYS, places, selection.streams), strict=True
-        ):
-            found[report][tuple(place)] = parts
-        return {index: to_arrays(parts) for index, parts in found.items()}
+        parts_by_report: dict[int, dict[Place, BusyParts]] = {index: {} for index in indices}
+        for (report, *ids), parts in zip(places, busy_parts(part, DEVICE_KEYS, places, selection.streams), strict=True):
+            parts_by_report[report][tuple(ids)] = parts
+        return {index: to_arrays(parts) for index, parts in parts_by_report.items()}
 
-    found: dict[int, Arrays] = {}
+    arrays: dict[int, Arrays] = {}
     if selection.streams is None:
-        found = of_each_report(session, reports, "busy", compute, by=canonical.KERNELS, doing="busy time")
+        arrays = of_each_report(session, reports, "busy", compute, by=canonical.KERNELS, doing="busy time")
     else:
         for computed in in_runs(session, reports, compute, canonical.KERNELS):
-            found.update(computed)
-    return {report.index: of_arrays(found[report.index], report.clock_offset) for report in reports}
+            arrays.update(computed)
+    return {report.index: of_arrays(arrays[report.index], report.clock_offset) for report in reports}
 
 
-# A query plans for every open report, so one for each would take seconds for hundreds of ranks; one for all of them at
-# once, more memory than a login node gives.
+# Each query is planned for all open reports, so a query per report takes seconds for hundreds of ranks; a query for all
+# takes more memory than a login node allows.
 _REPORTS_AT_ONCE = 64
 
 
 def _notes(session: Session, reports: Sequence[Report], selection: Selection) -> Iterator[str]:
-    """The notes on a utilisation of this selection."""
-    idle = [report for report in reports if not any(report.count(table) for table in GPU_TABLES)]
-    if idle:
-        which = which_of([report.name for report in idle], len(reports))
-        yield f"no GPU work in {which}: {recording_advice(session, idle, canonical.KERNELS)}"
+    """Yield the notes on the utilisation of ``selection``."""
+    without_work = [report for report in reports if not any(report.count(table) for table in GPU_TABLES)]
+    if without_work:
+        names = which_of([report.name for report in without_work], len(reports))
+        yield f"no GPU work in {names}: {recording_advice(session, without_work, canonical.KERNELS)}"
     graphs = sum(report.count(canonical.BY_NAME["graph_launches"]) for report in reports)
     if graphs:
         yield (
@@ -282,16 +276,15 @@ def _notes(session: Session, reports: Sequence[Report], selection: Selection) ->
             "(record with --cuda-graph-trace=node)"
         )
     if selection.streams is not None:
-        yield "only the selected streams count: idle is the time in which none of them was busy"
+        yield "only the selected streams count: idle: no selected stream is busy"
     for made_of in dict.fromkeys(report.metadata.made_of for report in reports if report.metadata.made_of):
         yield (
-            f"100 % of a {made_of} is the time from its first event to its last, also outside of its steps, unless a "
+            f"100 % of a {made_of} is its time from the first event to the last, not only its steps, unless a "
             f"time is selected; time without GPU work is idle"
         )
 
 
-# The field of ``Breakdown`` and ``DeviceLanes``, the key of the columns, the headings in a file and on a screen, the
-# importance.
+# Field of ``Breakdown`` and ``DeviceLanes``, key of the columns, heading in files, heading on screen, importance.
 _PARTS = (
     ("busy", "busy", "Busy", "busy", 0),
     ("kernels", "compute", "Compute", "compute", 1),
@@ -307,7 +300,7 @@ BUSY_PARTS = (
     ("memory_percent", "memory"),
     ("graph_percent", "graph"),
 )
-"""Of what the bar of busy time is made: what neither compute nor NCCL hides of the last two."""
+"""Segments of the busy bar; memory and graph without time that compute or NCCL covers."""
 SHARE_COLUMNS = tuple(
     Column(
         f"{key}_percent",
@@ -341,33 +334,33 @@ TIME_COLUMNS = (RANK, DEVICE, START, *(column for column in SHARE_COLUMNS if col
 _NEARLY_ALL = 0.99  # the sessions of one job begin and end some ms apart
 
 
-def shares(spent: Breakdown | None) -> list[float | None]:
-    """Return the percentages of ``SHARE_COLUMNS``; all missing where there is no GPU."""
-    if spent is None:
+def shares(breakdown: Breakdown | None) -> list[float | None]:
+    """Return the percentages of ``SHARE_COLUMNS``; all missing if ``breakdown`` is."""
+    if breakdown is None:
         return [None] * len(SHARE_COLUMNS)
-    return [spent.percent(part) for part in _times_of(spent)]
+    return [breakdown.percent(part) for part in _times_of(breakdown)]
 
 
 def utilisation_table(busy: BusyIntervals, window: Window) -> TableAnswer:
-    """Tabulate for each device its busy time in ``window`` by category, in percent of the window and in ns.
+    """Tabulate each device's busy time in ``window`` by category, in percent of the window and in ns.
 
-    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. The parts are unions, so they overlap and add up to
-    more than busy where compute (kernels without NCCL's), NCCL and copies run side by side.
+    See docs/numbers.md#gpu-time and docs/numbers.md#exposed-time. Categories overlap: if compute (kernels without
+    NCCL's), NCCL and copies run concurrently, they add up to more than busy.
     """
     rows: list[Row] = []
     for item in busy.devices:
-        spent = item.breakdown(window)
+        breakdown = item.breakdown(window)
         gpu = (*_rank_and_device(item.device), item.device.gpu, item.device.model)
-        rest = (spent.overlap, spent.exposed_memory, spent.recorded, spent.time)
-        rows.append((*gpu, *shares(spent), *_times_of(spent), *rest))
+        more_values = (breakdown.overlap, breakdown.exposed_memory, breakdown.recorded, breakdown.time)
+        rows.append((*gpu, *shares(breakdown), *_times_of(breakdown), *more_values))
     return TableAnswer("gpu", COLUMNS, rows, len(rows), _table_notes(busy, window))
 
 
 def utilisation_over_time(busy: BusyIntervals, window: Window, bins: int) -> TableAnswer:
-    """Make a table with a row for each device and each of ``bins`` equal spans of ``window``: percentages of the span.
+    """Tabulate the percentages of each of ``bins`` equal spans of ``window``, for each device.
 
-    ``start`` is the start of the span in job time, ns (rounded down). Spans outside the report's session are missing.
-    Raises ``ValueError`` where ``bins < 1``.
+    ``start`` is the start of the span in job time, ns (rounded down). Spans outside the report's session have no
+    values. Raises ValueError if ``bins < 1``.
     """
     rows: list[Row] = []
     for lanes in busy.lanes(window, bins):
@@ -386,7 +379,7 @@ def _table_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
 
 
 def window_notes(busy: BusyIntervals, windows: Mapping[int, Window]) -> tuple[str, ...]:
-    """Return the notes on what was not recorded of the windows of the reports (by index), or on windows that differ."""
+    """Return notes if the reports' windows differ, or were not fully recorded."""
     distinct = set(windows.values())
     if len(distinct) > 1:
         return ("these reports share no clock: each is measured over its own events",)
@@ -394,7 +387,7 @@ def window_notes(busy: BusyIntervals, windows: Mapping[int, Window]) -> tuple[st
 
 
 def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
-    """Return notes on ranks that were not recorded for all of ``window``: their totals count the rest as idle."""
+    """Return a note on ranks that were not recorded for all of ``window``."""
     width = window.end - window.start
     partly = dict.fromkeys(
         item.device.task.rank for item in busy.devices if item.recorded_in(window) < _NEARLY_ALL * width
@@ -405,8 +398,8 @@ def recording_notes(busy: BusyIntervals, window: Window) -> tuple[str, ...]:
     return (f"{who} not recorded for all of this time: the missing part counts as idle in totals",)
 
 
-def _times_of(spent: Breakdown) -> list[int]:
-    return [getattr(spent, name) for name, *_ in _PARTS]
+def _times_of(breakdown: Breakdown) -> list[int]:
+    return [getattr(breakdown, name) for name, *_ in _PARTS]
 
 
 def _rank_and_device(device: Device) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""GPU work by name: kernels, memory operations and calls, in sum and one by one."""
+"""Kernels, memory operations and calls by name: sums and instances."""

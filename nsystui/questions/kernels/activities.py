@@ -1,12 +1,12 @@
-"""Summaries of activities other than kernels: memory operations, API, OS runtime, MPI and library calls; instances.
+"""Summaries and instances of memory operations, and of API, OS runtime, MPI and library calls.
 
 The memory, API and OS runtime tables have the columns, order and values of nsys's ``cuda_gpu_mem_time_sum``,
-``cuda_gpu_mem_size_sum`` (but in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that ``--cudabacktrace`` wrote twice
-count once. MPI calls are those that nsys recorded as such, or as NVTX ranges (`mpi`).
+``cuda_gpu_mem_size_sum`` (except that sizes are in bytes), ``cuda_api_sum`` and ``osrt_sum``; calls that
+``--cudabacktrace`` wrote twice count once. MPI calls are recorded as MPI events or as NVTX ranges (`mpi`).
 
-`MemoryCalls` are kinds of memory operations by the calls that launched them: synchronous and pageable copies, and
-synchronous memsets, as nsys's rules ``cuda_memcpy_sync``, ``cuda_memcpy_async`` and ``cuda_memset_sync`` choose them
-(docs/numbers.md#expert-rules), but a call belongs to an operation by (report, process, correlation id).
+`MemoryCalls` classifies memory operations by the calls that launched them, like nsys's rules ``cuda_memcpy_sync``,
+``cuda_memcpy_async`` and ``cuda_memset_sync`` (docs/numbers.md#expert-rules), but matches operation and call by
+(report, process, correlation id).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class Work:
-    """An activity that is summarised by name: its table, and nsys's headings of the count and the name."""
+    """An activity to summarise by name: its table, and nsys's headings for the count and the name."""
 
     name: str
     table: sa.Table
@@ -63,11 +63,11 @@ MPI = Work("mpi", tables.mpi_calls, tables.mpi_calls.c.name, "Num Calls", "Name"
 LIBRARIES = Work("libraries", tables.library_calls, tables.library_calls.c.name, "Num Calls", "Name")
 OVERHEAD = Work("overhead", tables.profiler_overhead, tables.profiler_overhead.c.name, "Count", "Activity")
 WORKS = {work.name: work for work in (MEMORY, API, OS, MPI)}
-"""Those that have a view of their own."""
+"""The activities that have their own view, by name."""
 
 
 def work_summary(session: Session, selection: Selection, work: Work) -> TableAnswer:
-    """Summarise an activity, one row for each name: share of the time, statistics of durations in ns."""
+    """Summarise an activity, one row per name: share of the time, statistics of durations, ns."""
     columns = (*statistics.duration_columns(work.count_header), Column("name", header=work.name_header, label="name"))
 
     def ask() -> list[Row]:
@@ -82,15 +82,15 @@ def work_summary(session: Session, selection: Selection, work: Work) -> TableAns
         total = statistics.number_of_values(session, rows_of(session, work)[1])
     if work is MPI:
         return TableAnswer(work.name, columns, rows, total, mpi_notes(session))
-    lacking = missing_note(session, work.table)
-    notes = [lacking] if lacking else []
-    if work is API and (doubles := session.count(tables.api_backtraces)):
-        notes.append(f"calls count once; nsys stats also counts the {doubles:,} second rows of --cudabacktrace")
+    missing = missing_note(session, work.table)
+    notes = [missing] if missing else []
+    if work is API and (second_rows := session.count(tables.api_backtraces)):
+        notes.append(f"calls count once; nsys stats also counts the {second_rows:,} second rows of --cudabacktrace")
     return TableAnswer(work.name, columns, rows, total, tuple(notes))
 
 
 def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
-    """Return the rows of an activity and the expression for their names; MPI calls may be NVTX ranges."""
+    """Return the rows of an activity and their names' expression; MPI calls may be NVTX ranges."""
     if work is not MPI:
         return work.table, work.label
     rows = mpi_rows(session)
@@ -98,7 +98,7 @@ def rows_of(session: Session, work: Work) -> tuple[sa.FromClause, sa.ColumnEleme
 
 
 def has_rows(session: Session, work: Work) -> bool:
-    """Tell whether there is any such work."""
+    """Return whether the session has such work."""
     return has_mpi(session) if work is MPI else session.count(work.table) > 0
 
 
@@ -115,7 +115,7 @@ SIZE_COLUMNS = (
 
 
 def memory_sizes(session: Session, selection: Selection) -> TableAnswer:
-    """Summarise the bytes moved by each kind of memory operation, the rows of nsys's ``cuda_gpu_mem_size_sum``."""
+    """Summarise the bytes by kind of memory operation: the rows of nsys's ``cuda_gpu_mem_size_sum``."""
     table = tables.memory_ops
     conditions = where(table, selection, table.c.operation)
     names = [table.c.operation.label("name")]
@@ -140,20 +140,20 @@ INSTANCE_COLUMNS = (
 def work_instances(
     session: Session, selection: Selection, work: Work, name: str, ranks: Sequence[RankedTask] = ()
 ) -> PagedAnswer:
-    """List the operations or calls of one name, a page at a time; start in job time, ns."""
+    """List the operations or calls called ``name``, by page; start in job time, ns."""
     table, label = rows_of(session, work)
     conditions = [*where(table, selection.with_name(None)), label == name]
     if "device" in table.c:
-        place = sa.func.concat("d", sa.cast(table.c.device, sa.Text), " s", sa.cast(table.c.stream, sa.Text))
+        location = sa.func.concat("d", sa.cast(table.c.device, sa.Text), " s", sa.cast(table.c.stream, sa.Text))
     else:
-        place = sa.func.concat("t", sa.cast(tid_column(table.c.thread), sa.Text))
+        location = sa.func.concat("t", sa.cast(tid_column(table.c.thread), sa.Text))
     sizes = [table.c[key] for key in ("bytes", "send_bytes") if key in table.c]
     size = sizes[0] if sizes else sa.cast(sa.null(), sa.BigInteger)
     query = sa.select(
         job_start(table).label("start"),
         duration(table).label("duration"),
         rank_of(table, ranks).label("rank"),
-        place.label("place"),
+        location.label("place"),
         size.label("bytes"),
         _detail(table).label("detail"),
         table.c.report,
@@ -182,11 +182,11 @@ def _detail(table: sa.FromClause) -> sa.ColumnElement[Any]:
 
 _HOST_TO_DEVICE = 1
 _STAGED = 64_000
-"""A host-to-device copy of at most so many bytes returns before it is done, although its call is synchronous."""
+"""Bytes up to which a synchronous call for a host-to-device copy returns before the copy is done."""
 
 
 class MemoryCalls(Enum):
-    """The kind of memory operation that is looked for."""
+    """Classes of memory operations that can block the CPU."""
 
     SYNCHRONOUS_COPIES = "synchronous copies"
     PAGEABLE_COPIES = "pageable copies"
@@ -200,7 +200,7 @@ def with_calls() -> sa.Join:
 
 
 def are(kind: MemoryCalls) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions for rows of `with_calls` of this kind."""
+    """Return the conditions for rows of `with_calls` of ``kind``."""
     memory, name = tables.memory_ops.c, tables.api_calls.c.name
     is_async = sa.func.contains(sa.func.lower(name), "async", type_=sa.Boolean)
     is_set = sa.cast(memory.is_memset, sa.Boolean)
@@ -215,10 +215,10 @@ def are(kind: MemoryCalls) -> list[sa.ColumnElement[bool]]:
     if kind is MemoryCalls.PAGEABLE_COPIES:
         return [*is_copy, is_async, sa.or_(memory.source_memory == "Pageable", memory.target_memory == "Pageable")]
     is_staged = sa.and_(memory.copy_kind == _HOST_TO_DEVICE, memory.bytes <= _STAGED)
-    inside = sa.and_(memory.source_device.is_not(None), memory.source_device == memory.target_device)
+    is_within_device = sa.and_(memory.source_device.is_not(None), memory.source_device == memory.target_device)
     return [
         *is_copy,
         sa.not_(is_async),
         sa.not_(sa.func.coalesce(is_staged, sa.false())),
-        sa.not_(sa.func.coalesce(inside, sa.false())),
+        sa.not_(sa.func.coalesce(is_within_device, sa.false())),
     ]

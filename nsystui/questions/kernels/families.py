@@ -1,4 +1,4 @@
-"""Kernel families over time: how long any kernel of a family ran, how long no other kernel did, and what has none."""
+"""Kernel families over time: how long any kernel of a family ran, and how long no other family did."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from nsystui.store.session import Session
 UNION = Column("union", header="Union (ns)", label="union", unit=Unit.DURATION, importance=1)
 ALONE = Column("alone", header="Alone (ns)", label="alone", unit=Unit.DURATION, importance=1)
 _LISTED = 1.0
-"""Kernels without a family that take so much of the kernel time, in %, are named."""
+"""A note names kernels without a family from this share of the kernel time on, %."""
 
 
 def with_union_times(answer: TableAnswer, session: Session, selection: Selection, families: Rules) -> TableAnswer:
-    """Add to a summary by family alone the union of each family's kernels, and the time in which no other family ran.
+    """Add to a summary by family the union of its kernels' times, and the time in which no other family ran.
 
-    Both in ns, the sum over the GPUs. A note names the largest kernels that belong to no family.
+    Both are in ns, summed over the GPUs. A note names large kernels without a family.
     """
-    found = _union_times(session, selection, families)
+    times = _union_times(session, selection, families)
     rows = [
-        (*row, *found.get(str(family), (None, None)))
+        (*row, *times.get(str(family), (None, None)))
         for row, family in zip(answer.rows, answer.cells("family"), strict=True)
     ]
     notes = [*answer.notes, "union: any kernel of the family ran; alone: and none of another family"]
     smart = smart_kernel_names(session)
-    every = kernel_summary(session, selection).records()
-    names = [(str(row["name"] or ""), row["share"]) for row in every]
+    kernels = kernel_summary(session, selection).records()
+    names = [(str(row["name"] or ""), row["share"]) for row in kernels]
     unknown = [
         f"{smart.get(name, name)} ({share:.1f} %)"
         for name, share in names
@@ -55,9 +55,9 @@ def _union_times(session: Session, selection: Selection, families: Rules) -> dic
     if not session.count(table):
         return {}
     names = full_names(session)
-    words = sorted({family_of(name, families) for name in names})
-    places = [words.index(family_of(name, families)) for name in names]
-    kinds = given({"name": names, "family": places}).subquery("kinds")
+    family_names = sorted({family_of(name, families) for name in names})
+    family_indices = [family_names.index(family_of(name, families)) for name in names]
+    kinds = given({"name": names, "family": family_indices}).subquery("kinds")
     columns = table.c
     keys = (columns.report, columns.process, columns.device)
     query = (
@@ -69,29 +69,29 @@ def _union_times(session: Session, selection: Selection, families: Rules) -> dic
     for batch in session.array_batches(query):
         code = np.zeros(len(batch["start"]), np.int64)
         for key in (*keys, kinds.c.family):
-            values, place = np.unique(batch[key.name], return_inverse=True)
-            code = code * len(values) + place
-        for one in np.unique(code).tolist():
-            rows = np.flatnonzero(code == one)
+            values, codes = np.unique(batch[key.name], return_inverse=True)
+            code = code * len(values) + codes
+        for group in np.unique(code).tolist():
+            rows = np.flatnonzero(code == group)
             *gpu, family = (int(batch[key.name][rows[0]]) for key in (*keys, kinds.c.family))
-            own = batches.setdefault(tuple(gpu), {}).setdefault(family, [])
-            own.append(union(batch["start"][rows], batch["end"][rows]))
-    sums = np.zeros((2, len(words)), np.int64)
-    for of_gpu in batches.values():
-        every = {family: merge(*parts) for family, parts in of_gpu.items()}
-        for family, times in every.items():
+            intervals = batches.setdefault(tuple(gpu), {}).setdefault(family, [])
+            intervals.append(union(batch["start"][rows], batch["end"][rows]))
+    sums = np.zeros((2, len(family_names)), np.int64)
+    for intervals_by_family in batches.values():
+        merged = {family: merge(*parts) for family, parts in intervals_by_family.items()}
+        for family, times in merged.items():
             sums[0, family] += times.length
-        for parts in slices(*every.values()):
-            sums[1] += _alone(list(every), parts, len(words))
-    return dict(zip(words, zip(*sums.tolist(), strict=True), strict=True))
+        for parts in slices(*merged.values()):
+            sums[1] += _alone(list(merged), parts, len(family_names))
+    return dict(zip(family_names, zip(*sums.tolist(), strict=True), strict=True))
 
 
-def _alone(families: Sequence[int], times: Sequence[Intervals], count: int) -> NDArray[np.int64]:
-    """How long each of ``count`` families was alone, ns: a sweep over where any of them begins (+) or ends (-)."""
-    moments = np.concatenate([edges for one in times for edges in (one.starts, one.ends)])
-    signs = np.concatenate([np.repeat((1, -1), len(one)) for one in times])
-    family = np.concatenate([np.full(2 * len(one), number) for number, one in zip(families, times, strict=True)])
+def _alone(families: Sequence[int], runs: Sequence[Intervals], count: int) -> NDArray[np.int64]:
+    """Return how long each of ``count`` families ran alone, ns: a sweep over all starts (+) and ends (-)."""
+    moments = np.concatenate([edges for run in runs for edges in (run.starts, run.ends)])
+    signs = np.concatenate([np.repeat((1, -1), len(run)) for run in runs])
+    family = np.concatenate([np.full(2 * len(run), index) for index, run in zip(families, runs, strict=True)])
     order = np.argsort(moments, kind="stable")
     is_alone = np.cumsum(signs[order])[:-1] == 1
-    which = np.cumsum((signs * family)[order])[:-1][is_alone]
-    return np.bincount(which, np.diff(moments[order])[is_alone], count).astype(np.int64)
+    alone_families = np.cumsum((signs * family)[order])[:-1][is_alone]
+    return np.bincount(alone_families, np.diff(moments[order])[is_alone], count).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What Nsight Compute measured of kernels, beside their rows of the kernel summary (docs/numbers.md#nsight-compute)."""
+"""Nsight Compute's metrics of kernels, as columns of the kernel summary (docs/numbers.md#nsight-compute)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COLUMNS = (
 _NOTHING: tuple[Value, ...] = (None,) * len(COLUMNS)
 
 _LATENCY_BELOW, _BALANCED_WITHIN, _SATURATED_FROM = 60.0, 10.0, 80.0
-"""The thresholds of the rule SOLBottleneck of Nsight Compute (SpeedOfLight.py), percent of the peak."""
+"""Thresholds of Nsight Compute's rule SOLBottleneck (SpeedOfLight.py), percent of the peak."""
 
 METHOD = (
     "ncu measured another run, one kernel at a time, by default with base clocks and flushed caches: its durations "
@@ -65,7 +65,6 @@ class _Kernel(NamedTuple):
     mangled: str
 
     def shown(self, names: Names) -> str:
-        """The name that a table of these names has."""
         if names is Names.SHORT:
             return self.short
         return self.mangled or self.name if names is Names.MANGLED else self.name
@@ -73,93 +72,92 @@ class _Kernel(NamedTuple):
 
 _Shape = tuple[str, str]
 """Grid and block, as tables write them."""
-_Place = tuple[str, _Shape | None]
-"""The name and, in a table by shape, the shape of a row."""
+_RowKey = tuple[str, _Shape | None]
+"""The identity of a row: its name and, in a table by shape, its shape."""
 
 
 def with_ncu(
     answer: TableAnswer, session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool
 ) -> TableAnswer:
-    """Add what ncu measured of the kernel of each row to the kernel summary; missing where it did not profile it.
+    """Add ncu's metrics to the rows of a kernel summary, if ncu profiled the kernel.
 
-    Values are means over its profiled launches. Of one kernel of several by a function's name, the launch's grid and
-    block tell which it was.
+    Values are means over its profiled launches. Grid and block identify kernels that share a name.
     """
-    of_row, unknown, ambiguous = _matched(session, names, launches, by_shape)
+    launches_by_row, unknown, ambiguous = _matched(session, names, launches, by_shape)
     keys = [column.key for column in answer.columns]
     name, grid, block = (keys.index(key) if key in keys else 0 for key in ("name", "grid", "block"))
     rows = []
     for row in answer.rows:
         shape = (str(row[grid]), str(row[block])) if by_shape else None
-        profiled = of_row.get((str(row[name] or ""), shape), ())
+        profiled = launches_by_row.get((str(row[name] or ""), shape), ())
         rows.append((*row, *(measured(profiled) if profiled else _NOTHING)))
     notes = [METHOD]
     if unknown:
-        notes.append(f"ncu profiled {few(unknown)}, which the exports do not have")
+        notes.append(f"ncu profiled {few(unknown)}, which the exports do not contain")
     if ambiguous:
         notes.append(
-            f"ncu profiled {few(ambiguous)}: several kernels have this name; --names short adds them up, "
+            f"ncu profiled {few(ambiguous)}: several kernels have this name; --names short shows their sum, "
             "ncu --print-kernel-base mangled separates them"
         )
     return TableAnswer(answer.name, (*answer.columns, *COLUMNS), rows, answer.total, (*answer.notes, *notes))
 
 
 def measured(launches: Sequence[NcuLaunch]) -> tuple[Value, ...]:
-    """Return the values of `COLUMNS` for the launches of a row."""
+    """Return the values of `COLUMNS` for a row's launches."""
     mean: dict[str, float | None] = {}
     for key in ("duration", "compute", "memory", "dram", "achieved", "theoretical"):
-        values = [one.values[key] for one in launches if key in one.values]
+        values = [launch.values[key] for launch in launches if key in launch.values]
         mean[key] = sum(values) / len(values) if values else None
-    limiters = dict.fromkeys(limiter for one in launches if (limiter := limiter_of(one.values)))
+    limiters = dict.fromkeys(limiter for launch in launches if (limiter := limiter_of(launch.values)))
     return (bound_of(mean["compute"], mean["memory"]), *mean.values(), " or ".join(limiters) or None, len(launches))
 
 
 def bound_of(compute: float | None, memory: float | None) -> str | None:
-    """Return ``latency``, ``compute``, ``memory`` or ``both``, by the rule SOLBottleneck of Nsight Compute."""
+    """Return ``latency``, ``compute``, ``memory`` or ``both``, by Nsight Compute's rule SOLBottleneck."""
     if compute is None or memory is None:
         return None
-    most = max(compute, memory)
-    if most < _LATENCY_BELOW:
+    largest = max(compute, memory)
+    if largest < _LATENCY_BELOW:
         return "latency"
-    if compute == memory or (most < _SATURATED_FROM and abs(compute - memory) < _BALANCED_WITHIN):
+    if compute == memory or (largest < _SATURATED_FROM and abs(compute - memory) < _BALANCED_WITHIN):
         return "both"
     return "compute" if compute > memory else "memory"
 
 
 def limiter_of(values: Mapping[str, float]) -> str | None:
-    """Return what keeps more blocks off a multiprocessor, several where equal; ``None`` unless all limits are known."""
+    """Return what limits the blocks on a multiprocessor, comma-separated; ``None`` if any limit is unknown."""
     limits = {key: values[key] for key in LIMITS if key in values}
     if len(limits) < len(LIMITS):
         return None
-    least = min(limits.values())
-    return ", ".join(key for key, limit in limits.items() if limit == least)
+    smallest = min(limits.values())
+    return ", ".join(key for key, limit in limits.items() if limit == smallest)
 
 
 def _matched(
     session: Session, names: Names, launches: Sequence[NcuLaunch], by_shape: bool
-) -> tuple[Mapping[_Place, list[NcuLaunch]], list[str], list[str]]:
-    """The launches by the row that they belong to; the names of unknown kernels, and of those that may be several."""
+) -> tuple[Mapping[_RowKey, list[NcuLaunch]], list[str], list[str]]:
+    """Return the launches by row, names that match no kernel, and names that match several."""
     kernels = _kernels(session)
     forms: tuple[dict[str, list[_Kernel]], ...] = ({}, {}, {}, {})
     for kernel in kernels:
         for form, word in zip(forms, (kernel.name, _plain(kernel.name), kernel.mangled, kernel.short), strict=True):
             if word:
                 form.setdefault(word, []).append(kernel)
-    rows: dict[_Place, list[NcuLaunch]] = defaultdict(list)
+    rows: dict[_RowKey, list[NcuLaunch]] = defaultdict(list)
     unknown: dict[str, None] = {}
     ambiguous: dict[str, None] = {}
     for launch in launches:
-        words = (launch.kernel, _plain(launch.kernel), launch.kernel, launch.kernel)
+        spellings = (launch.kernel, _plain(launch.kernel), launch.kernel, launch.kernel)
         candidates: Iterable[_Kernel] = next(
-            (form[word] for form, word in zip(forms, words, strict=True) if word in form), ()
+            (form[word] for form, word in zip(forms, spellings, strict=True) if word in form), ()
         )
-        shown = {one.shown(names) for one in candidates}
+        shown = {kernel.shown(names) for kernel in candidates}
         shape = None
         if launch.grid is not None and launch.block is not None:
             grid, block = (" ".join(f"{number:4d}" for number in size) for size in (launch.grid, launch.block))
             shape = grid, block
         if len(shown) > 1:
-            shown = {one.shown(names) for one in candidates if shape in kernels[one]}
+            shown = {kernel.shown(names) for kernel in candidates if shape in kernels[kernel]}
             if len(shown) != 1:
                 ambiguous[launch.kernel] = None
                 continue
@@ -171,22 +169,25 @@ def _matched(
 
 
 def _kernels(session: Session) -> dict[_Kernel, set[_Shape]]:
-    """Every kernel of the session, with the shapes in which it ran."""
+    """Return the session's kernels and their launch shapes."""
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         table = tables.kernels
         texts = [sa.func.coalesce(table.c[key], "") for key in ("name", "short_name", "mangled_name")]
         query = sa.select(table.c.report, *texts, grid_of(table), block_of(table)).distinct()
-        rows = part.rows(query.where(of_reports(table.c.report, {one.index for one in reports})))
-        return {one.index: {"shapes": json_array([row[1:] for row in rows if row[0] == one.index])} for one in reports}
+        rows = part.rows(query.where(of_reports(table.c.report, {report.index for report in reports})))
+        return {
+            report.index: {"shapes": json_array([row[1:] for row in rows if row[0] == report.index])}
+            for report in reports
+        }
 
-    having = [one for one in session.reports if one.count(tables.kernels)]
-    stored = of_each_report(session, having, "kernel-shapes", compute, by=tables.kernels)
-    found: dict[_Kernel, set[_Shape]] = defaultdict(set)
+    with_kernels = [report for report in session.reports if report.count(tables.kernels)]
+    stored = of_each_report(session, with_kernels, "kernel-shapes", compute, by=tables.kernels)
+    shapes: dict[_Kernel, set[_Shape]] = defaultdict(set)
     for arrays in stored.values():
         for name, short, mangled, grid, block in json_of(arrays["shapes"]):
-            found[_Kernel(name, short, mangled)].add((grid, block))
-    return found
+            shapes[_Kernel(name, short, mangled)].add((grid, block))
+    return shapes
 
 
 _BOOL = re.compile(r"\(bool\)([01])")
@@ -194,7 +195,7 @@ _CAST = re.compile(r"\((?:(?:un)?signed )?(?:int|short|char|long|long long)\)(?=
 
 
 def _plain(name: str) -> str:
-    """A demangled name without that in which demanglers differ: blanks, casts, nameless namespaces."""
-    name = _BOOL.sub(lambda found: ("false", "true")[int(found[1])], name)
+    """Normalise what demanglers write differently in a name: booleans, casts, blanks, anonymous namespaces."""
+    name = _BOOL.sub(lambda match: ("false", "true")[int(match[1])], name)
     name = _CAST.sub("", name).replace("(anonymous namespace)", "<unnamed>")
     return name.replace(" ", "")

@@ -1,4 +1,4 @@
-"""Theoretical occupancy: the warps of a kernel that fit on a multiprocessor at once (docs/numbers.md#launches)."""
+"""Theoretical occupancy: the share of a multiprocessor's warps that a kernel can use (docs/numbers.md#launches)."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from nsystui.store.session import Session
 
 _WARP = 32
 _REGISTER_UNIT = 256
-"""Registers are given to a warp in units of so many, and to warps in groups of four."""
+"""The unit in which registers are allocated to a warp; warps get them in groups of `_WARP_GROUP`."""
 _WARP_GROUP = 4
 
 
 def theoretical_occupancy(session: Session) -> sa.ColumnElement[Any]:
-    """The theoretical occupancy of a row of ``kernels``, percent of the warps that a multiprocessor holds.
+    """Return the theoretical occupancy of rows of ``kernels``, percent of a multiprocessor's warps.
 
-    Missing where registers, block or the GPU's limits are not recorded, and where a report has GPUs of several kinds.
+    Missing if registers, block or the GPU's limits are not recorded, or if a report's GPUs differ.
     """
     gpus = {(report.index, gpu.gpu): gpu.multiprocessor for report in session.reports for gpu in report.metadata.gpus}
-    of_report: dict[int, set[Multiprocessor | None]] = {}
+    limits_by_report: dict[int, set[Multiprocessor | None]] = {}
     for used in used_devices(session):
-        known = None if used.gpu is None else gpus.get((used.task.report, used.gpu))
-        of_report.setdefault(used.task.report, set()).add(known)
+        limits = None if used.gpu is None else gpus.get((used.task.report, used.gpu))
+        limits_by_report.setdefault(used.task.report, set()).add(limits)
     reports: dict[Multiprocessor, list[int]] = {}
-    for report, (first, *others) in of_report.items():
-        if first is not None and not others:
+    for report, (first, *more) in limits_by_report.items():
+        if first is not None and not more:
             reports.setdefault(first, []).append(report)
-    whens = [(of_reports(tables.kernels.c.report, own), _percent(limits)) for limits, own in reports.items()]
+    whens = [(of_reports(tables.kernels.c.report, indices), _percent(limits)) for limits, indices in reports.items()]
     return sa.case(*whens, else_=sa.null()) if whens else sa.cast(sa.null(), sa.Double)
 
 
 def _percent(limits: Multiprocessor) -> sa.ColumnElement[Any]:
-    """By the formulas of NVIDIA's occupancy calculator, for the largest share of the cache that shared memory gets."""
+    """Apply NVIDIA's occupancy calculator, with as much of the cache as possible for shared memory."""
     columns = tables.kernels.c
     warps = _units(columns.block_x * columns.block_y * columns.block_z, _WARP)
     registers = _units(columns.registers_per_thread * _WARP, _REGISTER_UNIT) * _REGISTER_UNIT
@@ -52,10 +52,10 @@ def _percent(limits: Multiprocessor) -> sa.ColumnElement[Any]:
 
 
 def _units(value: sa.ColumnElement[Any], unit: int) -> sa.ColumnElement[int]:
-    """The units that hold a value, the last one maybe in part."""
+    """Return how many units hold ``value``, rounded up."""
     return _fit(value + (unit - 1), sa.literal(unit))
 
 
-def _fit(whole: int | sa.ColumnElement[Any], part: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-    """How often a part fits into the whole; missing where the part is 0."""
-    return sa.func.divide(whole, sa.func.nullif(part, 0), type_=sa.BigInteger)
+def _fit(total: int | sa.ColumnElement[Any], part: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    """Return how often ``part`` fits into ``total``; missing if ``part`` is 0."""
+    return sa.func.divide(total, sa.func.nullif(part, 0), type_=sa.BigInteger)

@@ -1,4 +1,4 @@
-"""The kernel summary (``nsys stats -r cuda_gpu_kern_sum``) and the single instances of a kernel."""
+"""The kernel summary (``nsys stats -r cuda_gpu_kern_sum``) and the instances of a kernel."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ from nsystui.store.session import Session
 
 
 class Names(Enum):
-    """The name of a kernel that is shown: a smart one (see `nsystui.base.kernel_names`), the demangled one with its
-    arguments, the bare one, or the compiler's."""
+    """Forms of kernel names: smart (see `nsystui.base.kernel_names`), demangled, function name only, mangled."""
 
     SMART = "smart"
     FULL = "full"
@@ -55,7 +54,7 @@ class Names(Enum):
 
 
 class GroupBy(Enum):
-    """A further grouping of the rows of the summary. Family, precision and graph are in place of names."""
+    """Groupings of the summary's rows, in addition to the name. Family, precision and graph replace the name."""
 
     RANK = "rank"
     DEVICE = "device"
@@ -64,12 +63,12 @@ class GroupBy(Enum):
     SHAPE = "shape"  # grid and block
     FAMILY = "family"
     PRECISION = "precision"
-    GRAPH = "graph"  # replayed by one, or launched one by one
+    GRAPH = "graph"  # launched by a CUDA graph, or by a call
 
 
 _OF_NAMES = (GroupBy.FAMILY, GroupBy.PRECISION)
 LAUNCHES = REPLAYED, EAGER = ("replayed", "eager")
-"""How kernels are launched: by a CUDA graph that was traced node by node, or by a call of their own."""
+"""Launches by a CUDA graph that was traced by node, or by a call."""
 
 
 def group_by_of(text: str) -> tuple[GroupBy, ...]:
@@ -82,12 +81,12 @@ PRECISION = Column("precision", header="Precision", label="precision")
 
 
 def kind_of_kernels(text: str) -> str:
-    """Return the family, precision or launch of this name, in whatever case. Raises UsageError where there is none."""
+    """Return the family, precision or launch called ``text`` in any case. Raises UsageError for an unknown name."""
     words = (*FAMILIES, *PRECISIONS, *LAUNCHES)
-    known = next((word for word in words if word.lower() == text.lower()), None)
-    if known is None:
+    kind = next((word for word in words if word.lower() == text.lower()), None)
+    if kind is None:
         raise UsageError(f"--only {text}: {meant(text, words, 'there are ' + ', '.join(words))}")
-    return known
+    return kind
 
 
 _GROUP_COLUMNS = {
@@ -103,9 +102,9 @@ _GROUP_COLUMNS = {
 
 
 def name_of(table: sa.FromClause, names: Names) -> sa.ColumnElement[Any]:
-    """Select the chosen name; a kernel without a mangled name shows its full one, as in nsys.
+    """Return the column for ``names``: the full name if the mangled name is missing, as in nsys.
 
-    For smart names the full one as well: SQL does not know them, see `smart_kernel_names`.
+    It is the full name for smart names, which SQL cannot compute, see `smart_kernel_names`.
     """
     if names is Names.SHORT:
         return table.c.short_name
@@ -124,26 +123,26 @@ def kernel_summary(
     only: str = "",
     summarise: Callable[..., Sequence[Row]] = statistics.summary_rows,
 ) -> TableAnswer:
-    """Summarise kernels, one row for each name (and each group): share of kernel time, statistics of duration in ns.
+    """Summarise kernels, one row per name (and group): share of kernel time, statistics of durations, ns.
 
-    ``ranks`` is needed for ``GroupBy.RANK``; ``families`` are the user's own rules; ``only`` is a family, a precision
-    or one of `LAUNCHES`. Without grouping the columns, order and values are those of ``cuda_gpu_kern_sum``; smart names
-    come with families and precisions. ``summarise`` makes the rows: for ``GroupBy.STEP`` see `kernels_in_steps`.
+    ``GroupBy.RANK`` needs ``ranks``. ``families`` are the user's rules; ``only`` is a family, a precision or one of
+    `LAUNCHES`. Without grouping, columns, order and values equal ``cuda_gpu_kern_sum``; smart names add family and
+    precision. ``summarise`` computes the rows: for ``GroupBy.STEP`` see `kernels_in_steps`.
     """
     table = tables.kernels
-    is_of_names = not any(group in (*_OF_NAMES, GroupBy.GRAPH) for group in group_by)
+    has_names = not any(group in (*_OF_NAMES, GroupBy.GRAPH) for group in group_by)
     kinds = None
     if (only and only not in LAUNCHES) or any(group in _OF_NAMES for group in group_by):
         full = full_names(session)
-        of_full = [family_of(one, families) for one in full]
-        kinds = given({"name": full, "family": of_full, "precision": list(map(precision_of, full))}).subquery("kinds")
+        groups = [family_of(kernel, families) for kernel in full]
+        kinds = given({"name": full, "family": groups, "precision": list(map(precision_of, full))}).subquery("kinds")
     name = name_of(table, names)
     keys = [key for group in group_by if group is not GroupBy.STEP for key in _group_keys(group, table, ranks, kinds)]
-    keys += [name.label("name")] if is_of_names else []
+    keys += [name.label("name")] if has_names else []
     columns = (
         *statistics.duration_columns("Instances"),
         *(column for group in group_by for column in _GROUP_COLUMNS[group]),
-        *((NAME,) if is_of_names else ()),
+        *((NAME,) if has_names else ()),
     )
 
     def ask() -> Sequence[Row]:
@@ -155,16 +154,16 @@ def kernel_summary(
         rows_of = table if kinds is None else table.join(kinds, sa.func.coalesce(table.c.name, "") == kinds.c.name)
         return summarise(session, rows_of, duration(table), keys, conditions, columns)
 
-    kept_as = Names.FULL if names is Names.SMART else names
-    rows = ask() if group_by or only else of_all_reports(session, selection, table, f"kernels {kept_as.value}", ask)
-    total = None  # the number of names without the selection has no meaning where they are grouped
+    stored = Names.FULL if names is Names.SMART else names
+    rows = ask() if group_by or only else of_all_reports(session, selection, table, f"kernels {stored.value}", ask)
+    total = None  # groups have no total: only names are counted outside the selection
     if not group_by:
-        is_whole = selection.is_everything and not only
-        total = len(rows) if is_whole else statistics.number_of_values(session, name)
+        is_complete = selection.is_everything and not only
+        total = len(rows) if is_complete else statistics.number_of_values(session, name)
     answer = TableAnswer("kernels", columns, rows, total, kernel_notes(session))
     if GroupBy.GRAPH in group_by:
         return _with_count_shares(answer)
-    is_smart = names is Names.SMART and is_of_names
+    is_smart = names is Names.SMART and has_names
     return _with_smart_names(answer, session, selection, families) if is_smart else answer
 
 
@@ -176,7 +175,7 @@ _COUNT_SHARE = Column("count_share", header="Instances (%)", label="count %", un
 
 
 def _with_count_shares(answer: TableAnswer) -> TableAnswer:
-    """The rows with the share of the kernels of all, or of those of the step, that each has."""
+    """Add each row's share of all launches or, by step, of the step's launches."""
     counts = [int(count or 0) for count in answer.cells("count")]
     steps = answer.cells("step") if STEP in answer.columns else [None] * len(counts)
     totals: Counter[Value] = Counter()
@@ -191,32 +190,32 @@ SMART_NAME = Column("smart", header="Smart Name", label="name")
 
 
 def _with_smart_names(answer: TableAnswer, session: Session, selection: Selection, families: Rules) -> TableAnswer:
-    """The summary with the family, precision and smart name of each kernel; the full name is for files."""
+    """Add family, precision and smart name; the full name remains in files only."""
     full = [str(name or "") for name in answer.cells("name")]
-    known = smart_names(full) if selection.is_everything else smart_kernel_names(session)
+    smart = smart_names(full) if selection.is_everything else smart_kernel_names(session)
     columns = (
-        *(replace(one, importance=FILES_ONLY) if one == NAME else one for one in answer.columns),
+        *(replace(column, importance=FILES_ONLY) if column == NAME else column for column in answer.columns),
         FAMILY.with_importance(3),
         PRECISION.with_importance(6),
         SMART_NAME,
     )
     rows = [
-        (*row, family_of(name, families), precision_of(name), known.get(name, name))
+        (*row, family_of(name, families), precision_of(name), smart.get(name, name))
         for row, name in zip(answer.rows, full, strict=True)
     ]
     return replace(answer, columns=columns, rows=rows)
 
 
 def smart_kernel_names(session: Session) -> Mapping[str, str]:
-    """Return the smart name of every kernel of the session by its full name; no two are alike."""
+    """Return the session's smart names, which are unique, by full name."""
     return smart_names(full_names(session))
 
 
-def kernel_names(session: Session, most: int) -> list[str]:
-    """Return the full names of at most ``most`` kernels, those with most launches first."""
+def kernel_names(session: Session, limit: int) -> list[str]:
+    """Return the full names of at most ``limit`` kernels, most launches first."""
     name = name_of(tables.kernels, Names.FULL).label("name")
     launches = sa.func.count()
-    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(launches.desc(), name).limit(most)
+    query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(launches.desc(), name).limit(limit)
     return [str(row[0]) for row in session.rows(query)]
 
 
@@ -234,19 +233,19 @@ def _group_keys(
 
 
 def grid_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
-    """Select the grid size as nsys writes it: three numbers, each at least four wide."""
+    """Return the grid size as nsys writes it: three numbers, padded to four characters."""
     return sa.func.printf("%4d %4d %4d", table.c.grid_x, table.c.grid_y, table.c.grid_z, type_=sa.Text)
 
 
 def block_of(table: sa.FromClause) -> sa.ColumnElement[Any]:
-    """Select the block size as nsys writes it."""
+    """Return the block size as nsys writes it."""
     return sa.func.printf("%4d %4d %4d", table.c.block_x, table.c.block_y, table.c.block_z, type_=sa.Text)
 
 
 def kernel_notes(session: Session) -> tuple[str, ...]:
-    """Return the notes of every table of kernels: exports without any, and work that was not traced by kernel."""
-    lacking = missing_note(session, tables.kernels)
-    notes = [lacking] if lacking else []
+    """Return notes on exports without kernels, and on CUDA graphs whose kernels were not traced."""
+    missing = missing_note(session, tables.kernels)
+    notes = [missing] if missing else []
     graphs = session.count(tables.graph_launches)
     if graphs:
         notes.append(
@@ -280,17 +279,17 @@ INSTANCE_COLUMNS = (
 def kernel_instances(
     session: Session, selection: Selection, name: str, names: Names = Names.FULL, ranks: Sequence[RankedTask] = ()
 ) -> PagedAnswer:
-    """List the launches of one kernel, a page at a time; start in job time, ns.
+    """List the launches of one kernel, by page; start in job time, ns.
 
-    The launch delay is from the start of the API call to the start of the kernel, 0 where CUPTI's clocks make it
-    negative by less than a microsecond (docs/exports.md#launches), missing where the call was not recorded.
+    The launch delay is the time from the start of the API call to the start of the kernel, if the call was recorded;
+    0 if CUPTI's clocks make it negative by less than a microsecond (docs/exports.md#launches).
     """
     kernels = tables.kernels
-    if names is Names.SMART:  # a user may give the smart name, or the full one
+    if names is Names.SMART:  # may also be the full name
         name = next((full for full, smart in smart_kernel_names(session).items() if smart == name), name)
     conditions = [*where(kernels, selection.with_name(None)), name_of(kernels, names) == name]
     grid, block = (
-        sa.func.concat_ws("·", *(kernels.c[f"{what}_{axis}"] for axis in "xyz")) for what in ("grid", "block")
+        sa.func.concat_ws("·", *(kernels.c[f"{shape}_{axis}"] for axis in "xyz")) for shape in ("grid", "block")
     )
     query = sa.select(
         job_start(kernels).label("start"),
@@ -319,7 +318,7 @@ def kernel_instances(
 
 
 class _LaunchDelay:
-    """The time from the start of a kernel's API call to that of the kernel, ns; missing where no call was recorded."""
+    """The column of launch delays, ns, looked up for a page unless rows are sorted by it; see `kernel_instances`."""
 
     key = "launch_delay"
 
@@ -336,11 +335,11 @@ class _LaunchDelay:
         if not ids:
             return [None] * len(rows)
         column = tables.api_calls.c.correlation_id
-        # The bounds let Parquet skip what a list does not.
+        # With bounds, unlike with a list, Parquet files are read only in part.
         calls = first_calls(sa.and_(column.between(ids[0], ids[-1]), column.in_(ids)))
         starts = {tuple(identity): start for *identity, start in session.rows(sa.select(calls))}
-        of_rows = [starts.get(tuple(row[key] for key in _LAUNCH)) for row in rows]
-        delays = zip((int(row["start"] or 0) for row in rows), of_rows, strict=True)
+        call_starts = [starts.get(tuple(row[key] for key in _LAUNCH)) for row in rows]
+        delays = zip((int(row["start"] or 0) for row in rows), call_starts, strict=True)
         return [None if call is None else max(start - call, 0) for start, call in delays]
 
 
@@ -348,10 +347,9 @@ _LAUNCH = ("report", "process", "correlation_id")
 
 
 def first_calls(wanted: sa.ColumnElement[bool]) -> sa.Subquery:
-    """Select the API calls that are ``wanted`` and launched something, start in job time.
+    """Select the API calls that are ``wanted``, start in job time.
 
-    One row for a (report, process, correlation id), the first where the export has more, so that a join with it never
-    doubles a kernel.
+    Each (report, process, correlation id) has one row, with the earliest start: a join never duplicates a kernel.
     """
     calls = tables.api_calls.c
     identity = [calls[key] for key in _LAUNCH]
@@ -360,7 +358,7 @@ def first_calls(wanted: sa.ColumnElement[bool]) -> sa.Subquery:
 
 
 def durations(session: Session, selection: Selection, name: str, names: Names = Names.FULL) -> Any:
-    """Read the durations of one kernel as a numpy array, ns, for histograms and percentiles."""
+    """Read the durations of one kernel as a numpy array, ns."""
     table = tables.kernels
     conditions = [*where(table, selection.with_name(None)), name_of(table, names) == name]
     return session.arrays(sa.select(duration(table).label("duration")).where(*conditions))["duration"]

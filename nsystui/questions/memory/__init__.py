@@ -1,1 +1,1 @@
-"""GPU memory: how much was allocated, by which calls, and the copies between host and GPU."""
+"""GPU memory: allocations, the calls that made them, and copies between host and GPU."""

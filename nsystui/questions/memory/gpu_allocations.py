@@ -1,4 +1,4 @@
-"""The single allocations of GPU memory: the call that made each, its call stack and the NVTX ranges around it.
+"""Allocations of GPU memory, each with its call, call stack and the NVTX ranges around it.
 
 See docs/numbers.md#gpu-memory.
 """
@@ -56,46 +56,45 @@ COLUMNS = (
     ROW_ID,
 )
 _CUDA = re.compile(r"lib(?:cuda|cudart|cupti|ToolsInjection)\b.*|libToolsInjection.*")
-"""Modules between the program and the profiler."""
+"""Modules of CUDA and the profiler, which stacks leave out."""
 AT_PEAK, NEVER_FREED = "at-peak", "never-freed"
-"""Which allocations a table has, if not all."""
+"""Selections of allocations, see `allocation_table`."""
 _Key = tuple[Task, int]
-"""The task and the correlation id of a call."""
+"""Task and correlation id of a call."""
 
 
 _NO_CALL = (None, None, None, None)
 
 
 def allocation_table(job: OpenJob, selection: Selection, which: str = "all") -> TableAnswer:
-    """List the allocations that were made in the window, the largest first, with the call and NVTX ranges of each.
+    """List the allocations made in the window, largest first, with their calls and NVTX ranges.
 
-    ``which``: all, those in use at the peak of their rank, device and kind (whenever they were made), or those that
-    are never freed. The name filter looks at the NVTX ranges.
+    ``which``: all, never freed, or in use at the peak of their rank, device and kind (even if made before the window).
+    The name filter applies to the NVTX ranges.
     """
     memory = gpu_memory(job.session, selection)
     windows = windows_of(job, selection)
-    # What is in use at a peak may be older than the window.
-    wide = Selection(tasks=selection.tasks, devices=selection.devices)
-    calls, stacks = _calls(job, wide), _stacks(job.session, wide)
+    unwindowed = Selection(tasks=selection.tasks, devices=selection.devices)
+    calls, stacks = _calls(job, unwindowed), _stacks(job.session, unwindowed)
     rows: list[Row] = []
     total = 0
     for usage, rank in by_rank(job, memory):
-        place, window = usage.place, windows[usage.place.task.report]
+        key, window = usage.key, windows[usage.key.task.report]
         total += len(usage.start)
         at_peak = usage.live(usage.peak(window)[2])
-        made = usage.in_window(window)
-        chosen = {AT_PEAK: at_peak, NEVER_FREED: made & (usage.end == NEVER)}.get(which, made)
-        for number in np.flatnonzero(chosen).tolist():
-            key = (place.task, int(usage.correlation[number]))
-            call, time, tid, ranges = calls.get(key, _NO_CALL)
+        is_made = usage.in_window(window)
+        is_listed = {AT_PEAK: at_peak, NEVER_FREED: is_made & (usage.end == NEVER)}.get(which, is_made)
+        for number in np.flatnonzero(is_listed).tolist():
+            call_key = (key.task, int(usage.correlation[number]))
+            call, time, tid, ranges = calls.get(call_key, _NO_CALL)
             if selection.name is not None and not selection.name.matches(ranges or ""):
                 continue
             start, end = int(usage.start[number]), int(usage.end[number])
             rows.append(
                 (
-                    rank, place.device, place.memory, int(usage.bytes[number]), start,
+                    rank, key.device, key.memory, int(usage.bytes[number]), start,
                     None if end == NEVER else end - start, int(at_peak[number]), call, time, tid,
-                    stacks.get(key), ranges, place.task.report, place.task.process, int(usage.row[number]),
+                    stacks.get(call_key), ranges, key.task.report, key.task.process, int(usage.row[number]),
                 )
             )  # fmt: skip
     rows.sort(key=lambda row: (-int(row[3] or 0), int(row[4] or 0), row[-1]))
@@ -106,16 +105,16 @@ def allocation_table(job: OpenJob, selection: Selection, which: str = "all") -> 
 
 
 def _of_allocations(calls: sa.FromClause, selection: Selection, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Report, process, correlation id and ``columns`` of the calls in a table that allocated."""
+    """Select report, process, correlation id and ``columns`` of the rows of ``calls`` that allocated memory."""
     memory = tables.gpu_memory
-    own = sa.select(memory.c.report, memory.c.process, memory.c.correlation_id)
-    made = own.where(memory.c.is_free == 0, *where(memory, selection)).distinct().subquery()
+    allocations = sa.select(memory.c.report, memory.c.process, memory.c.correlation_id)
+    allocating = allocations.where(memory.c.is_free == 0, *where(memory, selection)).distinct().subquery()
     query = sa.select(calls.c.report, calls.c.process, calls.c.correlation_id, *columns)
-    return query.join_from(calls, made, is_launched_by(made, calls))
+    return query.join_from(calls, allocating, is_launched_by(allocating, calls))
 
 
 def _calls(job: OpenJob, selection: Selection) -> Mapping[_Key, tuple[str | None, int | None, int | None, str | None]]:
-    """Name, duration (ns), thread and NVTX ranges of the calls that allocated; an allocation without an id has none."""
+    """Return name, duration (ns), thread and NVTX ranges of the calls that allocated memory."""
     session, calls = job.session, tables.api_calls
     if not session.count(tables.gpu_memory) or not session.count(calls):
         return {}
@@ -130,17 +129,17 @@ def _calls(job: OpenJob, selection: Selection) -> Mapping[_Key, tuple[str | None
 
 
 def _stacks(session: Session, selection: Selection) -> Mapping[_Key, str]:
-    """The stacks of these calls, from where the program calls CUDA outwards."""
+    """Return the call stacks of allocations, outwards from the program's call of CUDA."""
     chains: dict[int, dict[_Key, int]] = {}
     for calls in (tables.api_calls, tables.api_backtraces):  # --cudabacktrace writes a second row
         if session.count(tables.gpu_memory) and session.count(calls):
             query = _of_allocations(calls, selection, calls.c.chain).where(calls.c.chain.is_not(None))
             for report, process, correlation, chain in session.rows(query):
                 chains.setdefault(report, {})[Task(report, process), correlation] = chain
-    found: dict[_Key, str] = {}
+    stack_words: dict[_Key, str] = {}
     reports = [report for report in session.reports if report.index in chains]
     for index, stacks in stacks_of(session, reports).items():
         nodes = stacks.nodes(CUDA_CALL, np.array(list(chains[index].values()), np.int64)).tolist()
         words = {node: stacks.tree.words(stacks.tree.outside(node, _CUDA)) for node in set(nodes)}
-        found |= {key: words[node] for key, node in zip(chains[index], nodes, strict=True) if words[node]}
-    return found
+        stack_words |= {key: words[node] for key, node in zip(chains[index], nodes, strict=True) if words[node]}
+    return stack_words

@@ -1,4 +1,4 @@
-"""Copies between host and GPU by the memory of the host: pinned or pageable, how fast, and on whose stream."""
+"""Copies between host and GPU by kind of host memory (pinned or pageable): rates and streams."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from nsystui.store.session import Session
 HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
 PINNED, PAGEABLE = "Pinned", "Pageable"
 MANY_COPIES, LARGE_COPY = 20, 65_536
-"""Copies that are worth a remark: so many of so many bytes in the mean."""
+"""Number and mean bytes of copies that are worth a remark."""
 DIRECTIONS = {HOST_TO_DEVICE: "host-to-device", DEVICE_TO_HOST: "device-to-host"}
 
 
 @dataclass(frozen=True)
 class HostCopies:
-    """The copies of one kind from or to one kind of host memory (``None``: the export does not say); time in ns.
+    """The copies of one kind from or to one kind of host memory (``None``: not recorded); time in ns.
 
-    ``is_apart``: whether all of them run on streams that have no kernels.
+    ``is_apart``: all of them ran on streams without kernels.
     """
 
     kind: int
@@ -41,7 +41,7 @@ class HostCopies:
 
     @property
     def rate(self) -> float:
-        """Bytes in a second."""
+        """Bytes per second."""
         return 1e9 * self.bytes / self.time if self.time else 0.0
 
     @property
@@ -53,7 +53,7 @@ class HostCopies:
 
 
 def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...]:
-    """The copies between host and GPUs, those that take longest first; not those between GPUs over the host."""
+    """Return the copies between host and GPUs, longest total first, but not between GPUs over the host."""
     memory, kernels = tables.memory_ops.c, tables.kernels
     streams = set(
         session.rows(
@@ -65,61 +65,61 @@ def host_copies(session: Session, selection: Selection) -> tuple[HostCopies, ...
         else ()
     )
     host = sa.case((memory.copy_kind == HOST_TO_DEVICE, memory.source_memory), else_=memory.target_memory)
-    places = (memory.report, memory.process, memory.device, memory.stream)
+    stream_keys = (memory.report, memory.process, memory.device, memory.stream)
     query = (
         sa.select(
             memory.copy_kind,
             host.label("host"),
-            *places,
+            *stream_keys,
             sa.func.count(),
             sa.cast(sa.func.coalesce(sa.func.sum(memory.bytes), 0), sa.BigInteger),
             sa.cast(sa.func.coalesce(sa.func.sum(duration(tables.memory_ops)), 0), sa.BigInteger),
         )
         .where(*where(tables.memory_ops, selection), memory.copy_kind.in_(list(DIRECTIONS)))
         .where(sa.or_(host.is_(None), host != "Device"))
-        .group_by(memory.copy_kind, host, *places)
+        .group_by(memory.copy_kind, host, *stream_keys)
     )
-    found: dict[tuple[int, str | None], HostCopies] = {}
-    for kind, name, *place, count, size, time in session.rows(query):
-        is_apart = tuple(place) not in streams
-        before = found.get((kind, name), HostCopies(kind, name, 0, 0, 0, True))
-        found[kind, name] = HostCopies(
+    copies: dict[tuple[int, str | None], HostCopies] = {}
+    for kind, name, *stream, count, size, time in session.rows(query):
+        is_apart = tuple(stream) not in streams
+        before = copies.get((kind, name), HostCopies(kind, name, 0, 0, 0, True))
+        copies[kind, name] = HostCopies(
             kind, name, before.count + count, before.bytes + size, before.time + time, before.is_apart and is_apart
         )
-    return tuple(sorted(found.values(), key=lambda one: (-one.time, one.kind, one.memory or "")))
+    return tuple(sorted(copies.values(), key=lambda item: (-item.time, item.kind, item.memory or "")))
 
 
 def mostly(copies: Iterable[HostCopies], memory: str) -> bool:
-    """Whether nine tenths of the time of copies are from or to this host memory."""
-    every = list(copies)
-    whole = sum(one.time for one in every)
-    return bool(whole) and sum(one.time for one in every if one.memory == memory) >= 0.9 * whole
+    """Return whether copies from or to ``memory`` take at least 90 % of the total time."""
+    all_copies = list(copies)
+    total_time = sum(item.time for item in all_copies)
+    return bool(total_time) and sum(item.time for item in all_copies if item.memory == memory) >= 0.9 * total_time
 
 
 _LINKS = {
     "GP": (3, 13), "GV": (3, 13), "TU": (3, 13), "GA": (4, 26), "AD": (4, 26), "GH": (5, 55), "GB": (5, 55),
 }  # fmt: skip
-"""By the beginning of the chip's name the generation of PCIe, and about how many GB/s 16 lanes of it give copies."""
+"""PCIe generation and approximate rate of copies over 16 lanes, GB/s, by the first letters of the chip."""
 _SUPERCHIP = re.compile(r"\bG[HB]200\b")
-"""GPUs whose link to the host is no PCIe."""
+"""GPUs whose link to the host is not PCIe."""
 
 
 def link_of(session: Session) -> tuple[int, int] | None:
-    """Return the generation of PCIe of the GPUs, and about how many GB/s it gives copies; ``None`` if not known."""
+    """Return PCIe generation and approximate rate of copies, GB/s, if known and the same for all GPUs."""
     devices = tables.devices.c
     query = sa.select(devices.chip, devices.name, devices.bus).distinct()
-    known = session.rows(query) if session.count(tables.devices) else []
+    chips = session.rows(query) if session.count(tables.devices) else []
     # An integrated GPU has no address on a bus.
     links = {
-        _LINKS.get((chip or "")[:2]) if bus and not _SUPERCHIP.search(name or "") else None for chip, name, bus in known
+        _LINKS.get((chip or "")[:2]) if bus and not _SUPERCHIP.search(name or "") else None for chip, name, bus in chips
     }
     return links.pop() if len(links) == 1 else None
 
 
 def link_words(session: Session, copies: Iterable[HostCopies]) -> str:
-    """What the link of the GPUs could give, where some of the copies get less than half of it; empty if not known."""
+    """Return the possible rate of the link in words, or an empty string if no copies have less than half of it."""
     link = link_of(session)
-    if link is None or all(one.rate >= 0.5e9 * link[1] for one in copies):
+    if link is None or all(item.rate >= 0.5e9 * link[1] for item in copies):
         return ""
     return f"; the GPU's link, PCIe {link[0]} at best, gives about {link[1]} GB/s"
 
@@ -143,11 +143,11 @@ RATE_COLUMNS = (
 
 
 def memory_rates(session: Session, selection: Selection) -> TableAnswer:
-    """Tabulate the rates of copies and memsets by operation and kinds of memory, bytes/s, by total time.
+    """Tabulate the rates of copies and memsets by operation and kinds of memory, bytes/s, longest total first.
 
-    ``busy``: the share of the selected time in which any of them ran, the mean over the GPUs that copy at all.
-    ``rate``: all bytes by all time; ``min`` to ``max``: of the single operations. ``of_link``: ``rate`` of what
-    16 lanes of the PCIe generation of the GPUs give, of copies between host and GPU.
+    ``busy``: the share of the selected time in which any ran, averaged over the GPUs with memory operations.
+    ``rate``: total bytes by total time; ``min`` to ``max``: of single operations. ``of_link``: ``rate`` as a share of
+    the rate of 16 lanes of the GPUs' PCIe generation, for copies between host and GPU.
     """
     table = tables.memory_ops
     columns = table.c
@@ -164,10 +164,10 @@ def memory_rates(session: Session, selection: Selection) -> TableAnswer:
     link = link_of(session)
     busy = _busy(session, selection) if session.count(table) else {}
     rows: list[Row] = []
-    for count, size, spent, kind, *rest in session.rows(query) if session.count(table) else ():
-        whole = 1e9 * size / spent
-        of_link = 1e-7 * whole / link[1] if link and kind in DIRECTIONS else None
-        rows.append((count, size, spent, busy.get(tuple(rest[-3:])), whole, of_link, *rest))
+    for count, size, total_time, kind, *values in session.rows(query) if session.count(table) else ():
+        mean_rate = 1e9 * size / total_time
+        of_link = 1e-7 * mean_rate / link[1] if link and kind in DIRECTIONS else None
+        rows.append((count, size, total_time, busy.get(tuple(values[-3:])), mean_rate, of_link, *values))
     rows.sort(key=lambda row: (-int(row[2] or 0), str(row[-1])))
     notes = [note] if (note := missing_note(session, table)) else []
     if link is not None:
@@ -178,16 +178,16 @@ def memory_rates(session: Session, selection: Selection) -> TableAnswer:
 
 
 def _busy(session: Session, selection: Selection) -> dict[tuple[Any, ...], float]:
-    """The column ``busy`` of `memory_rates`, %, by the memory copied from and to, and the operation."""
+    """Return the column ``busy`` of `memory_rates`, %, by source memory, target memory and operation."""
     table = tables.memory_ops
-    columns, when = table.c, extents(session, selection)
+    columns, windows = table.c, extents(session, selection)
     keys, gpu = (columns.source_memory, columns.target_memory, columns.operation), ("report", "process", "device")
-    lows, highs = ({report: getattr(own, edge) for report, own in when.items()} for edge in ("start", "end"))
+    lows, highs = ({report: getattr(window, edge) for report, window in windows.items()} for edge in ("start", "end"))
     start = sa.func.greatest(job_start(table), by_report(table, lows)).label("start")
     end = sa.func.least(job_end(table), by_report(table, highs)).label("end")
-    chosen = where(table, selection, columns.operation)
-    own = sa.select(*keys, *(columns[key] for key in gpu), start, end).where(*chosen, columns.end > columns.start)
-    inner = own.subquery()
+    conditions = where(table, selection, columns.operation)
+    timed = sa.select(*keys, *(columns[key] for key in gpu), start, end).where(*conditions, columns.end > columns.start)
+    inner = timed.subquery()
     before = sa.func.max(inner.c.end).over(
         partition_by=[inner.c[key.name] for key in keys] + [inner.c[key] for key in gpu],
         order_by=inner.c.start,
@@ -198,5 +198,5 @@ def _busy(session: Session, selection: Selection) -> dict[tuple[Any, ...], float
     names = [parts.c[key.name] for key in keys]
     sums = session.rows(sa.select(*names, sa.cast(sa.func.sum(parts.c.new), sa.BigInteger)).group_by(*names))
     gpus = session.rows(sa.select(*(columns[key] for key in gpu)).where(*where(table, selection)).distinct())
-    whole = sum(when[report].end - when[report].start for report, *_ in gpus if report in when)
-    return {tuple(row): 100.0 * length / whole for *row, length in sums} if whole else {}
+    window_time = sum(windows[report].end - windows[report].start for report, *_ in gpus if report in windows)
+    return {tuple(row): 100.0 * length / window_time for *row, length in sums} if window_time else {}

@@ -1,9 +1,7 @@
-"""The multi-report recipes of Nsight Systems: what each answers, over all ranks of a job.
+"""The multi-report recipes of Nsight Systems, each answered over all ranks of a job.
 
 See docs/numbers.md#expert-rules and docs/recipes.md#recipes. The catalogue declares them:
-`nsystui.questions.queries.registry.nsys_recipes`.
-
-They are the questions of this room, put together: a recipe has no way of its own to count what another one counts.
+`nsystui.questions.queries.registry.nsys_recipes`. They combine existing questions, so that all numbers agree.
 """
 
 from __future__ import annotations
@@ -16,12 +14,12 @@ FAMILY = "recipe"
 
 
 def all_recipes() -> tuple[Question, ...]:
-    """Every recipe, in alphabetical order."""
+    """Return all recipes in alphabetical order."""
     return of_family(FAMILY)
 
 
 def recipe_named(name: str) -> Question:
-    """The recipe of that name; raises UsageError, with the one that may be meant."""
+    """Return the recipe called ``name``. Raises UsageError, which suggests a similar name."""
     try:
         return question_named(name, FAMILY)
     except KeyError:

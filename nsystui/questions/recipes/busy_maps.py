@@ -1,4 +1,4 @@
-"""Maps of busy time: each GPU and what it was busy with, each rank in MPI, UCX and kernels (docs/recipes.md#maps)."""
+"""Maps of busy time: GPUs by category of work, ranks by MPI, UCX and kernels (docs/recipes.md#maps)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NCCL = (
     percent("nccl_percent", "NCCL", "NCCL", "nccl"),
     percent("compute_percent", "Compute", "compute", "compute"),
 )
-# The lanes of `DeviceLanes` whose shares add up to a figure: they have no point in common.
+# The disjoint lanes of `DeviceLanes` whose shares add up to a figure.
 _LANES = {
     "busy_percent": ("busy",),
     "memory_percent": ("memory",),
@@ -46,15 +46,15 @@ _LANES = {
 def _gpu_map(name: str, figures: tuple[Figure, ...]) -> Draw:
     def drawn(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
         busy, window = job.busy(selection), job.extent(selection)
-        several = {item.device.task.task for item in busy.devices if len(item.device.task.devices) > 1}
+        multi_gpu_tasks = {item.device.task.task for item in busy.devices if len(item.device.task.devices) > 1}
         lines = []
         for item in busy.devices:
-            place = item.device
-            label = f"rank {place.task.rank}" + (
-                f" {numbered('d', place.device)}" if place.task.task in several else ""
+            device = item.device
+            label = f"rank {device.task.rank}" + (
+                f" {numbered('d', device.device)}" if device.task.task in multi_gpu_tasks else ""
             )
             values = np.stack([_share(item, figure, window, options.bins) for figure in figures])
-            lines.append(MapLine((place.task.rank, place.device), label, values))
+            lines.append(MapLine((device.task.rank, device.device), label, values))
         recording = recording_notes(busy, window) if busy.shares_clock else ()
         notes = (*busy.notes, *clock_notes(job, selection), *recording)
         return RecipeMap(name, window, options.bins, (RANK, DEVICE), figures, tuple(lines), notes)
@@ -72,16 +72,16 @@ _NAME_NOTE = "the name filter does not apply here: it is about all calls and ker
 
 
 def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Intervals | None]) -> Draw:
-    word = title.lower()
+    key_word = title.lower()
     figures = (
         percent("all_percent", "All Kernels", "all kernels", "compute"),
-        percent(f"{word}_percent", title, title, "nccl"),
+        percent(f"{key_word}_percent", title, title, "nccl"),
         percent("overlap_percent", "Overlap", "both"),
     )
 
     def drawn(job: OpenJob, selection: Selection, options: RecipeOptions) -> RecipeMap:
         window = job.extent(selection)
-        calls = {one.task.task: calls_of(one) for one in host_calls(job.session, selection, job.ranks)}
+        calls = {host.task.task: calls_of(host) for host in host_calls(job.session, selection, job.ranks)}
         parts_of: dict[Task, list[Intervals]] = {}
         for device in job.busy(selection).devices:
             parts_of.setdefault(device.device.task.task, []).extend((device.parts.kernels, device.parts.exposed_nccl))
@@ -89,35 +89,35 @@ def _host_map(title: str, table: sa.Table, calls_of: Callable[[HostCalls], Inter
         reports = {report.index: report for report in job.session.reports}
         lines = []
         for item in selected_ranks(job.ranks, selection):
-            own = calls.get(item.task)
-            if own is None:
+            rank_calls = calls.get(item.task)
+            if rank_calls is None:
                 continue
-            sets = (kernels.get(item.task, EMPTY), own)
-            shares = [_shares(one, window, options.bins) for one in (*sets, intersect(*sets))]
-            # A bin is missing that lies outside the session of the report with all of it.
+            sets = (kernels.get(item.task, EMPTY), rank_calls)
+            shares = [_shares(intervals, window, options.bins) for intervals in (*sets, intersect(*sets))]
+            # Bins entirely outside the report's session have no values.
             session, edges = (
                 recorded(reports[item.task.report]),
                 window.start + np.arange(options.bins + 1) * ((window.end - window.start) / options.bins),
             )
-            seen = (edges[1:] > session.start) & (edges[:-1] < session.end)
-            lines.append(MapLine((item.rank,), f"rank {item.rank}", np.where(seen, np.stack(shares), np.nan)))
-        named = (_NAME_NOTE,) if selection.name is not None else ()
+            is_recorded = (edges[1:] > session.start) & (edges[:-1] < session.end)
+            lines.append(MapLine((item.rank,), f"rank {item.rank}", np.where(is_recorded, np.stack(shares), np.nan)))
+        name_notes = (_NAME_NOTE,) if selection.name is not None else ()
         missing = _missing(len(lines), len(selected_ranks(job.ranks, selection)), title, job.session.count(table))
-        notes = (*missing, *named, *clock_notes(job, selection))
-        return RecipeMap(f"{word}-gpu-time", window, options.bins, (RANK,), figures, tuple(lines), notes)
+        notes = (*missing, *name_notes, *clock_notes(job, selection))
+        return RecipeMap(f"{key_word}-gpu-time", window, options.bins, (RANK,), figures, tuple(lines), notes)
 
     return drawn
 
 
 def _missing(lines: int, ranks: int, title: str, calls: int) -> tuple[str, ...]:
-    """The note on ranks without such calls; that no rank has any is another note."""
+    """Return the note on ranks without such calls; another note covers a job without any."""
     if not lines:
         return (f"no selected rank with GPU work made any of the {calls:,} {title} calls",) if calls else ()
     return (f"{ranks - lines} of {ranks} ranks have no {title} calls",) if lines < ranks else ()
 
 
 def _shares(part: Intervals, window: Window, bins: int) -> NDArray[np.float64]:
-    """The share of each bin that ``part`` covers, %; shape ``(bins,)``."""
+    """Return the share of each bin that ``part`` covers, %; shape ``(bins,)``."""
     covered = covered_per_bin(part, window.start, window.end, bins)
     return np.minimum(100.0 * covered * bins / max(window.end - window.start, 1), 100.0)
 
@@ -125,6 +125,6 @@ def _shares(part: Intervals, window: Window, bins: int) -> NDArray[np.float64]:
 MAPS: dict[str, Draw] = {
     "cuda_gpu_time_util_map": _gpu_map("gpu-time", _BUSY),
     "nccl_gpu_time_util_map": _gpu_map("nccl-gpu-time", _NCCL),
-    "mpi_gpu_time_util_map": _host_map("MPI", tables.mpi_calls, lambda one: one.mpi),
-    "ucx_gpu_time_util_map": _host_map("UCX", tables.ucx_calls, lambda one: one.ucx),
+    "mpi_gpu_time_util_map": _host_map("MPI", tables.mpi_calls, lambda calls: calls.mpi),
+    "ucx_gpu_time_util_map": _host_map("UCX", tables.ucx_calls, lambda calls: calls.ucx),
 }

@@ -1,4 +1,4 @@
-"""Kernels over all ranks: which of them a name means, the spread of their durations, their overlap with NCCL."""
+"""Kernels over all ranks: selection by name, histograms of durations, overlap with NCCL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KERNELS = tables.kernels
 
 @dataclass(frozen=True)
 class NamedKernels:
-    """The kernels of which the name of the form ``names`` is ``name``; ``count``: how many full names they have."""
+    """The kernels called ``name`` in the form ``names``; ``count``: number of full names."""
 
     name: str
     names: Names
@@ -40,23 +40,23 @@ class NamedKernels:
 
 
 def named_kernels(session: Session, name: str, names: Names) -> NamedKernels:
-    """The kernels with the name: of the form ``names``, where there are any, else of another form.
+    """Return the kernels called ``name`` in the form ``names``, else in another form.
 
-    Raises UsageError where no kernel of the session has it, selected or not.
+    Raises UsageError if no kernel of the session, selected or not, has this name.
     """
     for form in dict.fromkeys((names, *Names)):
-        found = NamedKernels(name, form, 0)
-        count = session.scalar(sa.select(sa.func.count(_KERNELS.c.name.distinct())).where(found.are_meant))
+        kernels = NamedKernels(name, form, 0)
+        count = session.scalar(sa.select(sa.func.count(_KERNELS.c.name.distinct())).where(kernels.are_meant))
         if count:
             return NamedKernels(name, form, int(count))
     short: sa.Select[Any] = sa.select(_KERNELS.c.short_name).where(_KERNELS.c.short_name.is_not(None)).distinct()
-    known = sorted(text for (text,) in session.rows(short))
-    hint = meant(name, known, "write a whole name of a kernel, full, short or mangled, as `nsystui kernels` lists them")
+    shorts = sorted(text for (text,) in session.rows(short))
+    hint = meant(name, shorts, "give a complete kernel name: full, short or mangled, as `nsystui kernels` lists them")
     raise UsageError(f"no kernel is called {name!r}: {hint}")
 
 
 EDGES: tuple[int, ...] = (0, *(step * 10**decade for decade in range(13) for step in (1, 2, 5)))
-"""The lower edges, ns: the same for every kernel and every rank, so that histograms compare."""
+"""The lower edges of the classes, ns: the same for all kernels and ranks, so that histograms compare."""
 
 COLUMNS = (
     Column("low", header="From (ns)", label="from", unit=Unit.DURATION),
@@ -69,36 +69,36 @@ COLUMNS = (
 
 
 def _histogram_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
-    """Raises UsageError where no kernel has the given name."""
-    chosen: list[Condition] = []
+    """Answer the histogram recipe. Raises UsageError if no kernel has the given name."""
+    extra: list[Condition] = []
     if options.name is not None and job.session.count(tables.kernels):
-        chosen = [named_kernels(job.session, options.name, options.names).are_meant]
+        extra = [named_kernels(job.session, options.name, options.names).are_meant]
     if options.by_rank:
-        return of_each_rank(job, selection, lambda session, own: _histogram(session, own, options.names, chosen))
-    return _histogram(job.session, selection, options.names, chosen)
+        return of_each_rank(job, selection, lambda session, part: _histogram(session, part, options.names, extra))
+    return _histogram(job.session, selection, options.names, extra)
 
 
-def _histogram(session: Session, selection: Selection, names: Names, chosen: Sequence[Condition]) -> TableAnswer:
-    """A row for each kernel name and class of durations that has launches: kernels by total time, shortest first.
+def _histogram(session: Session, selection: Selection, names: Names, extra: Sequence[Condition]) -> TableAnswer:
+    """Count launches by kernel name and class of durations, which includes its lower edge.
 
-    The class includes its lower edge.
+    Kernels are sorted by total time, their classes from short to long.
     """
     table = tables.kernels
     name = name_of(table, names)
     length = duration(table)
-    # Which edge is the last one that is not above the value.
-    place = sa.case(*[(length < edge, number) for number, edge in enumerate(EDGES[1:])], else_=len(EDGES) - 1).label(
-        "place"
-    )
-    conditions = [*where(table, selection, name), length.is_not(None), *chosen]
+    # The index of the last edge that is not above the value.
+    edge_index = sa.case(
+        *[(length < edge, number) for number, edge in enumerate(EDGES[1:])], else_=len(EDGES) - 1
+    ).label("place")
+    conditions = [*where(table, selection, name), length.is_not(None), *extra]
     query = (
-        sa.select(name.label("name"), place, sa.func.count(), sa.cast(sa.func.sum(length), sa.BigInteger))
+        sa.select(name.label("name"), edge_index, sa.func.count(), sa.cast(sa.func.sum(length), sa.BigInteger))
         .where(*conditions)
-        .group_by(name, place)
+        .group_by(name, edge_index)
     )
-    found = session.rows(query)
+    groups = session.rows(query)
     totals, counts = Counter[str](), Counter[str]()
-    for kernel, _, count, total in found:
+    for kernel, _, count, total in groups:
         totals[kernel] += total
         counts[kernel] += count
     rows: list[Row] = []
@@ -107,7 +107,7 @@ def _histogram(session: Session, selection: Selection, names: Names, chosen: Seq
         kernel, number, *_ = row
         return -totals[kernel], str(kernel), number
 
-    for kernel, number, count, total in sorted(found, key=order):
+    for kernel, number, count, total in sorted(groups, key=order):
         high = EDGES[number + 1] if number + 1 < len(EDGES) else None
         rows.append((EDGES[number], high, count, 100.0 * count / counts[kernel], total, kernel))
     return TableAnswer("kernel-histogram", COLUMNS, rows, None, kernel_notes(session))
@@ -123,34 +123,34 @@ _COLUMNS = (
     NAME,
 )
 _KINDS = {1: "communication", 0: "compute"}
-_PLACE = ("report", "process", "device")
+_DEVICE_KEY = ("report", "process", "device")
 
 
 def _overlap_of_ranks(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
     if options.by_rank:
-        return of_each_rank(job, selection, lambda _, own: _overlaps(job, own))
+        return of_each_rank(job, selection, lambda _, subset: _overlaps(job, subset))
     return _overlaps(job, selection)
 
 
 def _overlaps(job: OpenJob, selection: Selection) -> Answer:
-    """One row for each kernel name, longest total first.
+    """Tabulate the overlap of compute and NCCL kernels, one row per name and kind, longest total first.
 
-    ``overlap`` is the sum over its launches of the time in which a kernel of the other kind ran on the same device of
-    the same process; two that run side by side both count. ``alone`` is the rest of ``total``.
+    ``overlap`` sums over the launches the time in which the other kind ran on the same device of the same process;
+    concurrent launches all count. ``alone`` is ``total`` minus ``overlap``.
     """
     table = tables.kernels
-    place = [table.c[key] for key in (*_PLACE, "is_nccl")]
+    keys = [table.c[key] for key in (*_DEVICE_KEY, "is_nccl")]
     name = sa.func.coalesce(table.c.name, "").label("name")
     moved = [(table.c[key] + table.c.clock_offset).label(f"job_{key}") for key in ("start", "end")]
-    known = [table.c.start.is_not(None), table.c.end.is_not(None), table.c.device.is_not(None)]
-    query = sa.select(*place, name, *moved).where(*where(table, selection, table.c.name), *known)
-    devices = {_place_of(item): item for item in job.busy(Selection(tasks=selection.tasks)).devices}
+    is_complete = [table.c.start.is_not(None), table.c.end.is_not(None), table.c.device.is_not(None)]
+    query = sa.select(*keys, name, *moved).where(*where(table, selection, table.c.name), *is_complete)
+    devices = {_device_key(item): item for item in job.busy(Selection(tasks=selection.tasks)).devices}
     sums: dict[tuple[int, str], list[int]] = {}
     if job.session.count(table):
         for batch in job.session.array_batches(query):
             starts, ends = batch["job_start"], np.maximum(batch["job_end"], batch["job_start"])
             is_nccl = batch["is_nccl"].astype(bool)
-            overlap = _beside(devices, [batch[key] for key in _PLACE], is_nccl, starts, ends)
+            overlap = _overlap_times(devices, [batch[key] for key in _DEVICE_KEY], is_nccl, starts, ends)
             columns = (is_nccl.tolist(), batch["name"].tolist(), (ends - starts).tolist(), overlap.tolist())
             _add(sums, zip(*columns, strict=True))
     largest_first = sorted(sums.items(), key=lambda item: (-item[1][0], item[0][1]))
@@ -162,36 +162,36 @@ def _overlaps(job: OpenJob, selection: Selection) -> Answer:
     return TableAnswer("nccl-gpu-overlap", _COLUMNS, rows, total_rows, kernel_notes(job.session))
 
 
-def _place_of(item: DeviceIntervals) -> tuple[int, int, int]:
+def _device_key(item: DeviceIntervals) -> tuple[int, int, int]:
     task = item.device.task.task
     return task.report, task.process, item.device.device
 
 
-def _beside(
+def _overlap_times(
     devices: dict[tuple[int, int, int], DeviceIntervals],
-    places: Sequence[Times],
+    key_columns: Sequence[Times],
     is_nccl: NDArray[np.bool_],
     starts: Times,
     ends: Times,
 ) -> Times:
-    """How long the other kind ran during each kernel, ns."""
-    found = np.zeros(len(starts), np.int64)
-    for place in {tuple(one) for one in zip(*(values.tolist() for values in places), strict=True)}:
-        is_here = np.logical_and.reduce([values == own for values, own in zip(places, place, strict=True)])
-        parts = devices[place].parts if place in devices else None
+    """Return how long the other kind ran during each kernel, ns."""
+    overlap = np.zeros(len(starts), np.int64)
+    for key in {tuple(row) for row in zip(*(values.tolist() for values in key_columns), strict=True)}:
+        is_on_device = np.logical_and.reduce([values == part for values, part in zip(key_columns, key, strict=True)])
+        parts = devices[key].parts if key in devices else None
         for kind in (False, True):
-            rows = np.flatnonzero(is_here & (is_nccl == kind))
+            rows = np.flatnonzero(is_on_device & (is_nccl == kind))
             other = EMPTY if parts is None else parts.kernels if kind else parts.nccl
-            found[rows] = other.covered(starts[rows], ends[rows])
-    return found
+            overlap[rows] = other.covered(starts[rows], ends[rows])
+    return overlap
 
 
 def _add(sums: dict[tuple[int, str], list[int]], kernels: Iterable[tuple[bool, str, int, int]]) -> None:
     for kind, name, length, overlap in kernels:
-        own = sums.setdefault((int(kind), name), [0, 0, 0])
-        own[0] += length
-        own[1] += 1
-        own[2] += overlap
+        row_sums = sums.setdefault((int(kind), name), [0, 0, 0])
+        row_sums[0] += length
+        row_sums[1] += 1
+        row_sums[2] += overlap
 
 
 ASK: dict[str, Ask] = {"cuda_gpu_kern_hist": _histogram_of_ranks, "nccl_gpu_overlap_trace": _overlap_of_ranks}

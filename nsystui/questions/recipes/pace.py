@@ -1,9 +1,7 @@
-"""How one kernel or NVTX range paces: its instances on each rank in order of time are iterations.
+"""The pace of a kernel or NVTX range: its instances on each rank, by time, are iterations (docs/recipes.md#recipes).
 
-See docs/recipes.md#recipes.
-
-The delta of an instance is the time from the end of the one before it on its rank to its start: negative where they
-overlap, and missing for the first one.
+Deltas are the times from the end of the previous instance on the rank to the start: negative if they overlap, and
+missing for the first instance.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from nsystui.questions.recipes.recipe import Ask, RecipeOptions
 from nsystui.store import tables
 
 _NAME = 100
-"""A kernel's name may be longer than a screen."""
+"""Characters of a name in a note: kernels' names may be longer than a screen."""
 
 Flags = NDArray[np.bool_]
 
@@ -69,7 +67,7 @@ EVERY_COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class _Instances:
-    """The instances on one rank in order of time; shapes ``(n,)``, job time in ns."""
+    """The n instances on a rank by time; shape ``(n,)``, job time, ns."""
 
     rank: int
     start: Times
@@ -77,13 +75,13 @@ class _Instances:
 
     @cached_property
     def delta(self) -> Times:
-        """Shape ``(n - 1,)``: of all but the first one."""
+        """The deltas from the second instance on; shape ``(n - 1,)``."""
         return self.start[1:] - self.end[:-1]
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A kernel or range and its instances on each rank that has any; ``meant_by``: which of its names was given."""
+class _Subject:
+    """A kernel or range and its instances by rank; ``meant_by`` describes the given name."""
 
     name: str
     ranks: Sequence[_Instances]
@@ -91,47 +89,47 @@ class _Found:
     meant_by: str = ""
 
 
-def _asked(find: Callable[[OpenJob, Selection, RecipeOptions], _Found | None], what: str) -> Ask:
+def _ask_pace(find: Callable[[OpenJob, Selection, RecipeOptions], _Subject | None], default: str) -> Ask:
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
-        found = find(job, selection, options)
+        subject = find(job, selection, options)
         columns = EVERY_COLUMNS if options.by_rank else ACROSS_COLUMNS
-        if found is None:
+        if subject is None:
             return TableAnswer("pace", columns, [])
-        why = found.meant_by if options.name else f"{what}; --name or the filter chooses another"
-        chosen = f"shows {shorten(found.name, _NAME)}" + (f" ({why})" if why else "")
-        rows = _every(found.ranks) if options.by_rank else _across(found.ranks)
-        return TableAnswer("pace", columns, rows, len(rows), (chosen, *found.notes))
+        reason = subject.meant_by if options.name else f"{default}; --name or the filter chooses another"
+        shown = f"shows {shorten(subject.name, _NAME)}" + (f" ({reason})" if reason else "")
+        rows = _rank_rows(subject.ranks) if options.by_rank else _iteration_rows(subject.ranks)
+        return TableAnswer("pace", columns, rows, len(rows), (shown, *subject.notes))
 
     return ask
 
 
-def _every(ranks: Sequence[_Instances]) -> list[Row]:
+def _rank_rows(ranks: Sequence[_Instances]) -> list[Row]:
     rows: list[Row] = []
-    for one in ranks:
-        duration = one.end - one.start
-        deltas, sums = one.delta.tolist(), np.cumsum(one.delta).tolist()
-        columns = (one.start.tolist(), duration.tolist(), [None, *deltas], np.cumsum(duration).tolist(), [None, *sums])
-        rows += [(one.rank, number, *row) for number, row in enumerate(zip(*columns, strict=True))]
+    for rank in ranks:
+        duration = rank.end - rank.start
+        deltas, sums = rank.delta.tolist(), np.cumsum(rank.delta).tolist()
+        columns = (rank.start.tolist(), duration.tolist(), [None, *deltas], np.cumsum(duration).tolist(), [None, *sums])
+        rows += [(rank.rank, number, *row) for number, row in enumerate(zip(*columns, strict=True))]
     return rows
 
 
-def _across(ranks: Sequence[_Instances]) -> list[Row]:
-    """A row for each iteration, over the ranks that came so far."""
-    most = max((len(one.start) for one in ranks), default=0)
+def _iteration_rows(ranks: Sequence[_Instances]) -> list[Row]:
+    """Return a row per iteration, over the ranks that reached it."""
+    iterations = max((len(rank.start) for rank in ranks), default=0)
     rows: list[Row] = []
-    for number in range(most):
-        there = [one for one in ranks if number < len(one.start)]
-        durations = [int(one.end[number] - one.start[number]) for one in there]
-        slowest = there[int(np.argmax(durations))].rank
+    for number in range(iterations):
+        present = [rank for rank in ranks if number < len(rank.start)]
+        durations = [int(rank.end[number] - rank.start[number]) for rank in present]
+        slowest = present[int(np.argmax(durations))].rank
         spread = (float(np.median(durations)), min(durations), max(durations), slowest)
-        deltas = [int(one.delta[number - 1]) for one in there] if number else []
-        start = min(int(one.start[number]) for one in there)
-        rows.append((number, len(there), start, *spread, *_spread(deltas)))
+        deltas = [int(rank.delta[number - 1]) for rank in present] if number else []
+        start = min(int(rank.start[number]) for rank in present)
+        rows.append((number, len(present), start, *spread, *_spread(deltas)))
     return rows
 
 
 def _spread(deltas: Sequence[int]) -> tuple[float | None, ...]:
-    """Mean, median, minimum, maximum and the sample standard deviation (0 of one)."""
+    """Return mean, median, minimum, maximum and sample standard deviation (0 for a single value)."""
     if not deltas:
         return (None,) * 5
     stddev = float(np.std(deltas, ddof=1)) if len(deltas) > 1 else 0.0
@@ -141,7 +139,7 @@ def _spread(deltas: Sequence[int]) -> tuple[float | None, ...]:
 # -- kernels ----------------------------------------------------------------------------------------------------------
 
 
-def _kernels(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Found | None:
+def _kernels(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Subject | None:
     table = tables.kernels
     if not job.session.count(table):
         return None
@@ -163,13 +161,13 @@ def _kernels(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Fou
     rows = job.session.arrays(query)
     ranks = []
     for item in selected_ranks(job.ranks, selection):
-        is_own = (rows["report"] == item.task.report) & (rows["process"] == item.task.process)
-        ranks += _instances(item.rank, rows["start"][is_own], rows["end"][is_own])
-    return _Found(wanted, ranks, kernel_notes(job.session), meant_by)
+        is_of_rank = (rows["report"] == item.task.report) & (rows["process"] == item.task.process)
+        ranks += _instances(item.rank, rows["start"][is_of_rank], rows["end"][is_of_rank])
+    return _Subject(wanted, ranks, kernel_notes(job.session), meant_by)
 
 
 def _instances(rank: int, starts: Times, ends: Times) -> list[_Instances]:
-    """In order; nothing where there are none."""
+    """Return the instances by time, or nothing if there are no instances."""
     order = np.lexsort((ends, starts))
     start, end = (np.ma.getdata(values)[order].astype(np.int64) for values in (starts, ends))
     return [_Instances(rank, start, end)] if len(order) else []
@@ -178,30 +176,30 @@ def _instances(rank: int, starts: Times, ends: Times) -> list[_Instances]:
 # -- NVTX -------------------------------------------------------------------------------------------------------------
 
 
-def _ranges(is_on_gpu: bool) -> Callable[[OpenJob, Selection, RecipeOptions], _Found | None]:
-    def find(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Found | None:
+def _ranges(is_on_gpu: bool) -> Callable[[OpenJob, Selection, RecipeOptions], _Subject | None]:
+    def find(job: OpenJob, selection: Selection, options: RecipeOptions) -> _Subject | None:
         ranges = job.nvtx_ranges(selection.with_name(None))
-        known = ranges.op_count > 0 if is_on_gpu else np.ones(len(ranges), bool)
-        chosen = _named(ranges, options.name) if options.name else _unnamed(job, ranges, selection, known)
-        if chosen is None:
+        usable = ranges.op_count > 0 if is_on_gpu else np.ones(len(ranges), bool)
+        choice = _named(ranges, options.name) if options.name else _unnamed(job, ranges, selection, usable)
+        if choice is None:
             return None
         start, end = (ranges.gpu_start, ranges.gpu_end) if is_on_gpu else (ranges.start, ranges.end)
-        rows = np.flatnonzero(known & chosen[1][ranges.name])
+        rows = np.flatnonzero(usable & choice[1][ranges.name])
         tasks = [Task(lane.report, lane.process) for lane in ranges.lanes]
-        found = []
+        instances = []
         for item in selected_ranks(job.ranks, selection):
-            is_own = np.array([task == item.task for task in tasks], bool)
-            own = rows[is_own[ranges.lane[rows]]]
-            found += _instances(item.rank, start[own], end[own])
-        return _Found(chosen[0], found, ranges.notes)
+            is_of_rank = np.array([task == item.task for task in tasks], bool)
+            rank_rows = rows[is_of_rank[ranges.lane[rows]]]
+            instances += _instances(item.rank, start[rank_rows], end[rank_rows])
+        return _Subject(choice[0], instances, ranges.notes)
 
     return find
 
 
 def _named(ranges: NvtxRanges, wanted: str) -> tuple[str, Flags] | None:
-    """The ranges of a name, or of names that differ from it in numbers: for each of the names whether it is meant.
+    """Return the label of the wanted ranges, and whether each name matches; names may differ in numbers.
 
-    Where no domain has such a name as it stands, its text alone will do, if it is of one domain.
+    If no full name matches, the text without domain is enough. Raises UsageError if nothing or several domains match.
     """
     if not ranges.names:
         return None
@@ -221,48 +219,48 @@ def _named(ranges: NvtxRanges, wanted: str) -> tuple[str, Flags] | None:
 
 
 def _is_called(name: str, wanted: str) -> bool:
-    """Whether a range ``domain:text`` is meant; of the default domain the text alone will do."""
+    """Return whether ``wanted`` is the range ``domain:text``, or ``text`` in the default domain."""
     return name.removeprefix(":") == wanted.removeprefix(":")
 
 
-def _unnamed(job: OpenJob, ranges: NvtxRanges, selection: Selection, known: Flags) -> tuple[str, Flags] | None:
-    """The training steps, where they are found and no name is selected, else the ranges with most GPU work."""
+def _unnamed(job: OpenJob, ranges: NvtxRanges, selection: Selection, usable: Flags) -> tuple[str, Flags] | None:
+    """Return the training steps if the job has some and no name is selected, else the ranges with the most GPU work."""
     if selection.name is None and ranges.names:
         tasks = {item.task for item in selected_ranks(job.ranks, selection)}
         names = Counter(steps.name for task, steps in job.steps().of_task.items() if task in tasks)
         for name, _ in names.most_common(1):
-            is_step = np.array([_is_called(template(own), name) for own in ranges.names], bool)
+            is_step = np.array([_is_called(template(range_name), name) for range_name in ranges.names], bool)
             if is_step.any():
                 return name.removeprefix(":"), is_step
-    return _busiest(ranges, Templates.of(ranges.names), selection, known)
+    return _busiest(ranges, Templates.of(ranges.names), selection, usable)
 
 
-def _busiest(ranges: NvtxRanges, templates: Templates, selection: Selection, known: Flags) -> tuple[str, Flags] | None:
-    """The name (numbers folded) whose ranges launched most GPU work, of those that came more than once on a thread.
+def _busiest(ranges: NvtxRanges, templates: Templates, selection: Selection, usable: Flags) -> tuple[str, Flags] | None:
+    """Return the name (numbers folded) whose ranges launched the most GPU work, and whether each name matches it.
 
-    Where none did, of all; where nothing is known of the GPU's work, or it is the same, the one that took most time.
+    Names that occur more than once on a thread take precedence. If GPU work is unknown or equal, CPU time decides.
     """
     if not len(ranges):
         return None
-    passes = np.array([selection.name is None or selection.name.matches(name) for name in ranges.names], bool)
-    rows = np.flatnonzero(known & passes[ranges.name])
+    is_selected = np.array([selection.name is None or selection.name.matches(name) for name in ranges.names], bool)
+    rows = np.flatnonzero(usable & is_selected[ranges.name])
     if not len(rows):
         return None
     texts, lanes = [*templates.texts, *ranges.names], len(ranges.lanes)
-    alone = len(templates.texts) + np.arange(len(ranges.names))
-    group_of_name = np.where(templates.of_name >= 0, templates.of_name, alone)
+    single_indices = len(templates.texts) + np.arange(len(ranges.names))
+    group_of_name = np.where(templates.of_name >= 0, templates.of_name, single_indices)
     group = group_of_name[ranges.name[rows]]
     work, time = (
         np.bincount(group, values[rows].astype(np.float64), len(texts)) for values in (ranges.op_time, ranges.duration)
     )
     counts = np.bincount(group * lanes + ranges.lane[rows], minlength=len(texts) * lanes).reshape(len(texts), lanes)
     best = int(np.lexsort((time, work, counts.max(axis=1) > 1))[-1])
-    return texts[best].removeprefix(":"), (group_of_name == best) & passes
+    return texts[best].removeprefix(":"), (group_of_name == best) & is_selected
 
 
 _RANGES = "the training steps, else the range with most GPU work"
 ASK: dict[str, Ask] = {
-    "cuda_gpu_kern_pace": _asked(_kernels, "the kernel with most time"),
-    "nvtx_gpu_proj_pace": _asked(_ranges(is_on_gpu=True), _RANGES),
-    "nvtx_pace": _asked(_ranges(is_on_gpu=False), _RANGES),
+    "cuda_gpu_kern_pace": _ask_pace(_kernels, "the kernel with most time"),
+    "nvtx_gpu_proj_pace": _ask_pace(_ranges(is_on_gpu=True), _RANGES),
+    "nvtx_pace": _ask_pace(_ranges(is_on_gpu=False), _RANGES),
 }

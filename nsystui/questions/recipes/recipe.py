@@ -1,6 +1,6 @@
-"""A recipe: its options, a question asked of each rank, and maps of several figures over time.
+"""Recipes: options, answers by rank, and maps of several figures over time.
 
-A map has a line for each GPU, process or adapter; it is shown as a table, or drawn.
+A map has a line per GPU, process or adapter; it is shown as a table or drawn.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ BINS = 30
 
 @dataclass(frozen=True)
 class RecipeOptions:
-    """The options of a recipe; the defaults are those of NVIDIA's.
+    """The options of a recipe, with NVIDIA's defaults.
 
-    ``by_rank``: each rank by itself. ``name``: of the kernel or range that is looked at; ``None`` for the kernel with
-    most time, and for the training steps. ``names``: of kernels. ``bins``: of a map. ``gap``: ns. ``threshold``:
-    percent. ``chunks``: how many parts a GPU's time is cut into.
+    ``by_rank``: answer each rank separately. ``name``: kernel or range; ``None`` for the kernel with the most time, or
+    the training steps. ``bins``: of a map. ``gap``: ns. ``threshold``: percent. ``chunks``: parts of a GPU's time.
     """
 
     by_rank: bool = False
@@ -49,15 +48,15 @@ class RecipeOptions:
 
 Ask = Callable[[OpenJob, Selection, RecipeOptions], Answer]
 Draw = Callable[[OpenJob, Selection, RecipeOptions], "RecipeMap"]
-"""Each module of this folder has the functions of its recipes, by their names, in ``ASK`` or ``MAPS``."""
+"""Modules of this package list their functions by recipe name in ``ASK`` or ``MAPS``."""
 
 
 Question = Callable[[Session, Selection], Answer]
-"""A question of a rank, asked of a session that has at least its report."""
+"""A question about a rank; the session has at least its report."""
 
 
 def of_each_rank(job: OpenJob, selection: Selection, question: Question) -> Answer:
-    """The answers for the single ranks below each other, behind a column for the rank."""
+    """Concatenate the answers for each rank, with a column for the rank first."""
     parts = [(item.rank, of_rank(job, selection, item, question)) for item in selected_ranks(job.ranks, selection)]
     if not parts:
         empty = question(job.session, selection)
@@ -66,13 +65,13 @@ def of_each_rank(job: OpenJob, selection: Selection, question: Question) -> Answ
 
 
 def of_rank(job: OpenJob, selection: Selection, rank: RankedTask, question: Callable[[Session, Selection], T]) -> T:
-    """The answer for one of the ranks."""
+    """Return the answer for one rank."""
     return question(job.session.part([rank.task.report]), selection.with_tasks(frozenset({rank.task})))
 
 
 @dataclass(frozen=True)
 class _RankAnswers:
-    """Answers with the same columns, one for each of ``ranks``, in a row."""
+    """The concatenated answers for ``ranks``, which have the same columns."""
 
     ranks: tuple[int, ...]
     parts: tuple[Answer, ...]
@@ -98,13 +97,13 @@ class _RankAnswers:
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
         ends = list(accumulate(map(len, self.parts)))
-        found: list[Row] = []
+        rows: list[Row] = []
         for rank, part, end in zip(self.ranks, self.parts, ends, strict=True):
             first = max(0, offset - (end - len(part)))
-            wanted = limit - len(found)
+            wanted = limit - len(rows)
             if first < len(part) and wanted > 0:
-                found += [(rank, *row) for row in part.page(first, wanted)]
-        return found
+                rows += [(rank, *row) for row in part.page(first, wanted)]
+        return rows
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
         for rank, part in zip(self.ranks, self.parts, strict=True):
@@ -118,29 +117,28 @@ class _RankAnswers:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a map: percent of the time where the unit of its column is that, else a rate."""
+    """A figure of a map: percent of the time if its column has that unit, else a rate."""
 
     column: Column
     category: str | None = None
-    """Of a lane's colour."""
+    """The category that selects the lane's colour."""
 
     @property
     def title(self) -> str:
-        """The heading of its lanes, whose values have their units."""
+        """The heading of its lanes; values show the unit."""
         return self.column.header.removesuffix(" (B/s)")
 
     def words(self, value: float) -> str:
-        """A value with its unit: ``10.26 GB/s``; numbers without one in groups."""
+        """Return a value with its unit, as ``10.26 GB/s``, or with thousands separators."""
         unit = self.column.unit
         return format_value(Unit.COUNT if unit in (Unit.NUMBER, Unit.TICK_RATE) else unit, float(value))
 
 
 @dataclass(frozen=True, eq=False)
 class MapLine:
-    """One place: the values of the columns that name it, and its figures, shape ``(figures, bins)``; NaN is missing.
+    """A line of a map: the values that identify it, and its figures, shape ``(figures, bins)``, NaN if missing.
 
-    ``means``, shape ``(figures,)``: of samples the mean over the sampled part of all bins, some of which may be sampled
-    in part. Without it, all parts of all bins are known.
+    ``means``, shape ``(figures,)``: means over all sampled time; ``None`` if no bin is sampled in part.
     """
 
     place: Row
@@ -149,17 +147,17 @@ class MapLine:
     means: NDArray[np.float64] | None = None
 
     def mean(self, figure: int) -> float:
-        """A figure over all bins; NaN where none has a value."""
+        """Return the mean of a figure over all bins; NaN if no bin has a value."""
         if self.means is not None:
             return float(self.means[figure])
         values = self.values[figure]
-        known = values[np.isfinite(values)]
-        return float(known.mean()) if len(known) else math.nan
+        finite = values[np.isfinite(values)]
+        return float(finite.mean()) if len(finite) else math.nan
 
 
 @dataclass(frozen=True, eq=False)
 class RecipeMap:
-    """``figures`` of each line over ``window`` in ``bins`` equal spans; ``places`` are the columns of a place."""
+    """``figures`` of each line in ``bins`` equal spans of ``window``; the columns ``places`` identify a line."""
 
     name: str
     window: Window
@@ -170,37 +168,37 @@ class RecipeMap:
     notes: tuple[str, ...] = ()
 
     def shares(self, figure: int) -> list[NDArray[np.float64]]:
-        """A figure of every line as 0 to 1 for a drawing: of rates 1 is the largest of all."""
+        """Return a figure of every line, scaled to 0…1 for a drawing; 1 is 100 % or the largest rate."""
         rows = [line.values[figure] for line in self.lines]
         if self.figures[figure].column.unit is Unit.PERCENT:
             return [row / 100.0 for row in rows]
-        known = [float(np.nanmax(row)) for row in rows if np.isfinite(row).any()]
-        largest = max(known, default=0.0)
+        maxima = [float(np.nanmax(row)) for row in rows if np.isfinite(row).any()]
+        largest = max(maxima, default=0.0)
         return [row / largest if largest > 0 else row for row in rows]
 
 
 def percent(key: str, title: str, label: str, category: str | None = None) -> Figure:
-    """A figure in percent of the time."""
+    """Return a figure in percent of the time."""
     return Figure(Column(key, header=f"{title} (%)", label=f"{label} %", unit=Unit.PERCENT, decimals=1), category)
 
 
 def clock_notes(job: OpenJob, selection: Selection) -> tuple[str, ...]:
-    """The note on several reports whose times do not compare."""
+    """Return a note if the selected reports share no clock."""
     if shares_clock(selected_reports(job.session, selection)):
         return ()
     return ("these reports share no clock: select the ranks of one report to see it over its own time",)
 
 
 def map_table(shown: RecipeMap) -> TableAnswer:
-    """A row for each line and span of time, with a column for each figure."""
+    """Tabulate a map: a row per line and span of time, a column per figure."""
     edges = edges_of(shown.window, shown.bins)
     columns = (*shown.places, START, END.with_importance(4), *(figure.column for figure in shown.figures))
     rows: list[Row] = []
     for line in shown.lines:
         for number, values in enumerate(line.values.T.tolist()):
-            rows.append((*line.place, edges[number], edges[number + 1], *_known(values)))
+            rows.append((*line.place, edges[number], edges[number + 1], *_without_nan(values)))
     return TableAnswer(shown.name, columns, rows, len(rows), shown.notes)
 
 
-def _known(values: Sequence[float]) -> list[float | None]:
+def _without_nan(values: Sequence[float]) -> list[float | None]:
     return [None if value != value else value for value in values]  # NaN is not equal to itself

@@ -1,4 +1,4 @@
-"""The expert rules over all ranks: synchronous calls and copies one by one, long gaps and low utilisation of GPUs.
+"""The expert rules over all ranks: lists of synchronous calls and copies, long gaps and low utilisation of GPUs.
 
 See docs/numbers.md#expert-rules.
 """
@@ -68,15 +68,15 @@ _MEMORY_COLUMNS = (
 
 
 def _synchronisations(job: OpenJob, selection: Selection, _: RecipeOptions) -> Answer:
-    is_one = sa.or_(*[_CALLS.c.name.startswith(name) for name in _SYNCHRONISING])
+    is_synchronising = sa.or_(*[_CALLS.c.name.startswith(name) for name in _SYNCHRONISING])
     query = sa.select(
         *_times(_CALLS, job),
         pid_column(_CALLS.c.process).label("pid"),
         tid_column(_CALLS.c.thread).label("tid"),
         _CALLS.c.name,
         *_identity(_CALLS),
-    ).where(is_one, *where(_CALLS, selection, _CALLS.c.name))
-    everything = sa.select(sa.func.count()).select_from(_CALLS).where(is_one)
+    ).where(is_synchronising, *where(_CALLS, selection, _CALLS.c.name))
+    everything = sa.select(sa.func.count()).select_from(_CALLS).where(is_synchronising)
     return _listed(job, _CALL_COLUMNS, query, everything)
 
 
@@ -100,7 +100,7 @@ def _operations(kind: MemoryCalls) -> Ask:
 
 
 def _times(table: sa.Table, job: OpenJob) -> list[sa.ColumnElement[Any]]:
-    """The values of ``_TIMES``."""
+    """Return the expressions for ``_TIMES``."""
     rank = rank_of(table, job.ranks)
     return [duration(table).label("duration"), job_start(table).label("start"), rank.label("rank")]
 
@@ -141,65 +141,65 @@ class _Gap(NamedTuple):
 
 
 def _gaps(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
-    """A row for each gap of more than ``options.gap`` ns between the operations of a GPU, longest first.
+    """List the gaps of more than ``options.gap`` ns between the operations of a GPU, longest first.
 
-    ``profiler`` is how much of it the profiler worked, ``work`` what took it longest.
+    ``profiler`` is the profiler's working time in a gap, ``work`` its longest activity.
     """
     busy, windows = job.busy(selection), extents(job.session, selection)
     overhead = overhead_by_name(job.session, selection)
-    noticed = {report.index for report in job.session.reports if report.has(tables.profiler_overhead)}
+    reports_with_overhead = {report.index for report in job.session.reports if report.has(tables.profiler_overhead)}
     rows: list[_Gap] = []
-    every = 0
+    gap_count = 0
     for item in busy.devices:
-        place = item.device
-        task = place.task.task
+        device = item.device
+        task = device.task.task
         gaps = item.gaps(windows[task.report])
-        every += len(gaps)
+        gap_count += len(gaps)
         long = gaps.chosen(gaps.lengths > options.gap)
         parts: Sequence[tuple[int | None, str | None]] = [(None, None)] * len(long)
-        if task.report in noticed:
+        if task.report in reports_with_overhead:
             parts = _profilers_part(overhead.get(task, {}), long)
         rows += [
-            _Gap(until - since, place.task.rank, place.device, since, *part)
+            _Gap(until - since, device.task.rank, device.device, since, *part)
             for since, until, part in zip(long.starts.tolist(), long.ends.tolist(), parts, strict=True)
         ]
     rows.sort(key=lambda gap: (-gap.duration, gap.rank, gap.device, gap.start))
     note = unnoticed(job.session) if rows else ""
-    return TableAnswer("gpu-gaps", _GAP_COLUMNS, rows, every, (*busy.notes, *([note] if note else ())))
+    return TableAnswer("gpu-gaps", _GAP_COLUMNS, rows, gap_count, (*busy.notes, *([note] if note else ())))
 
 
 def _profilers_part(named: Mapping[str, Intervals], gaps: Intervals) -> list[tuple[int, str | None]]:
-    """Return how long the profiler worked in each gap, ns, and what took it longest, if anything did."""
+    """Return the profiler's working time in each gap, ns, and its longest activity, if any."""
     names = [None, *named]
-    of_name = np.stack([own.covered(gaps.starts, gaps.ends) for own in (EMPTY, *named.values())])
-    longest = [names[number] for number in of_name.argmax(axis=0).tolist()]
+    time_by_name = np.stack([intervals.covered(gaps.starts, gaps.ends) for intervals in (EMPTY, *named.values())])
+    longest = [names[number] for number in time_by_name.argmax(axis=0).tolist()]
     return list(zip(merge(*named.values()).covered(gaps.starts, gaps.ends).tolist(), longest, strict=True))
 
 
 def _low_utilisation(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
-    """A row for each part below the threshold, lowest first; neighbours are one part, and their mean its utilisation.
+    """List the parts of GPUs' time with low utilisation, lowest first; adjacent parts are merged.
 
-    A GPU's time is that from its first operation to its last one, in ``options.chunks`` equal parts.
+    The time from a GPU's first to last operation has ``options.chunks`` equal parts.
     """
     busy, windows = job.busy(selection), extents(job.session, selection)
     rows: list[Row] = []
-    every = 0
+    chunk_count = 0
     for item in busy.devices:
-        place = item.device
-        whole = item.worked(windows[place.task.task.report])
-        if whole is None:
+        device = item.device
+        span = item.worked(windows[device.task.task.report])
+        if span is None:
             continue
-        every += options.chunks
-        width = whole.end - whole.start
-        shares = 100.0 * item.busy(whole, options.chunks)
+        chunk_count += options.chunks
+        width = span.end - span.start
+        shares = 100.0 * item.busy(span, options.chunks)
         is_low = shares < options.threshold
         edges = np.flatnonzero(np.diff(is_low, prepend=False, append=False)).reshape(-1, 2)
         for first, last in edges.tolist():
-            start, end = (whole.start + place_ * width // options.chunks for place_ in (first, last))
+            start, end = (span.start + chunk * width // options.chunks for chunk in (first, last))
             mean = float(shares[first:last].mean())
-            rows.append((mean, end - start, place.task.rank, place.device, start))
+            rows.append((mean, end - start, device.task.rank, device.device, start))
     rows.sort(key=lambda row: tuple(value or 0 for value in row))
-    return TableAnswer("gpu-time-util", _PART_COLUMNS, rows, every, busy.notes)
+    return TableAnswer("gpu-time-util", _PART_COLUMNS, rows, chunk_count, busy.notes)
 
 
 ASK: dict[str, Ask] = {

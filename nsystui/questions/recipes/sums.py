@@ -1,6 +1,6 @@
-"""The recipes that sum by name: the summaries of this room, with quartiles and the ranks that have the extremes.
+"""Recipes that sum by name: summaries with quartiles, and with the ranks of the extremes.
 
-All statistics are those of the rows of all ranks together, and so are medians and quartiles.
+All statistics are computed over the rows of all ranks together.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from nsystui.store.report import most_rows
 from nsystui.store.session import Session
 
 _RANKS = {"min": 6, "max": 3}
-"""The importance of the rank of an extreme: the slowest rank matters more than how slow it is."""
+"""The importance of an extreme's rank column: the slowest rank matters more than its value."""
 
 Key = tuple[Value, ...]
 """The identity of a row of a summary: its name, or its style and name."""
 
 
 class Extreme(NamedTuple):
-    """The minimum and the maximum that a rank (``None``: a process that is none) has under a key."""
+    """The minimum and the maximum of a key on a rank (``None``: a process that is not a rank)."""
 
     key: Key
     rank: int | None
@@ -53,9 +53,9 @@ class Extreme(NamedTuple):
 
 @dataclass(frozen=True)
 class Extras:
-    """By the key of a row: (Q1, Q3), and the ranks of the minimum and the maximum.
+    """(Q1, Q3) and the ranks of (minimum, maximum), by the key of a row.
 
-    ``is_projected``: the statistics are of times on the GPU, which their columns say.
+    ``is_projected``: the statistics are of projected GPU times; headings show it.
     """
 
     quartiles: Mapping[Key, tuple[Value, Value]]
@@ -64,18 +64,18 @@ class Extras:
 
 
 def ranks_of(extremes: Iterable[Extreme]) -> dict[Key, tuple[Value, Value]]:
-    """The lowest ranks that have the minimum and the maximum of each key; missing where no rank has it."""
+    """Return the lowest ranks with the minimum and the maximum of each key; ``None`` if no rank has it."""
     by_key: dict[Key, list[Extreme]] = {}
     for extreme in extremes:
         by_key.setdefault(extreme.key, []).append(extreme)
-    found: dict[Key, tuple[Value, Value]] = {}
-    for key, own in by_key.items():
-        least, largest = min(one.minimum for one in own), max(one.maximum for one in own)
-        found[key] = (
-            _lowest(one.rank for one in own if one.minimum == least),
-            _lowest(one.rank for one in own if one.maximum == largest),
+    ranks: dict[Key, tuple[Value, Value]] = {}
+    for key, group in by_key.items():
+        smallest, largest = min(extreme.minimum for extreme in group), max(extreme.maximum for extreme in group)
+        ranks[key] = (
+            _lowest(extreme.rank for extreme in group if extreme.minimum == smallest),
+            _lowest(extreme.rank for extreme in group if extreme.maximum == largest),
         )
-    return found
+    return ranks
 
 
 def _lowest(ranks: Iterable[int | None]) -> int | None:
@@ -83,36 +83,36 @@ def _lowest(ranks: Iterable[int | None]) -> int | None:
 
 
 def extremes_of(answer: Answer, rank: int, keys: Sequence[str]) -> list[Extreme]:
-    """Those of one rank, from its own summary."""
-    places = _places(answer.columns, (*keys, "min", "max"))
-    found = []
+    """Return the extremes of one rank from its summary."""
+    indices = _indices(answer.columns, (*keys, "min", "max"))
+    extremes = []
     for row in iter_rows(answer):
-        *key, least, largest = (row[place] for place in places)
-        if isinstance(least, int | float) and isinstance(largest, int | float):
-            found.append(Extreme(tuple(key), rank, least, largest))
-    return found
+        *key, smallest, largest = (row[index] for index in indices)
+        if isinstance(smallest, int | float) and isinstance(largest, int | float):
+            extremes.append(Extreme(tuple(key), rank, smallest, largest))
+    return extremes
 
 
 def with_extras(answer: Answer, keys: Sequence[str], extras: Extras) -> TableAnswer:
-    """The summary with Q1 and Q3 around its median, and the ranks of the extremes behind them."""
-    old = [column.key for column in answer.columns]
+    """Add Q1 and Q3 around the median, and the ranks after the extremes."""
+    keys_before = [column.key for column in answer.columns]
     columns: list[Column] = []
     for column in answer.columns:
-        around = _around(column, extras.is_projected)
-        columns += around if column.key == "median" else [column, *around]
-    own, nothing = _places(answer.columns, keys), (None, None)
+        added = _around(column, extras.is_projected)
+        columns += added if column.key == "median" else [column, *added]
+    key_indices, missing = _indices(answer.columns, keys), (None, None)
     rows: list[Row] = []
     for row in iter_rows(answer):
-        key = tuple(row[place] for place in own)
-        values = dict(zip(old, row, strict=True))
-        values["q1"], values["q3"] = extras.quartiles.get(key, nothing)
-        values["min_rank"], values["max_rank"] = extras.ranks.get(key, nothing)
+        key = tuple(row[index] for index in key_indices)
+        values = dict(zip(keys_before, row, strict=True))
+        values["q1"], values["q3"] = extras.quartiles.get(key, missing)
+        values["min_rank"], values["max_rank"] = extras.ranks.get(key, missing)
         rows.append(tuple(values[column.key] for column in columns))
     return TableAnswer(answer.name, tuple(columns), rows, answer.total, answer.notes)
 
 
 def _around(column: Column, is_projected: bool) -> list[Column]:
-    """The quartiles around a median, the rank after an extreme; nothing for other columns."""
+    """Return a median with its quartiles, an extreme's rank column, or nothing."""
     if column.key == "median":
         unit = "B" if column.unit is Unit.BYTES else "ns"
         first, third = (
@@ -140,7 +140,7 @@ def _around(column: Column, is_projected: bool) -> list[Column]:
     return []
 
 
-def _places(columns: Sequence[Column], keys: Sequence[str]) -> list[int]:
+def _indices(columns: Sequence[Column], keys: Sequence[str]) -> list[int]:
     names = [column.key for column in columns]
     return [names.index(key) for key in keys]
 
@@ -163,11 +163,10 @@ _ONLY_KERNELS = "only kernels count: copies that NCCL makes without a kernel are
 
 
 def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
-    """One row for each collective: statistics of its operations from first to last kernel, longest total first.
+    """Summarise NCCL operations by collective, from first to last kernel, longest total first.
 
-    An operation is what one call launched, or the alike calls of a group; a kernel without calls is one of its own.
-    ``call_total`` is the CPU time of the calls of these operations, those that manage their groups among them; missing
-    where none has calls. The frame has ``q1`` and ``q3`` besides.
+    An operation is the work of a call, of the equal calls of a group, or a kernel without call. ``call_total`` is the
+    CPU time of the calls, including group calls, if any. The frame also has ``q1`` and ``q3``.
     """
     import pandas as pd
 
@@ -184,17 +183,17 @@ def nccl_projected(job: OpenJob, selection: Selection) -> TableAnswer:
             "end": whole(kernels["end"]),
         }
     )
-    found = frame.groupby("operation").agg(
+    operations = frame.groupby("operation").agg(
         name=("name", "first"), start=("start", "min"), end=("end", "max"), op_count=("start", "size")
     )
     calls = pairing.calls
-    spent = (calls["end"] - calls["start"]).astype("float64").groupby(whole(calls["operation"])).sum()
-    found["call_total"] = spent.reindex(found.index)
-    code, names = pd.factorize(found["name"])
-    group, span = code.astype(np.int64), (found["end"] - found["start"]).to_numpy(np.int64)
+    call_times = (calls["end"] - calls["start"]).astype("float64").groupby(whole(calls["operation"])).sum()
+    operations["call_total"] = call_times.reindex(operations.index)
+    code, names = pd.factorize(operations["name"])
+    group, span = code.astype(np.int64), (operations["end"] - operations["start"]).to_numpy(np.int64)
     groups = Groups.of(group, span)
     table = pd.DataFrame(groups.measures(), index=groups.number)
-    sums = found.groupby(group)[["op_count", "call_total"]].sum(min_count=1)
+    sums = operations.groupby(group)[["op_count", "call_total"]].sum(min_count=1)
     table["op_count"], table["call_total"] = sums["op_count"], sums["call_total"].round().astype("Int64")
     table["name"] = pd.Series(
         np.asarray(names, object)[table.index.to_numpy(np.int64)], index=table.index, dtype=object
@@ -211,7 +210,7 @@ _NCCL = Work("nccl", tables.nccl_calls, tables.nccl_calls.c.name, "Instances", "
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows behind a summary: their ``value`` (ns or bytes) by ``keys``, which name a row of the summary."""
+    """The rows behind a summary: ``value`` (ns or bytes), and ``keys``, which identify a row of the summary."""
 
     source: sa.FromClause
     events: sa.FromClause
@@ -219,11 +218,13 @@ class _Rows:
     keys: tuple[sa.Label[Any], ...]
     conditions: list[sa.ColumnElement[bool]]
 
-    def grouped(self, *more: sa.ColumnElement[Any], by: tuple[sa.ColumnElement[Any], ...] = ()) -> sa.Select[Any]:
-        """``more`` for each combination of the keys (and of ``by``)."""
-        chosen = sa.select(*self.keys, *by, *more).select_from(self.source)
-        return chosen.where(*self.conditions, self.value.is_not(None)).group_by(
-            *[key.element for key in self.keys], *by
+    def grouped(
+        self, *values: sa.ColumnElement[Any], group_by: tuple[sa.ColumnElement[Any], ...] = ()
+    ) -> sa.Select[Any]:
+        """Select ``values`` for each combination of the keys and ``group_by``."""
+        query = sa.select(*self.keys, *group_by, *values).select_from(self.source)
+        return query.where(*self.conditions, self.value.is_not(None)).group_by(
+            *[key.element for key in self.keys], *group_by
         )
 
 
@@ -231,51 +232,50 @@ def _of_rows(
     summary: Callable[[Session, Selection, RecipeOptions], Answer],
     rows_of: Callable[[Session, Selection, RecipeOptions], _Rows],
 ) -> Ask:
-    """A recipe of a summary, and of the query for its rows."""
+    """Return a recipe made of a summary and the query for its rows."""
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:
-            return of_each_rank(job, selection, lambda session, own: summary(session, own, options))
-        answer = summary(job.session, selection, options)  # first: it refuses names that do not fit into memory
+            return of_each_rank(job, selection, lambda session, subset: summary(session, subset, options))
+        answer = summary(job.session, selection, options)  # first: raises if names need too much memory
         rows = rows_of(job.session, selection, options)
         keys = [key.name for key in rows.keys]
         quartiles = _quartiles(job.session, rows)
         rank = rank_of(rows.events, selected_ranks(job.ranks, selection))
-        extremes = job.session.rows(rows.grouped(sa.func.min(rows.value), sa.func.max(rows.value), by=(rank,)))
-        ranks = ranks_of(Extreme(tuple(key), at, least, most) for *key, at, least, most in extremes)
+        extremes = job.session.rows(rows.grouped(sa.func.min(rows.value), sa.func.max(rows.value), group_by=(rank,)))
+        ranks = ranks_of(Extreme(tuple(key), number, low, high) for *key, number, low, high in extremes)
         return with_extras(answer, keys, Extras(quartiles, ranks))
 
     return ask
 
 
 _MANY = MANY // 4
-"""Rows from which on each quartile takes two passes: in one query DuckDB keeps every value four times."""
+"""Rows from which on quartiles are computed in two passes: a single query holds every value four times."""
 
 
 def _quartiles(session: Session, rows: _Rows) -> dict[Key, tuple[Value, Value]]:
-    """Q1 and Q3 by the key of a row."""
     if isinstance(rows.events, sa.Table) and most_rows(session.reports, rows.events) >= _MANY:
         number = statistics.group_number(rows.keys)
-        numbers = {tuple(key): one for *key, one in session.rows(rows.grouped(sa.func.min(number)))}
-        if len(set(numbers.values())) == len(numbers):  # else a hash gives two groups one number
-            known = rows.source, rows.value, number, rows.conditions
-            first, third = (medians(session, *known, quarter) for quarter in (1, 3))
-            return {key: (first[one], third[one]) for key, one in numbers.items()}
-    found = session.rows(rows.grouped(*statistics.quartiles(rows.value)))
-    return {tuple(key): (q1, q3) for *key, q1, q3 in found}
+        numbers = {tuple(key): group for *key, group in session.rows(rows.grouped(sa.func.min(number)))}
+        if len(set(numbers.values())) == len(numbers):  # otherwise two groups have the same hash
+            source = rows.source, rows.value, number, rows.conditions
+            first, third = (medians(session, *source, quarter) for quarter in (1, 3))
+            return {key: (first[group], third[group]) for key, group in numbers.items()}
+    quartiles = session.rows(rows.grouped(*statistics.quartiles(rows.value)))
+    return {tuple(key): (q1, q3) for *key, q1, q3 in quartiles}
 
 
 def _of_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Selection], TableAnswer]) -> Ask:
-    """A recipe of a summary of projected times, whose frame has the quartiles already."""
+    """Return a recipe of a summary of projected times, whose frame already has the quartiles."""
 
     def ask(job: OpenJob, selection: Selection, options: RecipeOptions) -> Answer:
         if options.by_rank:
-            return of_each_rank(job, selection, lambda session, own: summary(job, session, own))
+            return of_each_rank(job, selection, lambda session, subset: summary(job, session, subset))
         answer = summary(job, job.session, selection)
         extremes: list[Extreme] = []
         for item in selected_ranks(job.ranks, selection):
-            own = of_rank(job, selection, item, lambda session, own: summary(job, session, own))
-            extremes += extremes_of(own, item.rank, keys)
+            rank_answer = of_rank(job, selection, item, lambda session, subset: summary(job, session, subset))
+            extremes += extremes_of(rank_answer, item.rank, keys)
         frame = answer.frame()
         columns = [frame[key].tolist() for key in (*keys, "q1", "q3")]
         quartiles: dict[Key, tuple[Value, Value]] = {
@@ -287,11 +287,11 @@ def _of_frame(keys: tuple[str, ...], summary: Callable[[OpenJob, Session, Select
 
 
 def _work(work: Work) -> Ask:
-    def found(session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
+    def rows_of_work(session: Session, selection: Selection, _: RecipeOptions) -> _Rows:
         table, label = rows_of(session, work)
         return _Rows(table, table, duration(table), (label.label("name"),), where(table, selection, label))
 
-    return _of_rows(lambda session, selection, _: work_summary(session, selection, work), found)
+    return _of_rows(lambda session, selection, _: work_summary(session, selection, work), rows_of_work)
 
 
 def _kernels(_session: Session, selection: Selection, options: RecipeOptions) -> _Rows:
@@ -335,6 +335,6 @@ ASK: dict[str, Ask] = {
     "nvtx_sum": _of_rows(lambda session, selection, _: nvtx_summary(session, selection), _ranges),
     "osrt_sum": _work(OS),
     "nvtx_gpu_proj_trace": lambda job, selection, _: of_each_rank(
-        job, selection, lambda session, own: projected_trace(session, own, ReportOptions())
+        job, selection, lambda session, subset: projected_trace(session, subset, ReportOptions())
     ),
 }

@@ -1,1 +1,1 @@
-"""Other tools: commands for Nsight Compute (``ncu``), traces for Perfetto and Paraver (``trace``)."""
+"""Data for other tools: Nsight Compute commands (``ncu``), traces for Perfetto and Paraver (``trace``)."""

@@ -1,7 +1,7 @@
-"""The processes and tracks of a trace: who stands where, in which order, under which name.
+"""The processes and tracks of a trace, with their order and names.
 
-A track holds slices of which no two overlap (a stream) or which nest (calls and NVTX ranges of a thread). Work of one
-stream that does overlap (branches of a CUDA graph, programmatic dependent launches) goes to further lanes of it.
+Slices of a track never overlap (streams), or nest (calls and NVTX ranges of a thread). If work of a stream overlaps
+(branches of a CUDA graph, programmatic dependent launches), the stream has several lanes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 Crossing = dict[tuple[int, int, int, int, int | None, int], int]
-"""The lane of every operation that is not on the first one, by report, process, device, stream, correlation id and
-start: few, for seldom does work of one stream overlap."""
-_Place = tuple[int, int, int, int]
+"""Lanes of the few operations that are not on their stream's first lane, by report, process, device, stream,
+correlation id and start."""
+_Key = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of a process on which something ran; ``lanes`` says how much of it at once, at most."""
+    """A stream of a process; ``lanes`` is the most operations that ran on it at once."""
 
     task: Task
     device: int
@@ -43,23 +43,23 @@ class Stream:
     lanes: int = 1
 
     def label(self, lane: int = 0) -> str:
-        """``device 0 stream 7``, further lanes with their number."""
+        """Return ``device 0 stream 7``, and the number of the lane unless it is the first."""
         return f"{numbered('device', self.device)} {numbered('stream', self.stream)}" + (
             f" ({lane + 1})" if lane else ""
         )
 
 
 class StreamLanes:
-    """Which lane of its stream the next slice goes to: the first in which the one before has ended."""
+    """Assignment of slices to the first free lane of their stream."""
 
     def __init__(self) -> None:
         self._ends: dict[object, list[int]] = {}
 
-    def lane(self, place: object, start: int, end: int) -> int:
-        """The lane of a slice; slices come by their start. Never more than `Stream.lanes`."""
-        ends = self._ends.get(place)
+    def lane(self, stream: object, start: int, end: int) -> int:
+        """Return the lane of a slice, less than `Stream.lanes`. Slices must be in order of start."""
+        ends = self._ends.get(stream)
         if ends is None:
-            ends = self._ends[place] = []
+            ends = self._ends[stream] = []
         end = max(end, start + 1)
         for number, last in enumerate(ends):
             if last <= start:
@@ -72,70 +72,68 @@ class StreamLanes:
 def streams_of(
     session: Session, selection: Selection, kinds: Sequence[EventKind], parts: Sequence[ByTable]
 ) -> tuple[list[Stream], Crossing]:
-    """Every stream on which work of ``kinds`` ran, with as many lanes as it needs, and what is on further lanes."""
+    """Return the streams with work of ``kinds``, and the work outside first lanes."""
     if not kinds:
         return [], {}
-    last: dict[_Place, int] = {}
-    crowded: set[_Place] = set()
+    last: dict[_Key, int] = {}
+    crowded: set[_Key] = set()
     for part in parts:
-        for place, start, end in _by_place(session, selection, kinds, part):
-            before = np.maximum.accumulate(np.concatenate(([last.get(place, start[0])], end)))
+        for key, start, end in _slices_by_stream(session, selection, kinds, part):
+            before = np.maximum.accumulate(np.concatenate(([last.get(key, start[0])], end)))
             if (start < before[:-1]).any():
-                crowded.add(place)
-            last[place] = int(before[-1])
+                crowded.add(key)
+            last[key] = int(before[-1])
     lanes, crossing = _lanes(session, selection, kinds, parts, crowded) if crowded else ({}, {})
-    return [
-        Stream(Task(place[0], place[1]), place[2], place[3], lanes.get(place, 1)) for place in sorted(last)
-    ], crossing
+    return [Stream(Task(key[0], key[1]), key[2], key[3], lanes.get(key, 1)) for key in sorted(last)], crossing
 
 
 def _rows(
     session: Session, selection: Selection, kinds: Sequence[EventKind], part: ByTable
 ) -> tuple[list[sa.ColumnElement[Any]], Any]:
-    """Report, process, device and stream of the work of a band, and its rows."""
+    """Return report, process, device and stream of the work in a band, and all its columns."""
     fields = ("report", "process", "device", "stream", "correlation_id", "start", "end", "kind_order", "row")
     rows = slices(session, selection, kinds, fields, extra=part).subquery()
     return [rows.c[name].label(name) for name in fields[:4]], rows.c
 
 
-def _by_place(
+def _slices_by_stream(
     session: Session, selection: Selection, kinds: Sequence[EventKind], part: ByTable
-) -> Iterator[tuple[_Place, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    """Starts and ends by start, of each place; a slice takes a nanosecond at least."""
-    place, columns = _rows(session, selection, kinds, part)
+) -> Iterator[tuple[_Key, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """Yield starts and ends of each stream's slices by start; each slice has at least 1 ns."""
+    key, columns = _rows(session, selection, kinds, part)
     end = sa.func.greatest(columns.end, columns.start + 1).label("end")
-    query = sa.select(*place, columns.start.label("start"), end).order_by(*place, columns.start)
-    found = session.arrays(query)
+    query = sa.select(*key, columns.start.label("start"), end).order_by(*key, columns.start)
+    rows = session.arrays(query)
     names = ("report", "process", "device", "stream")
-    if not len(found["start"]):
+    if not len(rows["start"]):
         return
-    changes = np.zeros(len(found["start"]) - 1, np.bool_)
+    changes = np.zeros(len(rows["start"]) - 1, np.bool_)
     for name in names:
-        changes |= np.diff(found[name]) != 0
-    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(found["start"])]
+        changes |= np.diff(rows[name]) != 0
+    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rows["start"])]
     for first, after in pairwise(edges):
-        report, process, device, stream = (int(found[name][first]) for name in names)
-        yield (report, process, device, stream), found["start"][first:after], found["end"][first:after]
+        report, process, device, stream = (int(rows[name][first]) for name in names)
+        yield (report, process, device, stream), rows["start"][first:after], rows["end"][first:after]
 
 
 def _lanes(
-    session: Session, selection: Selection, kinds: Sequence[EventKind], parts: Sequence[ByTable], crowded: set[_Place]
-) -> tuple[dict[_Place, int], Crossing]:
-    """The number of lanes of each stream whose work overlaps, and the work that is not on its first lane."""
+    session: Session, selection: Selection, kinds: Sequence[EventKind], parts: Sequence[ByTable], crowded: set[_Key]
+) -> tuple[dict[_Key, int], Crossing]:
+    """Return the number of lanes of each crowded stream, and the work outside first lanes."""
     lanes, numbers, crossing = StreamLanes(), dict.fromkeys(crowded, 1), Crossing()
     for part in parts:
-        place, columns = _rows(session, selection, kinds, part)
+        keys, columns = _rows(session, selection, kinds, part)
         is_crowded = [
-            sa.and_(*(column == number for column, number in zip(place, one, strict=True))) for one in sorted(crowded)
+            sa.and_(*(column == number for column, number in zip(keys, key, strict=True))) for key in sorted(crowded)
         ]
-        query = sa.select(*place, columns.correlation_id, columns.start, columns.end).where(sa.or_(*is_crowded))
+        query = sa.select(*keys, columns.correlation_id, columns.start, columns.end).where(sa.or_(*is_crowded))
         order = (columns.start, columns.end.desc(), columns.kind_order, columns.report, columns.row)
         for batch in session.batches(query.order_by(*order), 20_000):
             for report, process, device, stream, correlation, start, end in batch:
-                where = (report, process, device, stream)
-                lane = lanes.lane(where, start, end)
+                key = (report, process, device, stream)
+                lane = lanes.lane(key, start, end)
                 if lane:
-                    numbers[where] = max(numbers[where], lane + 1)
+                    numbers[key] = max(numbers[key], lane + 1)
                     crossing[report, process, device, stream, correlation, start] = lane
     return numbers, crossing
 
@@ -146,7 +144,7 @@ _WORDS = {EventKind.API: "CUDA API", EventKind.SYNC: "CUDA synchronisation", Eve
 
 @dataclass(frozen=True)
 class TraceProcess:
-    """A process of the trace. ``rank`` is ``None`` where it is no task of the job; ``short`` leaves the host out."""
+    """A process of the trace; ``rank`` is ``None`` if it is not a task of the job, ``short`` the name without host."""
 
     task: Task
     rank: int | None
@@ -193,16 +191,16 @@ class TraceLayout:
 
     @classmethod
     def of(cls, job: OpenJob, selection: Selection, contents: Contents, parts: Sequence[ByTable]) -> TraceLayout:
-        """The places of everything in the selection, which is read in the bands of ``parts``."""
+        """Return the layout of the selection, read in the bands ``parts``."""
         session = job.session
         streams, crossing = streams_of(session, selection, contents.among(GPU_KINDS), parts)
         threads = _threads(session, selection, contents)
-        processes = _processes(job, {*(one.task for one in streams), *(one.task for one in threads)})
+        processes = _processes(job, {*(track.task for track in streams), *(track.task for track in threads)})
         order = {process.task: number for number, process in enumerate(processes)}
         return cls(
             processes,
-            tuple(sorted(streams, key=lambda one: order[one.task])),
-            tuple(sorted(threads, key=lambda one: order[one.task])),
+            tuple(sorted(streams, key=lambda track: order[track.task])),
+            tuple(sorted(threads, key=lambda track: order[track.task])),
             _sampled(session, selection) if contents.metrics else (),
             crossing,
         )
@@ -210,19 +208,19 @@ class TraceLayout:
 
 def _processes(job: OpenJob, wanted: set[Task]) -> tuple[TraceProcess, ...]:
     hosts = {report.index: report.metadata.host for report in job.session.reports}
-    found = []
+    processes = []
     for ranked in job.ranks:
         if ranked.task in wanted:
             short = f"rank {ranked.rank}"
             name = f"{short}: {_process_words(ranked.process_name, ranked.task, ranked.host)}"
-            found.append(TraceProcess(ranked.task, ranked.rank, name, short, ranked.host))
+            processes.append(TraceProcess(ranked.task, ranked.rank, name, short, ranked.host))
     names = process_names(job.session)
-    for task in sorted(wanted - {process.task for process in found}):
+    for task in sorted(wanted - {process.task for process in processes}):
         host = hosts.get(task.report, "")
         program = names.get(task, "").rpartition("/")[2]
         name, short = (_process_words(program, task, shown) for shown in (host, ""))
-        found.append(TraceProcess(task, None, name, short, host))
-    return tuple(found)
+        processes.append(TraceProcess(task, None, name, short, host))
+    return tuple(processes)
 
 
 def _process_words(program: str, task: Task, host: str) -> str:
@@ -235,7 +233,7 @@ def _sampled(session: Session, selection: Selection) -> tuple[int, ...]:
     query = sa.select(columns.report).where(*where(tables.gpu_metrics, selection, columns.metric)).distinct()
     reports = [report.index for report in selected_reports(session, selection) if report.count(tables.gpu_metrics)]
     return (
-        tuple(sorted(found for (found,) in session.rows(query.where(columns.report.in_(reports))))) if reports else ()
+        tuple(sorted(report for (report,) in session.rows(query.where(columns.report.in_(reports))))) if reports else ()
     )
 
 
@@ -246,11 +244,11 @@ def _threads(session: Session, selection: Selection, contents: Contents) -> list
     rows = slices(session, selection, kinds, ("report", "process", "thread", "kind", "domain")).subquery()
     query = sa.select(rows.c.report, rows.c.process, rows.c.thread, rows.c.kind, rows.c.domain).distinct()
     names = thread_names(session)
-    found = {
+    tracks = {
         ThreadTrack(
             Task(report, -1 if process is None else process),
             thread,
-            # Marks stand among the NVTX ranges of their thread and domain.
+            # Marks share the track of NVTX ranges of their thread and domain.
             EventKind.NVTX if EventKind(kind) is EventKind.MARK else EventKind(kind),
             domain or "",
             names.get((report, thread), ""),
@@ -258,12 +256,13 @@ def _threads(session: Session, selection: Selection, contents: Contents) -> list
         for report, process, thread, kind, domain in session.rows(query)
     }
     return sorted(
-        found, key=lambda one: (one.task, -1 if one.thread is None else one.thread, one.kind.order, one.domain)
+        tracks,
+        key=lambda track: (track.task, -1 if track.thread is None else track.thread, track.kind.order, track.domain),
     )
 
 
 def thread_names(session: Session) -> dict[tuple[int, int], str]:
-    """The name of each (report, thread) that has one."""
+    """Return the recorded thread names by (report, thread)."""
     columns = tables.threads.c
     query = sa.select(columns.report, columns.thread, columns.name).where(columns.name.is_not(None), columns.name != "")
     return {(report, thread): name for report, thread, name in session.rows(query)}

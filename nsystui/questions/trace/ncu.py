@@ -1,4 +1,4 @@
-"""Commands that have Nsight Compute (``ncu``) profile the selected kernel launches."""
+"""Nsight Compute (``ncu``) commands that profile the selected kernel launches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nsystui.store import tables
 
 
 class NameBase(Enum):
-    """The form of the name that ncu matches (``--kernel-name-base``)."""
+    """Forms of kernel names that ncu can match (``--kernel-name-base``)."""
 
     FUNCTION = "function"
     DEMANGLED = "demangled"
@@ -39,12 +39,11 @@ OF_ONE_RANK = (
 
 @dataclass(frozen=True)
 class NcuCommand:
-    """One command, for one kernel of one process.
+    """A command for a kernel of a process.
 
-    ``launches``: of this name in the process; ``selected``: how many of them are wanted; ``skip`` and ``count`` are
-    missing where all of them are. ``total``: time of the selected launches, ns; missing
-    where it was not asked for. ``variable`` holds the rank in the environment of each process, ``collected`` are the
-    options that say what ncu collects.
+    ``launches``: launches of this name in the process. ``selected``: how many of them to profile; if all, ``skip`` and
+    ``count`` are ``None``. ``total``: time of the selected launches, ns, if known. ``variable``: environment variable
+    with the rank. ``collected``: options that select ncu's metrics.
     """
 
     task: Task
@@ -67,12 +66,12 @@ class NcuCommand:
     collected: tuple[str, ...] = ()
 
     def only(self, launch: int) -> NcuCommand:
-        """The command for one launch, by its number from 1."""
+        """Return the command for a single launch, numbered from 1."""
         return replace(self, selected=1, skip=launch - 1, count=1, total=None)
 
     @property
     def words(self) -> list[str]:
-        """The command without the program. Each rank writes a report of its own, and none over another."""
+        """The command without the program. Report names differ by rank and process."""
         words = [
             "ncu",
             "--target-processes",
@@ -92,52 +91,54 @@ class NcuCommand:
 
     @property
     def command(self) -> str:
-        """One printable line for a shell; what follows the program's name is the user's: an export's is not shown."""
+        """A printable line for a shell. The user adds the program's arguments: the export's are not shown."""
         return f"{' '.join(map(shell_word, [*self.words, self.program or 'your-application']))} ..."
 
     @property
     def what(self) -> str:
-        """One line: whose kernel, and which of its launches."""
+        """A line that names the process, the kernel and its launches."""
         who = f"rank {self.rank}, " if self.rank is not None else ""
-        process = "a process that is not known" if self.pid is None else f"pid {self.pid}"
-        where_ = f"{who}{process}" + (f" on {self.host}" if self.host else "")
+        process = "an unknown process" if self.pid is None else f"pid {self.pid}"
+        owner = f"{who}{process}" + (f" on {self.host}" if self.host else "")
         if self.count is None:
-            which = "its only launch" if self.launches == 1 else f"all {self.launches:,} launches"
+            launches = "its only launch" if self.launches == 1 else f"all {self.launches:,} launches"
         elif self.count == 1:
-            which = f"launch {(self.skip or 0) + 1:,} of {self.launches:,}"
+            launches = f"launch {(self.skip or 0) + 1:,} of {self.launches:,}"
         else:
             first = (self.skip or 0) + 1
-            which = f"launches {first:,} to {first + self.count - 1:,} of {self.launches:,}"
+            launches = f"launches {first:,} to {first + self.count - 1:,} of {self.launches:,}"
             if self.selected < self.count:
-                which += f", {self.selected:,} of which are selected"
-        return safe_text(f"{where_}: {self.kernel}, {which}")
+                launches += f", {self.selected:,} of which are selected"
+        return safe_text(f"{owner}: {self.kernel}, {launches}")
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """The cautions before it is run."""
-        found = []
+        """Warnings to read before running the command."""
+        cautions = []
         if self.count is not None:
-            found.append(
+            cautions.append(
                 "ncu counts the launches of this name in each process by itself, over all devices and streams, in "
                 "the order of their API calls; this order may differ in another run"
             )
         if self.without_call:
             launches = "launch has" if self.without_call == 1 else "launches have"
-            found.append(f"{self.without_call:,} {launches} no API call in the export: ordered by the start on the GPU")
+            cautions.append(
+                f"{self.without_call:,} {launches} no API call in the export: ordered by the start on the GPU"
+            )
         if self.rank is not None:
-            found.append(OF_ONE_RANK)
+            cautions.append(OF_ONE_RANK)
         if self.in_graph:
-            found.append(
+            cautions.append(
                 "this kernel runs in CUDA graphs: ncu profiles their kernels one by one (--graph-profiling node) and "
                 "orders parallel branches itself; with --graph-profiling graph a whole graph is one "
                 "workload, and no kernel name matches"
             )
         if self.is_nccl:
-            found.append(
+            cautions.append(
                 "an NCCL kernel waits for other ranks: it may hang when ncu replays it alone; see ncu's "
                 "--replay-mode app-range"
             )
-        return tuple(found)
+        return tuple(cautions)
 
 
 _SPECIAL = re.compile(r"([\\^$.|?*+()\[\]{}])")
@@ -146,22 +147,22 @@ _BOOL = re.compile(r"\\\(bool\\\)([01])")
 
 
 def pattern_of(name: str, base: NameBase) -> str:
-    """A regular expression (ECMAScript, as ncu reads it) for exactly this name.
+    """Return a regular expression (ECMAScript, as in ncu) that matches exactly this name.
 
-    Demanglers differ in blanks and in the casts of template arguments (``(int)4`` and ``4``): both ways match. Of a
-    character that a shell or terminal would trip over, any matches.
+    It ignores differences between demanglers: blanks, and casts in template arguments (``(int)4`` and ``4``). For a
+    character that is unsafe in a shell or terminal, any character matches.
     """
     plain = "".join(char if char == shown else "\0" for char, shown in zip(name, safe_text(name), strict=True))
     escaped = _SPECIAL.sub(r"\\\1", plain).replace("\0", ".")
     if base is NameBase.DEMANGLED:
-        escaped = _BOOL.sub(lambda found: rf"(\(bool\){found[1]}|{('false', 'true')[int(found[1])]})", escaped)
-        escaped = _CAST.sub(lambda found: rf"(\({found[1]}\))?", escaped)
+        escaped = _BOOL.sub(lambda match: rf"(\(bool\){match[1]}|{('false', 'true')[int(match[1])]})", escaped)
+        escaped = _CAST.sub(lambda match: rf"(\({match[1]}\))?", escaped)
         escaped = escaped.replace(" ", " ?")
     return f"^{escaped}$"
 
 
 Wanted = Callable[[sa.FromClause], list[Condition]]
-"""Conditions that choose launches among the rows of ``kernels``."""
+"""Conditions that select launches from the rows of ``kernels``."""
 
 COLUMNS = (
     RANK,
@@ -179,32 +180,32 @@ COLUMNS = (
 
 
 def everything(table: sa.FromClause) -> list[Condition]:
-    """Every launch of the selection."""
+    """Return no conditions."""
     return []
 
 
 def one_launch(report: int, row: int) -> Wanted:
-    """The launch of one row of ``kernels``."""
+    """Return the condition for the launch in a row of ``kernels``."""
     return lambda table: [table.c.report == report, table.c.row == row]
 
 
 def ncu_commands(
     job: OpenJob, selection: Selection, wanted: Wanted = everything, base: NameBase | None = None
 ) -> list[NcuCommand]:
-    """The commands for the selected launches, one for each kernel of each process, those with most time first.
+    """Return a command for each kernel of each process with selected launches, most time first.
 
-    ``wanted`` chooses among the selected ones. Without ``base`` a kernel goes by its function's name, where the process
-    has one kernel of that name; of a template with several instances by the mangled name, on which all tools agree, or
-    else by the demangled one. Launches that the selection leaves out count in ``skip`` all the same, as they do in ncu.
+    ``wanted`` narrows the selection. Without ``base``, kernels are matched by function name; if several kernels of the
+    process share it (templates), by mangled name, which is equal in all tools, or else by demangled name. Launches
+    outside the selection count in ``skip``, as in ncu.
     """
     table = tables.kernels
     if not job.session.count(table):
         return []
-    chosen = [*where(table, selection, table.c.name), *wanted(table)]
-    alike: list[Condition] = [table.c.short_name.in_(sa.select(table.c.short_name).where(*chosen).distinct())]
+    conditions = [*where(table, selection, table.c.name), *wanted(table)]
+    related: list[Condition] = [table.c.short_name.in_(sa.select(table.c.short_name).where(*conditions).distinct())]
     if selection.tasks is not None:
-        alike.append(of_tasks(table, selection.tasks))
-    rows = _numbered(selection, alike, base)
+        related.append(of_tasks(table, selection.tasks))
+    rows = _numbered(selection, related, base)
     columns = rows.c
     kernel = (columns.report, columns.process, columns.short_name, columns.identity)
     query = (
@@ -225,11 +226,11 @@ def ncu_commands(
         .group_by(*kernel)
         .order_by(sa.desc("total"), *kernel)
     )
-    templates = _templates(job, alike) if base is None else frozenset()
+    templates = _templates(job, related) if base is None else frozenset()
     ranks = {ranked.task: ranked for ranked in job.ranks}
     launcher = launcher_of_job(job)
     variable = LAUNCHERS[launcher][0] if launcher else ""
-    found = []
+    commands = []
     for report, process, short, _, name, mangled, first, last, selected, launches, total, *facts in job.session.rows(
         query
     ):
@@ -237,15 +238,15 @@ def ncu_commands(
         chosen_base = base or (
             NameBase.FUNCTION if key not in templates else (NameBase.MANGLED if mangled else NameBase.DEMANGLED)
         )
-        shown = {NameBase.FUNCTION: short, NameBase.MANGLED: mangled or name, NameBase.DEMANGLED: name}[chosen_base]
+        match = {NameBase.FUNCTION: short, NameBase.MANGLED: mangled or name, NameBase.DEMANGLED: name}[chosen_base]
         is_all = selected == launches
-        is_nccl, nodes, bare = facts
-        found.append(
+        is_nccl, nodes, without_call = facts
+        commands.append(
             NcuCommand(
                 *_who(job, ranks, Task(report, process)),
                 short if chosen_base is NameBase.FUNCTION else name,
                 chosen_base,
-                pattern_of(shown or "", chosen_base),
+                pattern_of(match or "", chosen_base),
                 launches,
                 selected,
                 None if is_all else first - 1,
@@ -253,27 +254,27 @@ def ncu_commands(
                 total,
                 bool(is_nccl),
                 bool(nodes),
-                int(bare or 0),
+                int(without_call or 0),
                 variable,
             )
         )
-    return found
+    return commands
 
 
 def launcher_of_job(job: OpenJob) -> str | None:
-    """What started the ranks, of `LAUNCHERS`, where the captured environments tell."""
+    """Return which of `LAUNCHERS` started the ranks, if the captured environments show it."""
     reports = {report.index: report for report in job.session.reports}
-    return launcher_of([(one.rank, reports[one.task.report].metadata.environment) for one in job.ranks])
+    return launcher_of([(ranked.rank, reports[ranked.task.report].metadata.environment) for ranked in job.ranks])
 
 
 def of_name(job: OpenJob, selection: Selection, name: str, names: Names) -> list[NcuCommand]:
-    """The commands for the selected launches of one name of the kernel table, matched as that table calls them."""
+    """Return the commands for the selected launches called ``name`` in a kernel table with ``names``."""
     bases = {Names.SHORT: NameBase.FUNCTION, Names.MANGLED: NameBase.MANGLED}
     return ncu_commands(job, selection, lambda table: [name_of(table, names) == name], bases.get(names))
 
 
 def _who(job: OpenJob, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task, int | None, str, int | None, str]:
-    """Task, rank, host, pid and program of a process."""
+    """Return task, rank, host, pid and program of a process."""
     ranked = ranks.get(task)
     if ranked is not None:
         return task, ranked.rank, ranked.host, ranked.pid, ranked.process_name
@@ -283,7 +284,6 @@ def _who(job: OpenJob, ranks: dict[Task, RankedTask], task: Task) -> tuple[Task,
 
 
 def _identity(table: sa.Table, base: NameBase | None) -> sa.ColumnElement[str]:
-    """The kernel name as ncu sees it."""
     if base is NameBase.FUNCTION:
         return table.c.short_name
     if base is NameBase.DEMANGLED:
@@ -291,49 +291,51 @@ def _identity(table: sa.Table, base: NameBase | None) -> sa.ColumnElement[str]:
     return sa.func.coalesce(table.c.mangled_name, table.c.name)
 
 
-def _numbered(selection: Selection, alike: Sequence[Condition], base: NameBase | None) -> sa.Subquery:
-    """Kernels with ``position``, from 1, among the ``launches`` of their ``identity`` in their process."""
+def _numbered(selection: Selection, conditions: Sequence[Condition], base: NameBase | None) -> sa.Subquery:
+    """Select kernels with ``position``, from 1, among the ``launches`` of their ``identity`` in the process."""
     table = tables.kernels
-    taken = ("report", "clock_offset", "process", "device", "stream", "start", "end", "row", "correlation_id")
+    facts = ("report", "clock_offset", "process", "device", "stream", "start", "end", "row", "correlation_id")
     names = ("name", "short_name", "mangled_name", "is_nccl", "graph_node_id")
-    kernels = sa.select(*(table.c[name] for name in (*taken, *names)), _identity(table, base).label("identity"))
-    rows = with_calls(kernels.where(*alike).subquery(), Selection(tasks=selection.tasks)).subquery()
+    kernels = sa.select(*(table.c[name] for name in (*facts, *names)), _identity(table, base).label("identity"))
+    rows = with_calls(kernels.where(*conditions).subquery(), Selection(tasks=selection.tasks)).subquery()
     columns = rows.c
-    same = (columns.report, columns.process, columns.identity)
+    kernel = (columns.report, columns.process, columns.identity)
     launched = sa.func.coalesce(columns.call_start, columns.start + columns.clock_offset)
     order = (launched, columns.start, columns.row)
     return sa.select(
         *columns,
-        sa.func.row_number().over(partition_by=same, order_by=order).label("position"),
-        sa.func.count().over(partition_by=same).label("launches"),
-        sa.func.sum(sa.case((columns.call_start.is_(None), 1), else_=0)).over(partition_by=same).label("without_call"),
+        sa.func.row_number().over(partition_by=kernel, order_by=order).label("position"),
+        sa.func.count().over(partition_by=kernel).label("launches"),
+        sa.func.sum(sa.case((columns.call_start.is_(None), 1), else_=0))
+        .over(partition_by=kernel)
+        .label("without_call"),
     ).subquery()
 
 
-def _templates(job: OpenJob, alike: Sequence[Condition]) -> frozenset[tuple[int, int, str]]:
-    """The (report, process, function) of which there are several kernels."""
+def _templates(job: OpenJob, conditions: Sequence[Condition]) -> frozenset[tuple[int, int, str]]:
+    """Return each (report, process, function) that has several kernels."""
     table = tables.kernels
     kernel = (table.c.report, table.c.process, table.c.short_name)
-    query = sa.select(*kernel).where(*alike).group_by(*kernel)
+    query = sa.select(*kernel).where(*conditions).group_by(*kernel)
     several = query.having(sa.func.count(sa.distinct(_identity(table, None))) > 1)
     return frozenset((report, process, short) for report, process, short in job.session.rows(several))
 
 
 def ncu_table(job: OpenJob, commands: Sequence[NcuCommand]) -> TableAnswer:
-    """The commands as a table."""
-    lacking = missing_note(job.session, tables.kernels)
+    """Tabulate commands, with their cautions as notes."""
+    missing = missing_note(job.session, tables.kernels)
     rows = [
         (
-            *(one.rank, one.pid, one.host, one.kernel, one.total),
-            *(one.launches, one.selected, one.skip, one.count, one.command, one.base.value),
+            *(command.rank, command.pid, command.host, command.kernel, command.total),
+            *(command.launches, command.selected, command.skip, command.count, command.command, command.base.value),
         )
-        for one in commands
+        for command in commands
     ]
-    notes = [*([lacking] if lacking else []), *cautions(commands)]
+    notes = [*([missing] if missing else []), *cautions(commands)]
     return TableAnswer("ncu", COLUMNS, rows, notes=tuple(notes))
 
 
 def cautions(commands: Sequence[NcuCommand], is_wrapped: bool = False) -> tuple[str, ...]:
-    """The cautions of these commands, each once; a wrapper script has heeded that of the ranks."""
-    found = dict.fromkeys(caution for one in commands for caution in one.cautions)
-    return tuple(caution for caution in found if not (is_wrapped and caution == OF_ONE_RANK))
+    """Return the distinct cautions, without `OF_ONE_RANK` if a wrapper script runs the commands."""
+    distinct = dict.fromkeys(caution for command in commands for caution in command.cautions)
+    return tuple(caution for caution in distinct if not (is_wrapped and caution == OF_ONE_RANK))

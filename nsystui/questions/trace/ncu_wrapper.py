@@ -1,4 +1,4 @@
-"""A shell script that runs ``ncu`` in place of the program of chosen ranks, and the program alone of all others."""
+"""A shell script that runs the program under ``ncu`` on selected ranks, and without it on all other ranks."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from nsystui.questions.capture.recording import LAUNCHERS
 from nsystui.questions.trace.ncu import NcuCommand
 
 NAME = "ncu-ranks.sh"
-"""What the script calls itself."""
+"""The file name of the script."""
 
 
 def first_of_each_rank(commands: Sequence[NcuCommand]) -> list[NcuCommand]:
-    """The first command of each rank, by rank: a run of a process can profile one kernel at its place.
+    """Return the first command of each rank, by rank: a run of a process can profile a single kernel.
 
-    Kernels of NCCL give way to others, because a replay of them by themselves may hang.
+    Other kernels precede NCCL's, because ncu may hang when it replays these alone.
     """
-    found: dict[int, NcuCommand] = {}
-    for one in sorted(commands, key=lambda one: one.is_nccl):
-        if one.rank is not None:
-            found.setdefault(one.rank, one)
-    return [found[rank] for rank in sorted(found)]
+    first_by_rank: dict[int, NcuCommand] = {}
+    for command in sorted(commands, key=lambda command: command.is_nccl):
+        if command.rank is not None:
+            first_by_rank.setdefault(command.rank, command)
+    return [first_by_rank[rank] for rank in sorted(first_by_rank)]
 
 
 def wrapper_script(commands: Sequence[NcuCommand], launcher: str) -> list[str]:
-    """The lines of the script, for a POSIX shell; ``commands`` are one for each rank.
+    """Return the lines of the POSIX shell script; ``commands`` has at most one command per rank.
 
-    It begins with the command that starts it. The options of the launcher and the arguments of the program are the
-    user's: an export's are not shown.
+    The user adds the launcher's options and the program's arguments: the export's are not shown.
     """
     variable, start = LAUNCHERS[launcher]
-    program = shell_word(next((one.program for one in commands if one.program), "") or "your-application")
+    program = shell_word(next((command.program for command in commands if command.program), "") or "your-application")
     words = [start, "...", "sh", NAME, program, "..."]
     by_words: dict[tuple[str, ...], list[NcuCommand]] = {}
-    for one in commands:
-        by_words.setdefault(tuple(one.words), []).append(one)
+    for command in commands:
+        by_words.setdefault(tuple(command.words), []).append(command)
     lines = [
         "#!/bin/sh",
         f"# {NAME}: Nsight Compute profiles a kernel of some ranks, the others run as always. To start it:",
@@ -44,8 +43,8 @@ def wrapper_script(commands: Sequence[NcuCommand], launcher: str) -> list[str]:
         "set -eu",
         f'case "${{{variable}:?has no rank: start this script with {start}}}" in',
     ]
-    for ncu, alike in by_words.items():
-        lines += [f"    # {safe_text(one.what)}" for one in alike]
-        ranks = "|".join(str(one.rank) for one in alike)
+    for ncu, same_commands in by_words.items():
+        lines += [f"    # {safe_text(command.what)}" for command in same_commands]
+        ranks = "|".join(str(command.rank) for command in same_commands)
         lines.append(f'    {ranks}) exec {shlex.join(ncu)} "$@" ;;')
     return [*lines, '    *) exec "$@" ;;', "esac"]

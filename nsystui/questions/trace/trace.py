@@ -1,4 +1,4 @@
-"""A trace of a selection: its layout, and its events batch by batch in the order that a format needs."""
+"""Traces: the layout of a selection, and its events in batches, in the order that a format needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nsystui.store import tables
 from nsystui.store.session import Session
 
 Batches = Iterator[Sequence[tuple[Any, ...]]]
-_BATCH = 5_000  # the rows that a writer holds in memory
+_BATCH = 5_000  # rows that a writer holds in memory
 
 HOST_FIELDS = ("report", "process", "thread", "kind", "domain", "start", "end", "name")
 HOST_DETAILS = ("is_loose", "correlation_id", "bytes", "communicator")
@@ -47,10 +47,7 @@ def _all(table: sa.Table) -> list[Condition]:
 
 @dataclass(frozen=True)
 class Trace:
-    """The events of a trace, read in the bands of time of ``parts``.
-
-    ``span``: from the first start to the last end of it, ns of job time.
-    """
+    """The events of a trace, read in the bands ``parts``; ``span`` is from first start to last end, job time, ns."""
 
     session: Session
     selection: Selection
@@ -64,29 +61,28 @@ class Trace:
 
     @classmethod
     def of(cls, job: OpenJob, selection: Selection, contents: Contents, names: Names = Names.SHORT) -> Trace:
-        """A trace of what is there of ``contents``."""
-        there = contents.there(job.session)
-        parts = bands(job, selection, there.kinds)
-        layout = TraceLayout.of(job, selection, there, parts)
+        """Return the trace of the available ``contents``."""
+        available = contents.there(job.session)
+        parts = bands(job, selection, available.kinds)
+        layout = TraceLayout.of(job, selection, available, parts)
         clock = (job.alignment or Alignment(ClockMode.UTC)).words(job.session.reports)
-        span = _span(job.session, selection, there)
-        return cls(job.session, selection, there, names, layout, parts, span, clock, _notes(job, contents, there))
+        span = _span(job.session, selection, available)
+        return cls(
+            job.session, selection, available, names, layout, parts, span, clock, _notes(job, contents, available)
+        )
 
     def host_slices(self) -> Batches:
-        """Calls and ranges by start on each track, the longer first where two start at once.
-
-        Rows of `HOST_FIELDS`, `HOST_DETAILS`.
-        """
+        """Yield rows of `HOST_FIELDS`, `HOST_DETAILS`: calls and ranges of each track by start, then longest first."""
         fields = (*HOST_FIELDS, *HOST_DETAILS)
         for part in self.parts:
             rows = self._rows(ON_CPU, (*fields, "kind_order", "row"), part)
             if rows is not None:
                 track = ("report", "process", "thread", "kind_order", "domain")
                 order = [*(rows.c[field] for field in (*track, "start")), rows.c.end.desc(), rows.c.row]
-                yield from self.session.batches(_chosen(rows, fields).order_by(*order), _BATCH)
+                yield from self.session.batches(_select(rows, fields).order_by(*order), _BATCH)
 
     def gpu_slices(self) -> Batches:
-        """GPU work by start on each stream: rows of `GPU_FIELDS`, `GPU_DETAILS`, ``call_start``, ``call_thread``."""
+        """Yield rows of `GPU_FIELDS`, `GPU_DETAILS`, ``call_start``, ``call_thread``: each stream's work by start."""
         fields = (*GPU_FIELDS, *GPU_DETAILS)
         order = ("report", "process", "device", "stream", "start", "end", "kind_order", "row")
         for part in self.parts:
@@ -96,28 +92,28 @@ class Trace:
             if EventKind.API in self.contents.kinds:
                 calls = self._of_correlations(rows)(tables.api_calls)
                 rows = with_calls(rows, self.selection, calls).subquery()
-                query = _chosen(rows, (*fields, "call_start", "call_thread"))
+                query = _select(rows, (*fields, "call_start", "call_thread"))
             else:
-                query = _with_nothing(_chosen(rows, fields), "call_start", "call_thread")
+                query = _with_nulls(_select(rows, fields), "call_start", "call_thread")
             yield from self.session.batches(query.order_by(*(rows.c[field] for field in order)), _BATCH)
 
     def marks(self) -> Batches:
-        """NVTX marks: rows of `HOST_FIELDS`."""
+        """Yield rows of `HOST_FIELDS`: NVTX marks."""
         for part in self.parts:
             rows = self._rows((EventKind.MARK,), (*HOST_FIELDS, "row"), part)
             if rows is not None:
                 order = (rows.c.report, rows.c.start, rows.c.row)
-                yield from self.session.batches(_chosen(rows, HOST_FIELDS).order_by(*order), _BATCH)
+                yield from self.session.batches(_select(rows, HOST_FIELDS).order_by(*order), _BATCH)
 
     def samples(self) -> Batches:
-        """GPU metrics: rows of report, the machine's number of the GPU, metric, time (job time, ns), value."""
+        """Yield report, the machine's GPU number, metric, job time (ns) and value of each metric sample."""
         columns = tables.gpu_metrics.c
         query = self._samples(columns.report, columns.gpu, columns.metric, _MOMENT, columns.value)
         if query is not None:
-            yield from self.session.batches(query, _BATCH)  # as they lie: no band of time, and nothing to be sorted
+            yield from self.session.batches(query, _BATCH)  # neither sorted nor read in bands
 
     def samples_by_time(self) -> Batches:
-        """The same by time: rows of time, report, the machine's number of the GPU, metric, value."""
+        """Yield job time (ns), report, the machine's GPU number, metric and value of each sample, by time."""
         columns = tables.gpu_metrics.c
         query = self._samples(_MOMENT, columns.report, columns.gpu, columns.metric, columns.value)
         if query is not None:
@@ -125,38 +121,38 @@ class Trace:
             yield from self.session.batches(query.order_by(*order), _BATCH)
 
     def metrics(self) -> list[tuple[int, int | None, int | None, str | None]]:
-        """Report, the machine's number of the GPU, NVIDIA's number and the name of every metric that was sampled."""
+        """Return report, the machine's GPU number, NVIDIA's number and name of each sampled metric."""
         columns = tables.gpu_metrics.c
         query = self._samples(columns.report, columns.gpu, columns.metric_id, columns.metric)
         return [] if query is None else [(*row,) for row in self.session.rows(query.distinct())]
 
     def users_of(self, report: int, gpu: int) -> set[int]:
-        """The processes that use a GPU, by the machine's number of it."""
-        known = tables.devices.c
-        query = sa.select(known.process).where(known.report == report, known.gpu == gpu)
+        """Return the processes that use a GPU, by the machine's number."""
+        devices = tables.devices.c
+        query = sa.select(devices.process).where(devices.report == report, devices.gpu == gpu)
         return {process for (process,) in self.session.rows(query)}
 
     def _samples(self, *columns: sa.ColumnElement[Any]) -> sa.Select[Any] | None:
         if not self.layout.sampled:
             return None
-        known = tables.gpu_metrics.c
-        conditions = where(tables.gpu_metrics, self.selection, known.metric)
-        is_finite = sa.func.isfinite(known.value, type_=sa.Boolean)
-        return sa.select(*columns).where(*conditions, known.report.in_(self.layout.sampled), is_finite)
+        metrics = tables.gpu_metrics.c
+        conditions = where(tables.gpu_metrics, self.selection, metrics.metric)
+        is_finite = sa.func.isfinite(metrics.value, type_=sa.Boolean)
+        return sa.select(*columns).where(*conditions, metrics.report.in_(self.layout.sampled), is_finite)
 
     def by_time(self) -> Batches:
-        """Every event by its start.
+        """Yield all events by start: rows of `TIMED_FIELDS`, then the first work that an API call launched.
 
-        Rows of `TIMED_FIELDS`, and of the first work that an API call launched device, stream, start, bytes and kind.
+        The launched work has device, stream, start, bytes and kind.
         """
         for part in self.parts:
             rows = self._rows(tuple(EventKind), (*TIMED_FIELDS, "kind_order", "row"), part)
             if rows is None:
                 return
-            query = _chosen(rows, TIMED_FIELDS)
+            query = _select(rows, TIMED_FIELDS)
             launched = self._first_launched(part)
             if launched is None:
-                query = _with_nothing(query, "to_device", "to_stream", "to", "size", "to_kind")
+                query = _with_nulls(query, "to_device", "to_stream", "to", "size", "to_kind")
             else:
                 is_call = sa.and_(rows.c.kind == EventKind.API.value, is_launched_by(launched, rows))
                 to = ("to_device", "to_stream", "to", "size", "to_kind")
@@ -166,56 +162,53 @@ class Trace:
             yield from self.session.batches(query.order_by(*order), _BATCH)
 
     def name_values(self) -> Batches:
-        """Yield every name that occurs: rows of `NAME_FIELDS`, in no order."""
+        """Yield the distinct rows of `NAME_FIELDS`, unordered."""
         rows = self._rows(tuple(EventKind), NAME_FIELDS)
         if rows is not None:
-            yield from self.session.batches(_chosen(rows, NAME_FIELDS).distinct(), _BATCH)
+            yield from self.session.batches(_select(rows, NAME_FIELDS).distinct(), _BATCH)
 
     def functions(self) -> list[tuple[str, str]]:
-        """Every (group, function) of OpenACC events that occurs."""
+        """Return the distinct (group, function) of OpenACC events."""
         rows = self._rows((EventKind.OPENACC,), ("group", "function"))
         if rows is None:
             return []
-        query = _chosen(rows, ("group", "function")).where(rows.c.function.is_not(None))
+        query = _select(rows, ("group", "function")).where(rows.c.function.is_not(None))
         return [(group or "", function) for group, function in self.session.rows(query.distinct())]
 
     def _rows(self, kinds: Sequence[EventKind], fields: Sequence[str], part: ByTable = _all) -> sa.Subquery | None:
-        chosen = self.contents.among(kinds)
-        if not chosen:
+        available = self.contents.among(kinds)
+        if not available:
             return None
-        return slices(self.session, self.selection, chosen, fields, self.names, part).subquery()
+        return slices(self.session, self.selection, available, fields, self.names, part).subquery()
 
     def _first_launched(self, part: ByTable) -> sa.Subquery | None:
-        """The first GPU work that each API call of a band launched."""
+        """Select the first GPU work that each API call of a band launched."""
         calls = self._rows((EventKind.API,), ("report", "correlation_id"), part)
         fields = ("report", "process", "correlation_id", "device", "stream", "start", "bytes", "kind")
         rows = self._rows(GPU_KINDS, fields, self._of_correlations(calls)) if calls is not None else None
         if rows is None:
             return None
-        place = (rows.c.report, rows.c.process, rows.c.correlation_id)
-        first = {
+        key = (rows.c.report, rows.c.process, rows.c.correlation_id)
+        columns = {
             "to_device": rows.c.device,
             "to_stream": rows.c.stream,
             "size": sa.func.coalesce(rows.c.bytes, 0),
             "to_kind": rows.c.kind,
         }
-        picked = [sa.func.arg_min(column, rows.c.start).label(name) for name, column in first.items()]
-        query = sa.select(*place, sa.func.min(rows.c.start).label("to"), *picked)
-        return query.where(rows.c.correlation_id.is_not(None)).group_by(*place).subquery()
+        first_work = [sa.func.arg_min(column, rows.c.start).label(name) for name, column in columns.items()]
+        query = sa.select(*key, sa.func.min(rows.c.start).label("to"), *first_work)
+        return query.where(rows.c.correlation_id.is_not(None)).group_by(*key).subquery()
 
     def _of_correlations(self, rows: sa.Subquery) -> ByTable:
-        """The condition that a row may have to do with one of ``rows``: its correlation id is between theirs.
-
-        Ids grow with time, so that of the other side, too, little more than a band is read.
-        """
+        """Return conditions for correlation ids in the range of ``rows``: ids grow with time, so it is about a band."""
         columns = rows.c
         ends = (sa.func.min(columns.correlation_id), sa.func.max(columns.correlation_id))
-        known = self.session.rows(sa.select(columns.report, *ends).group_by(columns.report))
+        id_ranges = self.session.rows(sa.select(columns.report, *ends).group_by(columns.report))
 
         def conditions(table: sa.Table) -> list[Condition]:
             spans = [
                 sa.and_(table.c.report == report, table.c.correlation_id.between(low, high))
-                for report, low, high in known
+                for report, low, high in id_ranges
                 if low is not None
             ]
             return [sa.or_(*spans) if spans else sa.false()]
@@ -223,28 +216,28 @@ class Trace:
         return conditions
 
 
-def _with_nothing(query: sa.Select[Any], *names: str) -> sa.Select[Any]:
+def _with_nulls(query: sa.Select[Any], *names: str) -> sa.Select[Any]:
     return query.add_columns(*(sa.cast(sa.null(), sa.BigInteger).label(name) for name in names))
 
 
-def _notes(job: OpenJob, asked: Contents, there: Contents) -> tuple[str, ...]:
-    """The notes of a trace: what the exports lack, and clocks that have nothing to do with each other."""
-    lacking = [kind for kind in asked.kinds if kind not in there.kinds]
-    if asked.kinds == TRACED:  # few jobs have all of it
-        lacking = [kind for kind in lacking if kind in (EventKind.API, EventKind.NVTX)]
-        lacking += () if there.among(GPU_KINDS) else (EventKind.KERNEL,)
-    notes = [missing_note(job.session, KIND_TABLES[kind].table) for kind in lacking]
+def _notes(job: OpenJob, requested: Contents, available: Contents) -> tuple[str, ...]:
+    """Return notes on data that the exports lack, and on reports of different runs."""
+    missing = [kind for kind in requested.kinds if kind not in available.kinds]
+    if requested.kinds == TRACED:  # few jobs have all kinds
+        missing = [kind for kind in missing if kind in (EventKind.API, EventKind.NVTX)]
+        missing += () if available.among(GPU_KINDS) else (EventKind.KERNEL,)
+    notes = [missing_note(job.session, KIND_TABLES[kind].table) for kind in missing]
     if not job.shares_clock:
         notes.append("the reports are of different runs: their times cannot be compared")
     return tuple(dict.fromkeys(filter(None, notes)))
 
 
-def _chosen(rows: sa.Subquery, fields: Sequence[str]) -> sa.Select[Any]:
+def _select(rows: sa.Subquery, fields: Sequence[str]) -> sa.Select[Any]:
     return sa.select(*(rows.c[field] for field in fields))
 
 
 def _span(session: Session, selection: Selection, contents: Contents) -> Window:
-    """From the first start to the last end, samples included; empty where nothing is selected."""
+    """Return the span from first start to last end, including samples; 0 to 0 if empty."""
     spans: list[tuple[Any, ...]] = []
     if contents.kinds:
         rows = slices(session, selection, contents.kinds, ("start", "end")).subquery()
@@ -255,5 +248,5 @@ def _span(session: Session, selection: Selection, contents: Contents) -> Window:
         reports = [report.index for report in selected_reports(session, selection)]
         query = sa.select(sa.func.min(time), sa.func.max(time)).where(columns.report.in_(reports))
         spans += session.rows(query.where(*where(tables.gpu_metrics, selection, columns.metric)))
-    known = [(first, last) for first, last in spans if first is not None]
-    return Window(min(first for first, _ in known), max(last for _, last in known)) if known else Window(0, 0)
+    extents = [(first, last) for first, last in spans if first is not None]
+    return Window(min(first for first, _ in extents), max(last for _, last in extents)) if extents else Window(0, 0)
