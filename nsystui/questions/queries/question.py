@@ -1,6 +1,6 @@
 """A question that the program can answer, as data for the command line, the help, completion and the palette.
 
-A declaration imports what it needs only when the question is asked. `NamedTuple`, not a dataclass: ``nsystui --help``
+A declaration imports heavy modules only when its question is asked. `NamedTuple`, not a dataclass: ``nsystui --help``
 lists all questions, and importing ``dataclasses`` would take a third of its time.
 """
 
