@@ -282,11 +282,9 @@ def _numbered(
 def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
     reports = {task.report: report_at(session, task.report) for task in tasks}
     for report in reports.values():
-        task_count = sum(task.report == report.index for task in tasks)
-        if task_count > 1:
-            raise UsageError(
-                f"--ranks {given.text!r}: {report.name} holds {task_count} ranks, which a name cannot number"
-            )
+        count = sum(task.report == report.index for task in tasks)
+        if count > 1:
+            raise UsageError(f"--ranks {given.text!r}: {report.name} holds {count} ranks, which a name cannot number")
     numbers = given.numbers([report_at(session, task.report).name for task in tasks])
     return dict(zip(tasks, numbers, strict=True))
 
@@ -319,9 +317,7 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
     """Return the ranks of the first source that gives each task a different number (docs/ranks.md#rank-numbers)."""
-    single_reports = (
-        [report_at(session, task.report) for task in tasks] if len(_single_tasks(tasks)) == len(tasks) else []
-    )
+    singles = [report_at(session, task.report) for task in tasks] if len(_single_tasks(tasks)) == len(tasks) else []
 
     def numbered(numbers: Sequence[int]) -> Ranks:
         return dict(zip(tasks, numbers, strict=False))
@@ -331,8 +327,8 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
         ("packed job", lambda: {task: rank for task, rank in packed.items() if rank is not None}),
         (MPI, lambda: _ranks_from_mpi(session, tasks)),
         (NCCL, lambda: _ranks_from_nccl(session, tasks)),
-        (ENVIRONMENT, lambda: numbered(by_environment([report.metadata.environment for report in single_reports]))),
-        (FILE_NAME, lambda: numbered(by_file_name([report.name for report in single_reports]))),
+        (ENVIRONMENT, lambda: numbered(by_environment([report.metadata.environment for report in singles]))),
+        (FILE_NAME, lambda: numbered(by_file_name([report.name for report in singles]))),
     )
     for name, read in sources:
         ranks = read()
@@ -434,10 +430,10 @@ def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnEleme
         literals = (sa.literal(list(values), sa.ARRAY(sa.BigInteger)) for values in zip(*numbers, strict=True))
         columns = (sa.func.unnest(values, type_=sa.BigInteger) for values in literals)
         named_columns = zip(("report", "process", "rank"), columns, strict=True)
-        lookup = sa.select(*(column.label(name) for name, column in named_columns)).subquery().c
+        given = sa.select(*(column.label(name) for name, column in named_columns)).subquery().c
         return (
-            sa.select(lookup.rank)
-            .where(lookup.report == table.c.report, lookup.process == table.c.process)
+            sa.select(given.rank)
+            .where(given.report == table.c.report, given.process == table.c.process)
             .scalar_subquery()
         )
     tasks_by_report: dict[int, list[RankedTask]] = {}
