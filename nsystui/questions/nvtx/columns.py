@@ -117,7 +117,7 @@ class RangeColumns:
         return self.report.count(tables.nvtx_ranges) <= _SMALL
 
     def _file_of(self, question: str) -> str:
-        """Return the file's name; a small report has one file per maker, because a large job has enough files."""
+        """Return the file's name: one file per maker for a small report, because large jobs have many reports."""
         return f"nvtx-{_MAKERS[question].__name__.strip('_')}" if self._is_small else f"nvtx-{question}"
 
     def _is_saved(self, question: str) -> bool:
@@ -170,7 +170,7 @@ _SMALL = 1 << 16
 
 
 def _made(**columns: NDArray[Any]) -> Made:
-    """Return each column as arrays of its own, as narrow as possible."""
+    """Return an entry per column, each as narrow as possible."""
     return {name: {name: narrow(columns.pop(name))} for name in list(columns)}
 
 
@@ -285,5 +285,5 @@ _MAKERS: dict[str, Callable[[RangeColumns], Made]] = {
     **dict.fromkeys(("by_chain", "unsummed"), _chain),
     **dict.fromkeys(("gpu_by_chain", "chains"), _add_up),
 }
-"""The maker of each column; it computes several columns."""
+"""The function that computes each column; most compute several."""
 _DEVICE_MAKERS = (_project, _add_up)

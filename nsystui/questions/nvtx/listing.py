@@ -216,7 +216,7 @@ LAUNCHED_COLUMNS = (
 
 
 def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
-    """List the GPU work that one range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
+    """List the GPU work that a range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
 
     ``index`` is the range's index in ``ranges``. Its API calls are the calls of the same thread that lie fully inside,
     so the rows are exactly the operations of its projection. Start in job time, ns; ``kind`` and ``row`` form an
@@ -244,7 +244,7 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
 
 def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
     """Select the GPU operations of the range's process whose correlation id is among ``launches``."""
-    devices = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
+    gpu_selection = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     parts: list[sa.Select[Any]] = []
     for kind in GPU_KINDS:
@@ -257,7 +257,7 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
             columns.start >= ranges.value("gpu_start", index) - offset,
             columns.end <= ranges.value("gpu_end", index) - offset,
         ]
-        parts.append(events_query(kind, devices, ranks, conditions))
+        parts.append(events_query(kind, gpu_selection, ranks, conditions))
     return sa.union_all(*parts).subquery()
 
 
