@@ -16,9 +16,9 @@ Condition = sa.ColumnElement[bool]
 
 
 def where(table: sa.FromClause, selection: Selection, name: sa.ColumnElement[Any] | None = None) -> list[Condition]:
-    """Return the conditions under which a row of ``table`` is selected, without filters on columns that it lacks.
+    """Return the conditions that select rows of ``table``, except filters on columns that it lacks.
 
-    ``name`` is the expression that the name filter applies to; without ``name``, the filter is ignored.
+    ``name`` is the expression for the name filter; without it, the filter is ignored.
     """
     columns = table.c
     conditions: list[Condition] = []
@@ -58,9 +58,9 @@ def _in_window(table: sa.FromClause, window: Window) -> list[Condition]:
 
 
 def of_reports(report: sa.ColumnElement[int], reports: Collection[int]) -> Condition:
-    """Select the rows of reports, by their indices; DuckDB does not open the files of other reports.
+    """Select the rows of reports, by index; DuckDB does not open the files of other reports.
 
-    DuckDB decides this file by file: a list of a thousand indices takes a second, a range takes no time.
+    DuckDB decides this file by file: a list of a thousand indices takes a second, a range no time.
     """
     indices = sorted(reports)
     if len(indices) > 1 and indices[-1] - indices[0] == len(indices) - 1:
@@ -85,12 +85,11 @@ def of_tasks(table: sa.FromClause, tasks: frozenset[Task]) -> Condition:
 
 
 _FEW_PROCESSES = 8
-"""The most processes per report for comparisons by report; more become a list of pairs, of which a thousand are slow.
-"""
+"""The most processes per report for comparisons by report; a list of a thousand pairs takes longer."""
 
 
 def given(columns: Mapping[str, Sequence[int | str | None]]) -> sa.Select[Any]:
-    """Select given rows, to join with. Each column is one bound array, so the text of the query does not grow."""
+    """Select given rows. Each column is one bound array, so the text of the query does not grow."""
     unnested: list[sa.ColumnElement[Any]] = []
     for name, values in columns.items():
         kind = sa.BigInteger() if any(isinstance(value, int) for value in values) else sa.Text()
@@ -102,7 +101,7 @@ def given(columns: Mapping[str, Sequence[int | str | None]]) -> sa.Select[Any]:
 def matches(name: sa.ColumnElement[Any], name_filter: NameFilter) -> Condition:
     """Select rows whose ``name`` passes the filter; a missing name counts as empty.
 
-    Raises UsageError for a regular expression that Python supports and SQL does not (look-around, back-references).
+    Raises UsageError for a regular expression that only Python supports (look-around, back-references).
     """
     text = sa.func.coalesce(name, "")
     if name_filter.is_regex:
@@ -137,11 +136,9 @@ def duration(table: sa.FromClause) -> sa.ColumnElement[int]:
 
 
 def by_report(table: sa.FromClause, values: Mapping[int, int | None]) -> sa.ColumnElement[Any]:
-    """Select the value for the index of a row's report, or NULL. ``values`` must not be empty."""
-    values_by_index = [values.get(report) for report in range(max(values) + 1)]
-    return sa.func.list_extract(
-        sa.literal(values_by_index, sa.ARRAY(sa.BigInteger)), table.c.report + 1, type_=sa.BigInteger
-    )
+    """Select the value for a row's report, or NULL. ``values`` must not be empty."""
+    ordered = [values.get(report) for report in range(max(values) + 1)]
+    return sa.func.list_extract(sa.literal(ordered, sa.ARRAY(sa.BigInteger)), table.c.report + 1, type_=sa.BigInteger)
 
 
 def job_end(table: sa.FromClause) -> sa.ColumnElement[int]:

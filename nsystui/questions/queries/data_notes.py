@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """Return the note on reports that recorded no rows of ``table``; empty if all recorded some.
+    """Return the note on reports that recorded no rows of ``table``, if any.
 
     A report whose rows were all left out did record them.
     """
@@ -35,7 +35,7 @@ def absent_note(session: Session, table: sa.Table | CanonicalTable) -> str:
 
 
 def lacking_note(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[Report]) -> str:
-    """Return the note on the reports ``lacking``; empty without reports."""
+    """Return the note on the reports ``lacking``, if any."""
     if not lacking:
         return ""
     if any(table.name in report.damaged for report in lacking):
@@ -52,7 +52,7 @@ def lack(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[R
 
 
 def mpi_notes(session: Session) -> tuple[str, ...]:
-    """Return notes on reports without MPI calls, and on reports with MPI calls that are NVTX ranges."""
+    """Return notes on reports without MPI calls, and on MPI calls that are NVTX ranges."""
     reports_by_range = nvtx_reports(session)
     calls = canonical.MPI_CALLS
     lacking = [report for report in session.reports if not report.count(calls) and report not in reports_by_range]
@@ -67,7 +67,7 @@ def mpi_notes(session: Session) -> tuple[str, ...]:
 
 
 def left_out_note(reports: Sequence[Report]) -> str:
-    """Return the note on impossible times, lost names and ranges that never ended; empty without any."""
+    """Return the note on impossible times, lost names and ranges that never ended, if any."""
     sentences = []
     for text, words in (
         ("left out of {} because their times are impossible: {}; ", _impossible),
@@ -91,7 +91,7 @@ def left_out_note(reports: Sequence[Report]) -> str:
 
 
 def _impossible(rows: LeftOut) -> str:
-    """Return ``12 {} (2 without a time, 10 ending before the start)``; empty without such rows."""
+    """Return ``12 {} (2 without a time, 10 ending before the start)``."""
     reasons = [f"{count:,} {why}" for count, why in zip(rows.by_reason, REASONS, strict=True) if count]
     return f"{rows.rows:,} {{}} ({', '.join(reasons)})" if reasons else ""
 

@@ -1,7 +1,7 @@
-"""Derived results that questions share: computed once for a report, or for all open reports, then saved.
+"""Derived results that questions share, saved for a report or for all open reports.
 
-The result of a single report must depend on this report alone. Its times are on the report's own clock, because the
-offset to the job's clock (and the rank of a process) depends on which other reports are open.
+The result of a report must depend on it alone. Its times are on the report's own clock, because the offset to the job's
+clock (and the rank of a process) depends on the other open reports.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def of_each_report(
 ) -> dict[int, Arrays]:
     """Return the arrays that answer ``question`` for each report, by its index.
 
-    ``compute`` makes missing arrays and arrays for which ``is_valid`` is false, given a session of their reports: for
-    all in one call, or in runs whose rows of ``by`` fit into memory together, each saved before the next run. ``doing``
-    names the computation in progress messages. With ``in_memory`` the session also keeps the arrays in memory.
+    ``compute`` makes missing and invalid arrays (``is_valid``), given a session of their reports: all in one call, or
+    in runs whose rows of ``by`` fit into memory, each saved before the next run. ``doing`` names the computation in
+    progress messages. With ``in_memory``, the session also keeps the arrays.
     """
     version = _version(session, compute)
     results: dict[int, Arrays] = {}
@@ -92,8 +92,8 @@ def in_runs(
 ) -> Iterator[T]:
     """Yield the result of ``compute`` for each run of `runs_of`, in order.
 
-    The session's workers, if any, compute runs in parallel; ``compute`` is pickled with its bound arguments. ``doing``
-    names the computation in progress messages.
+    Workers, if any, compute runs in parallel; ``compute`` is pickled with its bound arguments. ``doing`` names the
+    computation in progress messages.
     """
     runs = task_runs(session, reports, by)
     if session.workers is None:
@@ -106,7 +106,7 @@ def in_runs(
 def task_runs(
     session: Session, reports: Sequence[Report], by: sa.Table | CanonicalTable | None = None
 ) -> list[list[Report]]:
-    """Split reports into the runs of `in_runs`, short enough for each worker, if any, to get some."""
+    """Split reports into the runs of `in_runs`, enough for all workers."""
     if not reports:
         return []
     workers = session.workers
@@ -128,7 +128,7 @@ def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]]
 
 
 def rows_by_report(session: Session, query: sa.Select[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a query whose rows belong to one report each, or are sums that the caller adds up; unordered.
+    """Yield the rows of a query, each of one report or a sum that the caller adds up; unordered.
 
     Workers query runs of reports, so one row of a single query may become several.
     """
@@ -159,7 +159,7 @@ def _frame_of_run(query: bytes, session: Session, _: list[Report]) -> pd.DataFra
 
 
 def pickled(query: sa.Select[Any]) -> bytes:
-    """Serialise a query for `query_of` on a worker: a few KB, with this program's tables by name."""
+    """Serialise a query for `query_of`: a few KB, with tables by name."""
     from sqlalchemy.ext.serializer import dumps
 
     data: bytes = dumps(query)  # type: ignore[no-untyped-call]
@@ -177,7 +177,7 @@ def query_of(data: bytes) -> sa.Select[Any]:
 
 
 def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Iterator[list[Report]]:
-    """Yield the runs and report progress before each, except for a single run with few rows."""
+    """Yield the runs, with a progress message before each unless a single run has few rows."""
     done, total = 0, sum(map(len, runs))
     is_long = bool(doing) and (len(runs) > 1 or any(most_rows(run, canonical.KERNELS) >= _MANY_ROWS for run in runs))
     try:

@@ -1,7 +1,7 @@
 """Distributions of values: histograms and percentiles, exact medians in little memory, and densities on a grid.
 
-A database's median keeps all values: a gigabyte for the kernels of 64 ranks. `medians` first counts the values of each
-group in narrow classes; a second pass reads only the different values in the middle class, with their counts.
+A database's median keeps all values: a gigabyte for the kernels of 64 ranks. `medians` counts each group's values in
+narrow classes; a second pass reads only the different values in the middle class, with their counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.
 
 @dataclass(frozen=True)
 class Distribution:
-    """Counts between ``edges`` (one edge more than counts; a bar includes its lower edge), and key figures, ns."""
+    """Counts between ``edges`` (one more than counts; lower edges are inclusive), and key figures, ns."""
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
@@ -36,9 +36,9 @@ class Distribution:
 
 
 def distribution(values: Any, is_linear: bool = False) -> Distribution:
-    """Return the distribution of an array of numbers; all zero for an empty array.
+    """Return the distribution of an array; all zero if it is empty.
 
-    The edges are round and grow with the values if that makes four bars or more; otherwise, and with ``is_linear``,
+    The edges are round and grow with the values if that makes four bars or more; otherwise (and with ``is_linear``)
     they are equally spaced. The last bar includes its upper edge.
     """
     data = np.asarray(values, dtype=np.float64)
@@ -59,7 +59,7 @@ def distribution(values: Any, is_linear: bool = False) -> Distribution:
 
 
 def _edges(low: float, high: float) -> list[float]:
-    """Return round edges around [low, high] for about a dozen bars at most, as fine as that allows."""
+    """Return round edges around [low, high]: the finest with at most about a dozen bars."""
     if low < 0:  # clocks that disagree: one bar holds all negative values
         return [low, *_edges(0.0, max(high, 0.0))]
     best: list[float] = []
@@ -100,32 +100,24 @@ def medians(
 ) -> dict[int, float]:
     """Return the median of ``value`` (integers) for each ``group``: the mean of the two middle values.
 
-    With ``quarter`` 1 or 3, return the lower or upper quartile as `statistics.quartiles` defines it. Groups are
-    numbers, because the database keeps a hundred thousand classes in a few MB, but gigabytes with texts. Groups without
-    values are omitted.
+    With ``quarter`` 1 or 3, return a quartile as in `statistics.quartiles`. Groups are numbers, because the database
+    keeps a hundred thousand classes in a few MB, but gigabytes with texts. Groups without values are omitted.
     """
     with_value = [*conditions, value.is_not(None)]
-    value_class = class_of(value)
-    counts_query = (
-        sa.select(group, value_class, sa.func.count())
-        .select_from(table)
-        .where(*with_value)
-        .group_by(group, value_class)
-    )
+    klass = class_of(value)
+    counts_query = sa.select(group, klass, sa.func.count()).select_from(table).where(*with_value).group_by(group, klass)
     counts = _sorted(session, counts_query)
     middles = {number: middle_classes(pairs, quarter) for number, pairs in _grouped(counts)}
     if not middles:
         return {}
 
-    # As VALUES, DuckDB knows that the classes are few, so it builds its hash table from them and not from the rows.
+    # DuckDB sees that VALUES are few, and builds its hash table from them instead of the rows.
     columns = (sa.column("group", group.type), sa.column("class", sa.Integer))
-    classes = [(number, class_number) for number, (middle, _, _) in middles.items() for class_number in middle]
-    classes_query = sa.select(sa.values(*columns, name="given").data(classes)).cte("chosen")
+    class_rows = [(number, class_number) for number, (middle, _, _) in middles.items() for class_number in middle]
+    classes = sa.select(sa.values(*columns, name="given").data(class_rows)).cte("chosen")
     values_query = (
         sa.select(group, value, sa.func.count())
-        .join_from(
-            table, classes_query, sa.and_(group == classes_query.c["group"], value_class == classes_query.c["class"])
-        )
+        .join_from(table, classes, sa.and_(group == classes.c["group"], klass == classes.c["class"]))
         .where(*with_value)
         .group_by(group, value)
     )
@@ -134,23 +126,22 @@ def medians(
 
 
 def _sorted(session: Session, query: sa.Select[*tuple[Any, ...]]) -> list[tuple[int, int, int]]:
-    """Return the sorted rows of a query of three numbers."""
     return sorted((int(a), int(b), int(c)) for batch in session.batches(query, _BATCH_ROWS) for a, b, c in batch)
 
 
 def _grouped(rows: Iterable[tuple[int, int, int]]) -> Iterable[tuple[int, list[tuple[int, int]]]]:
-    """Yield each group of the sorted rows with its (number, count) pairs."""
+    """Yield the (number, count) pairs of each group of sorted rows."""
     for group, items in groupby(rows, lambda row: row[0]):
         yield group, [(number, count) for _, number, count in items]
 
 
 def _middle_indices(total: int, quarter: int) -> tuple[int, int]:
-    """Return the indices of the two sorted values whose mean is the median (or quartile) of ``total`` values."""
+    """Return the indices of the two sorted values whose mean is the median (or quartile)."""
     return -(-total * quarter // 4) - 1, total * quarter // 4
 
 
 def middle_classes(counts: Sequence[tuple[int, int]], quarter: int = 2) -> tuple[list[int], int, int]:
-    """Return the classes of the two middle values, the number of values before them, and the number of all values."""
+    """Return the classes of the two middle values, the number of values before them, and of all values."""
     total = sum(count for _, count in counts)
     lower, upper = _middle_indices(total, quarter)
     classes: list[int] = []
@@ -177,7 +168,7 @@ def middle(values: Sequence[tuple[int, int]], before: int, total: int, quarter: 
 
 
 def class_of(value: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-    """Select the class of a value, which rises with it: 64 classes per doubling, and -1 for all values below 0."""
+    """Select a value's class: 64 ascending classes per doubling, and -1 for values below 0."""
     octaves = sa.func.log2(sa.cast(sa.func.greatest(value, 0), sa.Double) + 1.0)
     scaled = sa.cast(sa.func.floor(octaves * CLASSES_PER_OCTAVE), sa.Integer)
     return sa.case((value < 0, -1), else_=scaled)
@@ -185,10 +176,7 @@ def class_of(value: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
 
 @dataclass(frozen=True)
 class Density:
-    """``counts[row][column]`` points; the first row has the largest y, the axes are logarithmic.
-
-    ``x`` and ``y`` hold the values at the two ends of the axes.
-    """
+    """``counts[row][column]`` points, largest y first; ``x`` and ``y`` are the ends of the logarithmic axes."""
 
     counts: Sequence[Sequence[int]]
     x: tuple[float, float]
@@ -217,7 +205,7 @@ def curve_places(
 ) -> tuple[list[Cells], tuple[float, float]] | None:
     """Return the cells (row, column) of each series' points with x > 0, and the ends of x.
 
-    The x axis is logarithmic, the y axis linear from 0 to ``top``. ``None`` without such points or cells.
+    x is logarithmic, y linear from 0 to ``top``. ``None`` without such points or cells.
     """
     points = [tuple(np.asarray(values, np.float64) for values in pair) for pair in series]
     positive = np.concatenate([xs[xs > 0] for xs, _ in points]) if points else np.zeros(0)

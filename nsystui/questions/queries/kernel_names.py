@@ -1,4 +1,4 @@
-"""Names of kernels, and the kernels that communicate (docs/numbers.md#communication)."""
+"""Kernel names, and the kernels that communicate (docs/numbers.md#communication)."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def full_names(session: Session) -> list[str]:
 
 
 def communicating(session: Session) -> list[str]:
-    """List the names of the kernels that communicate without NCCL, according to their family."""
+    """List the names of kernels whose family communicates without NCCL."""
     return sorted(name for name in full_names(session) if is_communication(name, session.families))
 
 
 def other_communication(session: Session) -> tuple[str, ...]:
-    """Return a note on the kernels that count as NCCL's in times by category; empty if only NCCL communicates."""
+    """Return a note on kernels that count as NCCL's in times by category, if any."""
     backends = list(dict.fromkeys(map(backend_of, communicating(session))))
     return (f"NCCL stands for all communication here: it includes kernels of {few(backends)}",) if backends else ()
 
 
 def communicates(others: Collection[str]) -> sa.ColumnElement[bool]:
-    """Select the kernels that communicate: NCCL's, and kernels with the names ``others`` (see `communicating`)."""
+    """Select NCCL's kernels and kernels with the names ``others`` (see `communicating`)."""
     import sqlalchemy as sa
 
     from nsystui.store import tables

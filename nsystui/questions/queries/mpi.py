@@ -22,7 +22,7 @@ _CALLS, _RANGES = canonical.BY_NAME["mpi_calls"], canonical.BY_NAME["nvtx_ranges
 
 
 def is_mpi_range() -> Condition:
-    """Select the NVTX ranges that are MPI calls: by domain, or by name if the name of the domain is missing."""
+    """Select NVTX ranges that are MPI calls, by domain, or by name if the domain's name is missing."""
     import sqlalchemy as sa
 
     from nsystui.store import tables

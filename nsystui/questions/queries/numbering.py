@@ -22,9 +22,9 @@ class Numbering:
     given: Mapping[str, int] = field(default_factory=dict)
 
     def numbers(self, names: Sequence[str]) -> list[int]:
-        """Return the rank of each report by its name (the file name without its extension).
+        """Return the rank of each report by its name (the file name without extension).
 
-        Raises UsageError if a report has no number, or if two reports have the same number.
+        Raises UsageError if a number is missing or repeated.
         """
         numbers = [self._number(name) for name in names]
         for index, number in enumerate(numbers):

@@ -15,14 +15,14 @@ from nsystui.store.session import Session
 
 # With fewer rows, a query for a page costs no more than a time index.
 _MANY = 50_000
-# Rows fetched together if a page needs a scan of all rows, so that the neighbouring pages need no scan.
+# Rows per fetch if a page needs a scan of all rows, so that neighbouring pages need no scan.
 _BLOCK = 4096
-# Rows of a block whose late column is looked up together: the cost grows with the rows, which lie scattered.
+# Rows of a block whose late column is looked up together: each scattered row costs.
 _LOOKED_UP = 512
 
 
 class Late(Protocol):
-    """A column that is not in a query: a join adds it to all rows, or `of_rows` looks it up for a page."""
+    """A column outside a query: a join adds it to all rows, or `of_rows` looks it up for a page."""
 
     key: str
 
@@ -30,7 +30,7 @@ class Late(Protocol):
         """Return ``query`` with the column."""
 
     def of_rows(self, session: Session, rows: Sequence[Mapping[str, Value]]) -> Sequence[Value]:
-        """Return the column's values for some rows of the query."""
+        """Return the column's values for some rows."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,8 @@ class _Block:
 class PagedAnswer:
     """Rows of ``query`` in the order of ``order``; ``ties`` are the columns that make the order definite.
 
-    ``late`` is a column that ``query`` lacks: unless it is the sort key, it is looked up for each page. ``in_time_of``
-    is the table whose starts are the key ``start``: a time index then finds pages in order of start, if there are many
-    rows.
+    ``late`` is a column outside ``query``, looked up for each page unless it is the sort key. ``in_time_of`` is the
+    table whose starts are the key ``start``: a time index then finds pages among many rows.
     """
 
     session: Session
@@ -93,7 +92,7 @@ class PagedAnswer:
         return cls(session, name, columns, query, length, total, order, ties, notes)
 
     def in_time(self, table: sa.Table) -> PagedAnswer:
-        """Return the same answer; its key ``start`` is the start of a row of ``table`` in job time."""
+        """Return the same answer; the key ``start`` is the start of a row of ``table`` in job time."""
         return replace(self, in_time_of=table)
 
     def __len__(self) -> int:
@@ -101,7 +100,6 @@ class PagedAnswer:
 
     @cached_property
     def _full_query(self) -> sa.Select[Any]:
-        """All rows with all columns, in order."""
         query = self.query if self.late is None else self.late.joined(self.query)
         return self._ordered(query, [column.key for column in self.columns])
 
@@ -113,7 +111,7 @@ class PagedAnswer:
         return sa.select(*selected).order_by(first.nulls_last(), *[rows.c[tie] for tie in self.ties])
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
-        """Return up to ``limit`` rows from row ``offset`` on; fewer at the end."""
+        """Return up to ``limit`` rows from row ``offset`` on."""
         limit = min(limit, self.length - offset)
         if limit <= 0:
             return []
@@ -144,7 +142,7 @@ class PagedAnswer:
         return [column.key for column in self.columns if self.late is None or column.key != self.late.key]
 
     def _completed(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return fetched rows with the late column."""
+        """Add the late column to fetched rows."""
         if self.late is None or self._is_late_first:
             return rows
         records = [dict(zip(self._early_keys, row, strict=True)) for row in rows]
@@ -154,10 +152,10 @@ class PagedAnswer:
 
     @cached_property
     def _is_indexed(self) -> bool:
-        """Whether the time index finds a page without a scan of all rows."""
+        """Whether the time index finds pages without a scan."""
         if self.in_time_of is None or self.order[0] != "start" or self.length < _MANY:
             return False
-        # The index lacks rows without a start, so it cannot count the rows before a page if there are any.
+        # The index lacks rows without a start; if there are any, it cannot count the rows before a page.
         return self._index.rows == self.length
 
     @cached_property
@@ -166,7 +164,7 @@ class PagedAnswer:
         return TimeIndex.of_table(self.session, self.in_time_of, self.query)
 
     def _narrowed(self, offset: int, limit: int) -> tuple[sa.Select[Any], int]:
-        """Return the query for the bins that hold the page, and the offset of the page in it."""
+        """Return the query for the bins of the page, and the page's offset in it."""
         if self.in_time_of is None or not self._is_indexed:
             return self.query, offset
         index, (_, descending) = self._index, self.order
@@ -209,7 +207,7 @@ class SmartNamed:
         """The columns of ``answer``, with ``name`` in files only, and ``smart`` last."""
         columns = self.answer.columns
         return (
-            *(replace(column, importance=FILES_ONLY) if column.key == "name" else column for column in columns),
+            *(replace(item, importance=FILES_ONLY) if item.key == "name" else item for item in columns),
             SMART_NAME,
         )
 
@@ -227,11 +225,11 @@ class SmartNamed:
         return len(self.answer)
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
-        """Return up to ``limit`` rows from row ``offset`` on; fewer at the end."""
+        """Return up to ``limit`` rows from row ``offset`` on."""
         return self._named(self.answer.page(offset, limit))
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
-        """Return an iterator over all rows in order, ``size`` at a time."""
+        """Return all rows in order, ``size`` at a time."""
         return map(self._named, row_batches(self.answer, size))
 
     def sorted_by(self, key: str, descending: bool) -> SmartNamed:

@@ -1,12 +1,12 @@
-"""Statistics of groups whose rows lie with the workers of a cluster, exactly as one query over all rows returns them.
+"""Statistics of groups whose rows lie with cluster workers, exactly as one query over all rows returns them.
 
 Each task returns whole numbers that add up: the sums of each group, and counts of its values in narrow classes
-(`distributions.class_of`: 64 per doubling). All counts together show which one or two classes hold the middle values of
-a group; a second round returns the different values in these classes with their counts, so the median is exact.
+(`distributions.class_of`: 64 per doubling). All counts together show which one or two classes hold a group's middle
+values; a second round returns the different values in these classes with their counts, so the median is exact.
 
-In the first round, a task returns for each group its keys, six sums, and its classes: a few hundred if its values
-spread over a factor of a thousand. In the second round it returns for each group at most the whole numbers in two
-classes: 2 % of the median, and never more than the group has rows.
+The first round returns for each group its keys, six sums, and its classes: a few hundred if its values spread a
+thousandfold. The second returns at most the whole numbers in two classes: 2 % of the median, and never more than the
+group's rows.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def squares(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 @dataclass(slots=True)
 class Measures:
-    """Measures of a group of ``count`` rows, of which ``known`` have a value; defined as in `statistics.spread`.
+    """Measures of a group of ``count`` rows, ``known`` of them with a value, as in `statistics.spread`.
 
-    ``total``, ``min`` and ``max`` are ``None`` without values. ``first`` is the smallest row number, if requested. The
+    ``total``, ``min`` and ``max`` are ``None`` without values. ``first`` is the smallest row number, if requested; the
     ``median`` needs more than sums.
     """
 
@@ -98,11 +98,11 @@ def groups_of_parts(
     first: sa.ColumnElement[Any] | None = None,
 ) -> dict[Key, Measures]:
     """Compute the measures of each group by its keys, as `statistics.grouped` does with one query."""
-    value_class = class_of(value).label("class")
-    rows = sa.select(*keys, value_class, value.label("value")).select_from(table).where(*conditions)
+    klass = class_of(value).label("class")
+    rows = sa.select(*keys, klass, value.label("value")).select_from(table).where(*conditions)
     first_row = sa.null() if first is None else sa.func.min(first)
-    sums = rows.with_only_columns(*keys, value_class, *_sums(value), first_row.label("first")).group_by(
-        *[key.element for key in keys], value_class
+    sums = rows.with_only_columns(*keys, klass, *_sums(value), first_row.label("first")).group_by(
+        *[key.element for key in keys], klass
     )
     counted = table.left if isinstance(table, sa.Join) else table
     table_of_rows = counted if isinstance(counted, sa.Table) else None
@@ -148,7 +148,7 @@ def _sums(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
 
 
 def _partial_sums(query: bytes, keys: int, session: Session, reports: list[Report]) -> PartialSums:
-    """Sum the rows of ``query`` by group on a worker; its columns are ``keys`` keys, the class and the measures."""
+    """Sum the rows of ``query`` by group, on a worker; its columns are ``keys`` keys, the class, the measures."""
     groups: dict[Key, Measures] = {}
     group_indices: dict[Key, int] = {}
     classes = []
@@ -164,21 +164,21 @@ def _partial_sums(query: bytes, keys: int, session: Session, reports: list[Repor
 
 
 def _middle_values(
-    query: bytes, classes_by_key: Mapping[Key, Sequence[int]], session: Session, _: list[Report]
+    query: bytes, classes: Mapping[Key, Sequence[int]], session: Session, _: list[Report]
 ) -> list[_Value]:
-    """Return (key, value, count) for the rows of ``query`` in the given classes of each group, on a worker."""
+    """Return (key, value, count) of the rows in each group's classes, on a worker."""
     rows = query_of(query).subquery("rows")
-    groups = list(classes_by_key)
-    pairs = [(number, class_number) for number, key in enumerate(groups) for class_number in classes_by_key[key]]
+    groups = list(classes)
+    pairs = [(number, klass) for number, key in enumerate(groups) for klass in classes[key]]
     keys = [f"key_{index}" for index in range(len(groups[0]))]
     names = list(rows.c.keys())[: len(keys)]
     key_columns = {key: [groups[number][index] for number, _ in pairs] for index, key in enumerate(keys)}
     given_rows = given(
-        {"group": [number for number, _ in pairs], "class": [class_number for _, class_number in pairs], **key_columns}
+        {"group": [number for number, _ in pairs], "class": [klass for _, klass in pairs], **key_columns}
     )
     wanted = given_rows.subquery("chosen")
     is_same = [rows.c[name].is_not_distinct_from(wanted.c[key]) for name, key in zip(names, keys, strict=True)]
-    values_query = (
+    counts = (
         sa.select(wanted.c.group, rows.c.value, sa.func.count())
         .join_from(rows, wanted, sa.and_(rows.c["class"] == wanted.c["class"], *is_same))
         .where(rows.c.value.is_not(None))
@@ -186,7 +186,7 @@ def _middle_values(
     )
     return [
         (groups[group], value, number)
-        for batch in session.batches(values_query, _BATCH_ROWS)
+        for batch in session.batches(counts, _BATCH_ROWS)
         for group, value, number in batch
     ]
 

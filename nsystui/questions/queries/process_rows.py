@@ -26,7 +26,7 @@ _TOGETHER = 1 << 17
 _ROW_BYTES = 250
 """Memory per row."""
 _MAX_REPORTS = 64
-"""The most reports that are read together, because DuckDB's planning time grows with each."""
+"""The most reports that are read together: DuckDB's planning time grows with them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +52,9 @@ class ProcessRows:
         return bool(self.together)
 
     def arrays(self, name: str, query: Callable[[], sa.Select[Any]], table: sa.Table, *conditions: Condition) -> Rows:
-        """Read the rows of ``query()``, which selects from ``table``, that belong to this process.
+        """Read this process's rows of ``query()``, which selects from ``table``.
 
-        Shared rows are read once per ``name``. Raises ValueError if they have ``conditions``, which apply to one
-        process.
+        Shared rows are read once per ``name``. Raises ValueError if they have ``conditions``, which are of one process.
         """
         columns = table.c
         if not self.is_shared:
@@ -94,7 +93,7 @@ _NOBODY = Task(-1, -1)
 
 
 def _by_task(columns: dict[str, Any]) -> dict[Task, Rows]:
-    """Split columns by process, rows in their order; `_NOBODY` has empty columns."""
+    """Split columns by process, rows in order; `_NOBODY` has empty columns."""
     report, process = (np.ma.getdata(columns.pop(key)) for key in ("report_", "process_"))
     order = np.lexsort((process, report))
     is_new = (np.diff(report[order]) != 0) | (np.diff(process[order]) != 0)

@@ -1,7 +1,7 @@
-"""A question that the program can answer, as data for the command line, the help, completion and the palette.
+"""A question as data for the command line, the help, completion and the palette.
 
-A declaration imports heavy modules only when its question is asked. `NamedTuple`, not a dataclass: ``nsystui --help``
-lists all questions, and importing ``dataclasses`` would take a third of its time.
+A declaration imports heavy modules only when its question is asked. `NamedTuple`, because ``nsystui --help`` lists all
+questions, and importing ``dataclasses`` would take a third of its time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsystui.questions.recipes.recipe import RecipeMap
 
     Expected = tuple[Mapping[str, Sequence[str]], Sequence[str]]
-    """The columns to be read of each table, and the tables with rows to be counted: see `Session.expect`."""
+    """The columns to read by table, and the tables whose rows to count: see `Session.expect`."""
 
 _NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 Values = Mapping[str, Any]
@@ -69,9 +69,9 @@ class Option(NamedTuple):
     """An option of a question: ``--flag`` on the command line, a switch unless it has ``metavar`` or ``choices``.
 
     ``kind`` parses the value. ``without_value`` is the value of the flag alone, if its value is optional;
-    ``has_several`` values follow one flag. ``group`` is the title of its section of the help, ``one_of`` names a set of
-    mutually exclusive options. ``members``: the enum ``module:name`` whose values it accepts, separated by commas.
-    ``lists``: with this option, the answer lists single events, each with its time.
+    ``has_several`` values follow one flag. ``group`` titles its section of the help, ``one_of`` names a set of mutually
+    exclusive options. ``members``: the enum ``module:name`` whose values it accepts, separated by commas. ``lists``:
+    the answer then lists single events, each with its time.
     """
 
     flag: str
@@ -158,10 +158,9 @@ class View(NamedTuple):
     """A table of a question on a screen; ``name`` is unique among all views.
 
     ``title`` follows the screen's title (default: the question's), ``counted`` is the noun in "12 of 34 rows".
-    ``values`` are the question's options that differ from their defaults, ``sort`` the column that sorts the answer,
-    and whether it descends. ``label``: the view's word in the view bar of its screen (default: its name). ``tables``:
-    the canonical tables whose rows a user finds in it. ``order``: its position among the views of the screen (default:
-    the question's). ``home``: its screen, if not the question's.
+    ``values`` are the question's options that differ from their defaults, ``sort`` the sort column and whether it
+    descends. ``label``: its word in the view bar (default: its name). ``tables``: the canonical tables whose rows it
+    shows. ``order``: its position on the screen (default: the question's). ``home``: its screen, if not the question's.
     """
 
     name: str
@@ -195,24 +194,23 @@ class Question(NamedTuple):
     """A question: its name on the command line (after the name of its ``family``) and one line of help.
 
     ``ask`` answers it for a job, a selection and options; ``read`` makes the options from their values, or raises
-    UsageError. Unless a table is requested, ``map`` answers with lanes over time and ``draw`` with text; ``draw``
-    returns ``None`` if there is nothing to draw. ``drawing`` answers with shapes for a file, and so does every ``map``.
-
-    ``tables`` answers a command with several tables; ``ask`` returns the first of them.
+    UsageError. Unless a table is requested, ``map`` answers with lanes over time and ``draw`` with text, or ``None`` if
+    there is nothing to draw. ``drawing`` answers with shapes for a file, and so does every ``map``. ``tables`` answers
+    a command with several tables; ``ask`` returns the first of them.
 
     ``other`` returns the files and the time window of another job to compare with, or ``None``; ``compare`` is asked
     about that job first, and returns the options with the facts that the answer needs from it.
 
     ``needs``: the exports must have at least one table of each group. ``differs``: errors of NVIDIA's report of that
-    name that this question does not make, and other differences.
+    name that this question avoids, and other differences.
 
-    How the exports are read: ``is_whole`` reads nearly everything at once; otherwise only the requested columns are
-    read, which ``expected`` predicts if it can. ``has_times``: the answer has times of several reports, so their clocks
-    are aligned. ``of_reports``: the answer combines a result per report, so the workers of a cluster can compute it.
+    How the exports are read: ``is_whole`` reads nearly everything at once; otherwise only requested columns are read,
+    which ``expected`` predicts if it can. ``has_times``: the answer has times of several reports, so their clocks are
+    aligned. ``of_reports``: the answer combines a result per report, so workers of a cluster can compute it.
 
     ``row`` is the subject of a row of the answer, ``home`` the screen that shows it (a mode of the application,
-    `PALETTE`, `COMPARISON`, or empty) with ``title``, in its ``views``; a question has at least one view. ``order``:
-    its position in lists, small numbers first.
+    `PALETTE`, `COMPARISON`, or empty) with ``title``, in at least one of its ``views``. ``order``: its position in
+    lists, small numbers first.
     """
 
     name: str
@@ -255,7 +253,7 @@ class Question(NamedTuple):
         return {option.name: option.default for option in self.options}
 
     def key(self, values: Values) -> tuple[str, ...]:
-        """Return the words that identify its answer in a cache; answers that list single rows are not cached."""
+        """Return the words that identify its answer; answers that list single rows are not cached."""
         return (
             *filter(None, (self.family,)),
             self.name,
@@ -302,7 +300,7 @@ class QuestionView(NamedTuple):
 
 
 def chosen_tables(text: str | None, tables: Sequence[str], default_tables: Sequence[str]) -> list[str]:
-    """Return the tables that a list names, in the order of ``tables``; ``all`` names each. Raises UsageError."""
+    """Return the listed tables, in the order of ``tables``; ``all`` lists each. Raises UsageError."""
     names = set(default_tables) if text is None else {name.strip() for name in text.split(",") if name.strip()}
     if not names or names - {*tables, "all"}:
         from nsystui.base.errors import UsageError

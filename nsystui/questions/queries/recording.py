@@ -101,7 +101,7 @@ def recording_advice(
 
 
 def option_advice(reports: Iterable[Report], options: str) -> str:
-    """Return the advice to record with ``options`` of nsys, also for recordings of another profiler."""
+    """Return the advice to record with ``options`` of nsys, even if another profiler recorded."""
     made_of = {report.metadata.made_of for report in reports}
     record = f"record with `nsys profile {options}`"
     return f"a {made_of.pop()} does not contain it; {record}" if len(made_of) == 1 and all(made_of) else record
@@ -142,7 +142,7 @@ def _cause(session: Session, report: Report, trace: _Trace) -> str:
 
 
 def _asked_trace(report: Report, table: CanonicalTable) -> _Trace | None:
-    """Return the trace that nsys was asked for and that fills a table; ``None`` if it was not asked for."""
+    """Return the trace that nsys was asked for and that fills a table, if any."""
     asked = report.metadata.asked
     if trace := _TRACES.get(table.options):
         # Exports before schema 3.4 lack the request; CUDA calls prove it.
@@ -174,7 +174,7 @@ def _message(session: Session, report: Report, trace: _Trace) -> tuple[str, str]
 
 
 def _missed(session: Session, report: Report, trace: _Trace) -> Sequence[str]:
-    """Return fixes that the facts of a report suggest: forked workers, the platform, permission, a late flush."""
+    """Return fixes that a report's facts suggest: forked workers, the platform, permission, a late flush."""
     if trace not in (_CUDA, _NVTX):
         return ()
     facts, fixes = report.metadata, []
@@ -218,18 +218,16 @@ def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[T
     from nsystui.store import tables
 
     working = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, complete)}
-    report_indices = [report.index for report in complete if Task(report.index, canonical.NO_PROCESS) not in working]
+    indices = [report.index for report in complete if Task(report.index, canonical.NO_PROCESS) not in working]
     calls = tables.api_calls.c
-    process_key = calls.report, calls.process
-    query = sa.select(*process_key, calls.name, sa.func.count()).where(
-        of_reports(calls.report, report_indices),
+    key = calls.report, calls.process
+    query = sa.select(*key, calls.name, sa.func.count()).where(
+        of_reports(calls.report, indices),
         calls.return_value.is_(None) | (calls.return_value == 0),
         sa.or_(*(calls.name.contains(word) for word in ("Launch", "Memcpy", "Memset"))),
     )
     counts: dict[Task, dict[str, int]] = {}
-    for report, process, name, count in (
-        session.rows(query.group_by(*process_key, calls.name)) if report_indices else ()
-    ):
+    for report, process, name, count in session.rows(query.group_by(*key, calls.name)) if indices else ():
         if Task(report, process) not in working:
             counts.setdefault(Task(report, process), {})[name] = count
     return counts

@@ -1,6 +1,6 @@
 """The registry of all questions, which the modules of ``questions/catalogue`` declare in ``QUESTIONS``.
 
-A new file there is enough for a question to appear on the command line, in the help, in completion and in the palette.
+A new file there adds questions to the command line, the help, completion and the palette.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def questions() -> tuple[Question, ...]:
 
 
 def of_family(family: str) -> tuple[Question, ...]:
-    """Return the questions of a family such as ``stats`` and ``recipe``; "" is the family of single commands."""
+    """Return the questions of a family such as ``stats`` and ``recipe``, or of "", the single commands."""
     return tuple(question for question in questions() if question.family == family)
 
 
@@ -40,9 +40,7 @@ def question_named(name: str, family: str = "") -> Question:
 
 def views_of(home: str) -> tuple[QuestionView, ...]:
     """Return the views of a screen, in their order."""
-    views = (
-        QuestionView(question, view) for question in questions() for view in question.views or (View(question.name),)
-    )
+    views = (QuestionView(item, view) for item in questions() for view in item.views or (View(item.name),))
     shown = (view for view in views if view.home == home)
     return tuple(sorted(shown, key=lambda view: view.view.order or view.question.order))
 

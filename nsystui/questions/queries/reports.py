@@ -114,8 +114,8 @@ def diagnostics_table(session: Session, selection: Selection) -> TableAnswer:
     """Tabulate nsys's messages about the capture by text and severity, errors first, then warnings.
 
     ``time`` is the time of the first message, job time. The selection's reports and name filter (on the text) apply,
-    but not its window and processes, because a problem of a capture concerns all of them. The notes report lost events,
-    because they make the numbers of all other tables too small.
+    but not its window and processes: a problem of a capture concerns all of them. The notes report lost events, which
+    make the numbers of all other tables too small.
     """
     reports = selected_reports(session, selection)
     table = tables.diagnostics
@@ -176,10 +176,10 @@ CONTENTS_COLUMNS = (
 
 
 def contents_table(session: Session) -> TableAnswer:
-    """Tabulate the canonical event tables: the rows of each in all reports, and the number of reports with rows.
+    """Tabulate the canonical event tables: their rows in all reports, and the number of reports with rows.
 
     ``first`` and ``last`` are the first start and the last end (or moment), job time, ns. ``record`` is the recording
-    advice for reports without rows, missing if all reports have rows.
+    advice for reports without rows, if any.
     """
     rows: list[Row] = []
     for table in (table for table in canonical.TABLES if "row" in table.field_names):

@@ -1,7 +1,7 @@
 """Statistics that all summaries show, as ``nsys stats`` defines them (docs/numbers.md#statistics).
 
 The median is the mean of the two middle values, the standard deviation is the sample's (n−1; 0 for one value), and a
-share is a share of the sum over all rows of the table.
+share is of the sum over all rows of the table.
 
 `places_by` groups rows like a frame's ``groupby``: as fast as pandas for up to a million rows, without its import.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def duration_columns(count: str) -> tuple[Column, ...]:
-    """Return the statistics of durations with nsys's headers; ``count`` is nsys's header for the number of rows."""
+    """Return the columns of duration statistics with nsys's headers; ``count`` is the header of the row count."""
     return (
         Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, has_bar=True),
         Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
@@ -49,16 +49,14 @@ def measures(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
 def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElement[Any]]:
     """Select mean, median, minimum, maximum and standard deviation of ``value``, without missing values.
 
-    Mean and deviation are computed from whole numbers, so they do not depend on how the rows are split and added up.
+    Mean and deviation use whole numbers, so they do not depend on how the rows are split.
     """
-    total, value_count = sa.cast(sa.func.sum(value), sa.BigInteger), sa.func.count(value)
+    total, count = sa.cast(sa.func.sum(value), sa.BigInteger), sa.func.count(value)
     huge = sa.cast(total, HugeInteger())
-    variance = sa.cast(value_count * squares(value) - huge * huge, sa.Double) / sa.cast(
-        value_count * (value_count - 1), sa.Double
-    )
-    deviation = sa.case((value_count > 1, sa.func.sqrt(variance)), else_=0.0)
+    variance = sa.cast(count * squares(value) - huge * huge, sa.Double) / sa.cast(count * (count - 1), sa.Double)
+    deviation = sa.case((count > 1, sa.func.sqrt(variance)), else_=0.0)
     return [
-        (sa.cast(total, sa.Double) / sa.cast(value_count, sa.Double)).label(f"{prefix}avg"),
+        (sa.cast(total, sa.Double) / sa.cast(count, sa.Double)).label(f"{prefix}avg"),
         sa.cast(sa.func.median(value), sa.Double).label(f"{prefix}median"),
         sa.func.min(value).label(f"{prefix}min"),
         sa.func.max(value).label(f"{prefix}max"),
@@ -104,10 +102,10 @@ def grouped(
     first: sa.ColumnElement[Any] | None = None,
     with_median: bool = True,
 ) -> sa.Select[Any]:
-    """Select a row for each combination of ``keys`` with the measures of ``value``, in no order.
+    """Select a row for each combination of ``keys`` with the measures of ``value``, unordered.
 
-    ``first``, a row number, adds its minimum per group under that name. Unless ``with_median``, the median column holds
-    the group's number.
+    ``first``, a row number, adds its minimum per group. Unless ``with_median``, the median column holds the group's
+    number.
     """
     first_row = [] if first is None else [sa.func.min(first).label("first")]
     number = sa.func.min(group_number(keys)).label("median")
@@ -144,11 +142,9 @@ def summary_rows(
     columns: Sequence[Column],
     first: sa.ColumnElement[Any] | None = None,
 ) -> list[Row]:
-    """Return the rows of `summary` in the order of ``columns``; for a large table, a second pass adds the medians."""
+    """Return the rows of `summary` in the order of ``columns``; a second pass adds the medians of a large table."""
     if session.workers is not None:
-        return _summary_of(
-            groups_of_parts(session, table, value, keys, conditions, first), keys, columns, first is None
-        )
+        return _rows_of(groups_of_parts(session, table, value, keys, conditions, first), keys, columns, first is None)
     counted = table.left if isinstance(table, sa.Join) else table
     if not isinstance(counted, sa.Table) or most_rows(session.reports, counted) < MANY:
         return query_rows(session, summary(table, value, keys, conditions, first), columns)
@@ -169,7 +165,7 @@ def summary_frame(
     conditions: Sequence[sa.ColumnElement[bool]],
     columns: Sequence[Column],
 ) -> pd.DataFrame:
-    """Return the rows of `summary` as a frame, for results with too many rows for Python tuples."""
+    """Return the rows of `summary` as a frame, if they are too many for Python tuples."""
     if session.workers is None:
         return session.frame(summary(table, value, keys, conditions))
     return _frame_of(summary_rows(session, table, value, keys, conditions, columns), [column.key for column in columns])
@@ -194,7 +190,7 @@ def group_frame(
 
 
 def _frame_of(rows: Sequence[Row], names: Sequence[str]) -> pd.DataFrame:
-    """Return a frame with the types of a session's frames: integers stay integers despite missing values."""
+    """Return a frame with a session's types: integers stay integers despite missing values."""
     import pandas as pd
 
     frame = pd.DataFrame(list(rows), columns=list(names), dtype=object)
@@ -203,7 +199,7 @@ def _frame_of(rows: Sequence[Row], names: Sequence[str]) -> pd.DataFrame:
     return frame.astype(kinds)
 
 
-def _summary_of(
+def _rows_of(
     groups: Mapping[tuple[Any, ...], Measures], keys: Sequence[sa.Label[Any]], columns: Sequence[Column], by_key: bool
 ) -> list[Row]:
     """Return the rows of `summary` from groups by their keys."""
@@ -218,9 +214,7 @@ def _summary_of(
     for key, sums in sorted(groups.items(), key=order):
         cells: dict[str, Any] = dict(zip((key.key for key in keys), key, strict=True))
         cells["share"] = 100.0 * (sums.total or 0) / grand_total if grand_total else 0.0
-        rows.append(
-            tuple(cells[column.key] if column.key in cells else getattr(sums, column.key) for column in columns)
-        )
+        rows.append(tuple(cells[item.key] if item.key in cells else getattr(sums, item.key) for item in columns))
     return rows
 
 
@@ -249,7 +243,7 @@ def frame_spread(groups: pd.api.typing.SeriesGroupBy, prefix: str = "") -> pd.Da
 
 
 def with_shares(groups: pd.DataFrame, ties: Sequence[str]) -> pd.DataFrame:
-    """Add each group's share of the total, largest first; equal totals are in the order of the columns ``ties``."""
+    """Add each group's share of the total, largest first; the columns ``ties`` order equal totals."""
     grand_total = groups["total"].sum()
     with_share = groups.assign(share=100.0 * groups["total"] / grand_total if grand_total else 0.0)
     order = [False] + [True] * len(ties)
@@ -267,7 +261,7 @@ def query_rows(session: Session, query: sa.Select[Any], columns: Sequence[Column
 
 
 def places_by(columns: Iterable[NDArray[Any]]) -> dict[tuple[Any, ...], NDArray[np.int64]]:
-    """Return the indices of the rows with equal values in all ``columns``, by these values, in order of appearance.
+    """Return the indices of rows with equal values in all ``columns``, by these values, in order of appearance.
 
     Rows with a missing value are in no group.
     """

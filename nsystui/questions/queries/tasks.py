@@ -3,7 +3,7 @@
 See docs/ranks.md#rank-numbers.
 
 A task is a (report, process) that used a GPU, or in a report without any GPU work, a process with other events. Rank
-numbers are taken from the first source that gives each task a different number; screens show the source.
+numbers are from the first source that gives each task a different number; screens show the source.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class UsedDevice:
 
 
 def used_devices(session: Session) -> list[UsedDevice]:
-    """Return all (process, GPU) pairs of the open reports, by report, process and ordinal."""
+    """Return all (process, GPU) pairs, by report, process and ordinal."""
     return [
         UsedDevice(Task(report, process), device, gpu, name, uuid)
         for report, arrays in sorted(_process_facts(session).items())
@@ -63,7 +63,7 @@ def used_devices(session: Session) -> list[UsedDevice]:
 
 
 def process_names(session: Session) -> dict[Task, str]:
-    """Return the program's path of each process that has a name."""
+    """Return the program's path of each process, if recorded."""
     return {
         Task(report, process): name
         for report, arrays in _process_facts(session).items()
@@ -72,7 +72,7 @@ def process_names(session: Session) -> dict[Task, str]:
 
 
 def rows_of_tasks(session: Session, table: CanonicalTable, reports: Iterable[Report]) -> dict[Task, int]:
-    """Count the rows of each process in a table of the reports; processes without rows are omitted."""
+    """Count the rows of each process in a table; processes without rows are omitted."""
     row_counts: dict[Task, int] = {}
     packed = []
     for report in reports:
@@ -113,7 +113,7 @@ _RowsByReport = dict[int, list[tuple[Any, ...]]]
 
 
 def _devices_and_names(session: Session, reports: list[Report]) -> tuple[_RowsByReport, _RowsByReport]:
-    """Return by report (process, device, gpu, name, uuid) of its devices, and (process, name) of its processes."""
+    """Return (process, device, gpu, name, uuid) of devices and (process, name) of processes, by report."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
@@ -217,25 +217,21 @@ def selected_ranks(ranks: Sequence[RankedTask], selection: Selection) -> list[Ra
 
 
 def ranks_alone(session: Session, tasks: list[Task]) -> tuple[Ranks, str]:
-    """Return the ranks that the tasks have if no other tasks are open, and their source."""
+    """Return the tasks' ranks as if no other tasks were open, and their source."""
     return _numbered(session, tasks, _devices(session), None)
 
 
 def ranks_of_themselves(session: Session, tasks: list[Task], sources: Collection[str]) -> dict[str, Ranks]:
     """Return the tasks' ranks by each of ``sources`` (MPI and NCCL) that gives each task a different number."""
-    ranks_by_source = {
-        name: read(session, tasks)
-        for name, read in ((MPI, _ranks_from_mpi), (NCCL, _ranks_from_nccl))
-        if name in sources
-    }
-    return {name: ranks for name, ranks in ranks_by_source.items() if len(set(ranks.values())) == len(tasks)}
+    results = {name: read(session, tasks) for name, read in ((MPI, _from_mpi), (NCCL, _from_nccl)) if name in sources}
+    return {name: ranks for name, ranks in results.items() if len(set(ranks.values())) == len(tasks)}
 
 
 def world_size(session: Session) -> int | None:
     """Return the job's number of ranks, if all reports that record it agree.
 
     The size of an allocation counts only if something else shows several processes: a batch script of ``-n 8`` that
-    starts one program also gives it ``SLURM_NTASKS=8``.
+    starts one program has ``SLURM_NTASKS=8``, too.
     """
     recorded_sizes = set()
     allocation_sizes = set()
@@ -251,7 +247,7 @@ def world_size(session: Session) -> int | None:
 
 
 def _has_ranks(session: Session) -> bool:
-    """Return whether anything except the size of the allocation shows that the job has several processes."""
+    """Return whether anything except the allocation's size shows that the job has several processes."""
     if len(session.reports) > 1 or session.count(BY_NAME["nccl_calls"]) or has_mpi(session):
         return True
     environments = [report.metadata.environment for report in session.reports]
@@ -290,7 +286,6 @@ def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
 
 
 def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
-    """Return the (CUDA ordinal, GPU model) pairs that each process used."""
     devices: dict[Task, list[tuple[int, str]]] = {}
     for used in used_devices(session):
         devices.setdefault(used.task, []).append((used.device, used.name or ""))
@@ -300,8 +295,7 @@ def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
 def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
     """Return the tasks of each report: its processes with GPU work.
 
-    Without GPU work: the processes that called CUDA or MPI, or had NVTX ranges; otherwise the process with the most OS
-    runtime calls.
+    Otherwise: processes that called CUDA or MPI or had NVTX ranges, or else the process with the most OS runtime calls.
     """
     tasks = set(devices)
     with_gpu = {task.report for task in devices}
@@ -317,7 +311,7 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
     """Return the ranks of the first source that gives each task a different number (docs/ranks.md#rank-numbers)."""
-    singles = [report_at(session, task.report) for task in tasks] if len(_single_tasks(tasks)) == len(tasks) else []
+    alone = [report_at(session, task.report) for task in tasks] if len(_single_tasks(tasks)) == len(tasks) else []
 
     def numbered(numbers: Sequence[int]) -> Ranks:
         return dict(zip(tasks, numbers, strict=False))
@@ -325,10 +319,10 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
     packed = {task: report_at(session, task.report).ranks.get(task.process) for task in tasks}
     sources: tuple[tuple[str, Callable[[], Ranks]], ...] = (
         ("packed job", lambda: {task: rank for task, rank in packed.items() if rank is not None}),
-        (MPI, lambda: _ranks_from_mpi(session, tasks)),
-        (NCCL, lambda: _ranks_from_nccl(session, tasks)),
-        (ENVIRONMENT, lambda: numbered(by_environment([report.metadata.environment for report in singles]))),
-        (FILE_NAME, lambda: numbered(by_file_name([report.name for report in singles]))),
+        (MPI, lambda: _from_mpi(session, tasks)),
+        (NCCL, lambda: _from_nccl(session, tasks)),
+        (ENVIRONMENT, lambda: numbered(by_environment([report.metadata.environment for report in alone]))),
+        (FILE_NAME, lambda: numbered(by_file_name([report.name for report in alone]))),
     )
     for name, read in sources:
         ranks = read()
@@ -338,7 +332,7 @@ def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> 
     return {task: number for number, task in enumerate(ordered)}, BY_ORDER
 
 
-def _ranks_from_mpi(session: Session, tasks: list[Task]) -> Ranks:
+def _from_mpi(session: Session, tasks: list[Task]) -> Ranks:
     ranks = {}
     for task in tasks:
         rank = report_at(session, task.report).metadata.mpi_ranks.get(task.process)
@@ -347,7 +341,7 @@ def _ranks_from_mpi(session: Session, tasks: list[Task]) -> Ranks:
     return ranks
 
 
-def _ranks_from_nccl(session: Session, tasks: list[Task]) -> Ranks:
+def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
     """Return each process's rank in the largest communicator that it made."""
     stored = of_each_report(session, session.reports, "nccl-ranks", _nccl_ranks, in_memory=True)
     rank_by_task = {
@@ -388,10 +382,8 @@ def _single_tasks(tasks: Sequence[Task]) -> set[Task]:
 
 
 def by_environment(environments: Sequence[Mapping[str, str]]) -> Sequence[int]:
-    """Return the numbers of the first rank variable that all reports have and that differs in each report."""
-    return all_different(
-        [_number(environment.get(variable, "")) for environment in environments] for variable in RANK_VARIABLES
-    )
+    """Return the values of the first rank variable that all reports have and that differs in each report."""
+    return all_different([_number(env.get(variable, "")) for env in environments] for variable in RANK_VARIABLES)
 
 
 def by_file_name(names: Sequence[str]) -> Sequence[int]:
@@ -403,7 +395,7 @@ def by_file_name(names: Sequence[str]) -> Sequence[int]:
 
 
 def all_different(sources: Iterable[Sequence[int | None]]) -> Sequence[int]:
-    """Return the first of ``sources`` in which no number is missing or repeated; empty without such a source."""
+    """Return the first of ``sources`` in which no number is missing or repeated, if any."""
     for numbers in sources:
         recorded = [number for number in numbers if number is not None]
         if len(set(recorded)) == len(numbers):
@@ -420,7 +412,7 @@ _MAX_BRANCHES = 64
 
 
 def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnElement[Any]:
-    """Select the rank number of a row's task; NULL for a process that is not a task of the job."""
+    """Select the rank number of a row's task; NULL if its process is not a task of the job."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import by_report
@@ -430,18 +422,14 @@ def rank_of(table: sa.FromClause, ranks: Sequence[RankedTask]) -> sa.ColumnEleme
         literals = (sa.literal(list(values), sa.ARRAY(sa.BigInteger)) for values in zip(*numbers, strict=True))
         columns = (sa.func.unnest(values, type_=sa.BigInteger) for values in literals)
         named_columns = zip(("report", "process", "rank"), columns, strict=True)
-        given = sa.select(*(column.label(name) for name, column in named_columns)).subquery().c
-        return (
-            sa.select(given.rank)
-            .where(given.report == table.c.report, given.process == table.c.process)
-            .scalar_subquery()
-        )
+        row = sa.select(*(column.label(name) for name, column in named_columns)).subquery().c
+        return sa.select(row.rank).where(row.report == table.c.report, row.process == table.c.process).scalar_subquery()
     tasks_by_report: dict[int, list[RankedTask]] = {}
     for item in ranks:
         tasks_by_report.setdefault(item.task.report, []).append(item)
     whens = []
-    # A branch for the first task of all reports, a branch for the second and so on: with hundreds of ranks, a branch
-    # for each task would take longer to compile than to run.
+    # A branch for the first tasks of all reports, a branch for the second tasks and so on: with hundreds of ranks, a
+    # branch per task would take longer to compile than to run.
     for tasks in zip_longest(*tasks_by_report.values()):
         row_tasks = {item.task.report: item for item in tasks if item is not None}
         process = by_report(table, {report: item.task.process for report, item in row_tasks.items()})

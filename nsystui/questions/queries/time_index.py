@@ -40,13 +40,13 @@ class TimeIndex:
 
     @classmethod
     def of_counts(cls, session: Session, low: int, width: int, counts: Counts) -> TimeIndex:
-        """Make the index of rows from the ``counts`` that start in each bin; shape ``(bins,)``, at least one bin."""
+        """Index rows by the ``counts`` that start in each bin; shape ``(bins,)``, at least one bin."""
         before = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
         return cls(low, width, before, [report.clock_offset for report in session.reports] or [0])
 
     @classmethod
     def of_table(cls, session: Session, table: sa.Table, query: sa.Select[Any]) -> TimeIndex:
-        """Make the index of the rows of ``query``, which selects from ``table``, over the reports' events."""
+        """Index the rows of ``query``, which selects from ``table``, over the time of the reports' events."""
         facts = [(report.packed, report.clock_offset) for report in session.reports]
         firsts = [packed.first_event + offset for packed, offset in facts if packed.first_event is not None]
         lasts = [packed.last_event + offset for packed, offset in facts if packed.last_event is not None]
@@ -59,7 +59,7 @@ class TimeIndex:
 
     @classmethod
     def of_starts(cls, session: Session, starts: sa.ColumnElement[int], low: int, high: int, width: int) -> TimeIndex:
-        """Make the index of rows that start at ``starts`` (job time), the first at ``low``, the last at ``high``."""
+        """Index rows that start at ``starts`` (job time), the first at ``low``, the last at ``high``."""
         number = sa.func.divide(starts - low, width, type_=sa.BigInteger).label("bin")
         columns: list[sa.ColumnElement[Any]] = [number, sa.func.count()]
         counted = sa.select(*columns).group_by(number)
@@ -89,7 +89,7 @@ class TimeIndex:
         return self.low + number * self.width
 
     def within(self, first: int, last: int) -> ByTable:
-        """Return the condition that a row starts in the bins from ``first`` to before ``last``."""
+        """Return the condition that a row starts in bins ``first`` to ``last - 1``."""
         low = None if first <= 0 else self.start_of(first)
         high = None if last >= self.bins else self.start_of(last)
         return self.starting(low, high)
@@ -115,7 +115,7 @@ class TimeIndex:
 
 
 def _filled(session: Session, counted: sa.Select[Any], bins: int) -> Counts:
-    """Return the rows per bin of a query for bins and their counts, shape ``(bins,)``."""
+    """Return the rows per bin, shape ``(bins,)``, of a query for bins and their counts."""
     counts = np.zeros(bins, np.int64)
     for number, count in session.rows(counted):
         if number is not None:

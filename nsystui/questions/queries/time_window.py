@@ -1,7 +1,7 @@
-"""The time window of a question: the user's, or by default the span of job time around the events.
+"""The time window of a question: the user's, or by default the span of the events in job time.
 
-Times are ns on the job's clock (a report's own time plus its ``clock_offset``). The default fits the events, because a
-session may be far longer than its events: a capture of 0.3 s in a run of two minutes (docs/exports.md#time).
+Times are ns on the job's clock (a report's own time plus its ``clock_offset``). A session may be far longer than its
+events, such as a capture of 0.3 s in a run of two minutes, so the default fits the events (docs/exports.md#time).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _WORK = tuple(table.name for table in canonical.TABLES if has_span(table) and ta
 def recorded(report: Report) -> Window:
     """Return the whole session: from 0, or its first event if earlier, to its duration or last event.
 
-    Events may start slightly before 0 and end after the duration (docs/exports.md#time). The window is empty if the
-    export records neither events nor a duration.
+    Events may start slightly before 0 and end after the duration (docs/exports.md#time). The window is empty if neither
+    is recorded.
     """
     start = min(0, report.packed.first_event or 0)
     end = max(start, report.metadata.duration or 0, report.packed.last_event or 0)
@@ -29,7 +29,7 @@ def recorded(report: Report) -> Window:
 
 
 def event_span(report: Report) -> Window | None:
-    """Return the span from the first event of a report to the end of its last event, if it has events.
+    """Return the span from the first event of a report to the end of its last event, if any.
 
     Samples and diagnostics are not events: they do not extend it.
     """
@@ -65,10 +65,9 @@ def report_at(session: Session, index: int) -> Report:
 def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
     """Return the selection's window, or else the span of the selected tasks' reports.
 
-    With ``fit`` it is the span of their events. OS runtime calls count only if no report has other events, and the
-    sessions count only if there are no events at all. Without ``fit`` it is the span of their sessions. All ranks have
-    the same extent, so their shares of it are comparable (docs/numbers.md#conventions). ``Window(0, 0)`` if no report
-    is open.
+    With ``fit`` it is the span of their events: OS runtime calls count only if no report has other events, and sessions
+    only without any events. Without ``fit`` it is the span of their sessions. All ranks have the same extent, so their
+    shares are comparable (docs/numbers.md#conventions). ``Window(0, 0)`` if no report is open.
     """
     if selection.window is not None:
         return selection.window
