@@ -1,4 +1,4 @@
-"""NVTX ranges around an event: the open ranges of its thread, or of the thread of its launching call."""
+"""NVTX ranges around an event: the open ranges of its thread, or of its launching call's thread."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class Around:
-    """The range around an event, or the ``reason`` why no range is around it."""
+    """The range around an event, or the ``reason`` why there is no range."""
 
     key: EventKey | None
     reason: str = ""
 
 
 def path_at(session: Session, report: int, thread: int, time: int, until: int | None = None) -> tuple[str, ...]:
-    """Return the names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first.
+    """Return the names of a thread's (globalTid) ranges that are open at ``time`` (job time, ns), outermost first.
 
     With ``until``, only ranges that last until then count.
     """

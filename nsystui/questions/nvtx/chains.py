@@ -1,6 +1,6 @@
-"""Chains: all ranges of a thread with the same name and the same names around them, as one row.
+"""Chains: ranges of a thread with the same name and the same names around them, as one row.
 
-A million ranges have a few thousand chains, so trees of them are built from chains: see `paths`.
+A million ranges have a few thousand chains, so trees are built from chains: see `paths`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ UNKNOWN = -1
 """In ``op_count``: the number of launched operations is unknown."""
 
 PUSH_POP, OPEN, WHOLE = 1, 2, 4
-"""The bits of ``flags``: a push/pop range, a range that was never closed, a range that ended on the thread it began on.
-"""
+"""Bits of ``flags``: a push/pop range, a range never closed, a range that ended on the thread it began on."""
 
 _MAX_TIME, _MIN_TIME = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
@@ -30,9 +29,9 @@ _MAX_TIME, _MIN_TIME = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 class Totals:
     """Sums over the ranges of m nodes or chains; shape ``(m,)``, times in ns.
 
-    ``nested``: push/pop ranges, the only ranges with a self time (``self_total``). ``known``: ranges with a known
-    number of launched operations; ``projected``: ranges that launched any. ``gpu_total``: the sum of the projected
-    durations, ``gpu_first`` and ``gpu_last`` their first start and last end.
+    ``nested``: push/pop ranges, the only ranges with a self time. ``known``: ranges with a known number of launched
+    operations; ``projected``: ranges that launched any. ``gpu_total``: the sum of the projected durations,
+    ``gpu_first`` and ``gpu_last`` their first start and last end.
     """
 
     count: Ints
@@ -70,8 +69,7 @@ _OPERATIONS: dict[str, tuple[np.ufunc, int]] = {
 class Chains:
     """c chains of n ranges, parents before children. Arrays have the shape ``(c,)``.
 
-    ``lane``, ``name``, ``level``: as of its ranges. ``parent``: the chain around it, or -1. ``sample``: its first
-    range.
+    ``lane``, ``name``, ``level``: of its ranges. ``parent``: the chain around it, or -1. ``sample``: its first range.
     """
 
     lane: Ints
@@ -92,7 +90,7 @@ class Chains:
 
     @cached_property
     def edges(self) -> Ints:
-        """The ranges of chain i have the indices ``edges[i]`` to ``edges[i + 1]`` in the order chain by chain."""
+        """Chain by chain, the ranges of chain i have the indices ``edges[i]`` to ``edges[i + 1]``."""
         return np.concatenate(([0], np.cumsum(self.totals.count)))
 
     def places(self, chains: Ints) -> Ints:
@@ -109,7 +107,7 @@ CHAIN_COLUMNS = ("lane", "name", "level", "parent", "sample")
 def chained(
     lane: NDArray[Any], name: NDArray[Any], parent: NDArray[Any], level: NDArray[Any]
 ) -> tuple[dict[str, Ints], SmallInts]:
-    """Return the chains of n ranges (`CHAIN_COLUMNS` and ``count``), and the indices of the ranges chain by chain.
+    """Return the chains of n ranges (`CHAIN_COLUMNS` and ``count``), and the ranges' indices chain by chain.
 
     The ranges of a chain keep their order. Each level takes one step: thousands of levels cost milliseconds.
     """
@@ -123,16 +121,14 @@ def chained(
     order = np.argsort(chain, kind="stable").astype(np.int32)
     count = np.bincount(chain, minlength=chain_count)
     sample = order[np.cumsum(count) - count].astype(np.int64)
-    chains = {
-        key: values[sample].astype(np.int64) for key, values in (("lane", lane), ("name", name), ("level", level))
-    }
+    chains = {key: data[sample].astype(np.int64) for key, data in (("lane", lane), ("name", name), ("level", level))}
     above = parent[sample]
     chains["parent"] = np.where(above >= 0, chain[above], NO_PARENT).astype(np.int64)
     return chains | {"count": count, "sample": sample}, order
 
 
 def _unique_codes(values: Ints) -> tuple[Ints, Ints]:
-    """Return the different values, ascending, and the index of each value among them; no value is negative."""
+    """Return the different values (not negative), ascending, and each value's index among them."""
     limit = int(values.max(initial=0)) + 1
     if limit > 4 * len(values):
         unique, codes = np.unique(values, return_inverse=True)
@@ -143,7 +139,7 @@ def _unique_codes(values: Ints) -> tuple[Ints, Ints]:
 
 
 def narrow(values: NDArray[Any]) -> NDArray[Any]:
-    """Store signed integers in the fewest bytes that hold all values; callers must widen them before sums."""
+    """Store signed integers in the fewest bytes that hold all; callers must widen them before sums."""
     if values.dtype.kind not in "iu" or not len(values):
         return values
     low, high = int(values.min()), int(values.max())
@@ -154,7 +150,7 @@ def narrow(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def rows_by_level(level: NDArray[Any]) -> list[NDArray[np.int64]]:
-    """Return the indices of the ranges of each level, outermost first."""
+    """Return the indices of each level's ranges, outermost first."""
     order = np.argsort(level, kind="stable")
     depth = int(level.max(initial=-1)) + 1
     edges = np.searchsorted(level[order], np.arange(1, depth))
@@ -162,7 +158,7 @@ def rows_by_level(level: NDArray[Any]) -> list[NDArray[np.int64]]:
 
 
 def added_up(column: Callable[[str], NDArray[Any]], order: SmallInts, count: Ints) -> tuple[Totals, NDArray[Any]]:
-    """Return the totals of chains, and the lengths of the projected ranges chain by chain, -1 without launches.
+    """Return the totals of chains, and the lengths of projected ranges chain by chain, -1 without launches.
 
     ``column`` returns a column of the ranges by name (see `columns`). Totals have the clock of ``start``, exact in
     int64.

@@ -1,6 +1,6 @@
-"""Columns of the NVTX ranges of a report, each computed once, saved next to the report's own and read alone.
+"""Columns of a report's NVTX ranges, each computed once, saved next to the report's own and read alone.
 
-Together, the columns of millions of ranges take hundreds of megabytes, and a screen needs only a few of them.
+The columns of millions of ranges take hundreds of megabytes, and a screen needs only a few of them.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 class RangeColumns:
     """Columns of the n ranges of ``report``, by start and row; narrow integers, shape ``(n,)``, the report's own clock.
 
-    ``selection``: the devices and streams that the ranges are projected onto; columns that depend on it are saved only
-    if it has all of them.
+    ``selection``: the devices and streams for projections; columns that depend on it are saved only if it has all of
+    them.
 
     * ``lane``: index into ``threads``, ``name``: into ``names``
     * ``row``: nsys's ``RangeId``. ``start``, ``length``: ns; a range that never ended has no length and no operations.
       ``flags``: see `chains`
     * ``parent``, ``level``, ``self_time``: see `nesting.Nesting`; -1, 0 and 0 for start/end ranges
-    * ``op_count``, ``op_time``, ``gpu_length`` (ns), ``gpu_delay`` (from the range's start to the start of its
-      projection, ns): see `projection.Projection`; the count is ``UNKNOWN`` if the export cannot show it
+    * ``op_count``, ``op_time``, ``gpu_length`` (ns), ``gpu_delay`` (from the start of the range to the start of its
+      projection, ns): see `projection.Projection`; the count may be ``UNKNOWN``
     * ``by_chain``: the ranges chain by chain, and ``gpu_by_chain`` their projected lengths, -1 without a projection
     """
 
@@ -57,7 +57,7 @@ class RangeColumns:
     report: Report
     selection: Selection = field(default_factory=Selection)
     _held: dict[str, Arrays] = field(default_factory=dict, repr=False)
-    """Arrays that are not saved in files, or that a worker computed."""
+    """Arrays that are not in files, or that a worker computed."""
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self.arrays(name)[name]
@@ -80,7 +80,7 @@ class RangeColumns:
         return Chains(**arrays, totals=Totals(**totals))
 
     def arrays(self, question: str) -> Arrays:
-        """Return a column, or the columns of ``chains``; compute and save them if necessary."""
+        """Return a column, or the columns of ``chains``, computed and saved if missing."""
         arrays = self._loaded(question)
         if arrays is None:
             computed = _MAKERS[question](self)
@@ -117,34 +117,32 @@ class RangeColumns:
         return self.report.count(tables.nvtx_ranges) <= _SMALL
 
     def _file_of(self, question: str) -> str:
-        """Return the file's name: one file per maker for a small report, because large jobs have many reports."""
+        """Return the file's name; small reports have one file per maker, because large jobs have many reports."""
         return f"nvtx-{_MAKERS[question].__name__.strip('_')}" if self._is_small else f"nvtx-{question}"
 
     def _is_saved(self, question: str) -> bool:
         is_everything = self.selection.devices is None and self.selection.streams is None
         return is_everything or _MAKERS[question] not in _DEVICE_MAKERS
 
-    def _save(self, computed: Mapping[str, Arrays]) -> None:
+    def _save(self, made: Mapping[str, Arrays]) -> None:
         # A report that could not be read completely was removed meanwhile.
         is_open = any(report.index == self.report.index for report in self.session.reports)
         results, version = self.session.results(self.report), version_of(_read)
         if self._is_small:
-            self.hold(computed)
-            question = next(iter(computed))
+            self.hold(made)
+            question = next(iter(made))
             if is_open and self._is_saved(question):
-                merged = {
-                    f"{column} {name}": array for column, arrays in computed.items() for name, array in arrays.items()
-                }
-                results.save(self._file_of(question), merged, version)
+                flat = {f"{column} {name}": array for column, arrays in made.items() for name, array in arrays.items()}
+                results.save(self._file_of(question), flat, version)
             return
-        for question, arrays in computed.items():
+        for question, arrays in made.items():
             may_save = is_open and self._is_saved(question)
             if not (may_save and results.save(self._file_of(question), arrays, version)):
                 self._held[question] = arrays
 
 
 def columns_of_each(session: Session, reports: Sequence[Report], selection: Selection) -> Iterator[RangeColumns]:
-    """Yield the columns of reports; the session's workers, if any, compute their chains."""
+    """Yield the columns of reports; workers, if any, compute their chains."""
     columns = [RangeColumns(session, report, selection) for report in reports]
     if session.workers is not None:
         missing = {item.report.index: item for item in columns if not item.is_made("chains")}
@@ -156,7 +154,7 @@ def columns_of_each(session: Session, reports: Sequence[Report], selection: Sele
 
 
 def _chains_of_each(selection: Selection, session: Session, reports: list[Report]) -> dict[int, dict[str, Arrays]]:
-    """Compute chains on a worker, because the ranges, which are larger than their chains, lie there."""
+    """Compute chains on a worker, which has the ranges: they are larger than their chains."""
     columns = [RangeColumns(session, report, selection) for report in reports]
     return {item.report.index: {name: item.arrays(name) for name in ("chains", "names", "threads")} for item in columns}
 
@@ -170,12 +168,11 @@ _SMALL = 1 << 16
 
 
 def _made(**columns: NDArray[Any]) -> Made:
-    """Return an entry per column, each as narrow as possible."""
+    """Return an entry per column, as narrow as possible."""
     return {name: {name: narrow(columns.pop(name))} for name in list(columns)}
 
 
 def _read(ranges: RangeColumns) -> Made:
-    """Read the recorded columns of the ranges."""
     texts, threads = Texts(), _Numbers()
     slices: dict[str, list[NDArray[Any]]] = {key: [] for key in ("name", "lane", "row", "start", "length", "flags")}
     for part in range_parts(ranges.session, ranges.report, texts, FOLDED_LABEL):
@@ -258,11 +255,9 @@ def _project(ranges: RangeColumns) -> Made:
             yield part.on_lanes(threads)
             give_back()  # before the next part: otherwise arrays of all parts lie scattered in memory
 
-    projection = project_parts(start, ranges["length"], lane, on_lanes())
-    op_count = np.where(is_whole, projection.op_count, UNKNOWN)
-    return _made(
-        op_count=op_count, op_time=projection.op_time, gpu_delay=projection.delay, gpu_length=projection.length
-    )
+    result = project_parts(start, ranges["length"], lane, on_lanes())
+    op_count = np.where(is_whole, result.op_count, UNKNOWN)
+    return _made(op_count=op_count, op_time=result.op_time, gpu_delay=result.delay, gpu_length=result.length)
 
 
 def _chain(ranges: RangeColumns) -> Made:
@@ -271,7 +266,6 @@ def _chain(ranges: RangeColumns) -> Made:
 
 
 def _add_up(ranges: RangeColumns) -> Made:
-    """Return the chains with their totals."""
     chains = dict(ranges.arrays("unsummed"))
     totals, gpu_by_chain = added_up(ranges.__getitem__, ranges["by_chain"], chains.pop("count").astype(np.int64))
     sums = {_SUM + key: narrow(values) for key, values in vars(totals).items()}

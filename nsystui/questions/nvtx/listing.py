@@ -1,4 +1,4 @@
-"""NVTX tables: the summary by name, the tree as rows, the instances of a name, the GPU work of a range."""
+"""NVTX tables: the summary by name, the tree as rows, the instances of a name, a range's GPU work."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def nvtx_summary(
 
     Columns, order and values equal ``nvtx_sum`` (docs/numbers.md#nsys-stats): a range that never ended ends at the last
     time of any NVTX range or mark of its report; unless ``as_nsys``, it is left out. With ``fold_suffixes``, all calls
-    of a PyTorch operator share a row. The name filter applies to ``domain:text``. ``types`` are the event types that
-    count. Raises ExportError if there are more names than the memory limit allows.
+    of a PyTorch operator share a row. The name filter applies to ``domain:text``. ``types`` are event types. Raises
+    ExportError if the names exceed the memory limit.
     """
     table = tables.nvtx_ranges
     name = FOLDED_LABEL if fold_suffixes else LABEL
@@ -89,8 +89,8 @@ def nvtx_summary(
     return TableAnswer.of_frame("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
 
 
-_MAX_NAMES, _END_NAMES = 32, 8
-"""The most names in a path, and the number of outermost and of innermost names in a deeper path."""
+_MAX_NAMES, _ENDS = 32, 8
+"""The most names in a path, and how many outermost and innermost names a deeper path shows."""
 TREE_COLUMNS = (
     Column("path", header="Path", label="range"),
     Column("level", header="Level", label="level", unit=Unit.NUMBER, importance=4),
@@ -118,10 +118,10 @@ _OPEN = Column("open", header="Never Ended", label="never ended", unit=Unit.COUN
 def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str | None = None) -> TableAnswer:
     """List the paths of ``tree``, each below its parent, siblings in ``order``, to ``depth`` levels.
 
-    The default is the tree's natural order. ``Path`` joins the names with ``›``; a path of more than 32 names shows the
-    8 outermost, the 8 innermost, and its depth. ``Level`` is 0 for an outermost range. Ranks and threads are columns
-    here, not rows; they are missing if ranges of several are merged. Sums are over the ranges of the path: overlapping
-    time counts for each range.
+    The default is the tree's natural order. ``Path`` joins the names with ``›``; beyond 32 names, it shows the 8
+    outermost, the 8 innermost, and the depth. ``Level`` is 0 for an outermost range. Ranks and threads are columns, not
+    rows; they are missing if ranges of several are merged. Sums are over the ranges of the path: overlapping time
+    counts for each.
     """
     rows = list(_rows(tree, depth, tree.natural_order if order is None else Order(order)))
     columns = (*TREE_COLUMNS, _OPEN) if tree.has_open else TREE_COLUMNS
@@ -134,24 +134,21 @@ def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any
     waiting = [(number, no_names, 0) for number in maker.sorted_paths(NO_NODE, order)[::-1].tolist()]
     while waiting:
         number, names, level = waiting.pop()
-        inner_level = 0
+        size = 0
         if number >= groups:
             node = maker.path_node(number)
-            inner_level = level + 1
-            names = (
-                *(names if inner_level <= _MAX_NAMES else (*names[:_END_NAMES], *names[_END_NAMES + 1 :])),
-                node.label,
-            )
+            size = level + 1
+            names = (*(names if size <= _MAX_NAMES else (*names[:_ENDS], *names[_ENDS + 1 :])), node.label)
             path = " › ".join(names)
-            if inner_level > _MAX_NAMES:
-                path = " › ".join((*names[:_END_NAMES], "…", *names[-_END_NAMES:])) + f" ({inner_level:,} levels)"
+            if size > _MAX_NAMES:
+                path = " › ".join((*names[:_ENDS], "…", *names[-_ENDS:])) + f" ({size:,} levels)"
             tid = None if node.thread is None else tid_of(node.thread)
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
             times = (node.total, node.average, node.self_total) if node.ended else (None,) * 3
             open_cells = (node.open_count,) if tree.has_open else ()
             yield (path, level, node.ended, *times, *gpu, node.rank, tid, *open_cells)
-        if depth is None or inner_level < depth:
-            waiting += [(child, names, inner_level) for child in maker.sorted_paths(number, order)[::-1].tolist()]
+        if depth is None or size < depth:
+            waiting += [(child, names, size) for child in maker.sorted_paths(number, order)[::-1].tolist()]
 
 
 INSTANCE_COLUMNS = (
@@ -218,9 +215,9 @@ LAUNCHED_COLUMNS = (
 def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
     """List the GPU work that a range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
 
-    ``index`` is the range's index in ``ranges``. Its API calls are the calls of the same thread that lie fully inside,
-    so the rows are exactly the operations of its projection. Start in job time, ns; ``kind`` and ``row`` form an
-    event's key. Raises ``IndexError`` if there is no such range.
+    ``index`` is the range's index in ``ranges``. API calls of its thread that lie fully inside launched the work, so
+    the rows are exactly the operations of its projection. Start in job time, ns; ``kind`` and ``row`` form an event's
+    key. Raises ``IndexError`` if there is no such range.
     """
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     calls = tables.api_calls
@@ -243,7 +240,7 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
 
 
 def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
-    """Select the GPU operations of the range's process whose correlation id is among ``launches``."""
+    """Select GPU operations of the range's process with a correlation id among ``launches``."""
     gpu_selection = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
     lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     parts: list[sa.Select[Any]] = []
@@ -262,6 +259,6 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
 
 
 def _clock_offset(ranges: NvtxRanges, index: int) -> int:
-    """Return the offset of a range's report as a number: Parquet skips row groups only for constant bounds."""
+    """Return the offset of a range's report as a number, because Parquet skips row groups only for constants."""
     number = ranges.lane_of(index).report
     return report_at(ranges.session, number).clock_offset

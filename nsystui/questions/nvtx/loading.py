@@ -35,12 +35,12 @@ Flags = NDArray[np.bool_]
 Arrays = TypeVar("Arrays", bound=Any)
 
 LABEL = KIND_TABLES[EventKind.NVTX].name
-"""The name of a range in SQL as nsys writes it: ``domain:text``, or only the text in the default domain."""
+"""A range's name in SQL, as nsys writes it: ``domain:text``, or only the text in the default domain."""
 
 _SUFFIXES = [sa.func.nullif(sa.func.instr(LABEL, f", {word} ="), 0) for word in ("seq", "op_id", "sizes")]
 _FOLDED = sa.func.coalesce(sa.func.left(LABEL, sa.func.least(*_SUFFIXES) - 1), LABEL)
 FOLDED_LABEL = sa.func.coalesce(sa.func.nullif(_FOLDED, ""), "[no name]", type_=sa.Text)
-"""`LABEL` without PyTorch's suffix of operator names (``, seq = 7, op_id = 9, sizes = …``)."""
+"""`LABEL` without PyTorch's suffix (``, seq = 7, op_id = 9, sizes = …``)."""
 
 PUSH_POP_TYPES = (59, 70)
 START_END_TYPES = (60, 71)
@@ -49,12 +49,12 @@ _CALL_TABLES = (tables.api_calls, tables.api_backtraces)
 _GPU_TABLES_OF_NSYS = (tables.kernels, tables.memory_ops)
 _SLICE_CALLS = 1 << 17, 1 << 19
 _CALL_SIZE = 160
-"""The fewest and most calls of a slice, and the memory of a call with its GPU operation, bytes."""
+"""The fewest and most calls of a slice, and the bytes of a call with its GPU operation."""
 
 
 @dataclass
 class Texts:
-    """Codes for texts: a million rows share a few hundred long names, and several reports share the codes."""
+    """Codes for texts: a million rows, also of several reports, share a few hundred long names."""
 
     numbers: dict[str, int] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class Texts:
         return np.fromiter(map(numbers.__getitem__, listed), np.int32, len(listed))
 
     def ranks(self) -> Ints:
-        """Return each text's index in alphabetical (code point) order; shape ``(len(texts),)``."""
+        """Return each text's index in code point order; shape ``(len(texts),)``."""
         ranks = np.empty(len(self.numbers), np.int64)
         ranks[[self.numbers[text] for text in sorted(self.numbers)]] = np.arange(len(ranks))
         return ranks
@@ -80,9 +80,9 @@ class Texts:
 def coded_arrays(
     session: Session, query: sa.Select[Any], types: Mapping[str, type[np.generic]], texts: Mapping[str, Texts]
 ) -> dict[str, NDArray[Any]]:
-    """Read the columns of ``query`` named in ``types``, without missing values; text columns as codes.
+    """Read the columns of ``query`` in ``types``, which must not have missing values; texts as codes in ``texts``.
 
-    Rows are read in batches, so that each text is in memory once. ``texts`` holds the codes of each text column.
+    Rows are read in batches, so that each text is in memory once.
     """
     batches = []
     for batch in session.array_batches(query):
@@ -119,7 +119,7 @@ class Ranges:
         return len(self.row)
 
     def only(self, selected: Flags | Ints) -> Self:
-        """Return the ``selected`` ranges, by a flag for each range or by their indices."""
+        """Return the ranges that are ``selected`` by flags or by indices."""
         return replace(self, **{item.name: getattr(self, item.name)[selected] for item in fields(self)})
 
     def moved(self, offset: int) -> Self:
@@ -149,8 +149,8 @@ def read_ranges(
 ) -> Ranges:
     """Read the ranges of ``report`` that meet ``conditions``, named by ``label``.
 
-    A range that was never closed ends at ``end_of_open``, but not before its start. ``name_size`` is the size of a name
-    in the answer, bytes: raises ExportError if there are more names than the memory limit allows.
+    A range that was never closed ends at ``end_of_open``, but not before its start. Raises ExportError if the names,
+    with ``name_size`` bytes each, exceed the memory limit.
     """
     parts = []
     for part in range_parts(session, report, texts, label, end_of_open, conditions):
@@ -163,7 +163,7 @@ def read_ranges(
 
 _SLICE_RANGES = 1 << 18
 NAME_SIZE = 900
-"""Memory of a name in a report of ``nsys stats``, with its ranges and its row, bytes."""
+"""Bytes of a name in a report of ``nsys stats``, with its ranges and its row."""
 
 
 def range_parts(
@@ -223,7 +223,7 @@ def last_times() -> sa.Subquery:
 
 
 def has_launches(report: Report) -> bool:
-    """Return whether a report can relate ranges to GPU work: it has API calls and GPU work."""
+    """Return whether a report has API calls and GPU work, so that ranges can be projected."""
     return bool(report.count(tables.api_calls)) and any(report.count(table) for table in GPU_TABLES)
 
 
@@ -238,7 +238,7 @@ class LaunchCallColumns(LaunchCalls):
         return replace(self, threads=np.searchsorted(threads, self.threads))
 
     def moved(self, offset: int) -> LaunchCallColumns:
-        """Return the calls with ``offset`` (ns) added to their times and the times of their GPU work."""
+        """Return the calls with ``offset`` (ns) added to all times."""
         keys = ("starts", "ends", "op_start", "op_end")
         return replace(self, **{key: getattr(self, key) + offset for key in keys})
 
@@ -246,7 +246,7 @@ class LaunchCallColumns(LaunchCalls):
 def launch_parts(session: Session, report: Report, selection: Selection, threads: Ints) -> Iterator[LaunchCallColumns]:
     """Yield the launching calls of ``threads`` (globalTid) of ``report`` in parts; times on its own clock.
 
-    Only operations on the devices and streams of the selection count.
+    Only operations on selected devices and streams count.
     """
     gpu_selection = Selection(devices=selection.devices, streams=selection.streams)
     calls = _selected([tables.api_calls], _LAUNCH_KEYS, gpu_selection, report)
@@ -267,7 +267,7 @@ def launch_parts_as_nsys(session: Session, report: Report, selection: Selection)
 def calls_as_nsys(selection: Selection, keys: Sequence[str], report: Report | None = None) -> sa.Subquery:
     """Select the columns ``keys`` of the selected API calls, with the second rows that ``--cudabacktrace`` writes.
 
-    nsys counts these too: the GPU work of such a call counts twice unless distinct ids are counted.
+    nsys counts these too: the GPU work of such a call counts twice, except in counts of distinct ids.
     """
     return _selected(_CALL_TABLES, keys, selection, report)
 
@@ -279,7 +279,7 @@ _LAUNCH_KEYS = (*_WORK_KEYS, "thread")
 def _selected(
     source_tables: Sequence[sa.Table], keys: Sequence[str], selection: Selection, report: Report | None
 ) -> sa.Subquery:
-    """Select the columns ``keys`` of the selected rows of some tables, of one report or of all reports."""
+    """Select the columns ``keys`` of the selected rows of tables, of one report or of all."""
     parts = []
     for table in source_tables:
         is_of_report = [] if report is None else [table.c.report == report.index]
@@ -290,11 +290,11 @@ def _selected(
 def _launch_parts(
     session: Session, calls: sa.Subquery, conditions: Sequence[Condition], work: sa.Subquery
 ) -> Iterator[LaunchCallColumns]:
-    """Yield the calls that meet ``conditions`` and launched some of ``work``, by slices of correlation ids."""
+    """Yield the calls that meet ``conditions`` and launched ``work``, by slices of correlation ids."""
     ids = calls.c.correlation_id
     ((count, first, last),) = session.rows(sa.select(sa.func.count(), sa.func.min(ids), sa.func.max(ids)))
     first, last = first or 0, last or 0
-    # Correlation ids ascend with the calls, so a slice of ids lies in few row groups of each table.
+    # Ids ascend with the calls, so a slice of ids lies in few row groups of each table.
     low, high = _SLICE_CALLS
     width = -(-(last - first + 1) // max(count // max(min(session.limits.rows_at_once(_CALL_SIZE), high), low), 1))
     keys = ("process", "correlation_id", "start", "end")
@@ -312,7 +312,7 @@ def _launch_parts(
 
 @dataclass(frozen=True, eq=False)
 class _Operations:
-    """GPU operations by launch; each launch has a ``key`` (process and correlation id), ascending.
+    """GPU operations by launch; the ``key`` of a launch (process and correlation id) is ascending.
 
     ``first``, ``last``, ``time``: first start, last end and summed durations of its operations. Arrays, not SQL: the
     ids of a slice are close together and nearly sorted, so a lookup is cheaper than a join.
@@ -339,7 +339,6 @@ class _Operations:
         return cls(first_id, processes, keys[edges], first, last, np.add.reduceat(end - start, edges))
 
     def launched_by(self, calls: Mapping[str, Ints]) -> LaunchCallColumns:
-        """Return the calls that launched operations."""
         keys = _launch_keys(self.processes, calls, self.first_id)
         index = np.searchsorted(self.key, keys)
         index[index == len(self.key)] = 0
@@ -350,7 +349,7 @@ class _Operations:
 
 
 def _launch_keys(processes: Ints, rows: Mapping[str, Ints], first_id: int) -> Ints:
-    """Return a number for the process and correlation id of each row, -1 if ``processes`` lacks its process."""
+    """Return a number for each row's process and correlation id, -1 if ``processes`` lacks the process."""
     if not len(processes):
         return np.full(len(rows["process"]), -1)
     index = np.minimum(np.searchsorted(processes, rows["process"]), len(processes) - 1)

@@ -1,4 +1,4 @@
-"""Ranges grouped by path: each chain of names from the outermost range inwards becomes one node."""
+"""Ranges grouped by path: each chain of names, from the outermost range inwards, becomes one node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nsystui.questions.nvtx.ranges import NvtxRanges, RangeThread
 from nsystui.questions.queries.time_window import report_at
 
 FEWEST_VARIANTS = 3
-"""The minimum number of different names to fold as numbered: ``fp16`` and ``fp32`` are two things."""
+"""The fewest different names to fold as numbered: ``fp16`` and ``fp32`` are two things."""
 
 _MAX_APART = 256
 """The most numbered names that stay apart because they recur in every range around them: layers, not steps."""
@@ -45,7 +45,7 @@ def template(name: str) -> str:
 
 
 def numbered(names: Collection[str]) -> frozenset[str]:
-    """Return the templates that `FEWEST_VARIANTS` or more of the names share; each counts as one numbered name."""
+    """Return the templates that `FEWEST_VARIANTS` or more names share."""
     counts = Counter(template(name) for name in set(names))
     return frozenset(text for text, count in counts.items() if count >= FEWEST_VARIANTS)
 
@@ -97,7 +97,7 @@ class PathGroup:
 class Grouping:
     """``groups``, ranks before threads; ``of_chain``, shape ``(c,)``: the index of each chain's group, or -1.
 
-    ``one_rank``, ``one_thread``: whether all ranges of a path belong to one rank, to one thread.
+    ``one_rank``, ``one_thread``: whether all ranges of a path have the same rank, the same thread.
     """
 
     groups: tuple[PathGroup, ...]
@@ -107,7 +107,7 @@ class Grouping:
 
 
 def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
-    """Group ``ranges`` by rank if there are several processes, and by thread if a rank has several."""
+    """Group ``ranges`` by rank if there are several processes, and by thread if a rank has several threads."""
     processes = _lanes_by_process(ranges)
     groups: list[PathGroup] = []
     of_lane = np.full(len(ranges.lanes), -1, np.int64)
@@ -131,7 +131,7 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
 
 
 def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
-    """Return the indices of the lanes with ranges by process, in order of rank; processes without a rank are last."""
+    """Return the indices of the lanes with ranges, by process: in order of rank, then without a rank."""
     lanes_by_process: dict[tuple[int, int], list[int]] = {}
     for number in np.unique(ranges.columns.chains.lane).tolist():
         lane = ranges.lanes[number]
@@ -186,9 +186,8 @@ def group_by_path(
 ) -> Paths:
     """Group chains by path; their names are indices into ``names``. ``group``, shape ``(c,)``: their groups, or -1.
 
-    ``group_parents``: the group above each group or -1. Names under one parent that differ only in their numbers are
-    one node, if there are three or more, as ``fold`` decides. One step per level of nesting: O(c log c), and thousands
-    of levels cost milliseconds.
+    ``group_parents``: the group above each group or -1. Three or more names under one parent that differ only in their
+    numbers are one node, as ``fold`` decides. One step per level: O(c log c), thousands of levels cost milliseconds.
     """
     templates = Templates.of(names) if fold is not Folding.NONE else Templates((), np.full(len(names), -1, np.int64))
     of_chain = np.empty(len(chains), np.int32)
@@ -224,7 +223,7 @@ class _Level:
 
 
 def _depths(parent: SmallInts, sizes: Sequence[int]) -> SmallInts:
-    """Return the number of nodes above each node, level by level (level 0: groups, which may be ranks and threads)."""
+    """Return the number of nodes above each node, level by level (first the groups: ranks and threads)."""
     depth = np.zeros(len(parent), np.int32)
     start = 0
     for number, size in enumerate(sizes):
@@ -241,13 +240,13 @@ def _level_of(above: Ints, name: Ints, templates: Templates, ranges: Ints, aroun
     names, templated = len(templates.of_name), len(templates.texts)
     pairs, pair_of_row = np.unique((above + 1) * names + name, return_inverse=True)
     parent, name = pairs // names - 1, pairs % names
-    # Pairs of parent and name are distinct, so pairs with the same parent and template are its variants.
+    # Pairs of parent and name are distinct: pairs with equal parent and template are its variants.
     template = templates.of_name[name]
     variant_keys = (parent + 1) * (templated + 1) + template + 1
     _, group, size = np.unique(variant_keys, return_inverse=True, return_counts=True)
     is_folded = (template >= 0) & (size[group] >= FEWEST_VARIANTS)
     if around is not None:
-        # A name that recurs in half of the ranges around it, or twice on a thread, is a part of each range, not a step.
+        # A name that recurs in half of the ranges around it, or twice on a thread, is a part of each, not a step.
         outer = np.zeros(len(pairs), np.int64)
         outer[pair_of_row] = around
         count, threads = (
@@ -279,7 +278,7 @@ class NodeChains:
 
 
 def add_up(chains: Chains, paths: Paths, members: NodeChains) -> Totals:
-    """Add up the totals of the chains of each path, then of the paths of each group. Exact: all in int64."""
+    """Add up the totals of each path's chains, then of each group's paths. Exact: all in int64."""
     below = np.flatnonzero((paths.parent >= 0) & (paths.parent < paths.groups))
     levels = (below[below >= paths.groups], below[below < paths.groups])  # threads last: paths fill them
 

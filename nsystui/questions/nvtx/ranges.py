@@ -1,4 +1,4 @@
-"""NVTX ranges as arrays: their nesting, and the GPU work of each range.
+"""NVTX ranges as arrays: their nesting and their GPU work.
 
 See docs/exports.md#nvtx and docs/numbers.md#nsys-stats.
 """
@@ -56,7 +56,7 @@ class RangeThread:
 class NvtxColumns(Protocol):
     """Columns of n ranges of a job as narrow integers; see `columns`, but ``start`` is in job time.
 
-    ``lane`` and ``name`` are indices into the job's lanes and names, ``parent`` is an index of these ranges.
+    ``lane`` and ``name`` are indices into the job's lanes and names, ``parent`` into these ranges.
     """
 
     @property
@@ -70,7 +70,7 @@ class NvtxColumns(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The ranges of a report as a part of a job's ranges.
+    """The ranges of a report among a job's ranges.
 
     ``start`` (ns) and ``parent`` are added to the report's times and indices; ``lanes`` and ``names`` map its indices.
     """
@@ -98,7 +98,7 @@ class _Part:
         return values
 
     def moved_chains(self, before: int) -> Chains:
-        """Return the chains in job time, after the ``before`` chains of the parts before this part."""
+        """Return the chains in job time, after the ``before`` chains of previous parts."""
         chains, totals = self.chains, self.chains.totals
         gpu_offset = np.where(totals.projected > 0, self.start, 0)
         job_totals = replace(
@@ -180,13 +180,11 @@ class _SelectedColumns:
 class NvtxRanges:
     """n ranges, by report and start. The arrays have the shape ``(n,)``; times are job time in ns.
 
-    ``lane``: index into ``lanes``. ``name``: index into ``names``, which lack PyTorch's suffix (see
-    `loading.FOLDED_LABEL`; `full_names` returns complete names). ``row``: the row in ``nvtx_ranges`` of the lane's
-    report. ``is_open``: the range never ended; its ``end`` is its start. ``parent``: index of the range around it, or
-    -1. ``level``, ``self_time``: see `nesting.Nesting`. Only push/pop ranges nest: start/end ranges have neither parent
-    nor children, and no self time (0). ``op_count``: GPU operations launched; ``UNKNOWN`` if the report lacks API calls
-    or GPU work, or the range ended on another thread. ``gpu_start``, ``gpu_end``, ``op_time``: see
-    `projection.Projection`; all 0 unless ``op_count`` is above 0.
+    ``names`` lack PyTorch's suffix (see `loading.FOLDED_LABEL`); `full_names` returns complete names. A range that
+    never ended (``is_open``) ends at its start. Only push/pop ranges nest (see `nesting.Nesting`): start/end ranges
+    have neither parent nor children, and no self time (0). ``op_count`` is ``UNKNOWN`` if the report lacks API calls or
+    GPU work, or the range ended on another thread. ``gpu_start``, ``gpu_end``, ``op_time``: see
+    `projection.Projection`; 0 without operations.
 
     Each array is computed on request and not stored; `values` returns a part of an array at less cost.
     """
@@ -204,8 +202,8 @@ class NvtxRanges:
 
         The name filter keeps matching ranges and the ranges around and inside them. Devices and streams select the GPU
         operations to project. Nesting, self time and projection do not depend on window and name filter. ``ranks``
-        assigns ranks to lanes. Trees of all ranges need about 100 bytes per chain of names; the columns, 45 bytes per
-        range, are read when single ranges are requested.
+        assigns ranks to lanes. Trees of all ranges need about 100 bytes per chain; the columns, 45 bytes per range, are
+        read when single ranges are requested.
         """
         ranges = _loaded(session, selection, {item.task: item.rank for item in ranks})
         return ranges.of_tasks().narrowed(selection)
@@ -214,7 +212,7 @@ class NvtxRanges:
         return len(self.columns)
 
     def forget(self) -> None:
-        """Free the columns that were read; they are read again on the next use."""
+        """Free the columns that were read; the next use reads them again."""
         if isinstance(self.columns, _JobColumns):
             self.columns.forget()
 
@@ -240,12 +238,12 @@ class NvtxRanges:
 
     @property
     def end(self) -> Ints:
-        """Job time, ns, ``(n,)``; equal to the start if the range never ended."""
+        """Job time, ns, ``(n,)``; the start if the range never ended."""
         return self.values("end")
 
     @property
     def is_push_pop(self) -> Flags:
-        """Whether it is a push/pop range, ``(n,)``; otherwise it is a start/end range."""
+        """Whether it is a push/pop range, not a start/end range, ``(n,)``."""
         return (self.columns["flags"] & PUSH_POP) > 0
 
     @property
@@ -299,7 +297,7 @@ class NvtxRanges:
         return self.values("gpu_length")
 
     def values(self, name: str, rows: Ints | slice = slice(None)) -> Ints:
-        """Return the values of a column for some ranges; ``length`` and ``gpu_length`` are durations, ns."""
+        """Return a column's values for some ranges; ``length`` and ``gpu_length`` are durations, ns."""
         values: Ints
         if name == "end":
             values = self.values("start", rows) + self.columns["length"][rows]
@@ -315,7 +313,7 @@ class NvtxRanges:
         return values
 
     def value(self, name: str, index: int) -> int:
-        """Return the value of a column for one range."""
+        """Return a column's value for one range."""
         return int(self.values(name, slice(index, index + 1))[0])
 
     def lane_of(self, index: int) -> RangeThread:
@@ -323,14 +321,14 @@ class NvtxRanges:
         return self.lanes[self.value("lane", index)]
 
     def nested_of(self, lane: int) -> Ints:
-        """Return the indices of the push/pop ranges of a lane (by its index), by start."""
+        """Return the indices of a lane's push/pop ranges, by start."""
         first, last = self._of_report.get(self.lanes[lane].report, (0, 0)) if lane >= 0 else (0, 0)
         is_nested = (self.columns["lane"][first:last] == lane) & (self.columns["flags"][first:last] & PUSH_POP > 0)
         return first + np.flatnonzero(is_nested)
 
     @cached_property
     def _of_report(self) -> Mapping[int, tuple[int, int]]:
-        """The bounds of each report's ranges: with hundreds of reports, they make a lookup hundreds of times faster."""
+        """The bounds of each report's ranges: with hundreds of reports, lookups become hundreds of times faster."""
         lane_counts = np.bincount(self.columns["lane"], minlength=len(self.lanes)).tolist()
         bounds: dict[int, tuple[int, int]] = {}
         first = 0
@@ -340,7 +338,7 @@ class NvtxRanges:
         return bounds
 
     def full_names(self, indices: Iterable[int]) -> list[str]:
-        """Return the recorded names of some ranges (``domain:text``), read from the store."""
+        """Read the recorded names of some ranges (``domain:text``) from the store."""
         selected = np.fromiter(indices, np.int64)
         table = tables.nvtx_ranges
         reports = np.array([lane.report for lane in self.lanes], np.int64)[self.values("lane", selected)]
@@ -379,7 +377,7 @@ class NvtxRanges:
         return innermost
 
     def of_tasks(self) -> NvtxRanges:
-        """Return the ranges of the selected tasks, from the ranges of their reports."""
+        """Return the selected tasks' ranges, from the ranges of their reports."""
         tasks = self.selection.tasks
         if tasks is None or all(Task(lane.report, lane.process) in tasks for lane in self.lanes):
             return self
@@ -398,7 +396,7 @@ class NvtxRanges:
         )
 
     def narrowed(self, selection: Selection) -> NvtxRanges:
-        """Return the ranges of ``selection``, from ranges that were loaded without its window and name filter."""
+        """Return the ranges of ``selection``, from ranges loaded without its window and name filter."""
         ranges = replace(self, selection=selection)
         if selection.window is not None:
             ranges = ranges.within(selection.window)
@@ -413,7 +411,7 @@ class NvtxRanges:
         return self._only(with_ancestors((start < window.end) & overlaps, self.columns["parent"]))
 
     def matching(self, name_filter: NameFilter) -> NvtxRanges:
-        """Return the ranges whose name passes ``name_filter``, and all ranges around and inside them."""
+        """Return the ranges whose name passes, and all ranges around and inside them."""
         selected = np.array([name_filter.matches(name) for name in self.names], bool)[self.columns["name"]]
         parent = self.columns["parent"]
         for rows in rows_by_level(self.columns["level"])[1:]:
@@ -443,7 +441,6 @@ def with_ancestors(selected: Flags, parent: NDArray[Any]) -> Flags:
 
 
 def _loaded(session: Session, selection: Selection, ranks: dict[Task, int]) -> NvtxRanges:
-    """Load the ranges of the reports of the selected tasks, report by report."""
     lanes: list[RangeThread] = []
     names: dict[str, int] = {}
     parts: list[_Part] = []
@@ -466,7 +463,7 @@ def _loaded(session: Session, selection: Selection, ranks: dict[Task, int]) -> N
 
 
 def _thread_names(session: Session) -> Mapping[tuple[int, int], str]:
-    """Return the names by report and globalTid, for all reports at once because a query has a cost per report."""
+    """Return names by report and globalTid, for all reports at once because a query has a cost per report."""
     threads = tables.threads.c
     query = sa.select(threads.report, threads.thread, threads.name).where(threads.name.is_not(None))
     return {(report, thread): name for report, thread, name in session.rows(query)}

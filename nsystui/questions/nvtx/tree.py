@@ -1,7 +1,7 @@
 """The tree of NVTX ranges: ranks, threads, paths, single ranges; nodes are made when their parent is opened.
 
-All data are numpy arrays over paths and ranges, so a path of a million ranges, or a path thousands of levels deep,
-opens as fast as any other. Nothing here recurses.
+Data are numpy arrays over paths and ranges, so a path of a million ranges, or thousands of levels deep, opens as fast
+as any other. Nothing here recurses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nsystui.questions.nvtx.ranges import NvtxRanges, with_ancestors
 
 
 class Order(Enum):
-    """The order of siblings: time and name ascending, all other keys descending, unknown values last."""
+    """The order of siblings: time and name ascending, other keys descending, unknown values last."""
 
     TOTAL = "total"
     TIME = "time"
@@ -50,15 +50,14 @@ class Order(Enum):
 class Node:
     """A node of the tree; times in ns of job time, ``None`` if unknown or missing.
 
-    ``id`` is stable within a tree. ``name`` is the range's name, with ``*`` for the numbers of folded names;
-    ``variants`` is the number of folded names. ``count``: ranges (for a rank or thread, its outermost ranges);
-    ``open_count``: ranges that never ended, which have no duration. ``total``: the sum of durations. ``self_total``:
-    the time in which no range inside runs; ``None`` for ranks, threads and start/end ranges, which do not nest.
-    ``gpu_total``: the sum of the projected durations of the single ranges (``Total Proj Time`` of
-    ``nvtx_gpu_proj_sum``), ``gpu_median`` their median, ``None`` without launches. ``gpu_ops``: GPU operations
-    launched, one for each correlation id; ``None`` if the export cannot show it. ``window``: from the first start to
-    the last end; ``gpu_window``: the same for the projected ranges. ``child_count``: the rows that opening shows.
-    ``rank`` and ``thread`` (NVIDIA's ``globalTid``): ``None`` if ranges of several are merged. ``index``: the index in
+    ``id`` is stable within a tree. ``name`` is the range's name, with ``*`` for the numbers of ``variants`` folded
+    names. ``count``: ranges (for a rank or thread, its outermost ranges); ``open_count``: ranges that never ended,
+    which have no duration. ``total``: the sum of durations. ``self_total``: the time in which no range inside runs;
+    ``None`` for ranks, threads and start/end ranges. ``gpu_total``: the sum of the projected durations of the single
+    ranges (``Total Proj Time`` of ``nvtx_gpu_proj_sum``), ``gpu_median`` their median, ``None`` without launches.
+    ``gpu_ops``: GPU operations launched, one for each correlation id. ``window``: from the first start to the last end;
+    ``gpu_window``: the same for the projected ranges. ``child_count``: the rows that opening shows. ``rank`` and
+    ``thread`` (NVIDIA's ``globalTid``): ``None`` if ranges of several are merged. ``index``: the index in
     ``NvtxRanges`` if the node is exactly one range.
     """
 
@@ -98,7 +97,7 @@ class Node:
 
     @property
     def selection_window(self) -> Window:
-        """The time window that shows the node: its ranges on the CPU and all of their GPU work."""
+        """The time window of its ranges on the CPU and all of their GPU work."""
         start, end = self.window.start, self.window.end
         if self.gpu_window is not None:
             start, end = min(start, self.gpu_window.start), max(end, self.gpu_window.end)
@@ -150,7 +149,7 @@ class NodeMaker:
         return self.paths.labels[int(self.paths.label[path])]
 
     def is_single(self, path: int) -> bool:
-        """Return whether a path has exactly one range, so that its node is that range."""
+        """Return whether a path has exactly one range, which is then its node."""
         return path >= self.paths.groups and bool(self.totals.count[path] == 1)
 
     def inside(self, path: int) -> int:
@@ -185,7 +184,7 @@ class NodeMaker:
         )
 
     def list_node(self, path: int) -> Node:
-        """Make the row that opens the single ranges of a path with paths inside."""
+        """Make the row that opens the single ranges of a path with inner paths."""
         node = self.path_node(path)
         number, name, depth = len(self.paths) + path, f"{node.count:,} single ranges", node.depth + 1
         return replace(
@@ -222,7 +221,7 @@ class NodeMaker:
         )
 
     def median(self, path: int) -> float:
-        """Return the median projected duration of a path's ranges, ns; not a number if no range launched work."""
+        """Return the median projected duration of a path's ranges, ns; NaN without launches."""
         if path not in self._medians:
             durations = self.ranges.columns["gpu_by_chain"][self.chains.places(self.members[path])]
             durations = durations[durations >= 0]
@@ -257,7 +256,7 @@ class NodeMaker:
         return -(totals.count if order is Order.COUNT else totals.total)[paths]
 
     def sorted_ranges(self, path: int, order: Order) -> Ints:
-        """Return the single ranges of a path in order, by start if ``order`` does not apply to single ranges."""
+        """Return a path's single ranges in order, by start if ``order`` does not apply to them."""
         key = (path, order)
         if key not in self._orders:
             while len(self._orders) >= _MAX_ORDERS:
@@ -305,8 +304,8 @@ class NvtxTree:
     ) -> NvtxTree:
         """Group ``ranges`` by ``by`` and path. Raises ``ValueError`` if ``by`` is unknown.
 
-        Names under one parent that differ only in their numbers become one path with ``*`` for the numbers, if there
-        are three or more, as ``fold`` decides.
+        Three or more names under one parent that differ only in their numbers become one path with ``*`` for the
+        numbers, as ``fold`` decides.
         """
         by = TreeGrouping(by)
         grouping = group_ranges(ranges, by)
@@ -317,7 +316,7 @@ class NvtxTree:
         return cls(ranges, by, NodeMaker(ranges, grouping, paths, members, add_up(chains, paths, members)))
 
     def __len__(self) -> int:
-        """Return the number of ranks, threads and paths, without single ranges."""
+        """Return the number of ranks, threads and paths."""
         return len(self.maker.paths)
 
     @property
@@ -331,11 +330,11 @@ class NvtxTree:
         return Order.GPU if self.maker.totals.projected.any() else Order.TOTAL
 
     def roots(self, order: Order | str = Order.TOTAL) -> list[Node]:
-        """Return the outermost nodes: ranks if there are several, or else threads if several, or else paths."""
+        """Return the outermost nodes: ranks if there are several, else threads if several, else paths."""
         return [self.maker.path_node(path) for path in self.maker.sorted_paths(NO_NODE, Order(order)).tolist()]
 
     def node(self, number: int) -> Node:
-        """Return the node with an id. Raises ``IndexError`` if the tree has no such node."""
+        """Return the node with an id. Raises ``IndexError`` if it is unknown."""
         size = len(self)
         if not 0 <= number < 2 * size + len(self.ranges):
             raise IndexError(f"this tree has no node {number}")
@@ -353,9 +352,9 @@ class NvtxTree:
     def children(self, node: Node, offset: int = 0, limit: int = PAGE, order: Order | str = Order.TOTAL) -> list[Node]:
         """Return at most ``limit`` rows inside ``node`` from row ``offset`` on.
 
-        A rank contains its threads or its paths; a path contains its inner paths, then one row that opens its single
-        ranges. A path without inner paths contains its single ranges. A path of one range is that range. Ranks are
-        always by number.
+        A rank contains threads or paths; a path contains its inner paths, then one row that opens its single ranges. A
+        path without inner paths contains its single ranges. A path of one range is that range. Ranks are always by
+        number.
         """
         order, offset, stop = Order(order), max(offset, 0), min(offset + limit, node.child_count)
         if node.kind is NodeKind.RANGE or stop <= offset:
@@ -375,11 +374,11 @@ class NvtxTree:
         return None if above is None else self.node(above)
 
     def ancestors(self, node: Node) -> tuple[int, ...]:
-        """Return the ids from the root down to the parent of ``node``: the nodes to open to show it."""
+        """Return the ids from the root down to the parent of ``node``, which must be open to show it."""
         return tuple(reversed(self._ids_above(node.id)))
 
     def rows_around(self, shown: Mapping[int, int], numbers: Iterable[int]) -> list[int]:
-        """Return each node's row, or the row of its innermost ancestor that is ``shown`` (id to row); 0 without any.
+        """Return each node's row, or its innermost ``shown`` ancestor's row (id to row); 0 without any.
 
         Visits each ancestor once, even if many nodes share it.
         """
@@ -414,9 +413,9 @@ class NvtxTree:
         return self.maker.name(path), durations, len(launched) > 0
 
     def find_all(self, before: NvtxTree, numbers: Iterable[int]) -> set[int]:
-        """Return this tree's ids for nodes of another tree that it also has: paths by names, ranges by rows.
+        """Return this tree's ids for nodes (ids) of ``before`` that it also has: paths by names, ranges by rows.
 
-        ``numbers`` are ids of the tree ``before``. Looks up each ancestor once, even if many nodes share it.
+        Visits each ancestor once, even if many nodes share it.
         """
         matches: dict[int, int | None] = {NO_NODE: NO_NODE}
         size, wanted, ids = len(before), list(numbers), set()
@@ -443,7 +442,7 @@ class NvtxTree:
         return ids
 
     def number_of(self, report: int, row: int) -> int | None:
-        """Return the id of a single range by its row of ``nvtx_ranges``; ``None`` if the tree leaves it out."""
+        """Return the id of a single range by its row of ``nvtx_ranges``; ``None`` if the tree lacks it."""
         ranges = self.ranges
         rows = np.flatnonzero(ranges.columns["row"] == row).tolist()
         index = next((index for index in rows if ranges.lane_of(index).report == report), None)
@@ -464,10 +463,10 @@ class NvtxTree:
         return int(np.flatnonzero(shown == number)[0])
 
     def search(self, name_filter: NameFilter, order: Order | str = Order.TOTAL) -> Iterator[int]:
-        """Yield the ids of matching nodes, from top to bottom in ``order``; `ancestors` lead to each of them.
+        """Yield the ids of matching nodes from top to bottom in ``order``; `ancestors` lead to each.
 
-        A path matches by its name or by any name that is folded into it: ``step 17`` finds ``step *``. Names lack
-        PyTorch's suffix.
+        A path matches by its name or by any name folded into it: ``step 17`` finds ``step *``. Names lack PyTorch's
+        suffix.
         """
         is_match = self._matches(name_filter)
         leads_to_match = with_ancestors(is_match, self.maker.paths.parent)
@@ -483,7 +482,7 @@ class NvtxTree:
             open_nodes.append(iter(self._leading(number, leads_to_match, order)))
 
     def _matches(self, name_filter: NameFilter) -> NDArray[np.bool_]:
-        """Return whether each rank, thread or path has a matching name, or a range with a matching name."""
+        """Return whether each rank, thread or path, or a range in it, has a matching name."""
         paths = self.maker.paths
         names = [self.maker.name(number) for number in range(paths.groups)]
         is_match = np.zeros(len(paths), bool)

@@ -30,7 +30,7 @@ def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
 
 
 def absent_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """Return the note on reports without ``table``; an empty table means that there was nothing to record."""
+    """Return the note on reports without ``table``; in an empty table there was nothing to record."""
     return lacking_note(session, table, [report for report in session.reports if not report.has(table)])
 
 

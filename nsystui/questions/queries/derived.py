@@ -194,9 +194,9 @@ def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Ite
 def runs_of(
     reports: Sequence[Report], table: sa.Table | CanonicalTable | None, max_reports: int = sys.maxsize
 ) -> Iterator[list[Report]]:
-    """Split reports into runs whose rows of ``table`` fit into memory together, or of one report.
+    """Split reports into runs of at most ``max_reports`` whose rows of ``table`` fit into memory, or of one report.
 
-    A run has at most ``max_reports`` reports; without ``table`` there is no other limit.
+    Without ``table``, memory is no limit.
     """
     run: list[Report] = []
     rows = 0
@@ -220,7 +220,7 @@ def of_all_reports(
 ) -> Sequence[tuple[Any, ...]]:
     """Return the rows of ``compute`` for ``question``, saved if everything of a large ``table`` is selected.
 
-    The rows must hold texts, numbers and None, and depend only on the open exports, not on their clocks.
+    The rows must hold texts, numbers and None, and depend only on the open exports, not on clocks.
     """
     if session.cache is None or not selection.is_everything or most_rows(session.reports, table) < _MANY_ROWS:
         return compute()

@@ -84,7 +84,7 @@ def _decade_edges(low: float, high: float, steps: tuple[float, ...]) -> list[flo
 
 
 MANY = 1 << 24
-"""The minimum number of rows for which a second pass costs less than the memory."""
+"""The fewest rows for which a second pass costs less than the memory."""
 
 CLASSES_PER_OCTAVE = 64.0
 _BATCH_ROWS = 100_000

@@ -93,7 +93,7 @@ class Option(NamedTuple):
         return self.flag.replace("-", "_")
 
     def is_given(self, values: Values) -> bool:
-        """Return whether the option has a value; 0 and an empty string are values, too."""
+        """Return whether it has a value; 0 and an empty string are values."""
         value = values.get(self.name)
         return value is not None and value is not False
 
@@ -117,7 +117,7 @@ STEPS = (
         group="",
     ),
 )
-"""The definition of steps, for all questions on steps."""
+"""Options that define steps."""
 
 
 def steps_in(group: str) -> tuple[Option, ...]:
@@ -130,7 +130,7 @@ OVER_TIME = (
     Option("over-time", "one row for each span of the time", one_of="table"),
     Option("bins", f"with --over-time: into how many spans (default: {_BINS})", metavar="N", kind=int),
 )
-"""Options of a question that can also be answered by span of time; `read_bins` parses them."""
+"""Options of questions with an answer by span of time; `read_bins` parses them."""
 
 
 def read_bins(values: Values) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class QuestionView(NamedTuple):
         return self.view.home or self.question.home
 
     def ask(self, job: OpenJob, selection: Selection, values: Values = _NO_VALUES) -> Answer:
-        """Return its answer; ``values`` that are no options of the question are ignored."""
+        """Return its answer; ``values`` that are not options of the question are ignored."""
         given = {**self.question.default_values(), **self.view.values}
         given |= {name: value for name, value in values.items() if name in given}
         return self.question.ask(job, selection, self.question.read(given))

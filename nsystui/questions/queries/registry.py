@@ -55,5 +55,5 @@ def view_named(name: str) -> QuestionView:
 
 
 def view_of_table(table: str) -> QuestionView | None:
-    """Return the view that shows the rows of a canonical table; ``None`` if no screen shows them."""
+    """Return the view that shows the rows of a canonical table, if any."""
     return next((view for home in SCREENS for view in views_of(home) if table in view.view.tables), None)

@@ -49,9 +49,9 @@ COLUMNS = (
 def reports_table(session: Session, ranks: Sequence[RankedTask]) -> TableAnswer:
     """Tabulate the reports in the order of the command line. Times of events are in job time, ns.
 
-    ``gpus`` are the models of the GPUs that its tasks used, or if these are not recorded, of all GPUs of the host.
+    ``gpus`` are the models of the GPUs that its tasks used, or if not recorded, of all GPUs of the host.
     ``graph_trace``: whether CUDA graphs were traced by ``node`` or as a whole (``graph``). The captured environment is
-    not shown; ``rank_source`` shows whether it is the source of rank numbers.
+    not shown; ``rank_source`` shows whether rank numbers are from it.
     """
     rows = [_row(report, [item for item in ranks if item.task.report == report.index]) for report in session.reports]
     notes = []

@@ -202,7 +202,6 @@ def _frame_of(rows: Sequence[Row], names: Sequence[str]) -> pd.DataFrame:
 def _rows_of(
     groups: Mapping[tuple[Any, ...], Measures], keys: Sequence[sa.Label[Any]], columns: Sequence[Column], by_key: bool
 ) -> list[Row]:
-    """Return the rows of `summary` from groups by their keys."""
 
     def order(group: tuple[tuple[Any, ...], Measures]) -> tuple[Any, ...]:
         key, sums = group

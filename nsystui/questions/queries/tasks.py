@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 GPU_TABLES = (BY_NAME["kernels"], BY_NAME["memory_ops"], BY_NAME["graph_launches"])
-"""The tables of work that ran on a GPU."""
+"""Tables of work that ran on a GPU."""
 
 
 @dataclass(frozen=True)
 class UsedDevice:
-    """A GPU that a process used. ``device`` is its CUDA ordinal in the process, ``gpu`` its number on the host."""
+    """A GPU that a process used; ``device`` is its CUDA ordinal in the process, ``gpu`` its number on the host."""
 
     task: Task
     device: int
@@ -247,7 +247,7 @@ def world_size(session: Session) -> int | None:
 
 
 def _has_ranks(session: Session) -> bool:
-    """Return whether anything except the allocation's size shows that the job has several processes."""
+    """Return whether more than the allocation's size shows several processes."""
     if len(session.reports) > 1 or session.count(BY_NAME["nccl_calls"]) or has_mpi(session):
         return True
     environments = [report.metadata.environment for report in session.reports]
@@ -286,6 +286,7 @@ def _given(session: Session, tasks: list[Task], given: Numbering) -> Ranks:
 
 
 def _devices(session: Session) -> dict[Task, tuple[tuple[int, str], ...]]:
+    """Return the (CUDA ordinal, GPU model) pairs of each process."""
     devices: dict[Task, list[tuple[int, str]]] = {}
     for used in used_devices(session):
         devices.setdefault(used.task, []).append((used.device, used.name or ""))
@@ -310,7 +311,7 @@ def _tasks(session: Session, devices: Mapping[Task, Any]) -> list[Task]:
 
 
 def _ranks(session: Session, tasks: list[Task], devices: Mapping[Task, Any]) -> tuple[Ranks, str]:
-    """Return the ranks of the first source that gives each task a different number (docs/ranks.md#rank-numbers)."""
+    """Return the ranks of the first source with a different number for each task (docs/ranks.md#rank-numbers)."""
     alone = [report_at(session, task.report) for task in tasks] if len(_single_tasks(tasks)) == len(tasks) else []
 
     def numbered(numbers: Sequence[int]) -> Ranks:
@@ -353,7 +354,6 @@ def _from_nccl(session: Session, tasks: list[Task]) -> Ranks:
 
 
 def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays]:
-    """Return the processes of each report and their ranks."""
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
@@ -376,7 +376,7 @@ def _nccl_ranks(session: Session, reports: Sequence[Report]) -> dict[int, Arrays
 
 
 def _single_tasks(tasks: Sequence[Task]) -> set[Task]:
-    """Return the tasks that are alone in their report: environment and file name identify only these."""
+    """Return the tasks alone in their report: environment and file name identify only these."""
     task_counts = Counter(task.report for task in tasks)
     return {task for task in tasks if task_counts[task.report] == 1}
 
@@ -387,7 +387,7 @@ def by_environment(environments: Sequence[Mapping[str, str]]) -> Sequence[int]:
 
 
 def by_file_name(names: Sequence[str]) -> Sequence[int]:
-    """Return the numbers of the first pattern that matches all report names with different numbers."""
+    """Return the numbers of the first pattern that matches all names with different numbers."""
     return all_different(
         [_number(match[1]) if (match := re.search(pattern, name, re.IGNORECASE)) else None for name in names]
         for pattern in _FILE_PATTERNS
