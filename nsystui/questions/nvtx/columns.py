@@ -1,4 +1,4 @@
-"""Columns of a report's NVTX ranges, each computed once, saved next to the report's own and read alone.
+"""Columns of a report's NVTX ranges, each computed once, saved with the report's other columns and read alone.
 
 The columns of millions of ranges take hundreds of megabytes, and a screen needs only a few of them.
 """

@@ -236,7 +236,7 @@ def _depths(parent: SmallInts, sizes: Sequence[int]) -> SmallInts:
 
 
 def _level_of(above: Ints, name: Ints, templates: Templates, ranges: Ints, around: Ints | None) -> _Level:
-    """Make the nodes of chains of ``ranges``; ``around``: the ranges of each path above, ``None`` to fold all."""
+    """Make the nodes of chains of ``ranges``; ``around``: ranges of the path above each, ``None`` to fold all."""
     names, templated = len(templates.of_name), len(templates.texts)
     pairs, pair_of_row = np.unique((above + 1) * names + name, return_inverse=True)
     parent, name = pairs // names - 1, pairs % names

@@ -17,7 +17,7 @@ from nsystui.store.session import Session
 _MANY = 50_000
 # Rows per fetch if a page needs a scan of all rows, so that neighbouring pages need no scan.
 _BLOCK = 4096
-# Rows of a block whose late column is looked up together: each scattered row costs.
+# Rows of a block whose late column is looked up together, because each scattered row has a cost.
 _LOOKED_UP = 512
 
 

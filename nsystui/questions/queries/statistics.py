@@ -1,7 +1,7 @@
 """Statistics that all summaries show, as ``nsys stats`` defines them (docs/numbers.md#statistics).
 
 The median is the mean of the two middle values, the standard deviation is the sample's (n−1; 0 for one value), and a
-share is of the sum over all rows of the table.
+share is a part of the sum over all rows of the table.
 
 `places_by` groups rows like a frame's ``groupby``: as fast as pandas for up to a million rows, without its import.
 """
