@@ -1,4 +1,4 @@
-"""The NVTX ranges around an event: those that are open on its thread, or on the thread of the call that launched it."""
+"""NVTX ranges around an event: the open ranges of its thread, or of its launching call's thread."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ from nsystui.questions.queries.time_window import report_at
 from nsystui.store import tables
 from nsystui.store.session import Session
 
-_DEEPEST = 64
+_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
 class Around:
-    """The range around an event, or the ``reason`` why there is none."""
+    """The range around an event, or the ``reason`` why there is no range."""
 
     key: EventKey | None
     reason: str = ""
 
 
 def path_at(session: Session, report: int, thread: int, time: int, until: int | None = None) -> tuple[str, ...]:
-    """Return the names of the ranges of a thread (globalTid) that are open at ``time`` (job time, ns), outermost first.
+    """Return the names of a thread's (globalTid) ranges that are open at ``time`` (job time, ns), outermost first.
 
-    With ``until`` only those that last as long as that.
+    With ``until``, only ranges that last until then count.
     """
     table = tables.nvtx_ranges
     if not session.count(table):
         return ()
     order = (table.c.start, table.c.end.desc(), table.c.row)
-    query = _open_at(session, report, thread, time, FOLDED_LABEL, until=until).order_by(*order).limit(_DEEPEST)
+    query = _open_at(session, report, thread, time, FOLDED_LABEL, until=until).order_by(*order).limit(_MAX_DEPTH)
     return tuple(name or "" for (name,) in session.part([report]).rows(query))
 
 
 def range_around(session: Session, key: EventKey, ranks: Sequence[RankedTask]) -> Around:
     """Find the deepest range around the call that launched an event, or around an event of a thread."""
     if key.kind is EventKind.NVTX:
-        return Around(key)  # a range is its own
+        return Around(key)  # the event is a range
     if not session.count(tables.nvtx_ranges):
         return Around(None, "no NVTX range was recorded")
     row = event_row(session, key, ranks)
     if row is not None and record(EVENT_COLUMNS, row)["tid"] is None:
-        found = partners(session, key, ranks)
-        if not found.rows:
-            return Around(None, found.reason)
-        row = found.rows[0]
+        launches = partners(session, key, ranks)
+        if not launches.rows:
+            return Around(None, launches.reason)
+        row = launches.rows[0]
     if row is None:
         return Around(None, "this event no longer exists")
-    values, own = record(EVENT_COLUMNS, row), key_of(row)
+    values, event = record(EVENT_COLUMNS, row), key_of(row)
     thread = int(values["process"] or 0) | int(values["tid"] or 0)
     table = tables.nvtx_ranges
-    query = _open_at(session, own.report, thread, own.start, table.c.row, table.c.start)
+    query = _open_at(session, event.report, thread, event.start, table.c.row, table.c.start)
     query = query.order_by(table.c.start.desc(), table.c.end, table.c.row.desc()).limit(1)
-    deepest = session.part([own.report]).rows(query)
+    deepest = session.part([event.report]).rows(query)
     if not deepest:
         return Around(None, "no NVTX range is around this event")
     number, start = deepest[0]
-    return Around(EventKey(own.report, EventKind.NVTX, number, start + report_at(session, own.report).clock_offset))
+    return Around(EventKey(event.report, EventKind.NVTX, number, start + report_at(session, event.report).clock_offset))
 
 
 def _open_at(
@@ -80,7 +80,7 @@ def _open_at(
         table.c.report == report,
         table.c.thread == thread,
         start <= moment,
-        # A range that ends at the moment is over, unless it has no length.
+        # A range that ends at the moment is over, unless its length is 0.
         sa.and_(end >= last, sa.or_(end > moment, start == moment)),
     )
 
@@ -90,10 +90,10 @@ def paths_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) ->
     if not len(ranges):
         return [None] * len(moments)
     lanes = {(lane.report, lane.thread): number for number, lane in enumerate(ranges.lanes)}
-    lane_of = np.array([lanes.get(moment[:2], -1) for moment in moments], np.int64)
+    lane_numbers = np.array([lanes.get(moment[:2], -1) for moment in moments], np.int64)
     times = np.array([time for *_, time in moments], np.int64)
-    innermost = ranges.innermost_at(lane_of, times)
-    numbers, places = np.unique(innermost, return_inverse=True)
+    innermost = ranges.innermost_at(lane_numbers, times)
+    numbers, inverse = np.unique(innermost, return_inverse=True)
     paths: list[str | None] = []
     for number in numbers.tolist():
         names: list[str] = []
@@ -101,4 +101,4 @@ def paths_around(ranges: NvtxRanges, moments: Sequence[tuple[int, int, int]]) ->
             names.append(ranges.names[ranges.value("name", number)])
             number = ranges.value("parent", number)
         paths.append(" › ".join(reversed(names)) or None)
-    return [paths[place] for place in places.tolist()]
+    return [paths[index] for index in inverse.tolist()]

@@ -1,6 +1,6 @@
-"""Chains: the ranges of a thread with the same names around them, by the same path, as one row.
+"""Chains: ranges of a thread with the same name and the same names around them, as one row.
 
-A million ranges have a few thousand chains, so that trees of them are made of these: see `paths`.
+A million ranges have a few thousand chains, so trees are built from chains: see `paths`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from nsystui.questions.algebra.nesting import NO_PARENT
 from nsystui.questions.nvtx.loading import Ints, SmallInts, joined
 
 UNKNOWN = -1
-"""In ``op_count``: nothing can tell what the range launched."""
+"""In ``op_count``: the number of launched operations is unknown."""
 
 PUSH_POP, OPEN, WHOLE = 1, 2, 4
-"""The bits of ``flags``: a push/pop range, one that was never closed, one that ended on the thread it began on."""
+"""Bits of ``flags``: a push/pop range, a range never closed, a range that ended on the thread it began on."""
 
-_LATEST, _EARLIEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+_MAX_TIME, _MIN_TIME = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """The sums of the ranges of m nodes or chains; shape ``(m,)``, times in ns.
+    """Sums over the ranges of m nodes or chains; shape ``(m,)``, times in ns.
 
-    ``nested``: push/pop ranges, which alone have a self time (``self_total``).
-    ``known``: ranges of which it is known what they launched; ``projected``: those that launched something.
-    ``gpu_total``: the sum of their projected durations, ``gpu_first`` and ``gpu_last`` how far these reach.
+    ``nested``: push/pop ranges, the only ranges with a self time. ``known``: ranges with a known number of launched
+    operations; ``projected``: ranges that launched any. ``gpu_total``: the sum of the projected durations,
+    ``gpu_first`` and ``gpu_last`` their first start and last end.
     """
 
     count: Ints
@@ -49,28 +49,27 @@ class Totals:
     gpu_last: Ints
 
     def added(self, add: Callable[[np.ufunc, Ints, int], Ints]) -> Totals:
-        """Add up larger groups. ``add`` is given an operation, the values and the result where there are none."""
-        found = {}
+        """Add up larger groups; ``add`` takes an operation, the values and the result for an empty group."""
+        sums = {}
         for item in fields(self):
-            operation, nothing = _OPERATIONS.get(item.name, (np.add, 0))
-            found[item.name] = add(operation, getattr(self, item.name), nothing)
-        return Totals(**found)
+            operation, initial = _OPERATIONS.get(item.name, (np.add, 0))
+            sums[item.name] = add(operation, getattr(self, item.name), initial)
+        return Totals(**sums)
 
 
 _OPERATIONS: dict[str, tuple[np.ufunc, int]] = {
-    "first": (np.minimum, _LATEST),
-    "gpu_first": (np.minimum, _LATEST),
-    "last": (np.maximum, _EARLIEST),
-    "gpu_last": (np.maximum, _EARLIEST),
+    "first": (np.minimum, _MAX_TIME),
+    "gpu_first": (np.minimum, _MAX_TIME),
+    "last": (np.maximum, _MIN_TIME),
+    "gpu_last": (np.maximum, _MIN_TIME),
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Chains:
-    """c chains of n ranges, those around others before these. Arrays have the shape ``(c,)``.
+    """c chains of n ranges, parents before children. Arrays have the shape ``(c,)``.
 
-    ``lane``, ``name``, ``level``: those of its ranges. ``parent``: the chain around it, or -1. ``sample``: the first of
-    its ranges.
+    ``lane``, ``name``, ``level``: of its ranges. ``parent``: the chain around it, or -1. ``sample``: its first range.
     """
 
     lane: Ints
@@ -82,7 +81,7 @@ class Chains:
 
     @classmethod
     def joined(cls, parts: Sequence[Chains]) -> Chains:
-        """Join the chains of each part after those of the parts before it."""
+        """Join the chains of all parts, part by part."""
         arrays = {key: np.concatenate([getattr(part, key) for part in parts]) for key in CHAIN_COLUMNS}
         return cls(**arrays, totals=joined([part.totals for part in parts]))
 
@@ -91,15 +90,15 @@ class Chains:
 
     @cached_property
     def edges(self) -> Ints:
-        """The ranges of chain i have the places ``edges[i]`` to ``edges[i + 1]`` among all, chain by chain."""
+        """Chain by chain, the ranges of chain i have the indices ``edges[i]`` to ``edges[i + 1]``."""
         return np.concatenate(([0], np.cumsum(self.totals.count)))
 
     def places(self, chains: Ints) -> Ints:
-        """Return the places of the ranges of some chains."""
+        """Return the indices of the ranges of some chains, in the order of `edges`."""
         counts = self.totals.count[chains]
         skipped = np.cumsum(counts) - counts
-        places: Ints = np.arange(int(counts.sum())) + np.repeat(self.edges[chains] - skipped, counts)
-        return places
+        indices: Ints = np.arange(int(counts.sum())) + np.repeat(self.edges[chains] - skipped, counts)
+        return indices
 
 
 CHAIN_COLUMNS = ("lane", "name", "level", "parent", "sample")
@@ -108,39 +107,39 @@ CHAIN_COLUMNS = ("lane", "name", "level", "parent", "sample")
 def chained(
     lane: NDArray[Any], name: NDArray[Any], parent: NDArray[Any], level: NDArray[Any]
 ) -> tuple[dict[str, Ints], SmallInts]:
-    """Make the chains of n ranges (`CHAIN_COLUMNS` and ``count``), and the ranges chain by chain.
+    """Return the chains of n ranges (`CHAIN_COLUMNS` and ``count``), and the ranges' indices chain by chain.
 
-    The ranges of a chain stay in their order. One step for each level: thousands of them cost milliseconds.
+    The ranges of a chain keep their order. Each level takes one step: thousands of levels cost milliseconds.
     """
-    chain, made = np.empty(len(lane), np.int32), 0
-    for number, rows in enumerate(rows_by_level(level)):
-        above = chain[parent[rows]] if number else lane[rows]
-        names, code = _numbered(name[rows].astype(np.int64))
-        pairs, own = _numbered(above.astype(np.int64) * max(len(names), 1) + code)
-        chain[rows] = own + made
-        made += len(pairs)
+    chain, chain_count = np.empty(len(lane), np.int32), 0
+    for depth, rows in enumerate(rows_by_level(level)):
+        above = chain[parent[rows]] if depth else lane[rows]
+        names, code = _unique_codes(name[rows].astype(np.int64))
+        pairs, pair_code = _unique_codes(above.astype(np.int64) * max(len(names), 1) + code)
+        chain[rows] = pair_code + chain_count
+        chain_count += len(pairs)
     order = np.argsort(chain, kind="stable").astype(np.int32)
-    count = np.bincount(chain, minlength=made)
+    count = np.bincount(chain, minlength=chain_count)
     sample = order[np.cumsum(count) - count].astype(np.int64)
-    chains = {key: of[sample].astype(np.int64) for key, of in (("lane", lane), ("name", name), ("level", level))}
+    chains = {key: data[sample].astype(np.int64) for key, data in (("lane", lane), ("name", name), ("level", level))}
     above = parent[sample]
     chains["parent"] = np.where(above >= 0, chain[above], NO_PARENT).astype(np.int64)
     return chains | {"count": count, "sample": sample}, order
 
 
-def _numbered(values: Ints) -> tuple[Ints, Ints]:
-    """The different values, none of which is negative, ascending, and the place of each there."""
-    most = int(values.max(initial=0)) + 1
-    if most > 4 * len(values):
-        different, places = np.unique(values, return_inverse=True)
-        return different, places
-    is_there = np.zeros(most, bool)
-    is_there[values] = True
-    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[values]
+def _unique_codes(values: Ints) -> tuple[Ints, Ints]:
+    """Return the different values (not negative), ascending, and each value's index among them."""
+    limit = int(values.max(initial=0)) + 1
+    if limit > 4 * len(values):
+        unique, codes = np.unique(values, return_inverse=True)
+        return unique, codes
+    occurs = np.zeros(limit, bool)
+    occurs[values] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[values]
 
 
 def narrow(values: NDArray[Any]) -> NDArray[Any]:
-    """Store signed integers in as few bytes as hold them all; whoever adds them up must make them wide."""
+    """Store signed integers in the fewest bytes that hold all; callers must widen them before sums."""
     if values.dtype.kind not in "iu" or not len(values):
         return values
     low, high = int(values.min()), int(values.max())
@@ -151,7 +150,7 @@ def narrow(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def rows_by_level(level: NDArray[Any]) -> list[NDArray[np.int64]]:
-    """Return the indices of the ranges of each level, outermost first."""
+    """Return the indices of each level's ranges, outermost first."""
     order = np.argsort(level, kind="stable")
     depth = int(level.max(initial=-1)) + 1
     edges = np.searchsorted(level[order], np.arange(1, depth))
@@ -159,9 +158,10 @@ def rows_by_level(level: NDArray[Any]) -> list[NDArray[np.int64]]:
 
 
 def added_up(column: Callable[[str], NDArray[Any]], order: SmallInts, count: Ints) -> tuple[Totals, NDArray[Any]]:
-    """Add up chains; with the lengths of the projected ranges chain by chain, -1 where nothing was launched.
+    """Return the totals of chains, and the lengths of projected ranges chain by chain, -1 without launches.
 
-    ``column``: those of the ranges by name (see `columns`), whose times begin with the report. Exact: all in int64.
+    ``column`` returns a column of the ranges by name (see `columns`). Totals have the clock of ``start``, exact in
+    int64.
     """
     first = np.cumsum(count) - count
 
@@ -171,14 +171,14 @@ def added_up(column: Callable[[str], NDArray[Any]], order: SmallInts, count: Int
         result: Ints = operation.reduceat(values[order].astype(np.int64, copy=False), first)
         return result
 
-    def wide(name: str) -> Ints:  # as they are, what is added up would not fit
+    def int64(name: str) -> Ints:  # sums of narrow integers would overflow
         return column(name).astype(np.int64)
 
-    flags, ops, start = column("flags"), column("op_count"), wide("start")
+    flags, ops, start = column("flags"), column("op_count"), int64("start")
     is_projected = ops > 0
-    gpu_length = np.where(is_projected, wide("gpu_length"), -1)
-    gpu_start = start + wide("gpu_delay")
-    found = {
+    gpu_length = np.where(is_projected, int64("gpu_length"), -1)
+    gpu_start = start + int64("gpu_delay")
+    sums = {
         "count": count,
         "nested": reduced(flags & PUSH_POP),
         "open_count": reduced((flags & OPEN) > 0),
@@ -186,14 +186,14 @@ def added_up(column: Callable[[str], NDArray[Any]], order: SmallInts, count: Int
         "projected": reduced(is_projected),
         "gpu_ops": reduced(np.where(is_projected, ops, 0)),
         "gpu_total": reduced(np.where(is_projected, gpu_length, 0)),
-        "gpu_first": reduced(np.where(is_projected, gpu_start, _LATEST), np.minimum),
-        "gpu_last": reduced(np.where(is_projected, gpu_start + gpu_length, _EARLIEST), np.maximum),
+        "gpu_first": reduced(np.where(is_projected, gpu_start, _MAX_TIME), np.minimum),
+        "gpu_last": reduced(np.where(is_projected, gpu_start + gpu_length, _MIN_TIME), np.maximum),
     }
     del gpu_start
-    found |= {
+    sums |= {
         "first": reduced(start, np.minimum),
-        "last": reduced(start + wide("length"), np.maximum),
+        "last": reduced(start + int64("length"), np.maximum),
         "total": reduced(column("length")),
         "self_total": reduced(column("self_time")),
     }
-    return Totals(**found), gpu_length[order]
+    return Totals(**sums), gpu_length[order]

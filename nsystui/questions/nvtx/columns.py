@@ -1,6 +1,6 @@
-"""The columns of the NVTX ranges of a report: each is computed once, kept next to the report's own and read alone.
+"""Columns of a report's NVTX ranges, each computed once, saved with the report's other columns and read alone.
 
-Of millions of ranges the columns together are hundreds of megabytes, and what is on a screen is made of a few of them.
+The columns of millions of ranges take hundreds of megabytes, and a screen needs only a few of them.
 """
 
 from __future__ import annotations
@@ -39,33 +39,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RangeColumns:
-    """The columns of the n ranges of ``report``, by start and row. Integers are as narrow as they can be; ``(n,)``.
+    """Columns of the n ranges of ``report``, by start and row; narrow integers, shape ``(n,)``, the report's own clock.
 
-    Times are on the report's own clock. ``selection`` says which devices and streams the ranges are projected onto;
-    what depends on that is kept where it is all of them.
+    ``selection``: the devices and streams for projections; columns that depend on it are saved only if it has all of
+    them.
 
     * ``lane``: index into ``threads``, ``name``: into ``names``
     * ``row``: nsys's ``RangeId``. ``start``, ``length``: ns; a range that never ended has no length and no operations.
       ``flags``: see `chains`
-    * ``parent``, ``level``, ``self_time``: see `nesting.Nesting`; of push/pop ranges, and -1, 0 and 0 for start/end
-      ranges
-    * ``op_count``, ``op_time``, ``gpu_length`` (ns), ``gpu_delay`` (from the start of the range to that of the
-      projected one, ns): see `projection.Projection`; the count is ``UNKNOWN`` where nothing can tell
-    * ``by_chain``: the ranges chain by chain, and ``gpu_by_chain`` their projected lengths, -1 for none
+    * ``parent``, ``level``, ``self_time``: see `nesting.Nesting`; -1, 0 and 0 for start/end ranges
+    * ``op_count``, ``op_time``, ``gpu_length`` (ns), ``gpu_delay`` (from the start of the range to the start of its
+      projection, ns): see `projection.Projection`; the count may be ``UNKNOWN``
+    * ``by_chain``: the ranges chain by chain, and ``gpu_by_chain`` their projected lengths, -1 without a projection
     """
 
     session: Session
     report: Report
     selection: Selection = field(default_factory=Selection)
     _held: dict[str, Arrays] = field(default_factory=dict, repr=False)
-    """What is not kept in files, or was computed elsewhere."""
+    """Arrays that are not in files, or that a worker computed."""
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self.arrays(name)[name]
 
     @property
     def names(self) -> list[str]:
-        """The different names, in order of first appearance, without PyTorch's suffix."""
+        """The different names without PyTorch's suffix, in order of appearance."""
         names: list[str] = json_of(self["names"])
         return names
 
@@ -76,89 +75,88 @@ class RangeColumns:
 
     def chains(self) -> Chains:
         """Return the chains of the ranges."""
-        found = {key: values.astype(np.int64) for key, values in self.arrays("chains").items()}
-        totals = {key.removeprefix(_SUM): found.pop(key) for key in list(found) if key.startswith(_SUM)}
-        return Chains(**found, totals=Totals(**totals))
+        arrays = {key: values.astype(np.int64) for key, values in self.arrays("chains").items()}
+        totals = {key.removeprefix(_SUM): arrays.pop(key) for key in list(arrays) if key.startswith(_SUM)}
+        return Chains(**arrays, totals=Totals(**totals))
 
     def arrays(self, question: str) -> Arrays:
-        """Return a column, or the ``chains``, which are several; where there is none, compute what comes with it."""
-        found = self._found(question)
-        if found is None:
-            made = _MAKERS[question](self)
-            self._keep(made)
-            found = made[question]
-            del made
+        """Return a column, or the columns of ``chains``, computed and saved if missing."""
+        arrays = self._loaded(question)
+        if arrays is None:
+            computed = _MAKERS[question](self)
+            self._save(computed)
+            arrays = computed[question]
+            del computed
             give_back()
-        return found
+        return arrays
 
     def is_made(self, question: str) -> bool:
-        """Tell whether a column need not be computed."""
-        return self._found(question) is not None
+        """Return whether a column is available without computation."""
+        return self._loaded(question) is not None
 
-    def hold(self, made: Mapping[str, Arrays]) -> None:
-        """Take in what was computed elsewhere."""
-        self._held.update(made)
+    def hold(self, computed: Mapping[str, Arrays]) -> None:
+        """Keep arrays that were computed elsewhere."""
+        self._held.update(computed)
 
-    def _found(self, question: str) -> Arrays | None:
-        found = self._held.get(question)
-        if found is None and self._is_kept(question):
+    def _loaded(self, question: str) -> Arrays | None:
+        arrays = self._held.get(question)
+        if arrays is None and self._is_saved(question):
             results = self.session.results(self.report)
-            found = results.load(self._file_of(question), version_of(_read), as_arrays)
-            if found is not None and self._is_small:
-                made: dict[str, dict[str, NDArray[Any]]] = {}
-                for key, array in found.items():
-                    column, _, name = key.partition(" ")  # see `_keep`
-                    made.setdefault(column, {})[name] = array
-                self.hold(made)
-                found = made.get(question)
-        return found
+            arrays = results.load(self._file_of(question), version_of(_read), as_arrays)
+            if arrays is not None and self._is_small:
+                columns: dict[str, dict[str, NDArray[Any]]] = {}
+                for key, array in arrays.items():
+                    column, _, name = key.partition(" ")  # see `_save`
+                    columns.setdefault(column, {})[name] = array
+                self.hold(columns)
+                arrays = columns.get(question)
+        return arrays
 
     @property
     def _is_small(self) -> bool:
         return self.report.count(tables.nvtx_ranges) <= _SMALL
 
     def _file_of(self, question: str) -> str:
-        """Of a small report one file has all that is computed together: a job of a thousand ranks has enough files."""
+        """Return the file's name; small reports have one file per maker, because large jobs have many reports."""
         return f"nvtx-{_MAKERS[question].__name__.strip('_')}" if self._is_small else f"nvtx-{question}"
 
-    def _is_kept(self, question: str) -> bool:
+    def _is_saved(self, question: str) -> bool:
         is_everything = self.selection.devices is None and self.selection.streams is None
-        return is_everything or _MAKERS[question] not in _OF_DEVICES
+        return is_everything or _MAKERS[question] not in _DEVICE_MAKERS
 
-    def _keep(self, made: Mapping[str, Arrays]) -> None:
-        """Keeps what one maker made."""
-        # What could not be read whole was left out meanwhile.
+    def _save(self, made: Mapping[str, Arrays]) -> None:
+        # A report that could not be read completely was removed meanwhile.
         is_open = any(report.index == self.report.index for report in self.session.reports)
         results, version = self.session.results(self.report), version_of(_read)
         if self._is_small:
             self.hold(made)
             question = next(iter(made))
-            if is_open and self._is_kept(question):
-                together = {f"{column} {name}": array for column, own in made.items() for name, array in own.items()}
-                results.save(self._file_of(question), together, version)
+            if is_open and self._is_saved(question):
+                flat = {f"{column} {name}": array for column, arrays in made.items() for name, array in arrays.items()}
+                results.save(self._file_of(question), flat, version)
             return
         for question, arrays in made.items():
-            is_saved = is_open and self._is_kept(question)
-            if not (is_saved and results.save(self._file_of(question), arrays, version)):
+            may_save = is_open and self._is_saved(question)
+            if not (may_save and results.save(self._file_of(question), arrays, version)):
                 self._held[question] = arrays
 
 
 def columns_of_each(session: Session, reports: Sequence[Report], selection: Selection) -> Iterator[RangeColumns]:
-    """Yield the columns of reports; their chains are made by the session's workers where there are any."""
-    every = [RangeColumns(session, report, selection) for report in reports]
+    """Yield the columns of reports; workers, if any, compute their chains."""
+    columns = [RangeColumns(session, report, selection) for report in reports]
     if session.workers is not None:
-        missing = {own.report.index: own for own in every if not own.is_made("chains")}
-        run = [own.report for own in missing.values()]
-        for found in in_runs(session, run, partial(_chains_of_each, selection), tables.nvtx_ranges):
-            for index, arrays in found.items():
+        missing = {item.report.index: item for item in columns if not item.is_made("chains")}
+        run = [item.report for item in missing.values()]
+        for chains_by_index in in_runs(session, run, partial(_chains_of_each, selection), tables.nvtx_ranges):
+            for index, arrays in chains_by_index.items():
                 missing[index].hold(arrays)
-    yield from every
+    yield from columns
 
 
 def _chains_of_each(selection: Selection, session: Session, reports: list[Report]) -> dict[int, dict[str, Arrays]]:
-    """Runs on a worker, which has the ranges where they lie: they are more than their chains."""
-    every = [RangeColumns(session, report, selection) for report in reports]
-    return {own.report.index: {name: own.arrays(name) for name in ("chains", "names", "threads")} for own in every}
+    """Compute chains on a worker, which has the ranges: they are larger than their chains."""
+    columns = [RangeColumns(session, report, selection) for report in reports]
+    return {item.report.index: {name: item.arrays(name) for name in ("chains", "names", "threads")} for item in columns}
 
 
 _SUM = "sum_"
@@ -166,22 +164,21 @@ Made = dict[str, "Arrays"]
 
 
 _SMALL = 1 << 16
-"""The most ranges of a report whose columns are read together."""
+"""The most ranges of a report whose columns are saved and read together."""
 
 
 def _made(**columns: NDArray[Any]) -> Made:
-    """Each of the columns by itself, in as few bytes as hold it."""
+    """Return an entry per column, as narrow as possible."""
     return {name: {name: narrow(columns.pop(name))} for name in list(columns)}
 
 
-def _read(own: RangeColumns) -> Made:
-    """What the export says of the ranges."""
+def _read(ranges: RangeColumns) -> Made:
     texts, threads = Texts(), _Numbers()
     slices: dict[str, list[NDArray[Any]]] = {key: [] for key in ("name", "lane", "row", "start", "length", "flags")}
-    for part in range_parts(own.session, own.report, texts, FOLDED_LABEL):
+    for part in range_parts(ranges.session, ranges.report, texts, FOLDED_LABEL):
         flags = part.is_push_pop * PUSH_POP + part.is_open * OPEN + part.is_whole * WHOLE
-        of_part = (part.name, threads.of(part.thread), part.row, part.start, part.end - part.start, flags)
-        for values, column in zip(slices.values(), of_part, strict=True):
+        part_columns = (part.name, threads.of(part.thread), part.row, part.start, part.end - part.start, flags)
+        for values, column in zip(slices.values(), part_columns, strict=True):
             values.append(narrow(column))
     columns = {key: np.concatenate(slices.pop(key)) for key in list(slices)}
     order = np.lexsort((columns["row"], columns["start"]))
@@ -191,87 +188,86 @@ def _read(own: RangeColumns) -> Made:
     del order
     lanes = np.argsort(threads.values())
     columns["lane"] = np.argsort(lanes)[columns["lane"]] if len(lanes) > 1 else columns["lane"]
-    used, names = by_appearance(columns["name"], len(texts.numbers)), texts.texts
-    place = np.empty(len(names), np.int32)
-    place[used] = np.arange(len(used))
-    columns["name"] = place[columns["name"]]
-    kept = json_array([names[number] for number in used.tolist()])
-    return {"names": {"names": kept}, **_made(threads=threads.values()[lanes], **columns)}
+    codes, names = by_appearance(columns["name"], len(texts.numbers)), texts.texts
+    new_codes = np.empty(len(names), np.int32)
+    new_codes[codes] = np.arange(len(codes))
+    columns["name"] = new_codes[columns["name"]]
+    names_array = json_array([names[number] for number in codes.tolist()])
+    return {"names": {"names": names_array}, **_made(threads=threads.values()[lanes], **columns)}
 
 
-_AT_ONCE = 1 << 18
+_BATCH_ROWS = 1 << 18
 
 
-def by_appearance(codes: NDArray[Any], most: int) -> Ints:
-    """Return the different codes, all of which are below ``most``, in order of first appearance."""
-    first = np.full(most, len(codes))
-    for start in range(0, len(codes), _AT_ONCE)[::-1]:
-        some = codes[start : start + _AT_ONCE]
-        first[some[::-1]] = np.arange(start, start + len(some))[::-1]
+def by_appearance(codes: NDArray[Any], limit: int) -> Ints:
+    """Return the different codes, all below ``limit``, in order of appearance."""
+    first = np.full(limit, len(codes))
+    for start in range(0, len(codes), _BATCH_ROWS)[::-1]:
+        batch = codes[start : start + _BATCH_ROWS]
+        first[batch[::-1]] = np.arange(start, start + len(batch))[::-1]
     return np.argsort(first, kind="stable")[: int(np.count_nonzero(first < len(codes)))]
 
 
 @dataclass
 class _Numbers:
-    """Numbers for the few different values of long arrays."""
+    """Codes for the few different values of long arrays."""
 
-    known: dict[int, int] = field(default_factory=dict)
+    codes: dict[int, int] = field(default_factory=dict)
 
     def of(self, values: Ints) -> Ints:
-        different, places = np.unique(values, return_inverse=True)
-        return np.array([self.known.setdefault(value, len(self.known)) for value in different.tolist()])[places]
+        unique, inverse = np.unique(values, return_inverse=True)
+        return np.array([self.codes.setdefault(value, len(self.codes)) for value in unique.tolist()])[inverse]
 
     def values(self) -> Ints:
-        return np.array(list(self.known), np.int64)
+        return np.array(list(self.codes), np.int64)
 
 
-def _nest(own: RangeColumns) -> Made:
-    """The nesting of push/pop ranges; a start/end range stands alone."""
-    start = own["start"].astype(np.int64, copy=False)
-    end, lane = start + own["length"], own["lane"]
-    is_nested = (own["flags"] & (PUSH_POP | WHOLE)) == PUSH_POP | WHOLE
+def _nest(ranges: RangeColumns) -> Made:
+    """Nest push/pop ranges; a start/end range has no parent."""
+    start = ranges["start"].astype(np.int64, copy=False)
+    end, lane = start + ranges["length"], ranges["lane"]
+    is_nested = (ranges["flags"] & (PUSH_POP | WHOLE)) == PUSH_POP | WHOLE
     if is_nested.all():
         parent, level, self_time = tree_of(start, end, lane)
         return _made(parent=parent, level=level, self_time=self_time)
     nested = np.flatnonzero(is_nested)
-    around, levels, times = tree_of(start[nested], end[nested], lane[nested])
+    parents, levels, self_times = tree_of(start[nested], end[nested], lane[nested])
     parent, level = np.full(len(start), NO_PARENT, np.int32), np.zeros(len(start), np.int32)
-    parent[nested] = np.where(around >= 0, nested[around], NO_PARENT)
+    parent[nested] = np.where(parents >= 0, nested[parents], NO_PARENT)
     level[nested] = levels
     self_time = np.zeros(len(start), np.int64)
-    self_time[nested] = times
+    self_time[nested] = self_times
     return _made(parent=parent, level=level, self_time=self_time)
 
 
-def _project(own: RangeColumns) -> Made:
+def _project(ranges: RangeColumns) -> Made:
     """Project the ranges onto the GPU, except ranges that ended on another thread or never."""
-    start, is_whole = own["start"].astype(np.int64, copy=False), (own["flags"] & (WHOLE | OPEN)) == WHOLE
-    if not has_launches(own.report):
-        nothing = np.zeros(len(start), np.int8)
-        return _made(op_count=nothing + UNKNOWN, op_time=nothing, gpu_delay=nothing, gpu_length=nothing)
-    threads = own.threads
-    calls = launch_parts(own.session.part([own.report.index]), own.report, own.selection, threads)
-    lane = np.where(is_whole, own["lane"], -1)
+    start, is_whole = ranges["start"].astype(np.int64, copy=False), (ranges["flags"] & (WHOLE | OPEN)) == WHOLE
+    if not has_launches(ranges.report):
+        zeros = np.zeros(len(start), np.int8)
+        return _made(op_count=zeros + UNKNOWN, op_time=zeros, gpu_delay=zeros, gpu_length=zeros)
+    threads = ranges.threads
+    calls = launch_parts(ranges.session.part([ranges.report.index]), ranges.report, ranges.selection, threads)
+    lane = np.where(is_whole, ranges["lane"], -1)
 
     def on_lanes() -> Iterator[LaunchCallColumns]:
         for part in calls:
             yield part.on_lanes(threads)
-            give_back()  # before the next: else arrays of all parts lie scattered in memory
+            give_back()  # before the next part: otherwise arrays of all parts lie scattered in memory
 
-    found = project_parts(start, own["length"], lane, on_lanes())
-    op_count = np.where(is_whole, found.op_count, UNKNOWN)
-    return _made(op_count=op_count, op_time=found.op_time, gpu_delay=found.delay, gpu_length=found.length)
+    result = project_parts(start, ranges["length"], lane, on_lanes())
+    op_count = np.where(is_whole, result.op_count, UNKNOWN)
+    return _made(op_count=op_count, op_time=result.op_time, gpu_delay=result.delay, gpu_length=result.length)
 
 
-def _chain(own: RangeColumns) -> Made:
-    chains, order = chained(own["lane"], own["name"], own["parent"], own["level"])
+def _chain(ranges: RangeColumns) -> Made:
+    chains, order = chained(ranges["lane"], ranges["name"], ranges["parent"], ranges["level"])
     return {**_made(by_chain=order), "unsummed": chains}
 
 
-def _add_up(own: RangeColumns) -> Made:
-    """The chains with their totals."""
-    chains = dict(own.arrays("unsummed"))
-    totals, gpu_by_chain = added_up(own.__getitem__, own["by_chain"], chains.pop("count").astype(np.int64))
+def _add_up(ranges: RangeColumns) -> Made:
+    chains = dict(ranges.arrays("unsummed"))
+    totals, gpu_by_chain = added_up(ranges.__getitem__, ranges["by_chain"], chains.pop("count").astype(np.int64))
     sums = {_SUM + key: narrow(values) for key, values in vars(totals).items()}
     return {**_made(gpu_by_chain=gpu_by_chain), "chains": {**chains, **sums}}
 
@@ -283,5 +279,5 @@ _MAKERS: dict[str, Callable[[RangeColumns], Made]] = {
     **dict.fromkeys(("by_chain", "unsummed"), _chain),
     **dict.fromkeys(("gpu_by_chain", "chains"), _add_up),
 }
-"""What computes each column, with others."""
-_OF_DEVICES = (_project, _add_up)
+"""The function that computes each column; most compute several."""
+_DEVICE_MAKERS = (_project, _add_up)

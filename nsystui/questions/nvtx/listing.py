@@ -1,4 +1,4 @@
-"""NVTX as tables: the summary by name, the tree as rows, the instances of a name, the GPU work of a range."""
+"""NVTX tables: the summary by name, the tree as rows, the instances of a name, a range's GPU work."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ def nvtx_summary(
 ) -> TableAnswer:
     """Summarise the ranges by name and style: statistics of the durations on the CPU, ns.
 
-    Columns, order and values are those of ``nvtx_sum`` (docs/numbers.md#nsys-stats): a range that never ended ends
-    at the last time of any NVTX range or mark of its report; unless ``as_nsys`` it is left out. With ``fold_suffixes``
-    the calls of one PyTorch operator are one row. The name filter looks at ``domain:text``. ``types`` are the event
-    types of the ranges that count. Raises ExportError for more names than fit into the limit of memory.
+    Columns, order and values equal ``nvtx_sum`` (docs/numbers.md#nsys-stats): a range that never ended ends at the last
+    time of any NVTX range or mark of its report; unless ``as_nsys``, it is left out. With ``fold_suffixes``, all calls
+    of a PyTorch operator share a row. The name filter applies to ``domain:text``. ``types`` are event types. Raises
+    ExportError if the names exceed the memory limit.
     """
     table = tables.nvtx_ranges
     name = FOLDED_LABEL if fold_suffixes else LABEL
     style = sa.case((table.c.event_type.in_(PUSH_POP_TYPES), "PushPop"), else_="StartEnd")
     last = last_times()
-    of_types = sa.and_(table.c.event_type.in_(types), sa.true() if as_nsys else table.c.end.is_not(None))
+    has_type = sa.and_(table.c.event_type.in_(types), sa.true() if as_nsys else table.c.end.is_not(None))
     duration = sa.func.coalesce(table.c.end, last.c.time) - table.c.start
-    chosen = [of_types, table.c.start.is_not(None), *where(table, selection, LABEL)]
+    conditions = [has_type, table.c.start.is_not(None), *where(table, selection, LABEL)]
     if session.count(table) > session.limits.most_held(NAME_SIZE):
-        names = session.scalar(sa.select(sa.func.approx_count_distinct(name)).where(*chosen))
+        names = session.scalar(sa.select(sa.func.approx_count_distinct(name)).where(*conditions))
         largest = max(session.reports, key=lambda report: report.count(table))
         session.limits.check_held(largest.path, names, NAME_SIZE, "names of NVTX ranges")
     frame = statistics.summary_frame(
@@ -79,18 +79,18 @@ def nvtx_summary(
         table.join(last, last.c.report == table.c.report),
         duration,
         [style.label("style"), name.label("name")],
-        chosen,
+        conditions,
         _SUMMARY_COLUMNS,
     )
     note = missing_note(session, table)
     total = len(frame)
     if not selection.is_everything:
-        total = statistics.number_of_groups(session, sa.select(style, name).where(of_types))
+        total = statistics.number_of_groups(session, sa.select(style, name).where(has_type))
     return TableAnswer.of_frame("nvtx-summary", _SUMMARY_COLUMNS, frame, total, (note,) if note else ())
 
 
-_MOST_NAMES, _SHOWN = 32, 8
-"""The names that a path has at most, and how many there are of the outermost and of the innermost of a deeper one."""
+_MAX_NAMES, _ENDS = 32, 8
+"""The most names in a path, and how many outermost and innermost names a deeper path shows."""
 TREE_COLUMNS = (
     Column("path", header="Path", label="range"),
     Column("level", header="Level", label="level", unit=Unit.NUMBER, importance=4),
@@ -116,12 +116,12 @@ _OPEN = Column("open", header="Never Ended", label="never ended", unit=Unit.COUN
 
 
 def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str | None = None) -> TableAnswer:
-    """List the paths of ``tree``, each below the one around it, siblings in ``order``, to ``depth`` levels.
+    """List the paths of ``tree``, each below its parent, siblings in ``order``, to ``depth`` levels.
 
-    Without an order it is the tree's natural one. ``Path`` joins the names with ``›``; one of more than 32 has the
-    8 outermost and the 8 innermost, and says how deep it is. ``Level`` is 0 for an outermost range. Ranks and threads
-    are columns here, not rows; they are missing where ranges of several are merged. Sums are over the ranges of the
-    path: the time of ranges that overlap counts for each.
+    The default is the tree's natural order. ``Path`` joins the names with ``›``; beyond 32 names, it shows the 8
+    outermost, the 8 innermost, and the depth. ``Level`` is 0 for an outermost range. Ranks and threads are columns, not
+    rows; they are missing if ranges of several are merged. Sums are over the ranges of the path: overlapping time
+    counts for each.
     """
     rows = list(_rows(tree, depth, tree.natural_order if order is None else Order(order)))
     columns = (*TREE_COLUMNS, _OPEN) if tree.has_open else TREE_COLUMNS
@@ -130,25 +130,25 @@ def nvtx_tree_table(tree: NvtxTree, depth: int | None = None, order: Order | str
 
 def _rows(tree: NvtxTree, depth: int | None, order: Order) -> Iterator[tuple[Any, ...]]:
     maker, groups = tree.maker, tree.maker.paths.groups
-    nothing: tuple[str, ...] = ()
-    waiting = [(number, nothing, 0) for number in maker.sorted_paths(NO_NODE, order)[::-1].tolist()]
+    no_names: tuple[str, ...] = ()
+    waiting = [(number, no_names, 0) for number in maker.sorted_paths(NO_NODE, order)[::-1].tolist()]
     while waiting:
         number, names, level = waiting.pop()
-        inner = 0
+        size = 0
         if number >= groups:
             node = maker.path_node(number)
-            inner = level + 1
-            names = (*(names if inner <= _MOST_NAMES else (*names[:_SHOWN], *names[_SHOWN + 1 :])), node.label)
+            size = level + 1
+            names = (*(names if size <= _MAX_NAMES else (*names[:_ENDS], *names[_ENDS + 1 :])), node.label)
             path = " › ".join(names)
-            if inner > _MOST_NAMES:
-                path = " › ".join((*names[:_SHOWN], "…", *names[-_SHOWN:])) + f" ({inner:,} levels)"
+            if size > _MAX_NAMES:
+                path = " › ".join((*names[:_ENDS], "…", *names[-_ENDS:])) + f" ({size:,} levels)"
             tid = None if node.thread is None else tid_of(node.thread)
             gpu = (node.gpu_total, node.gpu_median, node.gpu_ops)
             times = (node.total, node.average, node.self_total) if node.ended else (None,) * 3
-            more = (node.open_count,) if tree.has_open else ()
-            yield (path, level, node.ended, *times, *gpu, node.rank, tid, *more)
-        if depth is None or inner < depth:
-            waiting += [(child, names, inner) for child in maker.sorted_paths(number, order)[::-1].tolist()]
+            open_cells = (node.open_count,) if tree.has_open else ()
+            yield (path, level, node.ended, *times, *gpu, node.rank, tid, *open_cells)
+        if depth is None or size < depth:
+            waiting += [(child, names, size) for child in maker.sorted_paths(number, order)[::-1].tolist()]
 
 
 INSTANCE_COLUMNS = (
@@ -164,7 +164,7 @@ INSTANCE_COLUMNS = (
 
 
 def range_names(session: Session, most: int) -> list[str]:
-    """Return at most ``most`` names of ranges (``domain:text``), the most frequent first."""
+    """Return at most ``most`` names of ranges (``domain:text``), most frequent first."""
     name = LABEL.label("name")
     count = sa.func.count()
     query = sa.select(name).where(name.is_not(None)).group_by(name).order_by(count.desc(), name).limit(most)
@@ -172,11 +172,9 @@ def range_names(session: Session, most: int) -> list[str]:
 
 
 def range_instances(session: Session, selection: Selection, name: str, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
-    """List the ranges called ``name`` (``domain:text``, also without PyTorch's arguments), a page at a time.
+    """List the ranges called ``name`` (``domain:text``, also without PyTorch's arguments), by the page.
 
-    Start in job time, ns.
-
-    A range that was never closed has no duration.
+    Start in job time, ns. A range that was never closed has no duration.
     """
     table = tables.nvtx_ranges
     is_named = sa.or_(LABEL.in_([name]), FOLDED_LABEL.in_([name]))
@@ -215,19 +213,19 @@ LAUNCHED_COLUMNS = (
 
 
 def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ()) -> PagedAnswer:
-    """List the GPU work that one range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
+    """List the GPU work that a range launched (kernels, NCCL, memory operations, CUDA graphs), in order of start.
 
-    ``index`` is the range's place in ``ranges``. Its API calls are those of the same thread that lie in it whole, so
-    that the rows are just the operations that its projection spans. Start in job time, ns; ``kind`` and ``row`` make an
-    event's key. Raises ``IndexError`` where there is no such range.
+    ``index`` is the range's index in ``ranges``. API calls of its thread that lie fully inside launched the work, so
+    the rows are exactly the operations of its projection. Start in job time, ns; ``kind`` and ``row`` form an event's
+    key. Raises ``IndexError`` if there is no such range.
     """
-    lane, moved = ranges.lane_of(index), _clock_offset(ranges, index)
+    lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     calls = tables.api_calls
     inside = [
         calls.c.report == lane.report,
         calls.c.thread == lane.thread,
-        calls.c.start >= ranges.value("start", index) - moved,
-        calls.c.end <= ranges.value("end", index) - moved,
+        calls.c.start >= ranges.value("start", index) - offset,
+        calls.c.end <= ranges.value("end", index) - offset,
         sa.true() if ranges.value("op_count", index) > 0 else sa.false(),
     ]
     launches = sa.select(calls.c.correlation_id, calls.c.name).where(*inside).subquery()
@@ -242,9 +240,9 @@ def kernels_of(ranges: NvtxRanges, index: int, ranks: Sequence[RankedTask] = ())
 
 
 def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence[RankedTask]) -> sa.Subquery:
-    """The selected GPU operations of the range's process whose correlation id is among ``launches``."""
-    chosen = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
-    lane, moved = ranges.lane_of(index), _clock_offset(ranges, index)
+    """Select GPU operations of the range's process with a correlation id among ``launches``."""
+    gpu_selection = Selection(devices=ranges.selection.devices, streams=ranges.selection.streams)
+    lane, offset = ranges.lane_of(index), _clock_offset(ranges, index)
     parts: list[sa.Select[Any]] = []
     for kind in GPU_KINDS:
         columns = KIND_TABLES[kind].table.c
@@ -252,15 +250,15 @@ def _work(ranges: NvtxRanges, index: int, launches: sa.Subquery, ranks: Sequence
             columns.report == lane.report,
             columns.process == lane.process,
             columns.correlation_id.in_(sa.select(launches.c.correlation_id)),
-            # All of them lie in the projection: Parquet need not read what lies elsewhere.
-            columns.start >= ranges.value("gpu_start", index) - moved,
-            columns.end <= ranges.value("gpu_end", index) - moved,
+            # All of them lie in the projection, so Parquet can skip other row groups.
+            columns.start >= ranges.value("gpu_start", index) - offset,
+            columns.end <= ranges.value("gpu_end", index) - offset,
         ]
-        parts.append(events_query(kind, chosen, ranks, conditions))
+        parts.append(events_query(kind, gpu_selection, ranks, conditions))
     return sa.union_all(*parts).subquery()
 
 
 def _clock_offset(ranges: NvtxRanges, index: int) -> int:
-    """The offset of a range's report as a number: bounds with the column of that name skip no row groups."""
+    """Return the offset of a range's report as a number, because Parquet skips row groups only for constants."""
     number = ranges.lane_of(index).report
     return report_at(ranges.session, number).clock_offset

@@ -1,4 +1,4 @@
-"""The ranges grouped by path: every chain of names from the outermost range inwards becomes one node."""
+"""Ranges grouped by path: each chain of names, from the outermost range inwards, becomes one node."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from nsystui.questions.nvtx.ranges import NvtxRanges, RangeThread
 from nsystui.questions.queries.time_window import report_at
 
 FEWEST_VARIANTS = 3
-"""The minimum number of different names that are folded as numbered: ``fp16`` and ``fp32`` are two things."""
+"""The fewest different names to fold as numbered: ``fp16`` and ``fp32`` are two things."""
 
-_MOST_APART = 256
-"""Numbered names that recur in every range around them are apart up to so many: layers, not training steps."""
+_MAX_APART = 256
+"""The most numbered names that stay apart because they recur in every range around them: layers, not steps."""
 
 
 class Folding(Enum):
-    """Which numbered names under one parent are one row.
+    """Which numbered names under one parent share a row.
 
-    With ``STEPS`` those whose numbers go on from one parent range to the next, as of steps; names that recur in every
-    parent range, as of layers, are apart.
+    With ``STEPS``, names whose numbers continue from one parent range to the next, like steps, share a row; names that
+    recur in each parent range, like layers, are apart.
     """
 
     STEPS = "steps"
@@ -40,19 +40,19 @@ _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 
 
 def template(name: str) -> str:
-    """Put ``*`` in place of each number: ``layer_7`` becomes ``layer_*``, ``at 0x7f3a`` becomes ``at *``."""
+    """Replace each number by ``*``: ``layer_7`` becomes ``layer_*``, ``at 0x7f3a`` becomes ``at *``."""
     return _NUMBER.sub("*", name)
 
 
 def numbered(names: Collection[str]) -> frozenset[str]:
-    """Return the templates that `FEWEST_VARIANTS` or more of the names share: those are one numbered name."""
+    """Return the templates that `FEWEST_VARIANTS` or more names share."""
     counts = Counter(template(name) for name in set(names))
     return frozenset(text for text, count in counts.items() if count >= FEWEST_VARIANTS)
 
 
 @dataclass(frozen=True, eq=False)
 class Templates:
-    """``texts`` are the templates of k names that hold a number; ``of_name``, shape ``(k,)``, has their index or -1."""
+    """``texts`` are the templates of k names with a number; ``of_name``, shape ``(k,)``, holds their index or -1."""
 
     texts: tuple[str, ...]
     of_name: NDArray[np.int64]
@@ -76,7 +76,7 @@ class NodeKind(Enum):
 
 
 class TreeGrouping(Enum):
-    """Which ranges stay apart in the tree: those of every thread, those of every rank, or none."""
+    """Which ranges stay apart in the tree: ranges of different threads, of different ranks, or no ranges."""
 
     THREAD = "rank-thread"
     RANK = "rank"
@@ -85,7 +85,7 @@ class TreeGrouping(Enum):
 
 @dataclass(frozen=True)
 class PathGroup:
-    """A rank or thread that stands above paths. ``parent`` is the place of the rank above a thread, or -1."""
+    """A rank or thread above paths. ``parent`` is the index of a thread's rank, or -1."""
 
     kind: NodeKind
     name: str
@@ -95,9 +95,9 @@ class PathGroup:
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """``groups``, ranks before threads; ``of_chain``, shape ``(c,)``: the place of each chain's group, -1 for none.
+    """``groups``, ranks before threads; ``of_chain``, shape ``(c,)``: the index of each chain's group, or -1.
 
-    ``one_rank``, ``one_thread``: whether the ranges of a path are always of one rank, of one thread.
+    ``one_rank``, ``one_thread``: whether all ranges of a path have the same rank, the same thread.
     """
 
     groups: tuple[PathGroup, ...]
@@ -107,7 +107,7 @@ class Grouping:
 
 
 def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
-    """Group ``ranges``: by ranks where they are of several processes, threads where a rank has several."""
+    """Group ``ranges`` by rank if there are several processes, and by thread if a rank has several threads."""
     processes = _lanes_by_process(ranges)
     groups: list[PathGroup] = []
     of_lane = np.full(len(ranges.lanes), -1, np.int64)
@@ -131,17 +131,17 @@ def group_ranges(ranges: NvtxRanges, by: TreeGrouping) -> Grouping:
 
 
 def _lanes_by_process(ranges: NvtxRanges) -> list[list[int]]:
-    """The numbers of the lanes that have ranges, a list for each process, by rank; those without a rank are last."""
-    found: dict[tuple[int, int], list[int]] = {}
+    """Return the indices of the lanes with ranges, by process: in order of rank, then without a rank."""
+    lanes_by_process: dict[tuple[int, int], list[int]] = {}
     for number in np.unique(ranges.columns.chains.lane).tolist():
         lane = ranges.lanes[number]
-        found.setdefault((lane.report, lane.process), []).append(number)
+        lanes_by_process.setdefault((lane.report, lane.process), []).append(number)
 
-    def place(lanes: list[int]) -> tuple[bool, int]:
+    def rank_order(lanes: list[int]) -> tuple[bool, int]:
         rank = ranges.lanes[lanes[0]].rank
         return (rank is None, rank or 0)
 
-    return sorted(found.values(), key=place)
+    return sorted(lanes_by_process.values(), key=rank_order)
 
 
 NO_NODE = -1
@@ -149,11 +149,11 @@ NO_NODE = -1
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """m nodes, parents before children and the children of a node side by side; arrays have the shape ``(m,)``.
+    """m nodes, parents before children and siblings side by side; arrays have the shape ``(m,)``.
 
-    The first ``groups`` nodes are the groups (ranks, threads) that stand above the paths. ``parent``: -1 for a root.
-    ``depth``: the number of nodes above. ``label``: index into ``labels``, -1 for a group. ``variants``: how many
-    numbered names are folded into the node, 0 for a plain name. ``of_chain``, shape ``(c,)``: the node of each chain.
+    The first ``groups`` nodes are the groups (ranks, threads) above the paths. ``parent``: -1 for a root. ``depth``:
+    the number of nodes above. ``label``: index into ``labels``, -1 for a group. ``variants``: the number of numbered
+    names that are folded into the node, 0 for a plain name. ``of_chain``, shape ``(c,)``: the node of each chain.
     """
 
     groups: int
@@ -169,14 +169,14 @@ class Paths:
 
     @cached_property
     def children(self) -> tuple[SmallInts, SmallInts]:
-        """For node i at ``i + 1``, and for the roots at 0: the first child, and how many there are."""
+        """The first child and the number of children of node i at index ``i + 1``, of the roots at 0."""
         first, count = np.zeros(len(self) + 1, np.int32), np.zeros(len(self) + 1, np.int32)
-        parents, places, numbers = np.unique(self.parent, return_index=True, return_counts=True)
-        first[parents + 1], count[parents + 1] = places, numbers
+        parents, firsts, counts = np.unique(self.parent, return_index=True, return_counts=True)
+        first[parents + 1], count[parents + 1] = firsts, counts
         return first, count
 
     def children_of(self, node: int) -> NDArray[np.int64]:
-        """Return the nodes right below ``node``, or the roots for ``NO_NODE``."""
+        """Return the children of ``node``, or the roots for ``NO_NODE``."""
         first, count = self.children
         return np.arange(first[node + 1], first[node + 1] + count[node + 1], dtype=np.int64)
 
@@ -184,26 +184,25 @@ class Paths:
 def group_by_path(
     names: Sequence[str], chains: Chains, group_parents: Sequence[int], group: Ints, *, fold: Folding
 ) -> Paths:
-    """Groups chains, whose names are indices into ``names``, by path. ``group``, shape ``(c,)``: that of each, or -1.
+    """Group chains by path; their names are indices into ``names``. ``group``, shape ``(c,)``: their groups, or -1.
 
-    ``group_parents``: the group above each group or -1. Names under one parent that differ in their numbers only are
-    one node, if they are three or more, as ``fold`` says. One step for each level of nesting: O(c log c), and
-    thousands of levels cost milliseconds.
+    ``group_parents``: the group above each group or -1. Three or more names under one parent that differ only in their
+    numbers are one node, as ``fold`` decides. One step per level: O(c log c), thousands of levels cost milliseconds.
     """
     templates = Templates.of(names) if fold is not Folding.NONE else Templates((), np.full(len(names), -1, np.int64))
     of_chain = np.empty(len(chains), np.int32)
-    above_groups, none = np.array(group_parents, np.int64), np.zeros(len(group_parents), np.int64)
-    levels = [_Level(above_groups, none - 1, none, np.empty(0, np.int64))]
-    made = len(group_parents)
+    above_groups, zeros = np.array(group_parents, np.int64), np.zeros(len(group_parents), np.int64)
+    levels = [_Level(above_groups, zeros - 1, zeros, np.empty(0, np.int64))]
+    node_count = len(group_parents)
     ranges = chains.totals.count
-    held = np.zeros(made, np.int64)  # the ranges of each node of a path
+    sizes = np.zeros(node_count, np.int64)  # number of ranges, 0 for groups
     for depth, rows in enumerate(rows_by_level(chains.level)):
         above = of_chain[chains.parent[rows]].astype(np.int64) if depth else group[rows]
-        around = np.append(held, 0)[above] if fold is Folding.STEPS else None  # 0 where no path is above
-        level = _one_level(above, chains.name[rows], templates, ranges[rows], around)
-        of_chain[rows] = level.node + made
-        made += len(level.parent)
-        held = np.concatenate([held, np.bincount(level.node, ranges[rows], len(level.parent)).astype(np.int64)])
+        around = np.append(sizes, 0)[above] if fold is Folding.STEPS else None  # 0 without a path above
+        level = _level_of(above, chains.name[rows], templates, ranges[rows], around)
+        of_chain[rows] = level.node + node_count
+        node_count += len(level.parent)
+        sizes = np.concatenate([sizes, np.bincount(level.node, ranges[rows], len(level.parent)).astype(np.int64)])
         levels.append(level)
     parent, label, variants = (
         np.concatenate([getattr(level, key) for level in levels]).astype(np.int32)
@@ -215,7 +214,7 @@ def group_by_path(
 
 @dataclass(frozen=True, eq=False)
 class _Level:
-    """The nodes of one level, by parent, and (``node``) which of them each of its chains belongs to."""
+    """The nodes of one level, by parent; ``node`` holds the node of each chain."""
 
     parent: Ints
     label: Ints
@@ -224,35 +223,37 @@ class _Level:
 
 
 def _depths(parent: SmallInts, sizes: Sequence[int]) -> SmallInts:
-    """The number of nodes above each, level by level (the groups, first of all, may be ranks and threads)."""
+    """Return the number of nodes above each node, level by level (first the groups: ranks and threads)."""
     depth = np.zeros(len(parent), np.int32)
     start = 0
     for number, size in enumerate(sizes):
-        here = slice(start, start + size)
+        nodes = slice(start, start + size)
         for _ in range(2 if number == 0 else 1):
-            above = parent[here]
-            depth[here] = np.where(above >= 0, depth[above] + 1, 0)
+            above = parent[nodes]
+            depth[nodes] = np.where(above >= 0, depth[above] + 1, 0)
         start += size
     return depth
 
 
-def _one_level(above: Ints, name: Ints, templates: Templates, ranges: Ints, around: Ints | None) -> _Level:
-    """Make the nodes of chains of ``ranges``; ``around``: the ranges of the path above each, ``None`` to fold all."""
+def _level_of(above: Ints, name: Ints, templates: Templates, ranges: Ints, around: Ints | None) -> _Level:
+    """Make the nodes of chains of ``ranges``; ``around``: ranges of the path above each, ``None`` to fold all."""
     names, templated = len(templates.of_name), len(templates.texts)
     pairs, pair_of_row = np.unique((above + 1) * names + name, return_inverse=True)
     parent, name = pairs // names - 1, pairs % names
-    # Pairs of parent and name are distinct, so those that share a parent and a template are its variants.
+    # Pairs of parent and name are distinct: pairs with equal parent and template are its variants.
     template = templates.of_name[name]
-    alike = (parent + 1) * (templated + 1) + template + 1
-    _, group, size = np.unique(alike, return_inverse=True, return_counts=True)
+    variant_keys = (parent + 1) * (templated + 1) + template + 1
+    _, group, size = np.unique(variant_keys, return_inverse=True, return_counts=True)
     is_folded = (template >= 0) & (size[group] >= FEWEST_VARIANTS)
     if around is not None:
-        # A name that recurs in half of the ranges around it, or twice on a thread, is a part of each and no step.
-        whole = np.zeros(len(pairs), np.int64)
-        whole[pair_of_row] = around
-        count, threads = (np.bincount(group, np.bincount(pair_of_row, of, len(pairs)))[group] for of in (ranges, None))
-        recurs = np.where(whole > 0, (whole > 1) & (2 * count >= whole * size[group]), count >= 2 * threads)
-        is_folded &= ~recurs | (size[group] > _MOST_APART)
+        # A name that recurs in half of the ranges around it, or twice on a thread, is a part of each, not a step.
+        outer = np.zeros(len(pairs), np.int64)
+        outer[pair_of_row] = around
+        count, threads = (
+            np.bincount(group, np.bincount(pair_of_row, weights, len(pairs)))[group] for weights in (ranges, None)
+        )
+        recurs = np.where(outer > 0, (outer > 1) & (2 * count >= outer * size[group]), count >= 2 * threads)
+        is_folded &= ~recurs | (size[group] > _MAX_APART)
     label = np.where(is_folded, names + template, name)
     _, first, node = np.unique((parent + 1) * (names + templated) + label, return_index=True, return_inverse=True)
     variants = np.where(is_folded, size[group], 0)[first]
@@ -261,7 +262,7 @@ def _one_level(above: Ints, name: Ints, templates: Templates, ranges: Ints, arou
 
 @dataclass(frozen=True, eq=False)
 class NodeChains:
-    """The chains of each node: ``order[first[i]:first[i + 1]]`` are those of node i, in their own order."""
+    """The chains of each node: ``order[first[i]:first[i + 1]]`` for node i, in their own order."""
 
     order: Ints
     first: Ints
@@ -277,12 +278,12 @@ class NodeChains:
 
 
 def add_up(chains: Chains, paths: Paths, members: NodeChains) -> Totals:
-    """Add up the totals of every path, from those of its chains, then of every group. Exact: all in int64."""
+    """Add up the totals of each path's chains, then of each group's paths. Exact: all in int64."""
     below = np.flatnonzero((paths.parent >= 0) & (paths.parent < paths.groups))
     levels = (below[below >= paths.groups], below[below < paths.groups])  # threads last: paths fill them
 
-    def of_nodes(operation: np.ufunc, values: Ints, nothing: int) -> Ints:
-        result = np.full(len(paths), nothing, np.int64)
+    def of_nodes(operation: np.ufunc, values: Ints, initial: int) -> Ints:
+        result = np.full(len(paths), initial, np.int64)
         if len(members.order):
             # Every path has a chain, so no slice is empty.
             result[paths.groups :] = operation.reduceat(values[members.order], members.first[paths.groups : -1])

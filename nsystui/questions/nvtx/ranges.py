@@ -1,4 +1,4 @@
-"""NVTX ranges as arrays: which lies in which, and what the GPU did for each.
+"""NVTX ranges as arrays: their nesting and their GPU work.
 
 See docs/exports.md#nvtx and docs/numbers.md#nsys-stats.
 """
@@ -34,7 +34,7 @@ from nsystui.store.session import Session
 
 @dataclass(frozen=True)
 class RangeThread:
-    """A thread that has NVTX ranges. ``rank`` is ``None`` where its process is no task of the job."""
+    """A thread with NVTX ranges. ``rank`` is ``None`` if its process is not a task of the job."""
 
     report: int
     process: int
@@ -54,9 +54,9 @@ class RangeThread:
 
 
 class NvtxColumns(Protocol):
-    """The columns of n ranges in integers as narrow as they can be; see `columns`, and in job time ``start``.
+    """Columns of n ranges of a job as narrow integers; see `columns`, but ``start`` is in job time.
 
-    ``lane`` and ``name`` are indices into those of the job, ``parent`` is one of these ranges.
+    ``lane`` and ``name`` are indices into the job's lanes and names, ``parent`` into these ranges.
     """
 
     @property
@@ -70,9 +70,12 @@ class NvtxColumns(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The ranges of a report among those of a job: what is to be added to theirs, and what stands for theirs."""
+    """The ranges of a report among a job's ranges.
 
-    own: RangeColumns
+    ``start`` (ns) and ``parent`` are added to the report's times and indices; ``lanes`` and ``names`` map its indices.
+    """
+
+    columns: RangeColumns
     chains: Chains
     start: int
     parent: int
@@ -83,7 +86,7 @@ class _Part:
         return int(self.chains.edges[-1])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        values = self.own[name]
+        values = self.columns[name]
         if name == "lane":
             return narrow(self.lanes[values])
         if name == "name":
@@ -95,15 +98,15 @@ class _Part:
         return values
 
     def moved_chains(self, before: int) -> Chains:
-        """The chains in job time; ``before``: the number of those of the parts before this one."""
+        """Return the chains in job time, after the ``before`` chains of previous parts."""
         chains, totals = self.chains, self.chains.totals
-        gpu = np.where(totals.projected > 0, self.start, 0)
-        moved = replace(
+        gpu_offset = np.where(totals.projected > 0, self.start, 0)
+        job_totals = replace(
             totals,
             first=totals.first + self.start,
             last=totals.last + self.start,
-            gpu_first=totals.gpu_first + gpu,
-            gpu_last=totals.gpu_last + gpu,
+            gpu_first=totals.gpu_first + gpu_offset,
+            gpu_last=totals.gpu_last + gpu_offset,
         )
         return Chains(
             lane=self.lanes[chains.lane],
@@ -111,45 +114,45 @@ class _Part:
             level=chains.level,
             parent=np.where(chains.parent >= 0, chains.parent + before, NO_PARENT),
             sample=chains.sample + self.parent,
-            totals=moved,
+            totals=job_totals,
         )
 
 
 @dataclass(frozen=True, eq=False)
-class _OfReports:
-    """The columns of all ranges of some reports, each read when it is asked for the first time."""
+class _JobColumns:
+    """The columns of all ranges of some reports, each read on first use."""
 
     parts: tuple[_Part, ...]
-    _known: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    _read: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        if name not in self._known:
+        if name not in self._read:
             columns = [part[name] for part in self.parts]
-            self._known[name] = columns[0] if len(columns) == 1 else np.concatenate(columns)
-        return self._known[name]
+            self._read[name] = columns[0] if len(columns) == 1 else np.concatenate(columns)
+        return self._read[name]
 
     def forget(self) -> None:
-        self._known.clear()
+        self._read.clear()
         give_back()
 
     @cached_property
     def chains(self) -> Chains:
-        befores = np.cumsum([0, *(len(part.chains) for part in self.parts)]).tolist()
-        return Chains.joined([part.moved_chains(before) for part, before in zip(self.parts, befores, strict=False)])
+        offsets = np.cumsum([0, *(len(part.chains) for part in self.parts)]).tolist()
+        return Chains.joined([part.moved_chains(offset) for part, offset in zip(self.parts, offsets, strict=False)])
 
 
-_CHOSEN = (
+_COLUMNS = (
     "lane", "name", "row", "start", "length", "flags", "parent", "level", "self_time",
     "op_count", "op_time", "gpu_delay", "gpu_length",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class _Chosen:
-    """The columns of ranges that were chosen from others."""
+class _SelectedColumns:
+    """The columns of a selection of ranges."""
 
     columns: dict[str, NDArray[Any]]
 
@@ -177,15 +180,13 @@ class _Chosen:
 class NvtxRanges:
     """n ranges, by report and start. The arrays have the shape ``(n,)``; times are job time in ns.
 
-    ``lane``: index into ``lanes``. ``name``: index into ``names``, which are without PyTorch's suffix (see
-    `loading.FOLDED_LABEL`; `full_names` has all of a name). ``row``: the row in ``nvtx_ranges`` of the lane's report.
-    ``is_open``: the range never ended; its ``end`` is its start. ``parent``: index of the range
-    around it, -1 for none. ``level``, ``self_time``: see `nesting.Nesting`. Only push/pop ranges nest: start/end ranges
-    have neither parent nor children, and no self time (0). ``op_count``: GPU operations launched; ``UNKNOWN`` where the
-    report lacks API calls or GPU work, or the range ended on another thread. ``gpu_start``, ``gpu_end``, ``op_time``:
-    see `projection.Projection`; all 0 where ``op_count`` is not above 0.
+    ``names`` lack PyTorch's suffix (see `loading.FOLDED_LABEL`); `full_names` returns complete names. A range that
+    never ended (``is_open``) ends at its start. Only push/pop ranges nest (see `nesting.Nesting`): start/end ranges
+    have neither parent nor children, and no self time (0). ``op_count`` is ``UNKNOWN`` if the report lacks API calls or
+    GPU work, or the range ended on another thread. ``gpu_start``, ``gpu_end``, ``op_time``: see
+    `projection.Projection`; 0 without operations.
 
-    Each array is made when it is asked for, and is not kept: of some ranges, `values` has the same for less.
+    Each array is computed on request and not stored; `values` returns a part of an array at less cost.
     """
 
     session: Session
@@ -197,12 +198,12 @@ class NvtxRanges:
 
     @classmethod
     def load(cls, session: Session, selection: Selection, ranks: Sequence[RankedTask] = ()) -> NvtxRanges:
-        """Load the ranges of the selected tasks that overlap the window, whole, with the ranges around them.
+        """Load the selected tasks' ranges that overlap the window, with their full length, and the ranges around them.
 
-        The name filter keeps the ranges that match, those around them and those inside them. Devices and streams say
-        which GPU operations are projected. Nesting, self time and projection do not depend on window and name filter.
-        ``ranks`` gives lanes their rank. What the trees of all ranges need is some 100 bytes for each chain of names;
-        the columns, 45 bytes a range, are read when single ranges are looked at.
+        The name filter keeps matching ranges and the ranges around and inside them. Devices and streams select the GPU
+        operations to project. Nesting, self time and projection do not depend on window and name filter. ``ranks``
+        assigns ranks to lanes. Trees of all ranges need about 100 bytes per chain; the columns, 45 bytes per range, are
+        read when single ranges are requested.
         """
         ranges = _loaded(session, selection, {item.task: item.rank for item in ranks})
         return ranges.of_tasks().narrowed(selection)
@@ -211,8 +212,8 @@ class NvtxRanges:
         return len(self.columns)
 
     def forget(self) -> None:
-        """Let go of the columns that were read; they are read again when they are asked for."""
-        if isinstance(self.columns, _OfReports):
+        """Free the columns that were read; the next use reads them again."""
+        if isinstance(self.columns, _JobColumns):
             self.columns.forget()
 
     @property
@@ -237,12 +238,12 @@ class NvtxRanges:
 
     @property
     def end(self) -> Ints:
-        """Job time, ns, ``(n,)``; of a range that never ended its start."""
+        """Job time, ns, ``(n,)``; the start if the range never ended."""
         return self.values("end")
 
     @property
     def is_push_pop(self) -> Flags:
-        """Whether it is a push/pop range, ``(n,)``; else it is a start/end range."""
+        """Whether it is a push/pop range, not a start/end range, ``(n,)``."""
         return (self.columns["flags"] & PUSH_POP) > 0
 
     @property
@@ -252,7 +253,7 @@ class NvtxRanges:
 
     @property
     def parent(self) -> SmallInts:
-        """Index of the range around it, -1 for none, int32 ``(n,)``."""
+        """Index of the range around it, or -1, int32 ``(n,)``."""
         return self.columns["parent"].astype(np.int32)
 
     @property
@@ -267,7 +268,7 @@ class NvtxRanges:
 
     @property
     def op_count(self) -> SmallInts:
-        """Number of GPU operations launched, ``UNKNOWN`` where nothing can tell, int32 ``(n,)``."""
+        """Number of GPU operations launched, or ``UNKNOWN``, int32 ``(n,)``."""
         return self.columns["op_count"].astype(np.int32)
 
     @property
@@ -292,27 +293,27 @@ class NvtxRanges:
 
     @property
     def gpu_duration(self) -> Ints:
-        """The length of the projected range (first to last GPU operation, idle time included), ns."""
+        """Length of the projected range (first to last GPU operation, with idle time), ns."""
         return self.values("gpu_length")
 
     def values(self, name: str, rows: Ints | slice = slice(None)) -> Ints:
-        """Return the values of a column for some of the ranges; ``length`` and ``gpu_length`` are durations, ns."""
-        found: Ints
+        """Return a column's values for some ranges; ``length`` and ``gpu_length`` are durations, ns."""
+        values: Ints
         if name == "end":
-            found = self.values("start", rows) + self.columns["length"][rows]
-            return found
+            values = self.values("start", rows) + self.columns["length"][rows]
+            return values
         if name == "gpu_start":
             has_work = self.columns["op_count"][rows] > 0
-            found = np.where(has_work, self.values("start", rows) + self.columns["gpu_delay"][rows], 0)
-            return found
+            values = np.where(has_work, self.values("start", rows) + self.columns["gpu_delay"][rows], 0)
+            return values
         if name == "gpu_end":
-            found = self.values("gpu_start", rows) + self.columns["gpu_length"][rows]
-            return found
-        found = self.columns[name][rows].astype(np.int64)
-        return found
+            values = self.values("gpu_start", rows) + self.columns["gpu_length"][rows]
+            return values
+        values = self.columns[name][rows].astype(np.int64)
+        return values
 
     def value(self, name: str, index: int) -> int:
-        """Return the value of a column for a single range."""
+        """Return a column's value for one range."""
         return int(self.values(name, slice(index, index + 1))[0])
 
     def lane_of(self, index: int) -> RangeThread:
@@ -320,84 +321,82 @@ class NvtxRanges:
         return self.lanes[self.value("lane", index)]
 
     def nested_of(self, lane: int) -> Ints:
-        """Return the indices of the push/pop ranges of a lane (by its number), by start."""
+        """Return the indices of a lane's push/pop ranges, by start."""
         first, last = self._of_report.get(self.lanes[lane].report, (0, 0)) if lane >= 0 else (0, 0)
-        is_mine = (self.columns["lane"][first:last] == lane) & (self.columns["flags"][first:last] & PUSH_POP > 0)
-        return first + np.flatnonzero(is_mine)
+        is_nested = (self.columns["lane"][first:last] == lane) & (self.columns["flags"][first:last] & PUSH_POP > 0)
+        return first + np.flatnonzero(is_nested)
 
     @cached_property
     def _of_report(self) -> Mapping[int, tuple[int, int]]:
-        """The indices between which the ranges of each report are: to look for a lane in all takes hundreds of times as
-        long, of hundreds of reports.
-        """
-        of_lane = np.bincount(self.columns["lane"], minlength=len(self.lanes)).tolist()
-        found: dict[int, tuple[int, int]] = {}
+        """The bounds of each report's ranges: with hundreds of reports, lookups become hundreds of times faster."""
+        lane_counts = np.bincount(self.columns["lane"], minlength=len(self.lanes)).tolist()
+        bounds: dict[int, tuple[int, int]] = {}
         first = 0
-        for lane, number in zip(self.lanes, of_lane, strict=True):
-            found[lane.report] = (found.get(lane.report, (first, 0))[0], first + number)
-            first += number
-        return found
+        for lane, count in zip(self.lanes, lane_counts, strict=True):
+            bounds[lane.report] = (bounds.get(lane.report, (first, 0))[0], first + count)
+            first += count
+        return bounds
 
     def full_names(self, indices: Iterable[int]) -> list[str]:
-        """Return the names of some ranges as they were recorded (``domain:text``), read from the store."""
-        wanted = np.fromiter(indices, np.int64)
+        """Read the recorded names of some ranges (``domain:text``) from the store."""
+        selected = np.fromiter(indices, np.int64)
         table = tables.nvtx_ranges
-        reports = np.array([lane.report for lane in self.lanes], np.int64)[self.values("lane", wanted)]
-        starts, rows = self.values("start", wanted), self.values("row", wanted)
-        found: dict[tuple[int, int], str] = {}
+        reports = np.array([lane.report for lane in self.lanes], np.int64)[self.values("lane", selected)]
+        starts, rows = self.values("start", selected), self.values("row", selected)
+        names: dict[tuple[int, int], str] = {}
         for number in np.unique(reports).tolist():
-            chosen = reports == number
-            # The bounds let Parquet skip the row groups that hold none of them.
-            moved = report_at(self.session, number).clock_offset
-            low, high = int(starts[chosen].min()) - moved, int(starts[chosen].max()) - moved
+            is_of_report = reports == number
+            # The bounds let Parquet skip row groups.
+            offset = report_at(self.session, number).clock_offset
+            low, high = int(starts[is_of_report].min()) - offset, int(starts[is_of_report].max()) - offset
             query = sa.select(table.c.row, LABEL).where(
-                table.c.report == number, table.c.start.between(low, high), table.c.row.in_(rows[chosen].tolist())
+                table.c.report == number, table.c.start.between(low, high), table.c.row.in_(rows[is_of_report].tolist())
             )
-            found.update({(number, row): name for row, name in self.session.part([number]).rows(query)})
+            names.update({(number, row): name for row, name in self.session.part([number]).rows(query)})
         keys = zip(reports.tolist(), rows.tolist(), strict=True)
-        return [found[key] for key in keys]
+        return [names[key] for key in keys]
 
     def innermost_at(self, lanes: Ints, times: Ints) -> Ints:
-        """Find the innermost push/pop range (its index, or -1) at each job time on each lane; shapes ``(m,)``."""
-        found = np.full(len(times), NO_PARENT, np.int64)
+        """Return the index of the innermost push/pop range at each job time on each lane, or -1; shapes ``(m,)``."""
+        innermost = np.full(len(times), NO_PARENT, np.int64)
         for lane in np.unique(lanes[lanes >= 0]).tolist():
-            chosen = np.flatnonzero(lanes == lane)
-            mine = self.nested_of(lane)
-            starts = self.values("start", mine)
-            # Ranges that begin at the same time are in any order; the innermost is to be the last.
-            same = starts[1:] == starts[:-1]
-            tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
-            mine[tied] = mine[tied][np.lexsort((self.values("level", mine[tied]), starts[tied]))]
-            place = np.searchsorted(starts, times[chosen], side="right") - 1
-            # What began last before a moment is the innermost, or it is over: then one around it is.
-            found[chosen] = np.where(place >= 0, mine[place], NO_PARENT) if len(mine) else NO_PARENT
-        some = np.flatnonzero(found >= 0)
-        while len(some := some[self.values("end", found[some]) <= times[some]]):
-            found[some] = self.values("parent", found[some])
-            some = some[found[some] >= 0]
-        return found
+            moments = np.flatnonzero(lanes == lane)
+            nested = self.nested_of(lane)
+            starts = self.values("start", nested)
+            # Ranges with equal starts are in no order: sort the innermost last.
+            is_same = starts[1:] == starts[:-1]
+            tied = np.flatnonzero(np.append(is_same, False) | np.insert(is_same, 0, False))
+            nested[tied] = nested[tied][np.lexsort((self.values("level", nested[tied]), starts[tied]))]
+            last = np.searchsorted(starts, times[moments], side="right") - 1
+            # The last range that started before a moment is the innermost; if it has ended, a range around it is.
+            innermost[moments] = np.where(last >= 0, nested[last], NO_PARENT) if len(nested) else NO_PARENT
+        ended = np.flatnonzero(innermost >= 0)
+        while len(ended := ended[self.values("end", innermost[ended]) <= times[ended]]):
+            innermost[ended] = self.values("parent", innermost[ended])
+            ended = ended[innermost[ended] >= 0]
+        return innermost
 
     def of_tasks(self) -> NvtxRanges:
-        """Return the ranges of the selected tasks, from those of the reports that these are in."""
+        """Return the selected tasks' ranges, from the ranges of their reports."""
         tasks = self.selection.tasks
         if tasks is None or all(Task(lane.report, lane.process) in tasks for lane in self.lanes):
             return self
-        is_chosen = np.array([Task(lane.report, lane.process) in tasks for lane in self.lanes], bool)
-        chosen = self._only(is_chosen[self.columns["lane"]])
-        lanes, names = np.flatnonzero(is_chosen), by_appearance(chosen.columns["name"], len(self.names))
-        numbers = {"lane": np.cumsum(is_chosen) - 1, "name": np.zeros(len(self.names), np.int64)}
-        numbers["name"][names] = np.arange(len(names))
-        columns = {key: chosen.columns[key] for key in _CHOSEN}
-        columns |= {key: narrow(of[columns[key]]) for key, of in numbers.items()}
+        is_selected = np.array([Task(lane.report, lane.process) in tasks for lane in self.lanes], bool)
+        selected = self._only(is_selected[self.columns["lane"]])
+        lanes, names = np.flatnonzero(is_selected), by_appearance(selected.columns["name"], len(self.names))
+        new_codes = {"lane": np.cumsum(is_selected) - 1, "name": np.zeros(len(self.names), np.int64)}
+        new_codes["name"][names] = np.arange(len(names))
+        columns = {key: selected.columns[key] for key in _COLUMNS}
+        columns |= {key: narrow(codes[columns[key]]) for key, codes in new_codes.items()}
         return replace(
-            chosen,
+            selected,
             lanes=tuple(self.lanes[number] for number in lanes.tolist()),
             names=tuple(self.names[number] for number in names.tolist()),
-            columns=_Chosen(columns),
+            columns=_SelectedColumns(columns),
         )
 
     def narrowed(self, selection: Selection) -> NvtxRanges:
-        """Return the ranges of ``selection``, from those that were loaded without its window and name filter."""
+        """Return the ranges of ``selection``, from ranges loaded without its window and name filter."""
         ranges = replace(self, selection=selection)
         if selection.window is not None:
             ranges = ranges.within(selection.window)
@@ -406,76 +405,75 @@ class NvtxRanges:
         return ranges
 
     def within(self, window: Window) -> NvtxRanges:
-        """Return the ranges that overlap ``window`` (as `conditions.where` has it) and those around them."""
+        """Return the ranges that overlap ``window`` (as in `conditions.where`) and the ranges around them."""
         start = self.columns["start"]
         overlaps = (start >= window.start) | (self.end > window.start) | self.is_open
         return self._only(with_ancestors((start < window.end) & overlaps, self.columns["parent"]))
 
-    def matching(self, wanted: NameFilter) -> NvtxRanges:
-        """Return the ranges whose name passes ``wanted``, all those around them and all those inside them."""
-        chosen = np.array([wanted.matches(name) for name in self.names], bool)[self.columns["name"]]
+    def matching(self, name_filter: NameFilter) -> NvtxRanges:
+        """Return the ranges whose name passes, and all ranges around and inside them."""
+        selected = np.array([name_filter.matches(name) for name in self.names], bool)[self.columns["name"]]
         parent = self.columns["parent"]
         for rows in rows_by_level(self.columns["level"])[1:]:
-            chosen[rows] |= chosen[parent[rows]]
-        return self._only(with_ancestors(chosen, parent))
+            selected[rows] |= selected[parent[rows]]
+        return self._only(with_ancestors(selected, parent))
 
-    def _only(self, chosen: Flags) -> NvtxRanges:
-        """The ranges of ``chosen``, which must hold every ancestor of what it holds."""
-        if chosen.all():
+    def _only(self, selected: Flags) -> NvtxRanges:
+        """Return the ``selected`` ranges, which must include their ancestors."""
+        if selected.all():
             return self
-        place = np.cumsum(chosen, dtype=np.int32) - 1
-        columns = {key: self.columns[key][chosen] for key in _CHOSEN}
-        columns["parent"] = np.where(columns["parent"] >= 0, place[columns["parent"]], NO_PARENT)
-        return replace(self, columns=_Chosen(columns))
+        new_index = np.cumsum(selected, dtype=np.int32) - 1
+        columns = {key: self.columns[key][selected] for key in _COLUMNS}
+        columns["parent"] = np.where(columns["parent"] >= 0, new_index[columns["parent"]], NO_PARENT)
+        return replace(self, columns=_SelectedColumns(columns))
 
 
-def with_ancestors(chosen: Flags, parent: NDArray[Any]) -> Flags:
-    """Add everything above ``chosen`` to it; ``parent`` is -1 where nothing is above. Shapes ``(n,)``."""
-    chosen = chosen.copy()
-    rows = np.flatnonzero(chosen)
+def with_ancestors(selected: Flags, parent: NDArray[Any]) -> Flags:
+    """Return ``selected`` with all ancestors; ``parent`` is -1 for a root. Shapes ``(n,)``."""
+    selected = selected.copy()
+    rows = np.flatnonzero(selected)
     while len(rows):
         above = distinct(parent[rows]).astype(np.int64)
         rows = above[above >= 0]
-        rows = rows[~chosen[rows]]
-        chosen[rows] = True
-    return chosen
+        rows = rows[~selected[rows]]
+        selected[rows] = True
+    return selected
 
 
 def _loaded(session: Session, selection: Selection, ranks: dict[Task, int]) -> NvtxRanges:
-    """The ranges of the reports of the selected tasks, a report after the other."""
     lanes: list[RangeThread] = []
     names: dict[str, int] = {}
     parts: list[_Part] = []
     projected = Selection(devices=selection.devices, streams=selection.streams)
-    reports = [one for one in selected_reports(session, selection) if one.count(tables.nvtx_ranges)]
+    reports = [report for report in selected_reports(session, selection) if report.count(tables.nvtx_ranges)]
     thread_names = _thread_names(session) if reports else {}
-    for own in columns_of_each(session, reports, projected):
-        chains = own.chains()
+    for source in columns_of_each(session, reports, projected):
+        chains = source.chains()
         if not len(chains):
             continue
-        report, threads = own.report, own.threads
-        numbers = np.array([names.setdefault(name, len(names)) for name in own.names], np.int64)
-        before = len(lanes) + np.arange(len(threads))
+        report, threads = source.report, source.threads
+        name_indices = np.array([names.setdefault(name, len(names)) for name in source.names], np.int64)
+        lane_indices = len(lanes) + np.arange(len(threads))
         for thread, process in zip(threads.tolist(), process_of(threads).tolist(), strict=True):
             rank = ranks.get(Task(report.index, process))
             lanes.append(RangeThread(report.index, process, thread, rank, thread_names.get((report.index, thread), "")))
-        parts.append(_Part(own, chains, report.clock_offset, sum(map(len, parts)), before, numbers))
-    columns = _OfReports(tuple(parts)) if parts else _Chosen({key: np.empty(0, np.int64) for key in _CHOSEN})
+        parts.append(_Part(source, chains, report.clock_offset, sum(map(len, parts)), lane_indices, name_indices))
+    columns = _JobColumns(tuple(parts)) if parts else _SelectedColumns({key: np.empty(0, np.int64) for key in _COLUMNS})
     return NvtxRanges(session, selection, tuple(lanes), tuple(names), columns, _notes(session, bool(parts)))
 
 
 def _thread_names(session: Session) -> Mapping[tuple[int, int], str]:
-    """By report and globalTid, of all reports at once: a query has its cost for each that is open."""
-    known = tables.threads.c
-    query = sa.select(known.report, known.thread, known.name).where(known.name.is_not(None))
+    """Return names by report and globalTid, for all reports at once because a query has a cost per report."""
+    threads = tables.threads.c
+    query = sa.select(threads.report, threads.thread, threads.name).where(threads.name.is_not(None))
     return {(report, thread): name for report, thread, name in session.rows(query)}
 
 
 def _notes(session: Session, has_ranges: bool) -> tuple[str, ...]:
     graphs = session.count(tables.graph_launches) if has_ranges else 0
-    in_graphs = f"GPU time includes {graphs:,} whole CUDA graph launches; nsys stats leaves them out" if graphs else ""
+    graph_note = f"GPU time includes {graphs:,} whole CUDA graph launches; nsys stats leaves them out" if graphs else ""
     with_ranges = [report for report in session.reports if report.count(tables.nvtx_ranges)]
     lacking = [report for report in with_ranges if not has_launches(report)]
     advice = recording_advice(session, lacking, canonical.KERNELS) if lacking else ""
-    unprojected = f"no GPU work to project in {few([report.name for report in lacking])}: {advice}" if lacking else ""
-    return tuple(note for note in (missing_note(session, tables.nvtx_ranges), unprojected, in_graphs) if note)
+    launch_note = f"no GPU work to project in {few([report.name for report in lacking])}: {advice}" if lacking else ""
+    return tuple(note for note in (missing_note(session, tables.nvtx_ranges), launch_note, graph_note) if note)

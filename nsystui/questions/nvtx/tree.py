@@ -1,7 +1,7 @@
-"""The tree of NVTX ranges: ranks, threads, paths, single ranges; rows are made when a node is opened.
+"""The tree of NVTX ranges: ranks, threads, paths, single ranges; nodes are made when their parent is opened.
 
-Everything is kept in numpy arrays over paths and ranges, so a path of a million ranges, or one that is thousands of
-levels deep, opens as fast as any other. Nothing here recurses.
+Data are numpy arrays over paths and ranges, so a path of a million ranges, or thousands of levels deep, opens as fast
+as any other. Nothing here recurses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nsystui.questions.nvtx.ranges import NvtxRanges, with_ancestors
 
 
 class Order(Enum):
-    """How siblings are ordered: by time and by name ascending, by everything else descending, unknown last."""
+    """The order of siblings: time and name ascending, other keys descending, unknown values last."""
 
     TOTAL = "total"
     TIME = "time"
@@ -48,18 +48,17 @@ class Order(Enum):
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the tree; times in ns of job time, ``None`` is "not known" or "there is none".
+    """A node of the tree; times in ns of job time, ``None`` if unknown or missing.
 
-    ``id`` is stable for one tree. ``name`` is the range's name, with ``*`` for the numbers of folded names, of which
-    there are ``variants``. ``count``: ranges (of a rank or thread: its outermost ones); ``open_count``: those that
-    never ended, which have no duration. ``total``: the sum of durations. ``self_total``: the time in which no range
-    inside runs; ``None`` for ranks, threads and start/end ranges, which are outside of the tree. ``gpu_total``: the sum
-    of the projected durations of the single ranges (``Total Proj Time`` of ``nvtx_gpu_proj_sum``) and ``gpu_median``
-    their median, ``None`` where nothing was launched. ``gpu_ops``: GPU operations launched, one for each correlation
-    id; ``None`` where the export cannot say. ``window``: from the first start to the last end; ``gpu_window``: the same
-    of the projected ranges. ``child_count``: the rows that opening shows. ``rank`` and ``thread`` (NVIDIA's
-    ``globalTid``): ``None`` where ranges of several are merged. ``index``: the place in ``NvtxRanges`` if the node is
-    exactly one range.
+    ``id`` is stable within a tree. ``name`` is the range's name, with ``*`` for the numbers of ``variants`` folded
+    names. ``count``: ranges (for a rank or thread, its outermost ranges); ``open_count``: ranges that never ended,
+    which have no duration. ``total``: the sum of durations. ``self_total``: the time in which no range inside runs;
+    ``None`` for ranks, threads and start/end ranges. ``gpu_total``: the sum of the projected durations of the single
+    ranges (``Total Proj Time`` of ``nvtx_gpu_proj_sum``), ``gpu_median`` their median, ``None`` without launches.
+    ``gpu_ops``: GPU operations launched, one for each correlation id. ``window``: from the first start to the last end;
+    ``gpu_window``: the same for the projected ranges. ``child_count``: the rows that opening shows. ``rank`` and
+    ``thread`` (NVIDIA's ``globalTid``): ``None`` if ranges of several are merged. ``index``: the index in
+    ``NvtxRanges`` if the node is exactly one range.
     """
 
     id: int
@@ -83,7 +82,7 @@ class Node:
 
     @property
     def label(self) -> str:
-        """The name, and how many names are folded into it: ``layer_* (32)``."""
+        """The name with the number of names folded into it: ``layer_* (32)``."""
         return f"{self.name} ({self.variants:,})" if self.variants else self.name
 
     @property
@@ -98,21 +97,21 @@ class Node:
 
     @property
     def selection_window(self) -> Window:
-        """The time window to look at the node: its ranges on the CPU and everything that they did on the GPU."""
+        """The time window of its ranges on the CPU and all of their GPU work."""
         start, end = self.window.start, self.window.end
         if self.gpu_window is not None:
             start, end = min(start, self.gpu_window.start), max(end, self.gpu_window.end)
         return Window(start, max(end, start + 1))  # an empty window would select nothing
 
 
-_ORDERS_KEPT = 4  # of single ranges; a path of a million takes 8 MB and a tenth of a second
+_MAX_ORDERS = 4  # cached orders of single ranges; a path of a million takes 8 MB and a tenth of a second
 
 
 @dataclass(frozen=True, eq=False)
 class NodeMaker:
     """The arrays of a tree of m paths and n ranges, and the nodes made from them.
 
-    Ids: a path's is its place, the list of its single ranges has m more, a single range has 2 m and its place.
+    Ids: i for path i, m + i for the list of its single ranges, 2 m + j for single range j.
     """
 
     ranges: NvtxRanges
@@ -130,8 +129,8 @@ class NodeMaker:
 
     def ranges_of(self, path: int) -> Ints:
         """Return the single ranges of a path, in their own order."""
-        found = self.ranges.columns["by_chain"][self.chains.places(self.members[path])]
-        return np.sort(found).astype(np.int64)
+        indices = self.ranges.columns["by_chain"][self.chains.places(self.members[path])]
+        return np.sort(indices).astype(np.int64)
 
     @cached_property
     def _chain_of_range(self) -> SmallInts:
@@ -150,11 +149,11 @@ class NodeMaker:
         return self.paths.labels[int(self.paths.label[path])]
 
     def is_single(self, path: int) -> bool:
-        """Tell whether a path has exactly one range, so that its node is that range."""
+        """Return whether a path has exactly one range, which is then its node."""
         return path >= self.paths.groups and bool(self.totals.count[path] == 1)
 
     def inside(self, path: int) -> int:
-        """Count the threads or paths right below a rank, thread or path."""
+        """Count the children (threads or paths) of a rank, thread or path."""
         return int(self.paths.children[1][path + 1])
 
     def path_node(self, path: int) -> Node:
@@ -185,7 +184,7 @@ class NodeMaker:
         )
 
     def list_node(self, path: int) -> Node:
-        """Make the row that opens the single ranges of a path that has paths inside."""
+        """Make the row that opens the single ranges of a path with inner paths."""
         node = self.path_node(path)
         number, name, depth = len(self.paths) + path, f"{node.count:,} single ranges", node.depth + 1
         return replace(
@@ -193,7 +192,7 @@ class NodeMaker:
         )
 
     def range_nodes(self, indices: Sequence[int], depth: int) -> list[Node]:
-        """Make the nodes of single ranges, with the names as recorded."""
+        """Make the nodes of single ranges, with their recorded names."""
         names = self.ranges.full_names(indices)
         return [self._range_node(index, name, depth) for index, name in zip(indices, names, strict=True)]
 
@@ -222,7 +221,7 @@ class NodeMaker:
         )
 
     def median(self, path: int) -> float:
-        """Return the median projected duration of a path's ranges, ns; not a number where none launched anything."""
+        """Return the median projected duration of a path's ranges, ns; NaN without launches."""
         if path not in self._medians:
             durations = self.ranges.columns["gpu_by_chain"][self.chains.places(self.members[path])]
             durations = durations[durations >= 0]
@@ -230,10 +229,10 @@ class NodeMaker:
         return self._medians[path]
 
     def sorted_paths(self, above: int, order: Order) -> NDArray[np.int64]:
-        """Sort the children of ``above`` (-1: the roots); ranks are always by number."""
+        """Return the children of ``above`` (-1: the roots) in order; ranks are always by number."""
         paths = self.paths.children_of(above)
-        of_ranks = sum(group.kind is NodeKind.RANK for group in self.grouping.groups)  # which come first
-        if not len(paths) or paths[0] < of_ranks:
+        rank_count = sum(group.kind is NodeKind.RANK for group in self.grouping.groups)  # ranks are first
+        if not len(paths) or paths[0] < rank_count:
             return paths
         if order is Order.NAME:
             return np.array(sorted(paths.tolist(), key=self.name), np.int64)
@@ -257,18 +256,18 @@ class NodeMaker:
         return -(totals.count if order is Order.COUNT else totals.total)[paths]
 
     def sorted_ranges(self, path: int, order: Order) -> Ints:
-        """Sort the single ranges of a path; by start where the order says nothing about single ranges."""
+        """Return a path's single ranges in order, by start if ``order`` does not apply to them."""
         key = (path, order)
         if key not in self._orders:
-            while len(self._orders) >= _ORDERS_KEPT:
+            while len(self._orders) >= _MAX_ORDERS:
                 self._orders.pop(next(iter(self._orders)), None)
-            chosen = self.ranges_of(path)
-            keys = self._range_keys(chosen, order)
-            self._orders[key] = chosen[np.lexsort((self.ranges.values("start", chosen), keys))]
+            ranges = self.ranges_of(path)
+            keys = self._range_keys(ranges, order)
+            self._orders[key] = ranges[np.lexsort((self.ranges.values("start", ranges), keys))]
         return self._orders[key]
 
-    def _range_keys(self, chosen: Ints, order: Order) -> Ints:
-        values = partial(self.ranges.values, rows=chosen)
+    def _range_keys(self, ranges: Ints, order: Order) -> Ints:
+        values = partial(self.ranges.values, rows=ranges)
         if order in (Order.TOTAL, Order.AVERAGE):
             return -values("length")
         if order is Order.SELF:
@@ -280,7 +279,7 @@ class NodeMaker:
         return values("start")
 
     def _owner(self, path: int) -> tuple[int | None, int | None]:
-        """The rank and the thread that a node belongs to, if it is one."""
+        """Return the rank and the thread of a node; ``None`` if it has several."""
         if path < self.paths.groups:
             group = self.grouping.groups[path]
             return group.lane.rank, group.lane.thread if group.kind is NodeKind.THREAD else None
@@ -293,7 +292,7 @@ PAGE = 500
 
 @dataclass(frozen=True, eq=False)
 class NvtxTree:
-    """The tree over ``ranges``; ``build`` makes it. Orders can be given as `Order` or as its value."""
+    """The tree of ``ranges``; ``build`` makes it. An order is an `Order` or its value."""
 
     ranges: NvtxRanges
     by: TreeGrouping
@@ -303,21 +302,21 @@ class NvtxTree:
     def build(
         cls, ranges: NvtxRanges, by: TreeGrouping | str = TreeGrouping.THREAD, *, fold: Folding | str = Folding.STEPS
     ) -> NvtxTree:
-        """Group ``ranges`` by ``by`` and path. Raises ``ValueError`` for an unknown ``by``.
+        """Group ``ranges`` by ``by`` and path. Raises ``ValueError`` if ``by`` is unknown.
 
-        Names under one parent that differ in their numbers only become one path with ``*`` for the numbers, if they are
-        three or more, as ``fold`` says.
+        Three or more names under one parent that differ only in their numbers become one path with ``*`` for the
+        numbers, as ``fold`` decides.
         """
         by = TreeGrouping(by)
         grouping = group_ranges(ranges, by)
-        above = [group.parent for group in grouping.groups]
+        group_parents = [group.parent for group in grouping.groups]
         chains = ranges.columns.chains
-        paths = group_by_path(ranges.names, chains, above, grouping.of_chain, fold=Folding(fold))
+        paths = group_by_path(ranges.names, chains, group_parents, grouping.of_chain, fold=Folding(fold))
         members = NodeChains.of(paths)
         return cls(ranges, by, NodeMaker(ranges, grouping, paths, members, add_up(chains, paths, members)))
 
     def __len__(self) -> int:
-        """The number of ranks, threads and paths; single ranges do not count."""
+        """Return the number of ranks, threads and paths."""
         return len(self.maker.paths)
 
     @property
@@ -327,15 +326,15 @@ class NvtxTree:
 
     @property
     def natural_order(self) -> Order:
-        """By GPU time, where any is known, else by the time on the CPU."""
+        """By GPU time if any is known, otherwise by time on the CPU."""
         return Order.GPU if self.maker.totals.projected.any() else Order.TOTAL
 
     def roots(self, order: Order | str = Order.TOTAL) -> list[Node]:
-        """Return the outermost nodes: ranks if there are several, else threads if there are several, else paths."""
+        """Return the outermost nodes: ranks if there are several, else threads if several, else paths."""
         return [self.maker.path_node(path) for path in self.maker.sorted_paths(NO_NODE, Order(order)).tolist()]
 
     def node(self, number: int) -> Node:
-        """Return the node of an id. Raises ``IndexError`` where this tree has none."""
+        """Return the node with an id. Raises ``IndexError`` if it is unknown."""
         size = len(self)
         if not 0 <= number < 2 * size + len(self.ranges):
             raise IndexError(f"this tree has no node {number}")
@@ -351,11 +350,11 @@ class NvtxTree:
         return node.child_count
 
     def children(self, node: Node, offset: int = 0, limit: int = PAGE, order: Order | str = Order.TOTAL) -> list[Node]:
-        """Return the rows inside ``node`` from ``offset`` on, at most ``limit``.
+        """Return at most ``limit`` rows inside ``node`` from row ``offset`` on.
 
-        A rank has its threads or its paths; a path has the paths inside it and then one row that opens its single
-        ranges; a path with nothing inside has its single ranges. A path of one range is that range. Ranks always
-        come by number.
+        A rank contains threads or paths; a path contains its inner paths, then one row that opens its single ranges. A
+        path without inner paths contains its single ranges. A path of one range is that range. Ranks are always by
+        number.
         """
         order, offset, stop = Order(order), max(offset, 0), min(offset + limit, node.child_count)
         if node.kind is NodeKind.RANGE or stop <= offset:
@@ -375,24 +374,24 @@ class NvtxTree:
         return None if above is None else self.node(above)
 
     def ancestors(self, node: Node) -> tuple[int, ...]:
-        """Return the ids from the root down to the parent of ``node``: what to open so that it shows."""
+        """Return the ids from the root down to the parent of ``node``, which must be open to show it."""
         return tuple(reversed(self._ids_above(node.id)))
 
     def rows_around(self, shown: Mapping[int, int], numbers: Iterable[int]) -> list[int]:
-        """Return the row of each node, or of the innermost one around it that is ``shown`` (id to row); 0 without any.
+        """Return each node's row, or its innermost ``shown`` ancestor's row (id to row); 0 without any.
 
-        Goes through every node around them once, however many of them share it.
+        Visits each ancestor once, even if many nodes share it.
         """
-        rows, found = dict(shown), []
+        rows, results = dict(shown), []
         for number in numbers:
-            way, above = [], number
-            while above not in rows and (further := self._id_above(above)) is not None:
-                way.append(above)
-                above = further
+            passed, above = [], number
+            while above not in rows and (parent := self._id_above(above)) is not None:
+                passed.append(above)
+                above = parent
             row = rows.setdefault(above, 0)
-            rows.update(dict.fromkeys(way, row))
-            found.append(row)
-        return found
+            rows.update(dict.fromkeys(passed, row))
+            results.append(row)
+        return results
 
     def path(self, node: Node) -> tuple[str, ...]:
         """Return the names from the root down to ``node``."""
@@ -400,50 +399,50 @@ class NvtxTree:
         return (*names, node.name)
 
     def durations(self, node: Node) -> tuple[str, Ints, bool]:
-        """Return the name of the path of a node, and the durations (ns) of its ranges by start; of a thread none.
+        """Return the path's name, the durations (ns) of its ranges by start (none for a thread), and a flag.
 
-        Where any of them launched GPU work, they are the projected ones of those that did; the flag says so.
+        If any range launched GPU work, the flag is true and the durations are the projected durations of such ranges.
         """
         size = len(self)
         path = node.id % size if node.id < 2 * size else self.maker.path_of_range(node.id - 2 * size)
-        chosen = self.maker.ranges_of(path) if path >= self.maker.paths.groups else np.empty(0, np.int64)
-        launched = chosen[self.ranges.values("op_count", chosen) > 0]
-        own = launched if len(launched) else chosen
-        own = own[np.argsort(self.ranges.values("start", own), kind="stable")]
-        durations = self.ranges.values("gpu_length" if len(launched) else "length", own)
+        ranges = self.maker.ranges_of(path) if path >= self.maker.paths.groups else np.empty(0, np.int64)
+        launched = ranges[self.ranges.values("op_count", ranges) > 0]
+        counted = launched if len(launched) else ranges
+        counted = counted[np.argsort(self.ranges.values("start", counted), kind="stable")]
+        durations = self.ranges.values("gpu_length" if len(launched) else "length", counted)
         return self.maker.name(path), durations, len(launched) > 0
 
     def find_all(self, before: NvtxTree, numbers: Iterable[int]) -> set[int]:
-        """Find the nodes that are some of another tree (ids), where this tree has them: by their names, ranges by rows.
+        """Return this tree's ids for nodes (ids) of ``before`` that it also has: paths by names, ranges by rows.
 
-        Looks for every node around them once, however many of them share it.
+        Visits each ancestor once, even if many nodes share it.
         """
-        again: dict[int, int | None] = {NO_NODE: NO_NODE}
-        size, wanted, found = len(before), list(numbers), set()
-        for number in (one % size for one in wanted if one < 2 * size):
-            way = []
-            while number not in again:
-                way.append(number)
+        matches: dict[int, int | None] = {NO_NODE: NO_NODE}
+        size, wanted, ids = len(before), list(numbers), set()
+        for number in (node % size for node in wanted if node < 2 * size):
+            passed = []
+            while number not in matches:
+                passed.append(number)
                 number = int(before.maker.paths.parent[number])
-            place = again[number]
-            for inside in reversed(way):
-                if place is not None:
-                    name, children = before.maker.name(inside), self.maker.paths.children_of(place).tolist()
-                    place = next((child for child in children if self.maker.name(child) == name), None)
-                again[inside] = place
+            match = matches[number]
+            for inner in reversed(passed):
+                if match is not None:
+                    name, children = before.maker.name(inner), self.maker.paths.children_of(match).tolist()
+                    match = next((child for child in children if self.maker.name(child) == name), None)
+                matches[inner] = match
         for number in wanted:
             if number < 2 * size:
-                path = again[number % size]
-                place = None if path is None else path + number // size * len(self)
+                path = matches[number % size]
+                match = None if path is None else path + number // size * len(self)
             else:
                 ranges, index = before.ranges, number - 2 * size
-                place = self.number_of(ranges.lane_of(index).report, ranges.value("row", index))
-            if place is not None:
-                found.add(place)
-        return found
+                match = self.number_of(ranges.lane_of(index).report, ranges.value("row", index))
+            if match is not None:
+                ids.add(match)
+        return ids
 
     def number_of(self, report: int, row: int) -> int | None:
-        """Find the id of a single range by its row of ``nvtx_ranges``; ``None`` where the tree leaves it out."""
+        """Return the id of a single range by its row of ``nvtx_ranges``; ``None`` if the tree lacks it."""
         ranges = self.ranges
         rows = np.flatnonzero(ranges.columns["row"] == row).tolist()
         index = next((index for index in rows if ranges.lane_of(index).report == report), None)
@@ -453,7 +452,7 @@ class NvtxTree:
         return path if self.maker.is_single(path) else 2 * len(self) + index
 
     def place_of(self, number: int, order: Order) -> int:
-        """Find the place of a node among the rows inside the node around it, or among the roots."""
+        """Return the index of a node among its siblings."""
         size, above = len(self), self._id_above(number)
         if number >= 2 * size and above is not None:
             path = above - size if above >= size else above
@@ -463,16 +462,16 @@ class NvtxTree:
         shown = self.maker.sorted_paths(NO_NODE if above is None else above, order)
         return int(np.flatnonzero(shown == number)[0])
 
-    def search(self, wanted: NameFilter, order: Order | str = Order.TOTAL) -> Iterator[int]:
-        """Yield the ids of the matching nodes, from top to bottom as ``order`` shows them; `ancestors` lead to each.
+    def search(self, name_filter: NameFilter, order: Order | str = Order.TOTAL) -> Iterator[int]:
+        """Yield the ids of matching nodes from top to bottom in ``order``; `ancestors` lead to each.
 
-        A path matches by its own name or by any of those folded into it: ``step 17`` finds ``step *``. Names are
-        without PyTorch's suffix.
+        A path matches by its name or by any name folded into it: ``step 17`` finds ``step *``. Names lack PyTorch's
+        suffix.
         """
-        is_match = self._matches(wanted)
-        leads = with_ancestors(is_match, self.maker.paths.parent)
+        is_match = self._matches(name_filter)
+        leads_to_match = with_ancestors(is_match, self.maker.paths.parent)
         order = Order(order)
-        open_nodes = [iter(self._leading(NO_NODE, leads, order))]
+        open_nodes = [iter(self._leading(NO_NODE, leads_to_match, order))]
         while open_nodes:
             number = next(open_nodes[-1], None)
             if number is None:
@@ -480,36 +479,36 @@ class NvtxTree:
                 continue
             if is_match[number]:
                 yield number
-            open_nodes.append(iter(self._leading(number, leads, order)))
+            open_nodes.append(iter(self._leading(number, leads_to_match, order)))
 
-    def _matches(self, wanted: NameFilter) -> NDArray[np.bool_]:
-        """Which ranks, threads and paths have a matching name, or a range that has."""
+    def _matches(self, name_filter: NameFilter) -> NDArray[np.bool_]:
+        """Return whether each rank, thread or path, or a range in it, has a matching name."""
         paths = self.maker.paths
         names = [self.maker.name(number) for number in range(paths.groups)]
-        found = np.zeros(len(paths), bool)
-        found[: paths.groups] = [wanted.matches(name) for name in names]
-        labels = np.array([wanted.matches(label) for label in paths.labels], bool)
+        is_match = np.zeros(len(paths), bool)
+        is_match[: paths.groups] = [name_filter.matches(name) for name in names]
+        labels = np.array([name_filter.matches(label) for label in paths.labels], bool)
         if len(labels):
-            found[paths.groups :] |= labels[paths.label[paths.groups :]]
-            found[paths.of_chain[labels[self.maker.chains.name]]] = True
-        return found
+            is_match[paths.groups :] |= labels[paths.label[paths.groups :]]
+            is_match[paths.of_chain[labels[self.maker.chains.name]]] = True
+        return is_match
 
-    def _leading(self, number: int, leads: NDArray[np.bool_], order: Order) -> list[int]:
-        """The children of a node that match or have a match inside, in order."""
-        if not leads[self.maker.paths.children_of(number)].any():
+    def _leading(self, number: int, leads_to_match: NDArray[np.bool_], order: Order) -> list[int]:
+        """Return the children of a node that match or contain a match, in order."""
+        if not leads_to_match[self.maker.paths.children_of(number)].any():
             return []
         shown = self.maker.sorted_paths(number, order)
-        found: list[int] = shown[leads[shown]].tolist()
-        return found
+        children: list[int] = shown[leads_to_match[shown]].tolist()
+        return children
 
     def _ids_above(self, number: int) -> list[int]:
-        """The ids of the nodes around a node, innermost first."""
-        found = []
+        """Return the ids of a node's ancestors, innermost first."""
+        ids = []
         above = self._id_above(number)
         while above is not None:
-            found.append(above)
+            ids.append(above)
             above = self._id_above(above)
-        return found
+        return ids
 
     def _id_above(self, number: int) -> int | None:
         size, paths = len(self), self.maker.paths

@@ -1,4 +1,4 @@
-"""The selection as SQL: the same conditions for every table and every question."""
+"""The selection as SQL conditions, the same for all tables and questions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ Condition = sa.ColumnElement[bool]
 
 
 def where(table: sa.FromClause, selection: Selection, name: sa.ColumnElement[Any] | None = None) -> list[Condition]:
-    """The conditions under which a row of ``table`` is selected; a filter that the table has no column for is left out.
+    """Return the conditions that select rows of ``table``, except filters on columns that it lacks.
 
-    ``name`` is what the name filter looks at; without it the filter is left out too.
+    ``name`` is the expression for the name filter; without it, the filter is ignored.
     """
     columns = table.c
     conditions: list[Condition] = []
     if selection.window is not None:
         conditions += _in_window(table, selection.window)
     if selection.windows is not None:
-        choices = [sa.and_(columns.report == report, *_in_window(table, one)) for report, one in selection.windows]
+        choices = [
+            sa.and_(columns.report == report, *_in_window(table, window)) for report, window in selection.windows
+        ]
         conditions.append(sa.or_(*choices) if choices else sa.false())
     if selection.tasks is not None and "process" in columns:
         conditions.append(of_tasks(table, selection.tasks))
@@ -39,7 +41,7 @@ def where(table: sa.FromClause, selection: Selection, name: sa.ColumnElement[Any
 
 
 def _in_window(table: sa.FromClause, window: Window) -> list[Condition]:
-    """Rows that overlap ``[start, end)`` of job time; a moment belongs to the window that it lies in."""
+    """Select rows that overlap ``[start, end)`` of job time; a row with a single time must lie in it."""
     columns = table.c
     if "start" not in columns:
         moment = columns.time + columns.clock_offset
@@ -56,68 +58,68 @@ def _in_window(table: sa.FromClause, window: Window) -> list[Condition]:
 
 
 def of_reports(report: sa.ColumnElement[int], reports: Collection[int]) -> Condition:
-    """Rows of the given reports, by their indices: files of others need not be opened.
+    """Select the rows of reports, by index; DuckDB does not open the files of other reports.
 
-    DuckDB decides that file by file, and takes a second for a list of a thousand; for a range it takes none.
+    DuckDB decides this file by file: a list of a thousand indices takes a second, a range no time.
     """
-    chosen = sorted(reports)
-    if len(chosen) > 1 and chosen[-1] - chosen[0] == len(chosen) - 1:
-        return report.between(chosen[0], chosen[-1])
-    return report.in_(chosen)
+    indices = sorted(reports)
+    if len(indices) > 1 and indices[-1] - indices[0] == len(indices) - 1:
+        return report.between(indices[0], indices[-1])
+    return report.in_(indices)
 
 
 def of_tasks(table: sa.FromClause, tasks: frozenset[Task]) -> Condition:
-    """Rows of the given processes of the given reports."""
+    """Select the rows of tasks."""
     if not tasks:
         return sa.false()
     report, process = table.c.report, table.c.process
-    found: dict[int, list[int]] = {}
+    processes: dict[int, list[int]] = {}
     for task in sorted(tasks):
-        found.setdefault(task.report, []).append(task.process)
-    if max(map(len, found.values())) <= _FEW:
-        rows = zip_longest(*found.values())
-        is_own = sa.or_(*(process == by_report(table, dict(zip(found, row, strict=True))) for row in rows))
+        processes.setdefault(task.report, []).append(task.process)
+    if max(map(len, processes.values())) <= _FEW_PROCESSES:
+        rows = zip_longest(*processes.values())
+        is_selected = sa.or_(*(process == by_report(table, dict(zip(processes, row, strict=True))) for row in rows))
     else:
-        is_own = sa.tuple_(report, process).in_([(task.report, task.process) for task in sorted(tasks)])
-    return sa.and_(of_reports(report, found), is_own)
+        is_selected = sa.tuple_(report, process).in_([(task.report, task.process) for task in sorted(tasks)])
+    return sa.and_(of_reports(report, processes), is_selected)
 
 
-_FEW = 8
-"""Of so many processes in each report, a row is compared with those of its own: with a thousand pairs takes longer."""
+_FEW_PROCESSES = 8
+"""The most processes per report for comparisons by report; a list of a thousand pairs takes longer."""
 
 
 def given(columns: Mapping[str, Sequence[int | str | None]]) -> sa.Select[Any]:
-    """Rows to join with. Each column is bound as one array, so the text of the query does not grow with them."""
+    """Select given rows. Each column is one bound array, so the text of the query does not grow."""
     unnested: list[sa.ColumnElement[Any]] = []
     for name, values in columns.items():
         kind = sa.BigInteger() if any(isinstance(value, int) for value in values) else sa.Text()
-        bound = sa.literal(list(values), sa.ARRAY(kind))
-        unnested.append(sa.cast(sa.func.unnest(bound, type_=kind), kind).label(name))
+        array = sa.literal(list(values), sa.ARRAY(kind))
+        unnested.append(sa.cast(sa.func.unnest(array, type_=kind), kind).label(name))
     return sa.select(*unnested)
 
 
-def matches(name: sa.ColumnElement[Any], wanted: NameFilter) -> Condition:
-    """Whether ``name`` passes the filter; a row without a name passes as an empty one.
+def matches(name: sa.ColumnElement[Any], name_filter: NameFilter) -> Condition:
+    """Select rows whose ``name`` passes the filter; a missing name counts as empty.
 
-    Raises UsageError for a regular expression of Python's that SQL has no equal for (look-around, back-references).
+    Raises UsageError for a regular expression that only Python supports (look-around, back-references).
     """
     text = sa.func.coalesce(name, "")
-    if wanted.is_regex:
-        refusal = _refusal(wanted.pattern)
+    if name_filter.is_regex:
+        refusal = _refusal(name_filter.pattern)
         if refusal:
-            raise UsageError(f"filter {wanted.text!r}: {refusal}")
-        options = "i" if wanted.ignore_case else "c"
-        found: Condition = sa.func.regexp_matches(text, wanted.pattern, options, type_=sa.Boolean)
-    elif wanted.ignore_case:
-        found = sa.func.contains(sa.func.lower(text), wanted.pattern, type_=sa.Boolean)
+            raise UsageError(f"filter {name_filter.text!r}: {refusal}")
+        options = "i" if name_filter.ignore_case else "c"
+        passes: Condition = sa.func.regexp_matches(text, name_filter.pattern, options, type_=sa.Boolean)
+    elif name_filter.ignore_case:
+        passes = sa.func.contains(sa.func.lower(text), name_filter.pattern, type_=sa.Boolean)
     else:
-        found = sa.func.contains(text, wanted.pattern, type_=sa.Boolean)
-    return sa.not_(found) if wanted.inverse else found
+        passes = sa.func.contains(text, name_filter.pattern, type_=sa.Boolean)
+    return sa.not_(passes) if name_filter.inverse else passes
 
 
 @lru_cache(maxsize=64)
 def _refusal(pattern: str) -> str:
-    """The reason why DuckDB (RE2) refuses a regular expression; empty where it accepts it."""
+    """Return why DuckDB (RE2) rejects a regular expression; empty if it accepts it."""
     import duckdb
 
     try:
@@ -129,26 +131,26 @@ def _refusal(pattern: str) -> str:
 
 
 def duration(table: sa.FromClause) -> sa.ColumnElement[int]:
-    """``end - start`` in ns."""
+    """Select ``end - start``, ns."""
     return table.c.end - table.c.start
 
 
 def by_report(table: sa.FromClause, values: Mapping[int, int | None]) -> sa.ColumnElement[Any]:
-    """The value of ``values`` for the index of a row's report; NULL where it has none. ``values`` must not be empty."""
-    given = [values.get(report) for report in range(max(values) + 1)]
-    return sa.func.list_extract(sa.literal(given, sa.ARRAY(sa.BigInteger)), table.c.report + 1, type_=sa.BigInteger)
+    """Select the value for a row's report, or NULL. ``values`` must not be empty."""
+    ordered = [values.get(report) for report in range(max(values) + 1)]
+    return sa.func.list_extract(sa.literal(ordered, sa.ARRAY(sa.BigInteger)), table.c.report + 1, type_=sa.BigInteger)
 
 
 def job_end(table: sa.FromClause) -> sa.ColumnElement[int]:
-    """The end in job time, ns."""
+    """Select the end in job time, ns."""
     return table.c.end + table.c.clock_offset
 
 
 def is_launched_by(work: sa.FromClause, calls: sa.FromClause) -> Condition:
-    """The condition on which one of ``calls`` launched a row of ``work`` (docs/exports.md#launches)."""
+    """Match a row of ``work`` with the row of ``calls`` that launched it (docs/exports.md#launches)."""
     return sa.and_(*[calls.c[key] == work.c[key] for key in ("report", "process", "correlation_id")])
 
 
 def job_start(table: sa.FromClause) -> sa.ColumnElement[int]:
-    """The start in job time, ns."""
+    """Select the start in job time, ns."""
     return table.c.start + table.c.clock_offset

@@ -1,4 +1,4 @@
-"""Notes on the data itself: tables that an export lacks, and rows that were left out."""
+"""Notes on missing tables and on rows that were left out."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 def missing_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """Return the note on reports without rows of ``table``; empty where all have some.
+    """Return the note on reports that recorded no rows of ``table``, if any.
 
-    A report whose rows were left out has recorded them, and is not among these.
+    A report whose rows were all left out did record them.
     """
     lacking = [report for report in session.reports if not report.count(table)]
-    return lacking_note(session, table, [one for one in lacking if not one.packed.left_out.get(table.name)])
+    return lacking_note(session, table, [report for report in lacking if not report.packed.left_out.get(table.name)])
 
 
 def absent_note(session: Session, table: sa.Table | CanonicalTable) -> str:
-    """Return the note on reports without the table itself; one without rows says that there was nothing to record."""
+    """Return the note on reports without ``table``; in an empty table there was nothing to record."""
     return lacking_note(session, table, [report for report in session.reports if not report.has(table)])
 
 
 def lacking_note(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[Report]) -> str:
-    """Return the note on the reports of ``lacking``; empty where there are none."""
+    """Return the note on the reports ``lacking``, if any."""
     if not lacking:
         return ""
     if any(table.name in report.damaged for report in lacking):
@@ -44,7 +44,7 @@ def lacking_note(session: Session, table: sa.Table | CanonicalTable, lacking: Se
 
 
 def lack(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[Report]) -> str:
-    """Say that the reports of ``lacking``, at least one, have nothing of ``table``, without advice."""
+    """Return the sentence ``no … in …`` for the reports ``lacking``, at least one, without advice."""
     which = "this export" if len(session.reports) == 1 else "these exports"
     if len(lacking) < len(session.reports):
         which = few([report.name for report in lacking])
@@ -52,46 +52,46 @@ def lack(session: Session, table: sa.Table | CanonicalTable, lacking: Sequence[R
 
 
 def mpi_notes(session: Session) -> tuple[str, ...]:
-    """Return notes on the reports without MPI calls, and on the reports whose MPI calls are NVTX ranges."""
-    by_range = nvtx_reports(session)
+    """Return notes on reports without MPI calls, and on MPI calls that are NVTX ranges."""
+    reports_by_range = nvtx_reports(session)
     calls = canonical.MPI_CALLS
-    lacking = [report for report in session.reports if not report.count(calls) and report not in by_range]
+    lacking = [report for report in session.reports if not report.count(calls) and report not in reports_by_range]
     notes = [lacking_note(session, calls, lacking)]
-    if by_range:
-        whose = few([one.name for one in by_range])
+    if reports_by_range:
+        names = few([report.name for report in reports_by_range])
         notes.append(
-            f"the MPI calls of {whose} are NVTX ranges of the domain {DOMAIN}, as nsys 2022 and older record them: "
+            f"the MPI calls of {names} are NVTX ranges of the domain {DOMAIN}, as nsys 2022 and older record them: "
             "without sizes and peers"
         )
     return tuple(note for note in notes if note)
 
 
 def left_out_note(reports: Sequence[Report]) -> str:
-    """Return the note on rows with impossible times, on lost names and on ranges that never ended, if any is known."""
-    told = []
+    """Return the note on impossible times, lost names and ranges that never ended, if any."""
+    sentences = []
     for text, words in (
         ("left out of {} because their times are impossible: {}; ", _impossible),
         ("the string table of {} lacks the names of {}; ", _nameless),
         (
-            "never ended in {}: {}; they have no duration and contain nothing (`stats` ends them as nsys does)",
+            "never ended in {}: {}; they have no duration and no ranges inside (`stats` ends them as nsys does)",
             _open,
         ),
     ):
-        having = [report for report in reports if any(map(words, report.packed.left_out.values()))]
-        found: dict[str, LeftOut] = {}
-        for report in having:
+        affected = [report for report in reports if any(map(words, report.packed.left_out.values()))]
+        sums: dict[str, LeftOut] = {}
+        for report in affected:
             for name, rows in report.packed.left_out.items():
-                found[name] = found.get(name, LeftOut()) + rows
-        kinds = [(table.short, words(found.get(table.name, LeftOut()))) for table in canonical.TABLES]
-        where = which_of([report.name for report in having], len(reports))
+                sums[name] = sums.get(name, LeftOut()) + rows
+        kinds = [(table.short, words(sums.get(table.name, LeftOut()))) for table in canonical.TABLES]
+        which = which_of([report.name for report in affected], len(reports))
         counts = "; ".join(count.format(what) for what, count in kinds if count)
-        told.append(text.format(where, counts) if having else "")
-    again = "export the report again" + ("; " if told[2] else "") if told[0] or told[1] else ""
-    return f"{told[0]}{told[1]}{again}{told[2]}"
+        sentences.append(text.format(which, counts) if affected else "")
+    again = "export the report again" + ("; " if sentences[2] else "") if sentences[0] or sentences[1] else ""
+    return f"{sentences[0]}{sentences[1]}{again}{sentences[2]}"
 
 
 def _impossible(rows: LeftOut) -> str:
-    """``12 {} (2 without a time, 10 ending before the start)``."""
+    """Return ``12 {} (2 without a time, 10 ending before the start)``."""
     reasons = [f"{count:,} {why}" for count, why in zip(rows.by_reason, REASONS, strict=True) if count]
     return f"{rows.rows:,} {{}} ({', '.join(reasons)})" if reasons else ""
 

@@ -1,7 +1,7 @@
-"""Derived results that questions share: computed once of a report, or of all open reports, and found from then on.
+"""Derived results that questions share, saved for a report or for all open reports.
 
-A result of a single report must depend on that report alone: its times are on its own clock, for the offset to
-the job's clock (and which rank a process is) depends on what else is open.
+The result of a report must depend on it alone. Its times are on the report's own clock, because the offset to the job's
+clock (and the rank of a process) depends on the other open reports.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A query has its cost for each open report, so of many small ones several are asked about at once.
+# Several small reports share a query, because each query has a cost per open report.
 _MOST_ROWS = 1 << 21
-# The summary of fewer rows is computed as fast as it is found.
+# A summary of fewer rows is computed as fast as it is loaded.
 _MANY_ROWS = 1_000_000
-_AT_ONCE = 10_000
+_BATCH_ROWS = 10_000
 
 
 def of_each_report(
@@ -40,35 +40,35 @@ def of_each_report(
     reports: Iterable[Report],
     question: str,
     compute: Compute[Mapping[int, Arrays]],
-    fits: Callable[[Report, Arrays], bool] = lambda report, arrays: True,
+    is_valid: Callable[[Report, Arrays], bool] = lambda report, arrays: True,
     by: sa.Table | CanonicalTable | None = None,
     doing: str = "",
     in_memory: bool = False,
 ) -> dict[int, Arrays]:
-    """Return the arrays that answer ``question`` about each report, by its index.
+    """Return the arrays that answer ``question`` for each report, by its index.
 
-    ``compute`` computes those of the reports that have none yet, or none that ``fits``: all in one go, or in runs whose
-    rows of ``by`` fit into memory together, each saved before the next begins. It is given a session of these reports.
-    ``doing`` says what is computed, for the session's ``tell``. ``in_memory``: the session has them in memory then.
+    ``compute`` makes missing and invalid arrays (``is_valid``), given a session of their reports: all in one call, or
+    in runs whose rows of ``by`` fit into memory, each saved before the next run. ``doing`` names the computation in
+    progress messages. With ``in_memory``, the session also keeps the arrays.
     """
     version = _version(session, compute)
-    found: dict[int, Arrays] = {}
+    results: dict[int, Arrays] = {}
     missing = []
     for report in reports:
-        arrays = session.results(report, in_memory).load(question, version, partial(_fitting, fits, report))
+        arrays = session.results(report, in_memory).load(question, version, partial(_if_valid, is_valid, report))
         if arrays is None:
             missing.append(report)
         else:
-            found[report.index] = arrays
-    own = {report.index: report for report in missing}
+            results[report.index] = arrays
+    reports_by_index = {report.index: report for report in missing}
     for computed in in_runs(session, missing, compute, by, doing):
         readable = {report.index for report in session.reports}
         for index, arrays in computed.items():
-            if index in readable:  # what could not be read whole was left out meanwhile
-                session.results(own[index], in_memory).save(question, arrays, version)
-        found.update(computed)
+            if index in readable:  # a report that could not be read completely was removed meanwhile
+                session.results(reports_by_index[index], in_memory).save(question, arrays, version)
+        results.update(computed)
         give_back()
-    return found
+    return results
 
 
 def _version(session: Session, compute: Callable[..., object]) -> str:
@@ -78,9 +78,9 @@ def _version(session: Session, compute: Callable[..., object]) -> str:
     return version
 
 
-def _fitting(fits: Callable[[Report, Arrays], bool], report: Report, found: Any) -> Arrays | None:
-    arrays = as_arrays(found)
-    return arrays if fits(report, arrays) else None
+def _if_valid(is_valid: Callable[[Report, Arrays], bool], report: Report, loaded: Any) -> Arrays | None:
+    arrays = as_arrays(loaded)
+    return arrays if is_valid(report, arrays) else None
 
 
 def in_runs(
@@ -90,10 +90,10 @@ def in_runs(
     by: sa.Table | CanonicalTable | None = None,
     doing: str = "",
 ) -> Iterator[T]:
-    """Yield what ``compute`` gives for runs of reports, in their order; `runs_of` says how many are a run.
+    """Yield the result of ``compute`` for each run of `runs_of`, in order.
 
-    The session's workers compute it where there are any, side by side; ``compute`` goes to them by pickle, with what is
-    bound to it. ``doing`` says what is computed, for the session's ``tell``.
+    Workers, if any, compute runs in parallel; ``compute`` is pickled with its bound arguments. ``doing`` names the
+    computation in progress messages.
     """
     runs = task_runs(session, reports, by)
     if session.workers is None:
@@ -106,7 +106,7 @@ def in_runs(
 def task_runs(
     session: Session, reports: Sequence[Report], by: sa.Table | CanonicalTable | None = None
 ) -> list[list[Report]]:
-    """Split reports into the runs of ``in_runs``: with workers short enough for each of them to get some."""
+    """Split reports into the runs of `in_runs`, enough for all workers."""
     if not reports:
         return []
     workers = session.workers
@@ -114,7 +114,7 @@ def task_runs(
 
 
 def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]], doing: str = "") -> Iterator[T]:
-    """Yield the results of the session's workers for runs of reports, in their order."""
+    """Yield the results of the session's workers for runs of reports, in order."""
     assert session.workers is not None
     if not work:
         return
@@ -128,12 +128,12 @@ def on_workers(session: Session, work: Sequence[tuple[list[Report], Compute[T]]]
 
 
 def rows_by_report(session: Session, query: sa.Select[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a query whose rows are of one report each, or sums that the caller adds up; in no order.
+    """Yield the rows of a query, each of one report or a sum that the caller adds up; unordered.
 
-    Workers ask it of runs of reports, so that there may be several rows where one query would have a single one.
+    Workers query runs of reports, so one row of a single query may become several.
     """
     if session.workers is None:
-        for rows in session.batches(query, _AT_ONCE):
+        for rows in session.batches(query, _BATCH_ROWS):
             yield from rows
         return
     for rows in in_runs(session, session.reports, partial(_rows_of_run, pickled(query))):
@@ -141,11 +141,11 @@ def rows_by_report(session: Session, query: sa.Select[Any]) -> Iterator[tuple[An
 
 
 def _rows_of_run(query: bytes, session: Session, _: list[Report]) -> list[tuple[Any, ...]]:
-    return [row for rows in session.batches(query_of(query), _AT_ONCE) for row in rows]
+    return [row for rows in session.batches(query_of(query), _BATCH_ROWS) for row in rows]
 
 
 def frame_by_report(session: Session, query: sa.Select[Any]) -> pd.DataFrame:
-    """Read the rows of `rows_by_report` as a frame; each row must be of one report."""
+    """Return the rows of `rows_by_report` as a frame; each row must belong to one report."""
     if session.workers is None:
         return session.frame(query)
     import pandas as pd
@@ -159,7 +159,7 @@ def _frame_of_run(query: bytes, session: Session, _: list[Report]) -> pd.DataFra
 
 
 def pickled(query: sa.Select[Any]) -> bytes:
-    """Serialise a query on its way to a worker, for `query_of`: a few KB, with our tables by their names."""
+    """Serialise a query for `query_of`: a few KB, with tables by name."""
     from sqlalchemy.ext.serializer import dumps
 
     data: bytes = dumps(query)  # type: ignore[no-untyped-call]
@@ -167,7 +167,7 @@ def pickled(query: sa.Select[Any]) -> bytes:
 
 
 def query_of(data: bytes) -> sa.Select[Any]:
-    """Undo ``pickled``."""
+    """Restore a query from `pickled`."""
     from sqlalchemy.ext.serializer import loads
 
     from nsystui.store import tables
@@ -177,7 +177,7 @@ def query_of(data: bytes) -> sa.Select[Any]:
 
 
 def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Iterator[list[Report]]:
-    """Yield the runs; before each the session tells how far they are, unless there is one alone with few rows."""
+    """Yield the runs, with a progress message before each unless a single run has few rows."""
     done, total = 0, sum(map(len, runs))
     is_long = bool(doing) and (len(runs) > 1 or any(most_rows(run, canonical.KERNELS) >= _MANY_ROWS for run in runs))
     try:
@@ -192,21 +192,21 @@ def with_progress(session: Session, runs: list[list[Report]], doing: str) -> Ite
 
 
 def runs_of(
-    reports: Sequence[Report], table: sa.Table | CanonicalTable | None, most: int = sys.maxsize
+    reports: Sequence[Report], table: sa.Table | CanonicalTable | None, max_reports: int = sys.maxsize
 ) -> Iterator[list[Report]]:
-    """Split reports into runs whose rows of ``table`` fit into memory together, or that are alone; all without a table.
+    """Split reports into runs of at most ``max_reports`` whose rows of ``table`` fit into memory, or of one report.
 
-    A run has ``most`` reports at the most.
+    Without ``table``, memory is no limit.
     """
     run: list[Report] = []
     rows = 0
     for report in reports:
-        more = report.count(table) if table is not None else 0
-        if run and (rows + more > _MOST_ROWS or len(run) == most):
+        report_rows = report.count(table) if table is not None else 0
+        if run and (rows + report_rows > _MOST_ROWS or len(run) == max_reports):
             yield run
             run, rows = [], 0
         run.append(report)
-        rows += more
+        rows += report_rows
     if run:
         yield run
 
@@ -218,21 +218,21 @@ def of_all_reports(
     question: str,
     compute: Callable[[], Sequence[tuple[Any, ...]]],
 ) -> Sequence[tuple[Any, ...]]:
-    """Return the rows that ``compute`` gives for ``question``, saved where everything of a large ``table`` is selected.
+    """Return the rows of ``compute`` for ``question``, saved if everything of a large ``table`` is selected.
 
-    They must depend on nothing but the open exports, whatever their clocks, and be of texts, numbers and None.
+    The rows must hold texts, numbers and None, and depend only on the open exports, not on clocks.
     """
     if session.cache is None or not selection.is_everything or most_rows(session.reports, table) < _MANY_ROWS:
         return compute()
-    single = [session.results(report) for report in session.reports]
-    if any(results.directory is None for results in single):
+    results_by_report = [session.results(report) for report in session.reports]
+    if any(results.directory is None for results in results_by_report):
         return compute()
-    results = session.cache.results_of_several([name for one in single for name in one.reports])
+    results = session.cache.results_of_several([name for item in results_by_report for name in item.reports])
     version = _version(session, compute)
     with session.large_questions:
-        found = results.load(question, version, lambda rows: [tuple(row) for row in rows])
-        if found is not None:
-            return found
+        saved = results.load(question, version, lambda rows: [tuple(row) for row in rows])
+        if saved is not None:
+            return saved
         rows = compute()
         results.save(question, rows, version)
         return rows

@@ -1,4 +1,4 @@
-"""The names of kernels, and which of them communicate (docs/numbers.md#communication)."""
+"""Kernel names, and the kernels that communicate (docs/numbers.md#communication)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def full_names(session: Session) -> list[str]:
-    """The full names of the kernels of the session; that of a kernel without a name is empty."""
+    """Return the full names of the session's kernels; missing names are empty strings."""
 
     def compute(part: Session, reports: list[Report]) -> dict[int, Arrays]:
         import sqlalchemy as sa
@@ -29,28 +29,28 @@ def full_names(session: Session) -> list[str]:
         from nsystui.store import tables
 
         report, name = tables.kernels.c.report, sa.func.coalesce(tables.kernels.c.name, "")
-        rows = part.rows(sa.select(report, name).distinct().where(of_reports(report, {one.index for one in reports})))
-        names = {one.index: [name for index, name in rows if index == one.index] for one in reports}
-        return {index: {"names": json_array(own)} for index, own in names.items()}
+        rows = part.rows(sa.select(report, name).distinct().where(of_reports(report, {item.index for item in reports})))
+        names = {item.index: [name for index, name in rows if index == item.index] for item in reports}
+        return {index: {"names": json_array(report_names)} for index, report_names in names.items()}
 
-    having = [one for one in session.reports if one.count(canonical.KERNELS)]
-    stored = of_each_report(session, having, "kernel-names", compute, by=canonical.KERNELS)
+    with_kernels = [item for item in session.reports if item.count(canonical.KERNELS)]
+    stored = of_each_report(session, with_kernels, "kernel-names", compute, by=canonical.KERNELS)
     return list(dict.fromkeys(name for arrays in stored.values() for name in json_of(arrays["names"])))
 
 
 def communicating(session: Session) -> list[str]:
-    """List the names of the kernels that communicate without NCCL, by their family."""
+    """List the names of kernels whose family communicates without NCCL."""
     return sorted(name for name in full_names(session) if is_communication(name, session.families))
 
 
 def other_communication(session: Session) -> tuple[str, ...]:
-    """Say whose kernels count as NCCL's where time is told by category; empty where NCCL alone communicates."""
+    """Return a note on kernels that count as NCCL's in times by category, if any."""
     backends = list(dict.fromkeys(map(backend_of, communicating(session))))
-    return (f"NCCL stands for all communication here: it includes kernels of {few(backends)}",) if backends else ()
+    return (f"NCCL here means all communication, including kernels of {few(backends)}",) if backends else ()
 
 
 def communicates(others: Collection[str]) -> sa.ColumnElement[bool]:
-    """Select the kernels that communicate: NCCL's, and those with the names ``others`` (see `communicating`)."""
+    """Select NCCL's kernels and kernels with the names ``others`` (see `communicating`)."""
     import sqlalchemy as sa
 
     from nsystui.store import tables

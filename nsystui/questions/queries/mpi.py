@@ -1,8 +1,7 @@
-"""MPI calls, however a version of nsys recorded them.
+"""MPI calls, as any version of nsys recorded them.
 
-Since 2023 they have tables of their own. Before, nsys wrote each call as an NVTX range of the domain ``MPI``
-(docs/exports.md#mpi-and-ucx), of which only name and time are known. A report counts by the one or the other, never by
-both.
+Since 2023 they have their own tables. Before, nsys recorded each call as an NVTX range of the domain ``MPI``, with only
+a name and a time (docs/exports.md#mpi-and-ucx). A report counts by its calls or by its ranges, never by both.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _CALLS, _RANGES = canonical.BY_NAME["mpi_calls"], canonical.BY_NAME["nvtx_ranges
 
 
 def is_mpi_range() -> Condition:
-    """Tell whether an NVTX range is an MPI call, by its own name where the row that names its domain is missing."""
+    """Select NVTX ranges that are MPI calls, by domain, or by name if the domain's name is missing."""
     import sqlalchemy as sa
 
     from nsystui.store import tables
@@ -34,8 +33,8 @@ def is_mpi_range() -> Condition:
 
 def nvtx_reports(session: Session) -> list[Report]:
     """Return the reports whose MPI calls are NVTX ranges."""
-    asked = [one for one in session.reports if not one.count(_CALLS) and one.count(_RANGES)]
-    if not asked:
+    without_calls = [item for item in session.reports if not item.count(_CALLS) and item.count(_RANGES)]
+    if not without_calls:
         return []
     import sqlalchemy as sa
 
@@ -43,9 +42,9 @@ def nvtx_reports(session: Session) -> list[Report]:
     from nsystui.store import tables
 
     report = tables.nvtx_ranges.c.report
-    query = sa.select(report).where(of_reports(report, {one.index for one in asked}), is_mpi_range())
-    found = {index for (index,) in session.rows(query.distinct())}
-    return [one for one in asked if one.index in found]
+    query = sa.select(report).where(of_reports(report, {item.index for item in without_calls}), is_mpi_range())
+    indices = {index for (index,) in session.rows(query.distinct())}
+    return [item for item in without_calls if item.index in indices]
 
 
 def mpi_rows(session: Session) -> sa.FromClause:
@@ -55,22 +54,23 @@ def mpi_rows(session: Session) -> sa.FromClause:
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
-    by_range, calls, ranges = nvtx_reports(session), tables.mpi_calls, tables.nvtx_ranges.c
-    if not by_range:
+    reports_by_range, calls, ranges = nvtx_reports(session), tables.mpi_calls, tables.nvtx_ranges.c
+    if not reports_by_range:
         return calls
     columns = [
-        ranges[one.name] if one.name in ranges else sa.cast(sa.null(), one.type).label(one.name) for one in calls.c
+        ranges[column.name] if column.name in ranges else sa.cast(sa.null(), column.type).label(column.name)
+        for column in calls.c
     ]
-    is_own = of_reports(ranges.report, {one.index for one in by_range})
-    rows = sa.select(*columns).where(is_own, is_mpi_range())
+    is_of_reports = of_reports(ranges.report, {item.index for item in reports_by_range})
+    rows = sa.select(*columns).where(is_of_reports, is_mpi_range())
     return (sa.union_all(sa.select(*calls.c), rows) if session.count(_CALLS) else rows).subquery("mpi")
 
 
 def has_mpi(session: Session) -> bool:
-    """Tell whether there is any MPI call."""
+    """Return whether there is any MPI call."""
     return bool(session.count(_CALLS) or nvtx_reports(session))
 
 
 def is_by_range(session: Session, report: int) -> bool:
-    """Tell whether an MPI call of a report is an NVTX range."""
-    return not any(one.index == report and one.count(_CALLS) for one in session.reports)
+    """Return whether the MPI calls of a report are NVTX ranges."""
+    return not any(item.index == report and item.count(_CALLS) for item in session.reports)

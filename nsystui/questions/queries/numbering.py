@@ -1,4 +1,4 @@
-"""Rank numbers as the user gives them: a pattern on the names of the files, or a list of names with their ranks."""
+"""Rank numbers given by the user: a pattern for file names, or a list of names with their ranks."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _HIGHEST = 999_999_999
 
 @dataclass(frozen=True)
 class Numbering:
-    """The rank of each report: ``pattern`` has one group, the number in a report's name; else ``given`` by name."""
+    """Ranks by report name: the only group of ``pattern`` matches the number, or ``given`` maps names to ranks."""
 
     text: str
     pattern: re.Pattern[str] | None = None
     given: Mapping[str, int] = field(default_factory=dict)
 
     def numbers(self, names: Sequence[str]) -> list[int]:
-        """The rank of each report by its name (the file's without its ending).
+        """Return the rank of each report by its name (the file name without extension).
 
-        Raises UsageError for a report without a number, and for two with the same.
+        Raises UsageError if a number is missing or repeated.
         """
-        found = [self._number(name) for name in names]
-        for place, number in enumerate(found):
-            first = found.index(number)
-            if first != place:
-                raise UsageError(f"--ranks {self.text!r}: {names[first]} and {names[place]} are both rank {number}")
-        return found
+        numbers = [self._number(name) for name in names]
+        for index, number in enumerate(numbers):
+            first = numbers.index(number)
+            if first != index:
+                raise UsageError(f"--ranks {self.text!r}: {names[first]} and {names[index]} are both rank {number}")
+        return numbers
 
     def _number(self, name: str) -> int:
         if self.pattern is None:
@@ -41,14 +41,14 @@ class Numbering:
         match = self.pattern.search(name)
         rank = whole_number((match[1] or "") if match else "", _HIGHEST)
         if rank is None:
-            raise UsageError(f"--ranks {self.text!r}: no number of a rank in the name {name}")
+            raise UsageError(f"--ranks {self.text!r}: no rank number in the name {name}")
         return rank
 
 
 def numbering(text: str) -> Numbering | None:
-    r"""The rank numbers that ``--ranks`` gives; ``None`` where it only chooses ranks (``0,4-7``).
+    r"""Return the rank numbers that ``--ranks`` assigns; ``None`` if it only selects ranks (``0,4-7``).
 
-    ``rank(\d+)`` is a pattern, for it has a group, and ``first.sqlite=0,second.sqlite=4`` a list. Raises UsageError.
+    ``rank(\d+)`` is a pattern, because it has a group; ``first.sqlite=0,second.sqlite=4`` is a list. Raises UsageError.
     """
     if "(" in text:
         try:
@@ -66,5 +66,5 @@ def _pairs(text: str) -> Iterable[tuple[str, int]]:
         name, _, number = part.rpartition("=")
         rank = whole_number(number.strip(), _HIGHEST)
         if not name or rank is None:
-            raise UsageError(f"--ranks {text!r}: write FILE=RANK,FILE=RANK; {part!r} is not of that form")
+            raise UsageError(f"--ranks {text!r}: write FILE=RANK,FILE=RANK; {part!r} does not have that form")
         yield name.strip().rpartition("/")[2].removesuffix(".sqlite"), rank

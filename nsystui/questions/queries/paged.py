@@ -1,4 +1,4 @@
-"""An answer of any length: a query whose rows are fetched a page at a time."""
+"""An answer of any length: a query whose rows are fetched by the page."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from nsystui.base.answer import FILES_ONLY, Answer, Column, Row, Value, row_batc
 from nsystui.questions.queries.time_index import TimeIndex
 from nsystui.store.session import Session
 
-# Below this many rows a search for a page costs no more than finding out where it lies.
+# With fewer rows, a query for a page costs no more than a time index.
 _MANY = 50_000
-# Where a page needs a scan of all rows, as many are fetched, so that its neighbours need none.
+# Rows per fetch if a page needs a scan of all rows, so that neighbouring pages need no scan.
 _BLOCK = 4096
-# Rows of a block whose late column is looked up together: rows that lie all over the report cost by their number.
+# Rows of a block whose late column is looked up together, because each scattered row has a cost.
 _LOOKED_UP = 512
 
 
 class Late(Protocol):
-    """A column that is not in a query: found for all rows by a join, for those of a page by what they are."""
+    """A column outside a query: a join adds it to all rows, or `of_rows` looks it up for a page."""
 
     key: str
 
     def joined(self, query: sa.Select[Any]) -> sa.Select[Any]:
-        """``query`` with the column."""
+        """Return ``query`` with the column."""
 
     def of_rows(self, session: Session, rows: Sequence[Mapping[str, Value]]) -> Sequence[Value]:
-        """The values for some rows of the query."""
+        """Return the column's values for some rows."""
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Rows from ``first`` on that were fetched together, and those that are ``complete``, by their chunk of them."""
+    """Rows from ``first`` on that were ``fetched`` together; ``complete`` adds the late column, by chunk."""
 
     first: int
     fetched: Sequence[Row]
     complete: dict[int, Sequence[Row]]
 
-    def rows_of(self, offset: int, limit: int, completed: Callable[[Sequence[Row]], Sequence[Row]]) -> Sequence[Row]:
-        """``limit`` rows from the one that is ``offset`` behind the first."""
+    def rows_of(self, offset: int, limit: int, complete: Callable[[Sequence[Row]], Sequence[Row]]) -> Sequence[Row]:
+        """Return ``limit`` rows from row ``offset`` of the block on."""
         chunks = range(offset // _LOOKED_UP, -(-(offset + limit) // _LOOKED_UP))
         for chunk in chunks:
             if chunk not in self.complete:
-                self.complete[chunk] = completed(self.fetched[chunk * _LOOKED_UP : (chunk + 1) * _LOOKED_UP])
+                self.complete[chunk] = complete(self.fetched[chunk * _LOOKED_UP : (chunk + 1) * _LOOKED_UP])
         rows = [row for chunk in chunks for row in self.complete[chunk]]
         skipped = offset - chunks.start * _LOOKED_UP
         return rows[skipped : skipped + limit]
@@ -56,9 +56,8 @@ class _Block:
 class PagedAnswer:
     """Rows of ``query`` in the order of ``order``; ``ties`` are the columns that make the order definite.
 
-    ``late`` is a column that ``query`` has not; of a page it is looked up afterwards, where the order does not depend
-    on it. ``in_time_of`` is the table whose starts are the key ``start``: then a time index finds the pages in order of
-    start where rows are many.
+    ``late`` is a column outside ``query``, looked up for each page unless it is the sort key. ``in_time_of`` is the
+    table whose starts are the key ``start``: a time index then finds pages among many rows.
     """
 
     session: Session
@@ -87,21 +86,20 @@ class PagedAnswer:
         ties: tuple[str, ...],
         notes: tuple[str, ...] = (),
     ) -> PagedAnswer:
-        """Counts the rows with ``count`` (and without the selection with ``everything``) and fetches none."""
+        """Count the rows with ``count``, and without the selection with ``everything``; fetch no rows."""
         length = int(session.scalar(count) or 0)
         total = length if everything is count else int(session.scalar(everything) or 0)
         return cls(session, name, columns, query, length, total, order, ties, notes)
 
     def in_time(self, table: sa.Table) -> PagedAnswer:
-        """The same, where the key ``start`` of the query is the start of a row of ``table`` in job time."""
+        """Return the same answer; the key ``start`` is the start of a row of ``table`` in job time."""
         return replace(self, in_time_of=table)
 
     def __len__(self) -> int:
         return self.length
 
     @cached_property
-    def _whole(self) -> sa.Select[Any]:
-        """Every row with every column, in order."""
+    def _full_query(self) -> sa.Select[Any]:
         query = self.query if self.late is None else self.late.joined(self.query)
         return self._ordered(query, [column.key for column in self.columns])
 
@@ -109,18 +107,18 @@ class PagedAnswer:
         rows = query.subquery()
         key, descending = self.order
         first = rows.c[key].desc() if descending else rows.c[key].asc()
-        chosen = [rows.c[key] for key in keys]
-        return sa.select(*chosen).order_by(first.nulls_last(), *[rows.c[tie] for tie in self.ties])
+        selected = [rows.c[key] for key in keys]
+        return sa.select(*selected).order_by(first.nulls_last(), *[rows.c[tie] for tie in self.ties])
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
-        """Return up to ``limit`` rows from row ``offset`` on; fewer at the end."""
+        """Return up to ``limit`` rows from row ``offset`` on."""
         limit = min(limit, self.length - offset)
         if limit <= 0:
             return []
         first = offset - offset % _BLOCK
         if self.length < _MANY or self._is_indexed or offset + limit > first + _BLOCK:
             return self._completed(self._fetched(offset, limit))
-        # Another thread may take its place meanwhile: what is looked into is this one.
+        # Keep the block in a local, because another thread may replace it.
         block = next((block for block in self._last_block if block.first == first), None)
         if block is None:
             block = _Block(first, self._fetched(first, min(_BLOCK, self.length - first)), {})
@@ -128,10 +126,10 @@ class PagedAnswer:
         return block.rows_of(offset - first, limit, self._completed)
 
     def _fetched(self, offset: int, limit: int) -> Sequence[Row]:
-        """Rows without the late column, unless the order is its."""
+        """Fetch rows, without the late column unless it is the sort key."""
         with self.session.waiting(self.name):
             if self._is_late_first:
-                return self.session.rows(self._whole.limit(limit).offset(offset))
+                return self.session.rows(self._full_query.limit(limit).offset(offset))
             query, offset = self._narrowed(offset, limit)
             return self.session.rows(self._ordered(query, self._early_keys).limit(limit).offset(offset))
 
@@ -144,20 +142,20 @@ class PagedAnswer:
         return [column.key for column in self.columns if self.late is None or column.key != self.late.key]
 
     def _completed(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Rows as they were fetched, with the late column."""
+        """Add the late column to fetched rows."""
         if self.late is None or self._is_late_first:
             return rows
-        found = [dict(zip(self._early_keys, row, strict=True)) for row in rows]
-        values = self.late.of_rows(self.session, found)
-        complete = ({**row, self.late.key: value} for row, value in zip(found, values, strict=True))
-        return [tuple(row[column.key] for column in self.columns) for row in complete]
+        records = [dict(zip(self._early_keys, row, strict=True)) for row in rows]
+        values = self.late.of_rows(self.session, records)
+        completed = ({**row, self.late.key: value} for row, value in zip(records, values, strict=True))
+        return [tuple(row[column.key] for column in self.columns) for row in completed]
 
     @cached_property
     def _is_indexed(self) -> bool:
-        """Whether a page is found without looking at all rows."""
+        """Whether the time index finds pages without a scan."""
         if self.in_time_of is None or self.order[0] != "start" or self.length < _MANY:
             return False
-        # A row without a start is not in the index: then the rows before a page cannot be told from it.
+        # The index lacks rows without a start; if there are any, it cannot count the rows before a page.
         return self._index.rows == self.length
 
     @cached_property
@@ -166,7 +164,7 @@ class PagedAnswer:
         return TimeIndex.of_table(self.session, self.in_time_of, self.query)
 
     def _narrowed(self, offset: int, limit: int) -> tuple[sa.Select[Any], int]:
-        """The query for a part of the time that holds the page, and where in that the page begins."""
+        """Return the query for the bins of the page, and the page's offset in it."""
         if self.in_time_of is None or not self._is_indexed:
             return self.query, offset
         index, (_, descending) = self._index, self.order
@@ -176,16 +174,16 @@ class PagedAnswer:
         return self.query.where(*index.within(first, last)(self.in_time_of)), offset - skipped
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
-        """Every row, in one query: a page costs a search of its own, and a million rows are many pages."""
-        batches = iter(self.session.batches(self._whole, size))
-        with self.session.waiting(self.name):  # all rows are sorted before the first is there
+        """Yield all rows from one query: each page of a million rows would cost a search."""
+        batches = iter(self.session.batches(self._full_query, size))
+        with self.session.waiting(self.name):  # sorts all rows before it returns the first
             first = next(batches, None)
         if first is not None:
             yield first
             yield from batches
 
     def sorted_by(self, key: str, descending: bool) -> PagedAnswer:
-        """Return the same rows in the order of a column. Nothing is read before a page is."""
+        """Return the same rows in the order of a column, without reading any."""
         return replace(self, order=(key, descending))
 
 
@@ -194,7 +192,7 @@ SMART_NAME = Column("smart", header="Smart Name", label="what")
 
 @dataclass(frozen=True)
 class SmartNamed:
-    """``answer``, with what ``names`` has for its column ``name``; other rows show their name itself."""
+    """``answer`` with a column of smart names: ``names`` maps the column ``name``; other names are repeated."""
 
     answer: Answer
     names: Mapping[str, str]
@@ -206,13 +204,16 @@ class SmartNamed:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of ``answer``, its names in files only, and ``smart`` last."""
+        """The columns of ``answer``, with ``name`` in files only, and ``smart`` last."""
         columns = self.answer.columns
-        return (*(replace(one, importance=FILES_ONLY) if one.key == "name" else one for one in columns), SMART_NAME)
+        return (
+            *(replace(item, importance=FILES_ONLY) if item.key == "name" else item for item in columns),
+            SMART_NAME,
+        )
 
     @property
     def total(self) -> int | None:
-        """The number of rows without the selection; ``None`` where it is not known."""
+        """The number of rows without the selection; ``None`` if unknown."""
         return self.answer.total
 
     @property
@@ -224,17 +225,17 @@ class SmartNamed:
         return len(self.answer)
 
     def page(self, offset: int, limit: int) -> Sequence[Row]:
-        """Return up to ``limit`` rows from row ``offset`` on; fewer at the end."""
+        """Return up to ``limit`` rows from row ``offset`` on."""
         return self._named(self.answer.page(offset, limit))
 
     def stream(self, size: int) -> Iterator[Sequence[Row]]:
-        """All rows in order, ``size`` at a time."""
+        """Return all rows in order, ``size`` at a time."""
         return map(self._named, row_batches(self.answer, size))
 
     def sorted_by(self, key: str, descending: bool) -> SmartNamed:
-        """Return the same rows in the order of a column; the smart name sorts by the name."""
+        """Return the same rows in the order of a column; the smart name sorts by ``name``."""
         return replace(self, answer=self.answer.sorted_by("name" if key == SMART_NAME.key else key, descending))
 
     def _named(self, rows: Sequence[Row]) -> Sequence[Row]:
-        place = [column.key for column in self.answer.columns].index("name")
-        return [(*row, self.names.get(str(row[place]), row[place])) for row in rows]
+        name_index = [column.key for column in self.answer.columns].index("name")
+        return [(*row, self.names.get(str(row[name_index]), row[name_index])) for row in rows]

@@ -1,12 +1,12 @@
-"""The statistics of groups of rows that lie with the workers of a cluster, exactly as one query over all rows has them.
+"""Statistics of groups whose rows lie with cluster workers, exactly as one query over all rows returns them.
 
-Each task returns whole numbers that add up: the sums of each group, and its values counted in narrow classes
-(`distributions.class_of`: 64 for each doubling). The counts of all tasks tell in which one or two classes the middle
-values of a group lie, and a second round returns the values of these, each once with its count: the median is exact.
+Each task returns whole numbers that add up: the sums of each group, and counts of its values in narrow classes
+(`distributions.class_of`: 64 per doubling). All counts together show which one or two classes hold a group's middle
+values; a second round returns the different values in these classes with their counts, so the median is exact.
 
-What a task returns in the first round is bounded by its groups: for each its keys, six sums, and the classes that it
-has, a few hundred where its values spread over a thousandfold. In the second it is, for each group, at most the whole
-numbers in two classes: 2 % of the median, and never more than the group has rows.
+The first round returns for each group its keys, six sums, and its classes: a few hundred if its values spread a
+thousandfold. The second returns at most the whole numbers in two classes: 2 % of the median, and never more than the
+group's rows.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from nsystui.store.session import Session
 
 Key = tuple[Any, ...]
 _Value = tuple[Key, int, int]
-_AT_ONCE = 10_000
+_BATCH_ROWS = 10_000
 
 
 class HugeInteger(sa.types.UserDefinedType[int]):
-    """DuckDB's integers of 128 bits: the square of a day in ns has 28 digits."""
+    """DuckDB's 128-bit integer type: the square of a day in ns has 28 digits."""
 
     cache_ok = True
 
@@ -51,10 +51,10 @@ def squares(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 @dataclass(slots=True)
 class Measures:
-    """The measures of a group from the sums over its ``known`` values (of ``count`` rows): as in ``spread``.
+    """Measures of a group of ``count`` rows, ``known`` of them with a value, as in `statistics.spread`.
 
-    ``total``, ``min`` and ``max`` are ``None`` without values. ``first`` is the smallest of the row numbers, where they
-    were asked for. The ``median`` follows from more than sums.
+    ``total``, ``min`` and ``max`` are ``None`` without values. ``first`` is the smallest row number, if requested; the
+    ``median`` needs more than sums.
     """
 
     count: int
@@ -73,7 +73,7 @@ class Measures:
 
     @property
     def stddev(self) -> float:
-        """The standard deviation of the sample, 0 for one value."""
+        """The standard deviation of the sample, 0 for a single value."""
         if self.total is None or self.squares is None or self.known < 2:
             return 0.0
         spread = self.known * self.squares - self.total * self.total
@@ -81,7 +81,7 @@ class Measures:
 
 
 class PartialSums(NamedTuple):
-    """The groups of some reports (by index): keys, sums of each, and an array of (group, class, number of values)."""
+    """The groups of some reports (indices): keys, sums by group, and rows (group, class, number of values)."""
 
     reports: list[int]
     keys: list[Key]
@@ -97,18 +97,18 @@ def groups_of_parts(
     conditions: Sequence[sa.ColumnElement[bool]],
     first: sa.ColumnElement[Any] | None = None,
 ) -> dict[Key, Measures]:
-    """Compute the measures of each group by its keys: what ``statistics.grouped`` asks of all rows at once."""
+    """Compute the measures of each group by its keys, as `statistics.grouped` does with one query."""
     klass = class_of(value).label("class")
     rows = sa.select(*keys, klass, value.label("value")).select_from(table).where(*conditions)
-    tie = sa.null() if first is None else sa.func.min(first)
-    sums = rows.with_only_columns(*keys, klass, *_sums(value), tie.label("first")).group_by(
+    first_row = sa.null() if first is None else sa.func.min(first)
+    sums = rows.with_only_columns(*keys, klass, *_sums(value), first_row.label("first")).group_by(
         *[key.element for key in keys], klass
     )
     counted = table.left if isinstance(table, sa.Join) else table
     table_of_rows = counted if isinstance(counted, sa.Table) else None
-    having = [one for one in session.reports if table_of_rows is None or one.count(table_of_rows)]
-    runs = task_runs(session, having, table_of_rows)
-    compute = partial(_part, pickled(sums), len(keys))
+    with_rows = [report for report in session.reports if table_of_rows is None or report.count(table_of_rows)]
+    runs = task_runs(session, with_rows, table_of_rows)
+    compute = partial(_partial_sums, pickled(sums), len(keys))
     parts = list(on_workers(session, [(run, compute) for run in runs], "sums"))
 
     groups: dict[Key, Measures] = {}
@@ -116,27 +116,27 @@ def groups_of_parts(
     for part in parts:
         for key, measures in zip(part.keys, part.sums, strict=True):
             _add(groups, key, measures)
-        for group, one, number in part.classes.tolist():
-            counts.setdefault(part.keys[group], Counter())[one] += number
+        for group, class_number, number in part.classes.tolist():
+            counts.setdefault(part.keys[group], Counter())[class_number] += number
 
-    wanted = {key: middle_classes(sorted(counted.items())) for key, counted in counts.items()}
+    middles = {key: middle_classes(sorted(counted.items())) for key, counted in counts.items()}
     by_index = {report.index: report for report in session.reports}
     work = []
     for part in parts:
-        chosen = {key: wanted[key][0] for key in part.keys if key in wanted}
-        if chosen:
-            work.append(([by_index[index] for index in part.reports], partial(_values, pickled(rows), chosen)))
-    values: dict[Key, Counter[int]] = {key: Counter() for key in wanted}
-    for found in on_workers(session, work, "medians"):
-        for key, value_of, number in found:
-            values[key][value_of] += number
-    for key, (_, before, total) in wanted.items():
+        classes = {key: middles[key][0] for key in part.keys if key in middles}
+        if classes:
+            work.append(([by_index[index] for index in part.reports], partial(_middle_values, pickled(rows), classes)))
+    values: dict[Key, Counter[int]] = {key: Counter() for key in middles}
+    for value_counts in on_workers(session, work, "medians"):
+        for key, middle_value, number in value_counts:
+            values[key][middle_value] += number
+    for key, (_, before, total) in middles.items():
         groups[key].median = middle(sorted(values[key].items()), before, total)
     return groups
 
 
 def _sums(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
-    """The fields of ``Measures``, but the last two."""
+    """Select the fields of `Measures` except the last two."""
     return [
         sa.func.count().label("count"),
         sa.func.count(value).label("known"),
@@ -147,56 +147,62 @@ def _sums(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
     ]
 
 
-def _part(query: bytes, keys: int, session: Session, reports: list[Report]) -> PartialSums:
-    """Runs on a worker: the groups of the rows of ``query``, which has ``keys``, the class and the measures."""
+def _partial_sums(query: bytes, keys: int, session: Session, reports: list[Report]) -> PartialSums:
+    """Sum the rows of ``query`` by group, on a worker; its columns are ``keys`` keys, the class, the measures."""
     groups: dict[Key, Measures] = {}
-    place: dict[Key, int] = {}
+    group_indices: dict[Key, int] = {}
     classes = []
-    for rows in session.batches(query_of(query), _AT_ONCE):
+    for rows in session.batches(query_of(query), _BATCH_ROWS):
         for row in rows:
             key, measures = tuple(row[:keys]), Measures(*row[keys + 1 :])
-            number = place.setdefault(key, len(place))
+            group = group_indices.setdefault(key, len(group_indices))
             if measures.known:
-                classes.append((number, row[keys], measures.known))
+                classes.append((group, row[keys], measures.known))
             _add(groups, key, measures)
     indices = [report.index for report in reports]
     return PartialSums(indices, list(groups), list(groups.values()), np.array(classes, np.int64).reshape(-1, 3))
 
 
-def _values(query: bytes, chosen: Mapping[Key, Sequence[int]], session: Session, _: list[Report]) -> list[_Value]:
-    """Runs on a worker: of the rows of ``query`` those in the ``chosen`` classes of a group, as values with counts."""
+def _middle_values(
+    query: bytes, classes: Mapping[Key, Sequence[int]], session: Session, _: list[Report]
+) -> list[_Value]:
+    """Return (key, value, count) of the rows in each group's classes, on a worker."""
     rows = query_of(query).subquery("rows")
-    groups = list(chosen)
-    places = [(number, klass) for number, key in enumerate(groups) for klass in chosen[key]]
-    keys = [f"key_{at}" for at in range(len(groups[0]))]
+    groups = list(classes)
+    pairs = [(number, klass) for number, key in enumerate(groups) for klass in classes[key]]
+    keys = [f"key_{index}" for index in range(len(groups[0]))]
     names = list(rows.c.keys())[: len(keys)]
-    lists = {key: [groups[number][at] for number, _ in places] for at, key in enumerate(keys)}
-    chosen_rows = given({"group": [number for number, _ in places], "class": [klass for _, klass in places], **lists})
-    own = chosen_rows.subquery("chosen")
-    is_same = [rows.c[name].is_not_distinct_from(own.c[key]) for name, key in zip(names, keys, strict=True)]
-    inside = (
-        sa.select(own.c.group, rows.c.value, sa.func.count())
-        .join_from(rows, own, sa.and_(rows.c["class"] == own.c["class"], *is_same))
+    key_columns = {key: [groups[number][index] for number, _ in pairs] for index, key in enumerate(keys)}
+    given_rows = given(
+        {"group": [number for number, _ in pairs], "class": [klass for _, klass in pairs], **key_columns}
+    )
+    wanted = given_rows.subquery("chosen")
+    is_same = [rows.c[name].is_not_distinct_from(wanted.c[key]) for name, key in zip(names, keys, strict=True)]
+    counts = (
+        sa.select(wanted.c.group, rows.c.value, sa.func.count())
+        .join_from(rows, wanted, sa.and_(rows.c["class"] == wanted.c["class"], *is_same))
         .where(rows.c.value.is_not(None))
-        .group_by(own.c.group, rows.c.value)
+        .group_by(wanted.c.group, rows.c.value)
     )
     return [
-        (groups[group], value, number) for batch in session.batches(inside, _AT_ONCE) for group, value, number in batch
+        (groups[group], value, number)
+        for batch in session.batches(counts, _BATCH_ROWS)
+        for group, value, number in batch
     ]
 
 
-def _add(groups: dict[Key, Measures], key: Key, more: Measures) -> None:
-    """Takes in the measures of another part of a group."""
-    one = groups.setdefault(key, more)
-    if one is more:
+def _add(groups: dict[Key, Measures], key: Key, addend: Measures) -> None:
+    """Add the measures of another part to a group."""
+    sums = groups.setdefault(key, addend)
+    if sums is addend:
         return
-    one.count, one.known = one.count + more.count, one.known + more.known
-    one.total, one.squares = (
-        _both(int.__add__, *pair) for pair in ((one.total, more.total), (one.squares, more.squares))
+    sums.count, sums.known = sums.count + addend.count, sums.known + addend.known
+    sums.total, sums.squares = (
+        _combined(int.__add__, *pair) for pair in ((sums.total, addend.total), (sums.squares, addend.squares))
     )
-    one.min, one.first = (_both(min, *pair) for pair in ((one.min, more.min), (one.first, more.first)))
-    one.max = _both(max, one.max, more.max)
+    sums.min, sums.first = (_combined(min, *pair) for pair in ((sums.min, addend.min), (sums.first, addend.first)))
+    sums.max = _combined(max, sums.max, addend.max)
 
 
-def _both(function: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
+def _combined(function: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
     return b if a is None else a if b is None else function(a, b)

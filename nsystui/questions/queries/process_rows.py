@@ -1,4 +1,4 @@
-"""The rows of one process after the other; those of many small processes are read by one query."""
+"""Rows by process; a single query reads the rows of many small processes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 Rows = Mapping[str, np.ndarray[Any, Any]]
-"""The columns of some rows; masked where values are missing."""
+"""Columns of some rows; masked if values are missing."""
 
 _LARGE = (tables.kernels, tables.api_calls)
 _TOGETHER = 1 << 17
-"""The most rows of these tables that are read together; fewer where the memory is too little."""
-_ROW = 250
-"""Bytes that each of them takes."""
-_REPORTS = 64
-"""The most reports that are read together: DuckDB plans a query for each."""
+"""The most rows of these tables that are read together; fewer if memory is short."""
+_ROW_BYTES = 250
+"""Memory per row."""
+_MAX_REPORTS = 64
+"""The most reports that are read together: DuckDB's planning time grows with them."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProcessRows:
-    """Reads the rows of a process. Each query reads those of all reports ``together``, if there are any."""
+    """Reads the rows of a process; each query reads the rows of all reports ``together``, if any."""
 
     session: Session
     task: Task
@@ -40,7 +40,7 @@ class ProcessRows:
 
     @classmethod
     def each(cls, session: Session, tasks: Iterable[Task]) -> Iterator[ProcessRows]:
-        """Yield the rows of each process, by report."""
+        """Yield the reader of each process, by report."""
         for run in _runs(session, tasks):
             reports, read = frozenset(task.report for task in run), dict[str, dict[Task, Rows]]()
             part = session.part(reports)
@@ -48,41 +48,40 @@ class ProcessRows:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the rows of other processes are read with these."""
+        """Whether each query also reads the rows of other processes."""
         return bool(self.together)
 
     def arrays(self, name: str, query: Callable[[], sa.Select[Any]], table: sa.Table, *conditions: Condition) -> Rows:
-        """Read the rows of ``query()`` that are of this process of ``table``.
+        """Read this process's rows of ``query()``, which selects from ``table``.
 
-        Rows that are shared are read once for each ``name``. Raises ValueError where they have ``conditions``, which
-        are of one process.
+        Shared rows are read once per ``name``. Raises ValueError if they have ``conditions``, which are of one process.
         """
         columns = table.c
         if not self.is_shared:
-            is_own = (columns.report == self.task.report, columns.process == self.task.process)
-            return self.session.arrays(query().where(*is_own, *conditions))
+            is_of_task = (columns.report == self.task.report, columns.process == self.task.process)
+            return self.session.arrays(query().where(*is_of_task, *conditions))
         if conditions:
             raise ValueError(f"{name}: conditions of one process on the rows of several")
         if name not in self._read:
-            of_run = of_reports(columns.report, self.together)
-            place = columns.report.label("report_"), columns.process.label("process_")
-            found = self.session.arrays(query().add_columns(*place).where(of_run, columns.process.is_not(None)))
-            self._read[name] = _by_task(found)
-        of_task = self._read[name]
-        return of_task.get(self.task, of_task[_NOBODY])
+            is_in_run = of_reports(columns.report, self.together)
+            identity = columns.report.label("report_"), columns.process.label("process_")
+            rows = self.session.arrays(query().add_columns(*identity).where(is_in_run, columns.process.is_not(None)))
+            self._read[name] = _by_task(rows)
+        rows_by_task = self._read[name]
+        return rows_by_task.get(self.task, rows_by_task[_NOBODY])
 
 
 def _runs(session: Session, tasks: Iterable[Task]) -> Iterator[list[Task]]:
-    """Split processes into those that are read together; a large one is alone."""
-    counts = {one.index: sum(most_rows([one], table) for table in _LARGE) for one in session.reports}
-    most = min(_TOGETHER, session.limits.rows_at_once(_ROW))
+    """Split processes into runs that are read together; a large process is alone."""
+    counts = {report.index: sum(most_rows([report], table) for table in _LARGE) for report in session.reports}
+    max_rows = min(_TOGETHER, session.limits.rows_at_once(_ROW_BYTES))
     run: list[Task] = []
     reports: set[int] = set()
     rows = 0
     for task in sorted(tasks):
         rows += 0 if task.report in reports else counts[task.report]
         reports.add(task.report)
-        if run and (len(reports) > _REPORTS or rows > most):
+        if run and (len(reports) > _MAX_REPORTS or rows > max_rows):
             yield run
             run, reports, rows = [], {task.report}, counts[task.report]
         run.append(task)
@@ -93,15 +92,15 @@ def _runs(session: Session, tasks: Iterable[Task]) -> Iterator[list[Task]]:
 _NOBODY = Task(-1, -1)
 
 
-def _by_task(found: dict[str, Any]) -> dict[Task, Rows]:
-    """The rows of each process in the order in which they came; under `_NOBODY` none."""
-    report, process = (np.ma.getdata(found.pop(key)) for key in ("report_", "process_"))
+def _by_task(columns: dict[str, Any]) -> dict[Task, Rows]:
+    """Split columns by process, rows in order; `_NOBODY` has empty columns."""
+    report, process = (np.ma.getdata(columns.pop(key)) for key in ("report_", "process_"))
     order = np.lexsort((process, report))
     is_new = (np.diff(report[order]) != 0) | (np.diff(process[order]) != 0)
     groups = np.split(order, np.flatnonzero(is_new) + 1)
     return {
         Task(int(report[rows[0]]), int(process[rows[0]])) if len(rows) else _NOBODY: {
-            key: values[rows] for key, values in found.items()
+            key: values[rows] for key, values in columns.items()
         }
         for rows in (order[:0], *(group for group in groups if len(group)))
     }

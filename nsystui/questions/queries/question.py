@@ -1,7 +1,7 @@
-"""A question that the program can be asked, as data: the command line, the help, completion and the palette read it.
+"""A question as data for the command line, the help, completion and the palette.
 
-A declaration loads nothing heavy: it imports what it needs where it is asked. `NamedTuple` rather than a dataclass,
-since ``nsystui --help`` lists all questions and importing ``dataclasses`` would take a third of its time.
+A declaration imports heavy modules only when its question is asked. `NamedTuple`, because ``nsystui --help`` lists all
+questions, and importing ``dataclasses`` would take a third of its time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from nsystui.questions.recipes.recipe import RecipeMap
 
     Expected = tuple[Mapping[str, Sequence[str]], Sequence[str]]
-    """Columns that will be read of each table, and the tables whose rows will be counted: see `Session.expect`."""
+    """The columns to read by table, and the tables whose rows to count: see `Session.expect`."""
 
 _NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 Values = Mapping[str, Any]
 """The value of each option by its name."""
 
 PALETTE, COMPARISON = "palette", "comparison"
-"""The homes of questions that no screen of their own shows; one of two sides first asks for the other."""
+"""Homes of questions without a screen; a question in `COMPARISON` first asks for the other job."""
 
 SCREENS = {
     "overview": "Overview",
@@ -42,7 +42,7 @@ SCREENS = {
     "steps": "Steps",
     "timeline": "Timeline",
 }
-"""The titles of the screens by their modes, in the order of their keys."""
+"""The titles of the screens by mode, in the order of their keys."""
 
 Row = Literal[
     "kernel",
@@ -62,16 +62,16 @@ Row = Literal[
     "function",
     "other",
 ]
-"""The subject of a row of an answer, which decides what can be opened from it."""
+"""The subject of a row, which decides what can be opened from it."""
 
 
 class Option(NamedTuple):
     """An option of a question: ``--flag`` on the command line, a switch unless it has ``metavar`` or ``choices``.
 
-    ``kind`` reads the value. ``without_value`` is the value of the flag alone, for a value that may be left out;
-    ``has_several`` values follow one flag. ``group`` is the title of its part of the help, ``one_of`` names a set of
-    which only one option may be given. ``members``: the enum ``module:name`` whose values it lists, separated by
-    commas. ``lists``: with it the answer has single events, each with its time.
+    ``kind`` parses the value. ``without_value`` is the value of the flag alone, if its value is optional;
+    ``has_several`` values follow one flag. ``group`` titles its section of the help, ``one_of`` names a set of mutually
+    exclusive options. ``members``: the enum ``module:name`` whose values it accepts, separated by commas. ``lists``:
+    the answer then lists single events, each with its time.
     """
 
     flag: str
@@ -93,7 +93,7 @@ class Option(NamedTuple):
         return self.flag.replace("-", "_")
 
     def is_given(self, values: Values) -> bool:
-        """Whether its value is there: 0 and an empty word are values, too."""
+        """Return whether it has a value; 0 and an empty string are values."""
         value = values.get(self.name)
         return value is not None and value is not False
 
@@ -112,29 +112,29 @@ STEPS = (
     ),
     Option(
         "steps-by",
-        "what steps are found by (default: NVTX ranges; without them what comes back regularly in the GPU's work)",
+        "how steps are found (default: NVTX ranges, else regular work of the GPU)",
         choices=ANCHORS,
         group="",
     ),
 )
-"""What the steps are: of every question that has any."""
+"""Options that define steps."""
 
 
 def steps_in(group: str) -> tuple[Option, ...]:
-    """`STEPS` in a group of the help."""
+    """Return `STEPS` in a group of the help."""
     return tuple(option._replace(group=group) for option in STEPS)
 
 
 _BINS = 100
 OVER_TIME = (
     Option("over-time", "one row for each span of the time", one_of="table"),
-    Option("bins", f"with --over-time: into how many spans (default: {_BINS})", metavar="N", kind=int),
+    Option("bins", f"number of spans with --over-time (default: {_BINS})", metavar="N", kind=int),
 )
-"""The options of a question that is also answered span by span; `read_bins` reads them."""
+"""Options of questions with an answer by span of time; `read_bins` parses them."""
 
 
 def read_bins(values: Values) -> dict[str, Any]:
-    """The values with the number of spans. Raises UsageError for one that makes no sense."""
+    """Return the values with the number of spans. Raises UsageError if it is below 1 or has no effect."""
     bins = values["bins"]
     if bins is None:
         return {**values, "bins": _BINS}
@@ -143,7 +143,7 @@ def read_bins(values: Values) -> dict[str, Any]:
     if bins < 1:
         raise UsageError(f"--bins {bins}: at least one is needed")
     if not values["over_time"]:
-        raise UsageError("--bins goes with --over-time")
+        raise UsageError("--bins needs --over-time")
     return dict(values)
 
 
@@ -155,13 +155,12 @@ class TextDrawing(NamedTuple):
 
 
 class View(NamedTuple):
-    """A table of a question on the screen that is its home, by a name that no other view has.
+    """A table of a question on a screen; ``name`` is unique among all views.
 
-    ``title`` stands behind that of the screen (default: the question's), ``counted`` in "12 of 34 rows". ``values``
-    are those of the question's options that differ from their defaults, ``sort`` the column by which the answer comes
-    sorted, and whether it descends. ``label``: the word for it among the views of its screen (default: its name).
-    ``tables``: the canonical tables whose rows a user finds there. ``order``: its
-    place among the views of the screen (default: the question's). ``home``: its screen, if not the question's.
+    ``title`` follows the screen's title (default: the question's), ``counted`` is the noun in "12 of 34 rows".
+    ``values`` are the question's options that differ from their defaults, ``sort`` the sort column and whether it
+    descends. ``label``: its word in the view bar (default: its name). ``tables``: the canonical tables whose rows it
+    shows. ``order``: its position on the screen (default: the question's). ``home``: its screen, if not the question's.
     """
 
     name: str
@@ -178,7 +177,7 @@ class View(NamedTuple):
 class Titled(NamedTuple):
     """One of several tables of an answer. ``name`` is for flags and files, ``title`` for people.
 
-    ``labels`` tell it from the others in JSON (default: its name). With ``needs_title`` its columns alone do not.
+    ``labels`` identify the table in JSON (default: its name). ``needs_title``: the columns alone do not identify it.
     """
 
     name: str
@@ -192,29 +191,26 @@ Ask = Callable[["OpenJob", "Selection", Any], "Answer"]
 
 
 class Question(NamedTuple):
-    """A question, by its name on the command line (behind the name of its ``family``) and one line of help.
+    """A question: its name on the command line (after the name of its ``family``) and one line of help.
 
-    ``ask`` answers it for a job, a selection and options; options are what ``read`` makes of their values, raising
-    UsageError for those that make no sense. Where nobody asks for a table, ``map`` answers with lanes over time and
-    ``draw`` with text; ``draw`` returns ``None`` where there is nothing to draw. ``drawing`` answers with shapes, for a
-    file; so does every ``map``.
+    ``ask`` answers it for a job, a selection and options; ``read`` makes the options from their values, or raises
+    UsageError. Unless a table is requested, ``map`` answers with lanes over time and ``draw`` with text, or ``None`` if
+    there is nothing to draw. ``drawing`` answers with shapes for a file, and so does every ``map``. ``tables`` answers
+    a command with several tables; ``ask`` returns the first of them.
 
-    ``tables`` answers a command with several tables, of which ``ask`` returns the first.
+    ``other`` returns the files and the time window of another job to compare with, or ``None``; ``compare`` is asked
+    about that job first, and returns the options with the facts that the answer needs from it.
 
-    ``other`` returns the files of another job that the answer is compared with and the window of its time, ``None``
-    without one; ``compare`` is asked about that job first, and returns the options with what the answer takes from it.
+    ``needs``: the exports must have at least one table of each group. ``differs``: errors of NVIDIA's report of that
+    name that this question avoids, and other differences.
 
-    ``needs``: of each group of canonical tables the exports must have one. ``differs``: what NVIDIA's of that name
-    gets wrong and this one does not, or counts otherwise.
+    How the exports are read: ``is_whole`` reads nearly everything at once; otherwise only requested columns are read,
+    which ``expected`` predicts if it can. ``has_times``: the answer has times of several reports, so their clocks are
+    aligned. ``of_reports``: the answer combines a result per report, so workers of a cluster can compute it.
 
-    How the exports are read: ``is_whole`` all at once, for a question about nearly everything in them, else the columns
-    that it asks for, where ``expected`` can say ahead which. ``has_times``: its answer has moments of several reports,
-    for which their clocks are made one. ``of_reports``: it is made of what is computed of each report by itself, so
-    that the workers of a cluster compute it.
-
-    ``row`` is what a row of the answer is about, and ``home`` the screen that shows it (a mode of the application,
-    `PALETTE`, `COMPARISON`, or empty for none): under ``title``, in its ``views``, of which a question has at least
-    one. ``order``: its place in lists, small numbers first.
+    ``row`` is the subject of a row of the answer, ``home`` the screen that shows it (a mode of the application,
+    `PALETTE`, `COMPARISON`, or empty) with ``title``, in at least one of its ``views``. ``order``: its position in
+    lists, small numbers first.
     """
 
     name: str
@@ -246,18 +242,18 @@ class Question(NamedTuple):
 
     @property
     def takes(self) -> frozenset[str]:
-        """The flags of its options, without hyphens before them."""
+        """The flags of its options, without leading hyphens."""
         return frozenset(option.flag for option in self.options)
 
     def defaults(self) -> Any:
-        """The options that nobody changed."""
+        """Return the options with their default values."""
         return self.read(self.default_values())
 
     def default_values(self) -> dict[str, Any]:
         return {option.name: option.default for option in self.options}
 
     def key(self, values: Values) -> tuple[str, ...]:
-        """The words by which its answer is remembered; of options that list single rows there is no answer to keep."""
+        """Return the words that identify its answer; answers that list single rows are not cached."""
         return (
             *filter(None, (self.family,)),
             self.name,
@@ -265,7 +261,7 @@ class Question(NamedTuple):
         )
 
     def command(self, values: Values, files: str = "") -> str:
-        """Return the command that asks it of ``files``; ``values`` are those that differ from the defaults."""
+        """Return the command that asks the question of ``files``; ``values`` differ from the defaults."""
         from nsystui.base.text import shell_word
 
         name, *words = {"": (self.name,), "stats": ("stats", "-r", self.name)}.get(
@@ -297,37 +293,37 @@ class QuestionView(NamedTuple):
         return self.view.home or self.question.home
 
     def ask(self, job: OpenJob, selection: Selection, values: Values = _NO_VALUES) -> Answer:
-        """Its answer; those of the ``values`` count that the question has an option for."""
+        """Return its answer; ``values`` that are not options of the question are ignored."""
         given = {**self.question.default_values(), **self.view.values}
         given |= {name: value for name, value in values.items() if name in given}
         return self.question.ask(job, selection, self.question.read(given))
 
 
-def chosen_tables(text: str | None, tables: Sequence[str], usual: Sequence[str]) -> list[str]:
-    """The tables that a list names, ``all`` for each, in their own order; the usual ones without. Raises UsageError."""
-    chosen = set(usual) if text is None else {name.strip() for name in text.split(",") if name.strip()}
-    if not chosen or chosen - {*tables, "all"}:
+def chosen_tables(text: str | None, tables: Sequence[str], default_tables: Sequence[str]) -> list[str]:
+    """Return the listed tables, in the order of ``tables``; ``all`` lists each. Raises UsageError."""
+    names = set(default_tables) if text is None else {name.strip() for name in text.split(",") if name.strip()}
+    if not names or names - {*tables, "all"}:
         from nsystui.base.errors import UsageError
 
         raise UsageError(f"--tables {text!r}: the tables are {', '.join(tables)}, all")
-    return [name for name in tables if name in chosen or "all" in chosen]
+    return [name for name in tables if name in names or "all" in names]
 
 
 def in_module(module: str, table: str, name: str) -> Callable[..., Any]:
-    """The function under ``name`` in a table of a module, which is imported when the function is called."""
+    """Return the function ``name`` from a table of a module; a call imports the module."""
 
-    def call(*words: Any) -> Any:
-        return getattr(import_module(f"nsystui.questions.{module}"), table)[name](*words)
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(f"nsystui.questions.{module}"), table)[name](*arguments)
 
     return call
 
 
-def function(place: str, *options: str) -> Callable[[OpenJob, Selection, Values], Any]:
-    """The function ``module:name`` of ``nsystui.questions``, imported when called, with the ``options`` in order."""
-    module, _, name = place.partition(":")
+def function(path: str, *options: str) -> Callable[[OpenJob, Selection, Values], Any]:
+    """Return a caller of ``module:name`` in ``nsystui.questions``, imported on call, with ``options`` in order."""
+    module, _, name = path.partition(":")
 
     def call(job: OpenJob, selection: Selection, values: Values) -> Any:
-        found = getattr(import_module(f"nsystui.questions.{module}"), name)
-        return found(job, selection, *(values[option] for option in options))
+        answer = getattr(import_module(f"nsystui.questions.{module}"), name)
+        return answer(job, selection, *(values[option] for option in options))
 
     return call

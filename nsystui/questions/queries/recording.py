@@ -1,6 +1,6 @@
-"""Why a table of an export is empty: the request to nsys, its message, and the fix; else what to record.
+"""Why a table of an export is empty: the request to nsys, its message, and the fix; otherwise what to record.
 
-See docs/exports.md#empty-tables. No other module decides what to record.
+See docs/exports.md#empty-tables. Only this module decides what to record.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _OF_PYTORCH = {
 
 @dataclass(frozen=True)
 class _Trace:
-    """What nsys traces on request: ``option`` asks for it, as in `Metadata.asked`; ``sign`` are the tables it fills.
+    """A kind of trace: ``option`` requests it, as in `Metadata.asked`; ``sign`` are the tables that it fills.
 
-    ``rows``: the word for a row. ``messages``: a pattern of what nsys says if nothing was recorded. ``fix``: what helps
-    if neither a more precise message nor a fact names the cause.
+    ``rows``: the word for a row. ``messages``: a pattern for nsys's messages if nothing was recorded. ``fix``: the
+    advice if no message or fact names the cause.
     """
 
     name: str
@@ -64,9 +64,9 @@ _TRACES = {
     canonical.HOST_SAMPLES.options: _Trace("CPU sampling", "--sample", r"paranoid|IP.*samples", _PERF),
     canonical.GPU_METRICS.options: _Trace("GPU metrics", "--gpu-metrics-devices", "GPU metrics", _COUNTERS),
 }
-"""By the options that ask for it."""
+"""Traces by the options that request them."""
 
-_RAW = "put CuptiUseRawGpuTimestamps=false into the file that `nsys -z` prints"
+_RAW = "put CuptiUseRawGpuTimestamps=false into the file whose path `nsys -z` prints"
 _PERMISSION = "allow all users to trace the GPU (NVreg_RestrictProfilingToAdminUsers=0)"
 _NEWER = "use an nsys that is at least as new as the driver"
 _FLUSH = "let the program end by itself or call cudaProfilerStop: GPU work arrives late, and never after a crash"
@@ -75,22 +75,22 @@ _CUDA_FIXES = (
     (r"(?:CUPTI|CUDA|GPU).*(?:privileg|permission)|ERR_NVGPUCTRPERM", _PERMISSION),
     (r"time ?conversion|ConvertGpuTicks|raw gpu timestamp", _RAW),
     (r"CUDA driver.*not supported|driver.*(?:too new|newer)|CUPTI.*NOT_COMPATIBLE", _NEWER),
-    (r"MULTIPLE_SUBSCRIBERS|another (?:profiler|tool|CUPTI)", "run no other profiler (CUPTI) beside nsys"),
+    (r"MULTIPLE_SUBSCRIBERS|another (?:profiler|tool|CUPTI)", "run no other profiler (CUPTI) together with nsys"),
     (r"capture range|range.*(?:never|not) (?:open|start|trigger)", _RANGE),
     (r"(?:process|application).*(?:crash|killed|terminated|exited)", _FLUSH),
 )
-"""Messages of nsys that name why it has no GPU work, most specific first, and the fix of each."""
+"""Messages of nsys that explain why GPU work is missing, most specific first, with their fixes."""
 
 
 def recording_advice(
     session: Session, reports: Collection[Report], *needed: CanonicalTable, together: bool = False
 ) -> str:
-    """Return how to get tables that reports lack: what nsys was asked for and said with the fix, or what to record.
+    """Return how to get tables that reports lack: nsys's request and message with the fix, or what to record.
 
-    ``together``: all of the tables are needed, so that the options of one run record them.
+    ``together``: all of the tables are needed, so one run must record them.
     """
     lacking = {table: [report for report in reports if not report.count(table)] for table in needed}
-    if any(lacking.values()):  # else the selection leaves out all rows
+    if any(lacking.values()):  # otherwise the selection leaves out all rows
         lacking = {table: without for table, without in lacking.items() if without}
     advice = [(table, _advice(session, report, table)) for table in lacking for report in lacking[table] or reports]
     plain = dict.fromkeys(table.options for table, text in advice if text == table.record and table.options)
@@ -101,7 +101,7 @@ def recording_advice(
 
 
 def option_advice(reports: Iterable[Report], options: str) -> str:
-    """Return the sentence that says to record with ``options`` of nsys, also where another profiler recorded."""
+    """Return the advice to record with ``options`` of nsys, even if another profiler recorded."""
     made_of = {report.metadata.made_of for report in reports}
     record = f"record with `nsys profile {options}`"
     return f"a {made_of.pop()} does not contain it; {record}" if len(made_of) == 1 and all(made_of) else record
@@ -114,7 +114,7 @@ def _advice(session: Session, report: Report, table: CanonicalTable) -> str:
     trace = _asked_trace(report, table)
     if trace is None:
         return table.record
-    if any(report.count(one) for one in trace.sign):
+    if any(report.count(filled) for filled in trace.sign):
         rows = "event" if table is canonical.API_CALLS else trace.rows
         hint = "; the job may not use NCCL, or sets NCCL_NVTX_DISABLE" if table is canonical.NCCL_CALLS else ""
         return f"{trace.name} was traced, but no {rows} of this kind was recorded{hint}"
@@ -122,29 +122,30 @@ def _advice(session: Session, report: Report, table: CanonicalTable) -> str:
 
 
 def lost_work_advice(session: Session, reports: Iterable[Report]) -> str:
-    """Return why GPU work that processes launched is in none of these reports, in nsys's words, and the fixes."""
+    """Return why the reports lack GPU work that processes launched, with nsys's message, and the fixes."""
     kernels = canonical.KERNELS
     return " or ".join(
         dict.fromkeys(
-            _advice(session, one, kernels) if one.metadata.made_of else _cause(session, one, _CUDA) for one in reports
+            _advice(session, report, kernels) if report.metadata.made_of else _cause(session, report, _CUDA)
+            for report in reports
         )
     )
 
 
 def _cause(session: Session, report: Report, trace: _Trace) -> str:
-    said, fix = _message(session, report, trace)
+    message, fix = _message(session, report, trace)
     fixes = [fix] if fix else [*([trace.fix] if trace.fix else []), *_missed(session, report, trace)]
-    quoted = f' (nsys: "{said}")' if said else ""
+    quoted = f' (nsys: "{message}")' if message else ""
     recorded = any(report.count(table) for table in trace.sign)
     lost = "the GPU work of some processes was not" if recorded else f"no {trace.rows} was"
     return f"{trace.name} was traced, but {lost} recorded{quoted}: {'; or '.join(fixes)}"
 
 
 def _asked_trace(report: Report, table: CanonicalTable) -> _Trace | None:
-    """Return the trace that nsys was asked for and that fills a table; ``None`` if it was not asked for."""
+    """Return the trace that nsys was asked for and that fills a table, if any."""
     asked = report.metadata.asked
     if trace := _TRACES.get(table.options):
-        # Exports before schema 3.4 do not contain the request: CUDA calls prove it.
+        # Exports before schema 3.4 lack the request; CUDA calls prove it.
         implied = trace is _CUDA and not asked and report.count(canonical.API_CALLS)
         return trace if implied or trace.option in asked else None
     flag, _, names = table.options.partition(" ")
@@ -155,7 +156,7 @@ def _asked_trace(report: Report, table: CanonicalTable) -> _Trace | None:
 
 
 def _message(session: Session, report: Report, trace: _Trace) -> tuple[str, str]:
-    """Return the first message of nsys on a trace, warnings and errors only, and its fix; empty without one."""
+    """Return nsys's first warning or error on a trace, and its fix; empty without a message."""
     from nsystui.store import tables
 
     if not report.count(canonical.DIAGNOSTICS):
@@ -173,7 +174,7 @@ def _message(session: Session, report: Report, trace: _Trace) -> tuple[str, str]
 
 
 def _missed(session: Session, report: Report, trace: _Trace) -> Sequence[str]:
-    """Return the fixes that the facts of a report leave: forked workers, the platform, permission, a late flush."""
+    """Return fixes that a report's facts suggest: forked workers, the platform, permission, a late flush."""
     if trace not in (_CUDA, _NVTX):
         return ()
     facts, fixes = report.metadata, []
@@ -212,27 +213,27 @@ def undamaged(reports: Iterable[Report]) -> list[Report]:
 def launches_without_work(session: Session, reports: Iterable[Report]) -> dict[Task, dict[str, int]]:
     """Count by name the successful calls that launch, copy or set memory, of processes without any GPU work.
 
-    Reports that lost GPU work to damage or impossible times, or whose GPU work is of unknown processes, are left out.
+    Reports that lost GPU work to damage or impossible times, or have GPU work of unknown processes, are left out.
     """
-    whole = undamaged(reports)
-    if not whole:
+    complete = undamaged(reports)
+    if not complete:
         return {}
     import sqlalchemy as sa
 
     from nsystui.questions.queries.conditions import of_reports
     from nsystui.store import tables
 
-    working = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, whole)}
-    judged = [report.index for report in whole if Task(report.index, canonical.NO_PROCESS) not in working]
+    working = {task for table in GPU_TABLES for task in rows_of_tasks(session, table, complete)}
+    indices = [report.index for report in complete if Task(report.index, canonical.NO_PROCESS) not in working]
     calls = tables.api_calls.c
-    place = calls.report, calls.process
-    query = sa.select(*place, calls.name, sa.func.count()).where(
-        of_reports(calls.report, judged),
+    key = calls.report, calls.process
+    query = sa.select(*key, calls.name, sa.func.count()).where(
+        of_reports(calls.report, indices),
         calls.return_value.is_(None) | (calls.return_value == 0),
         sa.or_(*(calls.name.contains(word) for word in ("Launch", "Memcpy", "Memset"))),
     )
-    found: dict[Task, dict[str, int]] = {}
-    for report, process, name, count in session.rows(query.group_by(*place, calls.name)) if judged else ():
+    counts: dict[Task, dict[str, int]] = {}
+    for report, process, name, count in session.rows(query.group_by(*key, calls.name)) if indices else ():
         if Task(report, process) not in working:
-            found.setdefault(Task(report, process), {})[name] = count
-    return found
+            counts.setdefault(Task(report, process), {})[name] = count
+    return counts

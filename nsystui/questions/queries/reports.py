@@ -1,4 +1,4 @@
-"""The open reports: their origin and ranks, the contents of their tables, and nsys's messages about the capture."""
+"""The open reports: their origin and ranks, their tables, and nsys's messages about the capture."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ COLUMNS = (
 
 
 def reports_table(session: Session, ranks: Sequence[RankedTask]) -> TableAnswer:
-    """Tabulate the reports in the order of the command line. Times of events are on the job's clock, ns.
+    """Tabulate the reports in the order of the command line. Times of events are in job time, ns.
 
-    ``gpus`` are the models of the GPUs that its tasks used; where the export does not record them, of all GPUs of the
-    machine. ``graph_trace``: whether CUDA graphs were traced by ``node`` or whole (``graph``). Of the captured
-    environment nothing is shown: ``rank_source`` says whether rank numbers come from it.
+    ``gpus`` are the models of the GPUs that its tasks used, or if not recorded, of all GPUs of the host.
+    ``graph_trace``: whether CUDA graphs were traced by ``node`` or as a whole (``graph``). The captured environment is
+    not shown; ``rank_source`` shows whether rank numbers are from it.
     """
     rows = [_row(report, [item for item in ranks if item.task.report == report.index]) for report in session.reports]
     notes = []
-    for made_of in dict.fromkeys(one.metadata.made_of for one in session.reports if one.metadata.made_of):
-        names = [report.name for report in session.reports if report.metadata.made_of == made_of]
+    for origin in dict.fromkeys(report.metadata.made_of for report in session.reports if report.metadata.made_of):
+        names = [report.name for report in session.reports if report.metadata.made_of == origin]
         lacks = "no OS calls, CPU samples, scheduling, GPU or network metrics, and no calls of MPI"
-        where = which_of(names, len(session.reports))
-        notes.append(f"{where}: made of a {made_of}, which has {lacks} (nsystui help exports)")
+        which = which_of(names, len(session.reports))
+        notes.append(f"{which}: made of a {origin}, which has {lacks} (nsystui help exports)")
     return TableAnswer("reports", COLUMNS, rows, len(rows), tuple(notes))
 
 
@@ -67,7 +67,7 @@ def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
     facts = report.metadata
     span = event_span(report)
     models = Counter(
-        filter(None, [name for item in tasks for name in item.gpu_names] or [one.name for one in facts.gpus])
+        filter(None, [name for item in tasks for name in item.gpu_names] or [gpu.name for gpu in facts.gpus])
     )
     gpus = ", ".join(model if count == 1 else f"{count}× {model}" for model, count in models.items())
     start = facts.session_start_utc
@@ -95,7 +95,7 @@ def _row(report: Report, tasks: Sequence[RankedTask]) -> Row:
 
 
 def _option_of_export(facts: Metadata, is_given: bool) -> str | None:
-    """Missing where `nsys export` did not make the file."""
+    """Return yes or no, or ``None`` if `nsys export` did not make the file."""
     return None if facts.made_of else "yes" if is_given else "no"
 
 
@@ -113,30 +113,30 @@ _LOST = re.compile(r"\blost\b|\bdropp|\bnot all\b|overflow|incomplete|discarded|
 def diagnostics_table(session: Session, selection: Selection) -> TableAnswer:
     """Tabulate nsys's messages about the capture by text and severity, errors first, then warnings.
 
-    ``time`` is the first time it was said, in job time. Of the selection the reports of its tasks and the name filter
-    apply (to the text): what went wrong with a capture concerns every window and every process of it. The notes tell
-    of lost events, for then the numbers of every other table are too small.
+    ``time`` is the time of the first message, job time. The selection's reports and name filter (on the text) apply,
+    but not its window and processes: a problem of a capture concerns all of them. The notes report lost events, which
+    make the numbers of all other tables too small.
     """
     reports = selected_reports(session, selection)
     table = tables.diagnostics
     is_of_reports = of_reports(table.c.report, {report.index for report in reports})
-    named = [matches(table.c.text, selection.name)] if selection.name is not None else []
+    name_conditions = [matches(table.c.text, selection.name)] if selection.name is not None else []
     names = {report.index: report.name for report in reports}
-    said = _said(session, [is_of_reports, *named])
+    messages = _messages(session, [is_of_reports, *name_conditions])
     rows: list[Row] = []
-    for severity, count, spread, report, time, text in said:
-        rows.append((severity, count, names[report] if spread == 1 else f"{spread} reports", time, text))
-    every = _said(session, [is_of_reports]) if named else said
+    for severity, count, report_count, report, time, text in messages:
+        rows.append((severity, count, names[report] if report_count == 1 else f"{report_count} reports", time, text))
+    all_messages = _messages(session, [is_of_reports]) if name_conditions else messages
     notes = []
-    if lost := lost_events((level, text) for level, *_, text in every):
+    if lost := lost_events((level, text) for level, *_, text in all_messages):
         notes.append(f"events may be missing, so counts and times may be too low: {few(lost)}")
     if silent := [report.name for report in reports if not report.count(tables.diagnostics)]:
         notes.append(f"no diagnostics in {which_of(silent, len(reports))}: nsys 2024.4 and later write them")
-    return TableAnswer("diagnostics", DIAGNOSTIC_COLUMNS, rows, len(every), tuple(notes))
+    return TableAnswer("diagnostics", DIAGNOSTIC_COLUMNS, rows, len(all_messages), tuple(notes))
 
 
-def _said(session: Session, conditions: Sequence[Condition]) -> list[tuple[Any, ...]]:
-    """(severity, count, reports, one report, first time, text), worst first."""
+def _messages(session: Session, conditions: Sequence[Condition]) -> list[tuple[Any, ...]]:
+    """Return (severity, count, reports, smallest report index, first time, text), worst first."""
     table = tables.diagnostics
     if not session.count(table):
         return []
@@ -158,9 +158,9 @@ def _said(session: Session, conditions: Sequence[Condition]) -> list[tuple[Any, 
     return list(session.rows(query))
 
 
-def lost_events(said: Iterable[tuple[Value, Value]]) -> list[str]:
-    """Return the messages of ``said`` (severity and text) that tell of events that are not in the export."""
-    texts = (str(text or "").strip() for level, text in said if level in ("Warning", "Error"))
+def lost_events(messages: Iterable[tuple[Value, Value]]) -> list[str]:
+    """Return the messages (severity, text) that report events missing from the export."""
+    texts = (str(text or "").strip() for level, text in messages if level in ("Warning", "Error"))
     return [text for text in dict.fromkeys(texts) if _LOST.search(text)]
 
 
@@ -176,28 +176,28 @@ CONTENTS_COLUMNS = (
 
 
 def contents_table(session: Session) -> TableAnswer:
-    """Tabulate the canonical event tables: the rows of each in all reports, and in how many reports it has any.
+    """Tabulate the canonical event tables: their rows in all reports, and the number of reports with rows.
 
-    ``first`` and ``last`` are the first start and the last end (or moment) in job time, ns. ``record`` says what to
-    record where a report has none of it, and is missing where all have some.
+    ``first`` and ``last`` are the first start and the last end (or moment), job time, ns. ``record`` is the recording
+    advice for reports without rows, if any.
     """
     rows: list[Row] = []
     for table in (table for table in canonical.TABLES if "row" in table.field_names):
         lacking = [report for report in session.reports if not report.count(table)]
-        having = len(session.reports) - len(lacking)
+        reports_with_rows = len(session.reports) - len(lacking)
         record = recording_advice(session, lacking, table) if lacking else None
-        times = _times(session, table) if having else (None, None)
-        rows.append((table.name, table.what, session.count(table), having, *times, record))
+        times = _times(session, table) if reports_with_rows else (None, None)
+        rows.append((table.name, table.what, session.count(table), reports_with_rows, *times, record))
     return TableAnswer("contents", CONTENTS_COLUMNS, rows, len(rows))
 
 
 def _times(session: Session, table: CanonicalTable) -> tuple[int | None, int | None]:
-    """The first and the last time of a table that has rows, if these have any."""
+    """Return the first and the last time of a table that has rows, if the rows have times."""
     columns = tables.METADATA.tables[table.name].c
     if not {"start", "time"} & set(table.field_names):
         return None, None
     start = columns.start if "start" in columns else columns.time
-    # A range that was never closed has no end, and reaches at least to its start.
+    # A range that was never closed has no end, but lasts at least to its start.
     end = sa.func.greatest(columns.end, start) if "end" in columns else start
     offset = columns.clock_offset
     ((first, last),) = session.rows(sa.select(sa.func.min(start + offset), sa.func.max(end + offset)))

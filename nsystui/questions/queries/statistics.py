@@ -1,9 +1,9 @@
-"""The statistics that every summary shows, as ``nsys stats`` defines them (docs/numbers.md#statistics).
+"""Statistics that all summaries show, as ``nsys stats`` defines them (docs/numbers.md#statistics).
 
-Median is the mean of the two middle values, the standard deviation is the sample's (n−1; 0 for one value), and a
-share is a share of the sum over all rows of the table.
+The median is the mean of the two middle values, the standard deviation is the sample's (n−1; 0 for one value), and a
+share is a part of the sum over all rows of the table.
 
-`places_by` groups rows as a frame's ``groupby`` does: as fast as pandas for up to a million rows, without its import.
+`places_by` groups rows like a frame's ``groupby``: as fast as pandas for up to a million rows, without its import.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def duration_columns(count: str) -> tuple[Column, ...]:
-    """Return the statistics of durations with nsys's headers; ``count`` is what nsys calls the number of rows."""
+    """Return the columns of duration statistics with nsys's headers; ``count`` is the header of the row count."""
     return (
         Column("share", header="Time (%)", label="time %", unit=Unit.PERCENT, decimals=1, has_bar=True),
         Column("total", header="Total Time (ns)", label="total", unit=Unit.DURATION),
@@ -42,21 +42,21 @@ def duration_columns(count: str) -> tuple[Column, ...]:
 
 
 def measures(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
-    """Select the aggregates over ``value`` (ns or bytes) that the statistics are made of."""
+    """Select the aggregates over ``value`` (ns or bytes) from which the statistics are computed."""
     return [sa.cast(sa.func.sum(value), sa.BigInteger).label("total"), sa.func.count().label("count"), *spread(value)]
 
 
 def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElement[Any]]:
-    """Select mean, median, minimum, maximum and standard deviation of ``value``; missing values count for none of them.
+    """Select mean, median, minimum, maximum and standard deviation of ``value``, without missing values.
 
-    Mean and deviation are made of whole numbers, so that they are the same in whatever parts the rows are added up.
+    Mean and deviation use whole numbers, so they do not depend on how the rows are split.
     """
-    total, known = sa.cast(sa.func.sum(value), sa.BigInteger), sa.func.count(value)
+    total, count = sa.cast(sa.func.sum(value), sa.BigInteger), sa.func.count(value)
     huge = sa.cast(total, HugeInteger())
-    variance = sa.cast(known * squares(value) - huge * huge, sa.Double) / sa.cast(known * (known - 1), sa.Double)
-    deviation = sa.case((known > 1, sa.func.sqrt(variance)), else_=0.0)
+    variance = sa.cast(count * squares(value) - huge * huge, sa.Double) / sa.cast(count * (count - 1), sa.Double)
+    deviation = sa.case((count > 1, sa.func.sqrt(variance)), else_=0.0)
     return [
-        (sa.cast(total, sa.Double) / sa.cast(known, sa.Double)).label(f"{prefix}avg"),
+        (sa.cast(total, sa.Double) / sa.cast(count, sa.Double)).label(f"{prefix}avg"),
         sa.cast(sa.func.median(value), sa.Double).label(f"{prefix}median"),
         sa.func.min(value).label(f"{prefix}min"),
         sa.func.max(value).label(f"{prefix}max"),
@@ -65,21 +65,21 @@ def spread(value: sa.ColumnElement[Any], prefix: str = "") -> list[sa.ColumnElem
 
 
 def quartiles(value: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
-    """Select the lower and the upper quartile of ``value`` as nsys has them (Hyndman and Fan's type 2).
+    """Select the lower and the upper quartile of ``value`` as nsys computes them (Hyndman and Fan's type 2).
 
-    That is the mean of the two values between which a share of 1/4 (3/4) of all lies, or the one that it lies in: the
-    first value from below up to which there are as many or more, and the first such value from above.
+    A quartile is the mean of two values: the smallest with at least 1/4 (3/4) of all values at or below it, and the
+    largest with at least 3/4 (1/4) at or above it.
     """
 
-    def at(share: float) -> sa.ColumnElement[Any]:
+    def quantile(share: float) -> sa.ColumnElement[Any]:
         from_below, from_above = sa.func.quantile_disc(value, share), sa.func.quantile_disc(-value, 1.0 - share)
         return (sa.cast(from_below, sa.Double) - sa.cast(from_above, sa.Double)) / 2.0
 
-    return [at(0.25).label("q1"), at(0.75).label("q3")]
+    return [quantile(0.25).label("q1"), quantile(0.75).label("q3")]
 
 
 def spread_columns(prefix: str, word: str) -> tuple[Column, ...]:
-    """Return the columns of ``spread``; ``word`` is what nsys puts before ``Avg (ns)`` and so on."""
+    """Return the columns of `spread`; ``word`` is nsys's prefix of the headers, as before ``Avg (ns)``."""
     importance = {"avg": 1, "median": 2, "min": 4, "max": 3, "stddev": 5}
     return tuple(
         replace(
@@ -102,16 +102,16 @@ def grouped(
     first: sa.ColumnElement[Any] | None = None,
     with_median: bool = True,
 ) -> sa.Select[Any]:
-    """Select a row for each combination of ``keys`` with the measures of ``value``, in no order.
+    """Select a row for each combination of ``keys`` with the measures of ``value``, unordered.
 
-    ``first``, a row number, adds the minimum of each group under that name. Unless ``with_median``, the number of the
-    group stands in its place.
+    ``first``, a row number, adds its minimum per group. Unless ``with_median``, the median column holds the group's
+    number.
     """
-    tie = [] if first is None else [sa.func.min(first).label("first")]
+    first_row = [] if first is None else [sa.func.min(first).label("first")]
     number = sa.func.min(group_number(keys)).label("median")
-    wanted = [measure if with_median or measure.name != "median" else number for measure in measures(value)]
-    chosen = sa.select(*keys, *wanted, *tie).select_from(table).where(*conditions)
-    return chosen.group_by(*[key.element for key in keys])
+    selected = [measure if with_median or measure.name != "median" else number for measure in measures(value)]
+    query = sa.select(*keys, *selected, *first_row).select_from(table).where(*conditions)
+    return query.group_by(*[key.element for key in keys])
 
 
 def summary(
@@ -122,9 +122,9 @@ def summary(
     first: sa.ColumnElement[Any] | None = None,
     with_median: bool = True,
 ) -> sa.Select[Any]:
-    """Select every statistic of ``value`` for each combination of ``keys``, largest total first.
+    """Select all statistics of ``value`` for each combination of ``keys``, largest total first.
 
-    Equal totals are in the order of the keys, or of the smallest ``first`` (a row number: as the export has them).
+    Equal totals are in the order of the keys, or of the smallest ``first`` (a row number: the order of the export).
     """
     groups = grouped(table, value, keys, conditions, first, with_median).subquery()
     share = (100.0 * groups.c.total / sa.func.nullif(sa.func.sum(groups.c.total).over(), 0)).label("share")
@@ -142,19 +142,19 @@ def summary_rows(
     columns: Sequence[Column],
     first: sa.ColumnElement[Any] | None = None,
 ) -> list[Row]:
-    """Return the rows of ``summary`` in the order of ``columns``; medians of a large table come in a second pass."""
+    """Return the rows of `summary` in the order of ``columns``; a second pass adds the medians of a large table."""
     if session.workers is not None:
-        return _summed(groups_of_parts(session, table, value, keys, conditions, first), keys, columns, first is None)
+        return _rows_of(groups_of_parts(session, table, value, keys, conditions, first), keys, columns, first is None)
     counted = table.left if isinstance(table, sa.Join) else table
     if not isinstance(counted, sa.Table) or most_rows(session.reports, counted) < MANY:
         return query_rows(session, summary(table, value, keys, conditions, first), columns)
     rows = query_rows(session, summary(table, value, keys, conditions, first, with_median=False), columns)
-    place = [column.key for column in columns].index("median")
-    numbers = [row[place] for row in rows]
+    median_index = [column.key for column in columns].index("median")
+    numbers = [row[median_index] for row in rows]
     if len(set(numbers)) < len(numbers):  # a hash may give two groups one number
         return query_rows(session, summary(table, value, keys, conditions, first), columns)
-    found: dict[Any, float] = medians(session, table, value, group_number(keys), conditions)
-    return [(*row[:place], found.get(row[place]), *row[place + 1 :]) for row in rows]
+    median_by_number: dict[Any, float] = medians(session, table, value, group_number(keys), conditions)
+    return [(*row[:median_index], median_by_number.get(row[median_index]), *row[median_index + 1 :]) for row in rows]
 
 
 def summary_frame(
@@ -165,13 +165,13 @@ def summary_frame(
     conditions: Sequence[sa.ColumnElement[bool]],
     columns: Sequence[Column],
 ) -> pd.DataFrame:
-    """Return the rows of ``summary`` as a frame, where there are too many for rows of Python's."""
+    """Return the rows of `summary` as a frame, if they are too many for Python tuples."""
     if session.workers is None:
         return session.frame(summary(table, value, keys, conditions))
-    return _frame_of(summary_rows(session, table, value, keys, conditions, columns), [one.key for one in columns])
+    return _frame_of(summary_rows(session, table, value, keys, conditions, columns), [column.key for column in columns])
 
 
-_MEASURED = ("total", "count", "avg", "median", "min", "max", "stddev")
+_MEASURES = ("total", "count", "avg", "median", "min", "max", "stddev")
 
 
 def group_frame(
@@ -181,45 +181,44 @@ def group_frame(
     keys: Sequence[sa.Label[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
 ) -> pd.DataFrame:
-    """Return the rows of ``grouped`` as a frame."""
+    """Return the rows of `grouped` as a frame."""
     if session.workers is None:
         return session.frame(grouped(table, value, keys, conditions))
     groups = groups_of_parts(session, table, value, keys, conditions)
-    rows = [(*key, *(getattr(one, name) for name in _MEASURED)) for key, one in groups.items()]
-    return _frame_of(rows, [*(key.key for key in keys), *_MEASURED])
+    rows = [(*key, *(getattr(group, name) for name in _MEASURES)) for key, group in groups.items()]
+    return _frame_of(rows, [*(key.key for key in keys), *_MEASURES])
 
 
 def _frame_of(rows: Sequence[Row], names: Sequence[str]) -> pd.DataFrame:
-    """A frame as a session makes it: whole numbers stay whole where some are missing."""
+    """Return a frame with a session's types: integers stay integers despite missing values."""
     import pandas as pd
 
     frame = pd.DataFrame(list(rows), columns=list(names), dtype=object)
-    whole = ("total", "count", "min", "max")
-    kinds = {name: "Int64" if name in whole else "float64" for name in names if name in (*_MEASURED, "share")}
+    integers = ("total", "count", "min", "max")
+    kinds = {name: "Int64" if name in integers else "float64" for name in names if name in (*_MEASURES, "share")}
     return frame.astype(kinds)
 
 
-def _summed(
+def _rows_of(
     groups: Mapping[tuple[Any, ...], Measures], keys: Sequence[sa.Label[Any]], columns: Sequence[Column], by_key: bool
 ) -> list[Row]:
-    """The rows of ``summary`` from groups by their keys."""
 
     def order(group: tuple[tuple[Any, ...], Measures]) -> tuple[Any, ...]:
-        key, one = group
-        ties = [(tie is None, tie) for tie in (key[::-1] if by_key else (one.first,))]
-        return (one.total is None, -(one.total or 0), *ties)
+        key, sums = group
+        ties = [(tie is None, tie) for tie in (key[::-1] if by_key else (sums.first,))]
+        return (sums.total is None, -(sums.total or 0), *ties)
 
-    whole = sum(one.total or 0 for one in groups.values())
+    grand_total = sum(sums.total or 0 for sums in groups.values())
     rows = []
-    for key, one in sorted(groups.items(), key=order):
-        known: dict[str, Any] = dict(zip((key.key for key in keys), key, strict=True))
-        known["share"] = 100.0 * (one.total or 0) / whole if whole else 0.0
-        rows.append(tuple(known[at.key] if at.key in known else getattr(one, at.key) for at in columns))
+    for key, sums in sorted(groups.items(), key=order):
+        cells: dict[str, Any] = dict(zip((key.key for key in keys), key, strict=True))
+        cells["share"] = 100.0 * (sums.total or 0) / grand_total if grand_total else 0.0
+        rows.append(tuple(cells[item.key] if item.key in cells else getattr(sums, item.key) for item in columns))
     return rows
 
 
 def number_of_values(session: Session, value: sa.ColumnElement[Any]) -> int:
-    """Count the different values, without missing ones."""
+    """Count the different values, except missing values."""
     return number_of_groups(session, sa.select(value.label("value")).where(value.is_not(None)))
 
 
@@ -236,36 +235,36 @@ def group_number(keys: Sequence[sa.Label[Any]]) -> sa.ColumnElement[int]:
 
 
 def frame_spread(groups: pd.api.typing.SeriesGroupBy, prefix: str = "") -> pd.DataFrame:
-    """Compute what ``spread`` does, for groups that are in memory."""
-    found = groups.agg(avg="mean", median="median", min="min", max="max", stddev="std")
-    found["stddev"] = found["stddev"].fillna(0.0)
-    return found.add_prefix(prefix)
+    """Compute the columns of `spread` for groups in memory."""
+    frame = groups.agg(avg="mean", median="median", min="min", max="max", stddev="std")
+    frame["stddev"] = frame["stddev"].fillna(0.0)
+    return frame.add_prefix(prefix)
 
 
 def with_shares(groups: pd.DataFrame, ties: Sequence[str]) -> pd.DataFrame:
-    """Add to groups their share of all, largest first; equal totals are in the order of the columns ``ties``."""
-    whole = groups["total"].sum()
-    shared = groups.assign(share=100.0 * groups["total"] / whole if whole else 0.0)
+    """Add each group's share of the total, largest first; the columns ``ties`` order equal totals."""
+    grand_total = groups["total"].sum()
+    with_share = groups.assign(share=100.0 * groups["total"] / grand_total if grand_total else 0.0)
     order = [False] + [True] * len(ties)
-    return shared.sort_values(["total", *ties], ascending=order, kind="stable").reset_index(drop=True)
+    return with_share.sort_values(["total", *ties], ascending=order, kind="stable").reset_index(drop=True)
 
 
-_AT_ONCE = 10_000
+_BATCH_ROWS = 10_000
 
 
 def query_rows(session: Session, query: sa.Select[Any], columns: Sequence[Column]) -> list[Row]:
-    """Return the rows of ``query``, whose columns have the keys of ``columns`` and are put into their order."""
+    """Return the rows of ``query`` in the order of ``columns``, whose keys name the columns of the query."""
     names = list(query.selected_columns.keys())
-    places = [names.index(column.key) for column in columns]
-    return [tuple(row[place] for place in places) for batch in session.batches(query, _AT_ONCE) for row in batch]
+    indices = [names.index(column.key) for column in columns]
+    return [tuple(row[index] for index in indices) for batch in session.batches(query, _BATCH_ROWS) for row in batch]
 
 
 def places_by(columns: Iterable[NDArray[Any]]) -> dict[tuple[Any, ...], NDArray[np.int64]]:
-    """Find the places of the rows that have the same values in all ``columns``, by these values, as they first appear.
+    """Return the indices of rows with equal values in all ``columns``, by these values, in order of appearance.
 
-    Rows where one of them is missing are in no group.
+    Rows with a missing value are in no group.
     """
-    found: dict[tuple[Any, ...], list[int]] = {}
-    for place, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        found.setdefault(key, []).append(place)
-    return {key: np.array(places, np.int64) for key, places in found.items() if None not in key}
+    indices_by_key: dict[tuple[Any, ...], list[int]] = {}
+    for index, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        indices_by_key.setdefault(key, []).append(index)
+    return {key: np.array(indices, np.int64) for key, indices in indices_by_key.items() if None not in key}

@@ -1,8 +1,7 @@
-"""The time window of a question: the user's, or the span of job time that is shown without one.
+"""The time window of a question: the user's, or by default the span of the events in job time.
 
-Times are ns on the job's clock (a report's own time plus its ``clock_offset``). A session may be far longer than what
-was recorded in it (a capture of 0.3 s in a run of two minutes), so the default is to fit the events
-(docs/exports.md#time).
+Times are ns on the job's clock (a report's own time plus its ``clock_offset``). A session may be far longer than its
+events, such as a capture of 0.3 s in a run of two minutes, so the default fits the events (docs/exports.md#time).
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ _WORK = tuple(table.name for table in canonical.TABLES if has_span(table) and ta
 
 
 def recorded(report: Report) -> Window:
-    """The whole session of a report: from 0, or its first event if that is earlier, to its duration or last event.
+    """Return the whole session: from 0, or its first event if earlier, to its duration or last event.
 
-    Events may start slightly before 0 and end after the duration (docs/exports.md#time). Empty where the export says
-    neither.
+    Events may start slightly before 0 and end after the duration (docs/exports.md#time). The window is empty if neither
+    is recorded.
     """
     start = min(0, report.packed.first_event or 0)
     end = max(start, report.metadata.duration or 0, report.packed.last_event or 0)
@@ -30,9 +29,9 @@ def recorded(report: Report) -> Window:
 
 
 def event_span(report: Report) -> Window | None:
-    """The span from the first event of a report to the end of its last; ``None`` where it has none.
+    """Return the span from the first event of a report to the end of its last event, if any.
 
-    Samples and diagnostics are no events: they do not stretch it.
+    Samples and diagnostics are not events: they do not extend it.
     """
     first, last = report.packed.first_event, report.packed.last_event
     if first is None or last is None:
@@ -41,34 +40,34 @@ def event_span(report: Report) -> Window | None:
 
 
 def selected_reports(session: Session, selection: Selection) -> list[Report]:
-    """The reports of the selected tasks; all of them where no tasks are selected."""
+    """Return the reports of the selected tasks; all reports if no tasks are selected."""
     if selection.tasks is None:
         return list(session.reports)
-    wanted = {task.report for task in selection.tasks}
-    return [report for report in session.reports if report.index in wanted]
+    indices = {task.report for task in selection.tasks}
+    return [report for report in session.reports if report.index in indices]
 
 
 def edges_of(window: Window, bins: int) -> list[int]:
-    """The ``bins + 1`` edges of equal spans of a window, ns, rounded down."""
+    """Return the ``bins + 1`` edges of equal spans of a window, ns, rounded down."""
     width = window.end - window.start
     return [window.start + number * width // bins for number in range(bins + 1)]
 
 
 def report_at(session: Session, index: int) -> Report:
-    """The open report with this index. Raises KeyError where there is none."""
+    """Return the open report with an index. Raises KeyError if it is not open."""
     reports = session.reports
-    place = bisect_left(reports, index, key=lambda report: report.index)
-    if place == len(reports) or reports[place].index != index:
+    position = bisect_left(reports, index, key=lambda report: report.index)
+    if position == len(reports) or reports[position].index != index:
         raise KeyError(f"report {index} is not open")
-    return reports[place]
+    return reports[position]
 
 
 def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
-    """The selection's window; without one, the span of the selected tasks' reports.
+    """Return the selection's window, or else the span of the selected tasks' reports.
 
-    ``fit`` takes the span of their events, of OS runtime calls only where no report has others, and their sessions only
-    where there is no event at all; without ``fit`` it is the span of their sessions. Every rank has the same extent, so
-    that shares of it compare (docs/numbers.md#conventions). ``Window(0, 0)`` where no report is open.
+    With ``fit`` it is the span of their events: OS runtime calls count only if no report has other events, and sessions
+    only without any events. Without ``fit`` it is the span of their sessions. All ranks have the same extent, so their
+    shares are comparable (docs/numbers.md#conventions). ``Window(0, 0)`` if no report is open.
     """
     if selection.window is not None:
         return selection.window
@@ -80,10 +79,10 @@ def extent(session: Session, selection: Selection, fit: bool = True) -> Window:
 
 
 def extents(session: Session, selection: Selection) -> dict[int, Window]:
-    """The window in which each report (by index) is judged.
+    """Return the window of each report, by its index, to compute shares of.
 
-    That is ``extent`` for every report of one job. Reports that share no clock, two runs opened side by side, are
-    judged each over its own events, for a span from one run to the other would mean nothing.
+    It is `extent` for all reports of one job. Reports without a common clock (two runs opened together) get the span of
+    their own events, because a span from one run to the other has no meaning.
     """
     reports = selected_reports(session, selection)
     if selection.window is not None or shares_clock(reports):
@@ -93,5 +92,5 @@ def extents(session: Session, selection: Selection) -> dict[int, Window]:
 
 
 def shares_clock(reports: Sequence[Report]) -> bool:
-    """Whether the times of these reports lie on one clock: one report, or all aligned (docs/ranks.md#clock)."""
+    """Return whether the reports have a common clock: one report, or all aligned (docs/ranks.md#clock)."""
     return len(reports) <= 1 or all(report.on_job_clock for report in reports)
