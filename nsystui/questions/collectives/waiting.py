@@ -123,19 +123,19 @@ class _Sum:
 def lateness(arrivals: Sequence[Arrivals]) -> Mapping[Task, Lateness]:
     """Return the lateness of every task that took part in a synchronous collective."""
     sums: dict[Task, _Sum] = {}
-    for group_arrivals in arrivals:
-        if not len(group_arrivals.operations):
+    for batch in arrivals:
+        if not len(batch.operations):
             continue
-        others_waited = group_arrivals.others_waited
-        for index, member in enumerate(group_arrivals.group.members):
+        others_waited = batch.others_waited
+        for index, member in enumerate(batch.group.members):
             task_sum = sums.setdefault(member.task, _Sum())
-            is_last = group_arrivals.last == index
-            task_sum.operations += len(group_arrivals.operations)
+            is_last = batch.last == index
+            task_sum.operations += len(batch.operations)
             task_sum.late += int(is_last.sum())
             task_sum.caused += int(others_waited[is_last].sum())
-            task_sum.suffered += int(group_arrivals.wait[index].sum())
-            task_sum.transfer += int(group_arrivals.transfer.sum())
-            task_sum.lateness.append(group_arrivals.spread[is_last])
+            task_sum.suffered += int(batch.wait[index].sum())
+            task_sum.transfer += int(batch.transfer.sum())
+            task_sum.lateness.append(batch.spread[is_last])
     return {task: task_sum.total() for task, task_sum in sums.items()}
 
 
@@ -148,11 +148,9 @@ def transfer_times(kernels: pd.DataFrame, matching: Matching) -> NDArray[np.floa
     import pandas as pd
 
     parts = [
-        pd.DataFrame(
-            {"report": member.task.report, "row": rows, "transfer": arrivals.transfer, "open": len(arrivals.wait)}
-        )
-        for arrivals in (Arrivals.of(group) for group in matching.groups)
-        for member, rows in zip(arrivals.group.members, arrivals.group.row[:, arrivals.operations], strict=True)
+        pd.DataFrame({"report": member.task.report, "row": rows, "transfer": batch.transfer, "open": len(batch.wait)})
+        for batch in (Arrivals.of(group) for group in matching.groups)
+        for member, rows in zip(batch.group.members, batch.group.row[:, batch.operations], strict=True)
     ]
     if not parts:
         return np.full(len(kernels), np.nan)
@@ -169,14 +167,10 @@ def waits_and_transfers(arrivals: Sequence[Arrivals]) -> Mapping[Member, tuple[I
     The transfer is the end of each kernel. If two kernels run at once and one transfers, that is not waiting.
     """
     edges: dict[Member, list[tuple[Times, Times, Times]]] = {}
-    for group_arrivals in arrivals:
-        for member, start, end in zip(
-            group_arrivals.group.members, group_arrivals.group.start, group_arrivals.group.end, strict=True
-        ):
-            ends = end[group_arrivals.operations]
-            edges.setdefault(member, []).append(
-                (start[group_arrivals.operations], ends - group_arrivals.transfer, ends)
-            )
+    for batch in arrivals:
+        for member, start, end in zip(batch.group.members, batch.group.start, batch.group.end, strict=True):
+            ends = end[batch.operations]
+            edges.setdefault(member, []).append((start[batch.operations], ends - batch.transfer, ends))
     times_by_member = {}
     for member, member_edges in edges.items():
         begins, middles, ends = map(np.concatenate, zip(*member_edges, strict=True))
@@ -241,13 +235,13 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
     """
     numbers = {item.task: item.rank for item in ranks}
     rows: list[Row] = []
-    for arrivals in _arrivals(selection, matching):
-        group = arrivals.group
-        starts = group.start[:, arrivals.operations].min(axis=0)
-        longest = group.duration[:, arrivals.operations].max(axis=0) if len(arrivals.operations) else []
-        waiting = arrivals.wait.sum(axis=0)
-        for index, operation in enumerate(arrivals.operations.tolist()):
-            last, size = int(arrivals.last[index]), int(group.size[operation])
+    for batch in _arrivals(selection, matching):
+        group = batch.group
+        starts = group.start[:, batch.operations].min(axis=0)
+        longest = group.duration[:, batch.operations].max(axis=0) if len(batch.operations) else []
+        waiting = batch.wait.sum(axis=0)
+        for index, operation in enumerate(batch.operations.tolist()):
+            last, size = int(batch.last[index]), int(group.size[operation])
             rows.append(
                 (
                     int(starts[index]),
@@ -255,10 +249,10 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
                     None if size == UNKNOWN else size,
                     len(group.members),
                     None if last == NOBODY else numbers.get(group.members[last].task),
-                    int(arrivals.spread[index]),
-                    None if last == NOBODY else numbers.get(group.members[int(arrivals.first[index])].task),
-                    int(arrivals.start_spread[index]),
-                    int(arrivals.transfer[index]),
+                    int(batch.spread[index]),
+                    None if last == NOBODY else numbers.get(group.members[int(batch.first[index])].task),
+                    int(batch.start_spread[index]),
+                    int(batch.transfer[index]),
                     int(longest[index]),
                     int(waiting[index]),
                     group.communicator or None,
@@ -276,30 +270,27 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
     """
     numbers = {item.task: item.rank for item in ranks}
     rows: list[Row] = []
-    for arrivals in _arrivals(selection, matching):
-        kinds = arrivals.group.collective[arrivals.operations].astype(str)
+    for batch in _arrivals(selection, matching):
+        kinds = batch.group.collective[batch.operations].astype(str)
         for kind in sorted(set(kinds.tolist())):
             is_kind = kinds == kind
-            waiting, transfer = (
-                float(arrivals.wait[:, is_kind].mean(axis=0).sum()),
-                int(arrivals.transfer[is_kind].sum()),
-            )
-            last = arrivals.last[is_kind & (arrivals.last != NOBODY)]
+            waiting, transfer = (float(batch.wait[:, is_kind].mean(axis=0).sum()), int(batch.transfer[is_kind].sum()))
+            last = batch.last[is_kind & (batch.last != NOBODY)]
             late_counts = np.bincount(last, minlength=1)
-            member = arrivals.group.members[int(late_counts.argmax())]
+            member = batch.group.members[int(late_counts.argmax())]
             rows.append(
                 (
                     kind,
-                    len(arrivals.group.members),
+                    len(batch.group.members),
                     int(is_kind.sum()),
                     transfer,
                     waiting,
                     100.0 * waiting / (waiting + transfer) if waiting + transfer else None,
-                    float(np.median(arrivals.spread[is_kind])),
+                    float(np.median(batch.spread[is_kind])),
                     len(last),
                     numbers.get(member.task) if len(last) else None,
                     int(late_counts.max()) if len(last) else None,
-                    arrivals.group.communicator or None,
+                    batch.group.communicator or None,
                 )
             )
     answer = TableAnswer("collective-kinds", KIND_COLUMNS, rows, len(rows), tuple(_notes(numbers, matching)))

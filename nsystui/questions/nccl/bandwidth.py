@@ -109,13 +109,11 @@ def exposed_times(kernels: pd.DataFrame, devices: Iterable[DeviceIntervals]) -> 
     starts = whole(kernels["start"])
     ends = np.maximum(whole(kernels["end"]), starts)
     exposed = ends - starts
-    key_columns = [whole(kernels[key]) for key in ("report", "process", "device")]
+    columns = [whole(kernels[key]) for key in ("report", "process", "device")]
     for intervals in devices:
         task = intervals.device.task.task
-        device_key = (task.report, task.process, intervals.device.device)
-        is_on_device = np.logical_and.reduce(
-            [column == key for column, key in zip(key_columns, device_key, strict=True)]
-        )
+        keys = (task.report, task.process, intervals.device.device)
+        is_on_device = np.logical_and.reduce([column == key for column, key in zip(columns, keys, strict=True)])
         indices = np.flatnonzero(is_on_device)
         for rows in np.array_split(indices, len(indices) // _KERNELS_AT_ONCE + 1):
             exposed[rows] -= intervals.parts.kernels.covered(starts[rows], ends[rows])
@@ -169,15 +167,13 @@ def in_ranges(pairing: NcclPairing, ranges: NvtxRanges) -> NcclPairing:
     ):
         lane_keys = zip(whole(frame["report"]).tolist(), whole(frame[thread]).tolist(), strict=True)
         lanes = np.array([lane_of.get(lane_key, NO_PARENT) for lane_key in lane_keys], np.int64)
-        innermost = ranges.innermost_at(lanes, whole(frame[moment]))
-        while len(rows := np.flatnonzero(innermost >= 0)) and len(
-            rows := rows[is_label[ranges.values("name", innermost[rows])]]
+        inner = ranges.innermost_at(lanes, whole(frame[moment]))
+        while len(rows := np.flatnonzero(inner >= 0)) and len(
+            rows := rows[is_label[ranges.values("name", inner[rows])]]
         ):
-            innermost[rows] = ranges.values("parent", innermost[rows])
-        name_indices = (
-            np.where(innermost >= 0, ranges.values("name", np.maximum(innermost, 0)), NO_PARENT) if names else innermost
-        )
-        texts = [None if number < 0 else names[number] for number in name_indices.tolist()]
+            inner[rows] = ranges.values("parent", inner[rows])
+        codes = np.where(inner >= 0, ranges.values("name", np.maximum(inner, 0)), NO_PARENT) if names else inner
+        texts = [None if number < 0 else names[number] for number in codes.tolist()]
         parts[name] = frame.assign(range=pd.Series(texts, index=frame.index, dtype=object))
     return replace(pairing, **parts)
 

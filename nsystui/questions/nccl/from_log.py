@@ -72,30 +72,23 @@ class LogSizes:
         A communicator keeps to its stream, so that several are distinguished by their numbers of calls. Returns the
         reason if the log's calls do not match, and ``None`` if it has no such calls.
         """
-        candidates = self._candidates(process_key, collective)
-        if not candidates:
+        pairs = self._candidates(process_key, collective)
+        if not pairs:
             return None
-        if any(signature.is_folded for sequence, _ in candidates for signature in sequence.signatures):
+        if any(signature.is_folded for sequence, _ in pairs for signature in sequence.signatures):
             return f"{collective}: Ray left out lines of the log"
-        if len(candidates) == 1:
-            ((sequence, calls),) = candidates
+        if len(pairs) == 1:
+            ((sequence, calls),) = pairs
             if len(calls) != len(streams):
                 return f"{len(streams):,} calls of {collective}, but {len(calls):,} in the log"
             return _values(sequence, calls)
-        candidate_by_count = {len(calls): (sequence, calls) for sequence, calls in candidates}
-        stream_counts = Counter(streams)
-        is_match = (
-            sorted(stream_counts.values()) == sorted(len(calls) for _, calls in candidates)
-            and None not in stream_counts
-        )
-        if not is_match or len(candidate_by_count) < len(candidates):
-            return (
-                f"{collective} on {len(candidates)} communicators of one process, which the export does not distinguish"
-            )
-        values_by_stream = {
-            stream: iter(_values(*candidate_by_count[count])) for stream, count in stream_counts.items()
-        }
-        return [next(values_by_stream[stream]) for stream in streams]
+        pair_by_count = {len(calls): (sequence, calls) for sequence, calls in pairs}
+        counts = Counter(streams)
+        is_match = sorted(counts.values()) == sorted(len(calls) for _, calls in pairs) and None not in counts
+        if not is_match or len(pair_by_count) < len(pairs):
+            return f"{collective} on {len(pairs)} communicators of one process, which the export does not distinguish"
+        values = {stream: iter(_values(*pair_by_count[count])) for stream, count in counts.items()}
+        return [next(values[stream]) for stream in streams]
 
 
 def _short(host: str) -> str:

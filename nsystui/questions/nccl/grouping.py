@@ -170,11 +170,9 @@ def powers_of_two(sizes: pd.Series[Any]) -> pd.Series[Any]:
 def group_numbers(frame: pd.DataFrame, groups: Sequence[NcclProperty]) -> Ints:
     """Return the number of each row's group, from 0 without gaps; all 0 without ``groups``."""
     keys = []
-    for grouping in groups:  # sizes, ranks and steps keep their order; ``NONE`` is a missing value
-        values = frame["message_size"] if grouping is NcclProperty.SIZE else values_of(frame, grouping)
-        encode = (
-            bucket_numbers if grouping is NcclProperty.SIZE else codes if COLUMNS[grouping].unit is Unit.TEXT else whole
-        )
+    for prop in groups:  # sizes, ranks and steps keep their order; ``NONE`` is a missing value
+        values = frame["message_size"] if prop is NcclProperty.SIZE else values_of(frame, prop)
+        encode = bucket_numbers if prop is NcclProperty.SIZE else codes if COLUMNS[prop].unit is Unit.TEXT else whole
         keys.append(encode(values))
     return one_key(*keys) if keys else np.zeros(len(frame), np.int64)
 

@@ -77,9 +77,8 @@ def match(calls: UnitMembers, kernels: UnitMembers) -> UnitMatching:
     """Divide the units into operations.
 
     First by communicator, if payload and streams record it; then by collective, if a unit mixes collectives and
-    launched kernels of the same collectives; then by order, if there are as many kernels as calls. Division by
-    collective is an estimate, and so is division by order unless the calls are alike, and an operation with several
-    kernels.
+    launched kernels of the same collectives; then by order, if it has as many kernels as calls. Estimated are divisions
+    by collective, divisions by order of calls that are not alike, and operations with several kernels.
     """
     is_call, is_kernel = calls.unit >= 0, kernels.unit >= 0
     groups = _numbered(calls.unit[is_call], kernels.unit[is_kernel])
@@ -262,17 +261,15 @@ class _Launching:
 def _units_of_kernels(launching: _Launching) -> tuple[Ints, Flags]:
     """Return the unit of each kernel by the time of its launch, and whether another thread launched it."""
     lines, units = launching.lines, launching.units
-    unit_of_kernel = np.full(len(launching.kernels), NONE)
-    unit_of_kernel[lines.launched] = units_of_launches(
-        units, lines.starts, lines.ends, lines.launch_starts, lines.launch_ends
-    )
-    across = _units_across_threads(launching, unit_of_kernel)
+    unit = np.full(len(launching.kernels), NONE)
+    unit[lines.launched] = units_of_launches(units, lines.starts, lines.ends, lines.launch_starts, lines.launch_ends)
+    across = _units_across_threads(launching, unit)
     is_across = across >= 0
-    unit_of_kernel[is_across] = across[is_across]
+    unit[is_across] = across[is_across]
     if len(units.window):
         has_calls = np.bincount(launching.acting[launching.acting >= 0], minlength=len(units.window)) > 0
-        unit_of_kernel[(unit_of_kernel >= 0) & ~has_calls[unit_of_kernel]] = NONE
-    return unit_of_kernel, is_across
+        unit[(unit >= 0) & ~has_calls[unit]] = NONE
+    return unit, is_across
 
 
 def _units_across_threads(launching: _Launching, unit_of_kernel: Ints) -> Ints:
@@ -320,21 +317,17 @@ def _spans_of_units(calls: pd.DataFrame, lines: Lines, units: Units) -> _Spans:
 
 def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
     """Return the collective in the tightest label around each unit, of PyTorch's labels of `_MADE_OF_SENDS`."""
-    name_codes, distinct = labels["name"].factorize()
+    code, distinct = labels["name"].factorize()
     collectives = [collective_of_label(str(name)) for name in distinct]
-    is_made_of_sends = np.array([name in _MADE_OF_SENDS for name in collectives] or [False], bool)[name_codes]
-    labels_of_sends = labels[is_made_of_sends]
-    if not len(labels_of_sends) or not len(spans.start):
+    is_relevant = np.array([name in _MADE_OF_SENDS for name in collectives] or [False], bool)[code]
+    relevant = labels[is_relevant]
+    if not len(relevant) or not len(spans.start):
         return [None] * len(spans.start)
-    columns = {key: np.concatenate((whole(labels_of_sends[key]), getattr(spans, key))) for key in ("report", "thread")}
-    starts = np.concatenate((whole(labels_of_sends["start"]), spans.start))
-    ends = np.concatenate((whole(labels_of_sends["end"]), spans.end))
-    parent = nest(starts, ends, one_key(columns["report"], columns["thread"])).parent[len(labels_of_sends) :]
-    label = np.where(
-        (parent >= 0) & (parent < len(labels_of_sends)),
-        name_codes[is_made_of_sends][parent % len(labels_of_sends)],
-        NONE,
-    )
+    columns = {key: np.concatenate((whole(relevant[key]), getattr(spans, key))) for key in ("report", "thread")}
+    starts = np.concatenate((whole(relevant["start"]), spans.start))
+    ends = np.concatenate((whole(relevant["end"]), spans.end))
+    parent = nest(starts, ends, one_key(columns["report"], columns["thread"])).parent[len(relevant) :]
+    label = np.where((parent >= 0) & (parent < len(relevant)), code[is_relevant][parent % len(relevant)], NONE)
     return [collectives[index] if index >= 0 else None for index in label.tolist()]
 
 
@@ -349,26 +342,24 @@ def _describe(calls: pd.DataFrame, matching: UnitMatching, units: Units, labels:
 
     count = len(matching.is_estimated)
     acting = np.flatnonzero(matching.of_call >= 0)
-    operation, acting_calls = matching.of_call[acting], calls.iloc[acting]
+    operation, members = matching.of_call[acting], calls.iloc[acting]
     first = first_of_each(matching.of_call, count)
-    call_counts = np.bincount(operation, minlength=count)
-    size = whole(acting_calls["message_size"])
+    counts = np.bincount(operation, minlength=count)
+    size = whole(members["message_size"])
     is_known = np.bincount(operation[size < 0], minlength=count) == 0
-    names = acting_calls["name"].to_numpy(object)
+    names = members["name"].to_numpy(object)
     is_sent, is_received = names == "ncclSend", names == "ncclRecv"
     is_of_sends = np.bincount(operation[~(is_sent | is_received)], minlength=count) == 0
     one_way = np.maximum(*(_sums(operation[direction], size[direction], count) for direction in (is_sent, is_received)))
 
     shared = {}
     for key in SHARED_KEYS:
-        is_shared = common(operation, codes(acting_calls[key]), count) >= 0
+        is_shared = common(operation, codes(members[key]), count) >= 0
         shared[key] = calls[key].iloc[first].reset_index(drop=True).where(is_shared)
     return pd.DataFrame(
         {
-            "collective": _collectives(
-                acting_calls["name"], operation, call_counts, [labels[u] for u in units.of_call[first]]
-            ),
-            "calls": call_counts,
+            "collective": _collectives(members["name"], operation, counts, [labels[u] for u in units.of_call[first]]),
+            "calls": counts,
             "first_call": first,
             "message_size": pd.Series(_sums(operation, size, count), dtype="Int64").where(is_known),
             "one_way": pd.Series(one_way, dtype="Int64").where(is_known & is_of_sends),

@@ -61,15 +61,13 @@ def communicator_roles(kernels: pd.DataFrame) -> dict[str, CommunicatorRole]:
                 roles[communicator] = f"DP: reduces over all ranks, {100 * (1 - exposed / total):.0f} % overlapped"
             elif ranks == world:
                 roles[communicator] = "TP or DP: reduces over all ranks"
-    for reducer, count in reducing.items():
-        others = [
-            other for other in reducing if members[other] & members[reducer] and members[other] != members[reducer]
-        ]
-        if not others or max(members[reducer]) - min(members[reducer]) >= len(members[reducer]):
+    for group, count in reducing.items():
+        others = [other for other in reducing if members[other] & members[group] and members[other] != members[group]]
+        if not others or max(members[group]) - min(members[group]) >= len(members[group]):
             continue
         ratio = count / max(reducing[other] for other in others)
         if ratio >= _LEAST_TP_RATIO:
-            roles[reducer] = f"TP: neighbouring ranks, {ratio:.0f} times as many kernels as the other group of a rank"
+            roles[group] = f"TP: neighbouring ranks, {ratio:.0f} times as many kernels as the other group of a rank"
             roles |= dict.fromkeys(others, "DP: reduces across groups of TP")
     return {key: CommunicatorRole(spans(ranks), roles[key]) for key, ranks in members.items()}
 

@@ -203,12 +203,8 @@ _DURATION_COLUMNS = (
 def reported_times(kernels: pd.DataFrame, reported: Sequence[Reported]) -> list[tuple[str, float]]:
     """Return nccl-tests' times of kernels of one size: out of place or in place, and ns."""
     sizes = set(kernels["algorithm_size"].dropna().tolist())
-    results = [item for item in reported if item.size in sizes]
-    return [
-        pair
-        for item in results
-        for pair in (("out of place", item.out_of_place.time), ("in place", item.in_place.time))
-    ]
+    rows = [row for row in reported if row.size in sizes]
+    return [pair for row in rows for pair in (("out of place", row.out_of_place.time), ("in place", row.in_place.time))]
 
 
 @dataclass(frozen=True)
@@ -255,12 +251,10 @@ def durations_of_size(
         for start, end in pairwise(bins.edges)
     ]
     rows: list[Row] = []
-    for rank, durations_of_rank in groups if len(spent) else ():
-        counts, _ = np.histogram(durations_of_rank, np.asarray(bins.edges))
+    for rank, values in groups if len(spent) else ():
+        counts, _ = np.histogram(values, np.asarray(bins.edges))
         spans = zip(bins.edges[:-1], bins.edges[1:], counts.tolist(), marks, strict=True)
-        rows += [
-            (rank, start, end, count, 100.0 * count / len(durations_of_rank), mark) for start, end, count, mark in spans
-        ]
+        rows += [(rank, start, end, count, 100.0 * count / len(values), mark) for start, end, count, mark in spans]
     notes = nccl_notes(session, selection, ranks, pairing)
     subject = "durations"
     if size is not None:

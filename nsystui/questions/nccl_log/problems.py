@@ -95,15 +95,13 @@ def _disagreement(communicator: Connected) -> Iterator[Words]:
     # Ranks with another NCCL_DEBUG_SUBSYS may log less: a missing number is not a difference.
     if any(len(set(column) - {None}) > 1 for column in zip(*agreeing, strict=True)):
         words = ("coll", "CollNet", "NVLS", "p2p")
-        groups = []
+        rows = []
         for (counts, rings, trees), ranks in agreeing.items():
             numbers = [] if counts is None else list(zip(astuple(counts), words, strict=False))
             numbers += [(rings, "rings"), (trees, "trees")]
-            groups.append(
-                f"ranks {spans(ranks)}: " + ", ".join(f"{number} {what}" for number, what in numbers if number)
-            )
+            rows.append(f"ranks {spans(ranks)}: " + ", ".join(f"{number} {what}" for number, what in numbers if number))
         yield (
             "the ranks differ in their channels",
-            few(groups),
+            few(rows),
             "compare NCCL_* of the ranks (--tables settings), and whether the log of each rank is whole",
         )

@@ -75,9 +75,7 @@ def ops_table(summary: LogSummary) -> Iterator[Row]:
         total = _bytes_of(kinds)
         calls = sum(number for kind, number in kinds.items() if kind.size is not None)
         mean = total / calls if total is not None else None
-        per_gpu = _mean(
-            [sum(number for (name, _), number in calls_of_gpu.items() if name == op) for calls_of_gpu in gpus]
-        )
+        per_gpu = _mean([sum(number for (name, _), number in counts.items() if name == op) for counts in gpus])
         ends = min(sized, default=None), max(sized, default=None)
         yield op, sum(kinds.values()), per_gpu, ends[0], mean, ends[1], total
 
@@ -165,14 +163,10 @@ def communicators_table(summary: LogSummary) -> Iterator[Row]:
     are in one row for each size.
     """
     for (name, ranks), members in _by_communicator(summary).items():
-        member_calls = [summary.members.get(member, _NO_CALLS) for member in members]
-        calls = [each.calls for each in member_calls]
+        sums = [summary.members.get(member, _NO_CALLS) for member in members]
+        calls = [each.calls for each in sums]
         # If the log has no calls at all, a communicator's number of calls is unknown, not 0.
-        numbers = (
-            (sum(calls), min(calls), max(calls), sum(each.bytes for each in member_calls))
-            if summary.calls
-            else _UNKNOWN
-        )
+        numbers = (sum(calls), min(calls), max(calls), sum(each.bytes for each in sums)) if summary.calls else _UNKNOWN
         ranks_in_log = spans(member.rank for member in members)
         yield name or f"{len(members)} without a name", ranks, ranks_in_log, *numbers
 
@@ -210,7 +204,7 @@ def ranks_table(summary: LogSummary) -> Iterator[Row]:
     is_usual=False,
 )
 def gpus_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield the calls of each GPU over all communicators; one row for calls without a process."""
+    """Yield the calls of each GPU over all communicators; calls without process make one row."""
     by_gpu: dict[Gpu | None, list[CommunicatorRank]] = {}
     for member in summary.members:
         gpu = None if member.process is None else (member.process, member.device)
@@ -418,24 +412,16 @@ _DRAWN_DEPTH = 12
 )
 def trees_table(summary: LogSummary) -> Iterator[Row]:
     """Yield every tree with the channels that share it: a row for each rank, below its parent, and their transport."""
-    for communicator in _connected(summary):
-        hosts, vias = communicator.hosts, communicator.vias()
-        for tree in communicator.trees():
+    for group in _connected(summary):
+        hosts, vias = group.hosts, group.vias()
+        for tree in group.trees():
             channels = spans(numbers_of(tree.channels))
             for rank, depth in tree.walk():
-                drawn = "  " * min(depth - 1, _DRAWN_DEPTH) + "└ " * (depth > 0) + str(rank)
+                text = "  " * min(depth - 1, _DRAWN_DEPTH) + "└ " * (depth > 0) + str(rank)
                 parent = tree.parents.get(rank)
                 link_vias = None if parent is None else vias.get((min(rank, parent), max(rank, parent)), {})
-                transports = [_words(via) for via, mask in (link_vias or {}).items() if mask & tree.channels]
-                yield (
-                    communicator.name,
-                    channels,
-                    drawn,
-                    rank,
-                    hosts.get(rank),
-                    depth,
-                    ", ".join(sorted(transports)) or None,
-                )
+                names = [_words(via) for via, mask in (link_vias or {}).items() if mask & tree.channels]
+                yield (group.name, channels, text, rank, hosts.get(rank), depth, ", ".join(sorted(names)) or None)
 
 
 def _words(via: Via) -> str:
@@ -483,12 +469,10 @@ def channels_table(summary: LogSummary) -> Iterator[Row]:
 def transports_table(summary: LogSummary) -> Iterator[Row]:
     """Yield the transports of each communicator: a connection is one channel from one rank to another."""
     for communicator in _connected(summary):
-        links_by_via: dict[Via, list[tuple[tuple[int, int], int]]] = {}
+        ways: dict[Via, list[tuple[tuple[int, int], int]]] = {}
         for (source, target, via), channels in communicator.links().items():
-            links_by_via.setdefault(via, []).append(((source, target), channels))
-        for via, links in sorted(
-            links_by_via.items(), key=lambda item: (item[0].transport, item[0].way, item[0].device or 0)
-        ):
+            ways.setdefault(via, []).append(((source, target), channels))
+        for via, links in sorted(ways.items(), key=lambda item: (item[0].transport, item[0].way, item[0].device or 0)):
             pairs = [pair for pair, _ in links]
             used_channels = 0
             for _, channels in links:

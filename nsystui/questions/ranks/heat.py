@@ -161,10 +161,8 @@ def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes
         steps = times[item.task]
         for index, number in enumerate(steps.numbers.tolist()):
             values[line, columns[number]] = steps.duration[index]
-            span, previous = steps.window(index), spans.get(number)
-            spans[number] = (
-                span if previous is None else Window(min(previous.start, span.start), max(previous.end, span.end))
-            )
+            span, merged = steps.window(index), spans.get(number)
+            spans[number] = span if merged is None else Window(min(merged.start, span.start), max(merged.end, span.end))
     return RankMap("step time", shown_ranks, values, tuple(spans[number] for number in numbers), tuple(numbers), notes)
 
 

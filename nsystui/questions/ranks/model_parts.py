@@ -41,62 +41,44 @@ class ModelParts:
 
     def words(self, ranks: Sequence[RankedTask]) -> str:
         """Return ``the ranks form 2 model parts by their kernels: A (ranks 0, 1), B (ranks 2, 3)``; empty for one."""
-        ranks_by_part: dict[str, list[int]] = {}
+        parts: dict[str, list[int]] = {}
         for item in (rank for rank in ranks if rank.task in self.of_task):
-            ranks_by_part.setdefault(self.of_task[item.task], []).append(item.rank)
-        words = (
-            f"{part} (rank{'s' if len(numbers) > 1 else ''} {few_numbers(numbers)})"
-            for part, numbers in ranks_by_part.items()
-        )
-        return (
-            f"the ranks form {len(ranks_by_part)} model parts by their kernels: {', '.join(words)}"
-            if len(ranks_by_part) > 1
-            else ""
-        )
+            parts.setdefault(self.of_task[item.task], []).append(item.rank)
+        texts = (f"{part} (rank{'s' if len(group) > 1 else ''} {few_numbers(group)})" for part, group in parts.items())
+        return f"the ranks form {len(parts)} model parts by their kernels: {', '.join(texts)}" if len(parts) > 1 else ""
 
     @classmethod
     def load(cls, session: Session, ranks: Sequence[RankedTask], steps: Steps) -> ModelParts:
         """Group the ranks of one job."""
-        step_operations = {
-            task: float(np.median(task_steps.gpu.op_count))
-            for task, task_steps in steps.of_task.items()
-            if len(task_steps)
-        }
+        operations = {task: float(np.median(item.gpu.op_count)) for task, item in steps.of_task.items() if len(item)}
         if len(ranks) < 2 or not shares_clock(session.reports):
-            return cls({}, step_operations)
+            return cls({}, operations)
         work = _work(session)
         tasks = [item.task for item in ranks if item.task in work]
         names = list(dict.fromkeys(name for task in tasks for name in work[task]))
         figures = np.array([[work[task].get(name, (0, 0)) for name in names] for task in tasks], float)
         groups = _grouped(figures)
-        if tasks and step_operations.keys() >= set(tasks):
+        if tasks and operations.keys() >= set(tasks):
             figures[:, :, 0] /= [[len(steps.of_task[task])] for task in tasks]
             finer = _grouped(figures, by_launches=True)
             sizes = {len(group) for group in finer}
             groups = finer if len(sizes) == 1 and sizes != {1} else groups
         letters = [f"{ascii_uppercase[number % 26]}{number // 26 or ''}" for number in range(len(groups))]
-        part_by_task = {
-            tasks[index]: part for part, task_steps in zip(letters, groups, strict=True) for index in task_steps
-        }
-        return cls(part_by_task if len(groups) > 1 else {}, step_operations)
+        part_by_task = {tasks[index]: part for part, group in zip(letters, groups, strict=True) for index in group}
+        return cls(part_by_task if len(groups) > 1 else {}, operations)
 
 
 def _grouped(figures: NDArray[np.float64], by_launches: bool = False) -> list[list[int]]:
     """Group ranks with the first that runs the same kernels; launches and time, shape ``(ranks, names, 2)``."""
-    groups, remaining = [], np.arange(len(figures))
-    while len(remaining):
-        (launches, times), (first_launches, first_times) = (
-            np.moveaxis(figures[remaining], 2, 0),
-            figures[remaining[0]].T,
-        )
-        is_same = (times * (first_launches == 0)).sum(axis=1) <= _TOLERANCE * times.sum(axis=1)
-        is_same &= (first_times * (launches == 0)).sum(axis=1) <= _TOLERANCE * first_times.sum()
+    groups, rest = [], np.arange(len(figures))
+    while len(rest):
+        (counts, times), (work, time) = (np.moveaxis(figures[rest], 2, 0), figures[rest[0]].T)
+        is_same = (times * (work == 0)).sum(axis=1) <= _TOLERANCE * times.sum(axis=1)
+        is_same &= (time * (counts == 0)).sum(axis=1) <= _TOLERANCE * time.sum()
         if by_launches:
-            is_same &= np.abs(launches - first_launches).sum(axis=1) <= _TOLERANCE * np.maximum(
-                launches.sum(axis=1), first_launches.sum()
-            )
-        groups.append(remaining[is_same].tolist())
-        remaining = remaining[~is_same]
+            is_same &= np.abs(counts - work).sum(axis=1) <= _TOLERANCE * np.maximum(counts.sum(axis=1), work.sum())
+        groups.append(rest[is_same].tolist())
+        rest = rest[~is_same]
     return groups
 
 
@@ -107,15 +89,9 @@ def _work(session: Session) -> dict[Task, dict[str, tuple[int, int]]]:
         kernels = tables.kernels
         keys = (kernels.c.report, kernels.c.process, sa.func.coalesce(kernels.c.short_name, kernels.c.name, ""))
         time = sa.cast(sa.func.greatest(sa.func.sum(duration(kernels)), 0), sa.BigInteger)
-        conditions = (
-            of_reports(kernels.c.report, {report.index for report in reports}),
-            kernels.c.process.is_not(None),
-        )
-        rows = part.rows(sa.select(*keys, sa.func.count(), time).where(*conditions).group_by(*keys))
-        return {
-            report.index: {"work": json_array([row[1:] for row in rows if row[0] == report.index])}
-            for report in reports
-        }
+        wanted = (of_reports(kernels.c.report, {report.index for report in reports}), kernels.c.process.is_not(None))
+        rows = part.rows(sa.select(*keys, sa.func.count(), time).where(*wanted).group_by(*keys))
+        return {each.index: {"work": json_array([row[1:] for row in rows if row[0] == each.index])} for each in reports}
 
     with_kernels = [report for report in session.reports if report.count(tables.kernels)]
     work: dict[Task, dict[str, tuple[int, int]]] = {}

@@ -196,7 +196,7 @@ def task_counts(
 
 
 def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]]:
-    """Count each task's selected rows by the names of ``_COUNTED``; counts of whole tasks are stored next to the columns.
+    """Count each task's selected rows by the names of ``_COUNTED``; store counts of whole tasks next to the columns.
 
     Ignores the name filter, as do the percentages next to the counts.
     """

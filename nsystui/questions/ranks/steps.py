@@ -229,20 +229,16 @@ _SLOW = "slow"
 
 def steps_by_rank(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
     """Tabulate these ranks with steps in ``window``, after a row over all of them (``rank`` is ``all``)."""
-    times = _times(ranks, steps, window)
+    times_by_task = _times(ranks, steps, window)
     rows: list[Row] = []
     for item in ranks:
-        step_times_of_rank = times.get(item.task)
-        if step_times_of_rank is not None:
-            other_cells = (
-                int(step_times_of_rank.duration[0]),
-                "GPU" if step_times_of_rank.on_gpu else "CPU",
-                steps.of_task[item.task].name,
-            )
-            rows.append((str(item.rank), *astuple(figures_of_all([step_times_of_rank])), *other_cells))
+        times = times_by_task.get(item.task)
+        if times is not None:
+            rest = (int(times.duration[0]), "GPU" if times.on_gpu else "CPU", steps.of_task[item.task].name)
+            rows.append((str(item.rank), *astuple(figures_of_all([times])), *rest))
     if len(rows) > 1:
-        rows.insert(0, ("all", *astuple(figures_of_all(list(times.values()))), None, None, None))
-    return TableAnswer("steps", BY_RANK_COLUMNS, rows, max(len(rows), len(steps.of_task)), _notes(steps, times))
+        rows.insert(0, ("all", *astuple(figures_of_all(list(times_by_task.values()))), None, None, None))
+    return TableAnswer("steps", BY_RANK_COLUMNS, rows, max(len(rows), len(steps.of_task)), _notes(steps, times_by_task))
 
 
 def _times(ranks: Sequence[RankedTask], steps: Steps, window: Window | None) -> dict[Task, StepTimes]:
@@ -278,76 +274,55 @@ def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window
     ``start`` is the earliest on a rank. A step is slow if its median over the ranks is more than 1.5 times the median
     of all steps of its phase.
     """
-    times = _times(ranks, steps, window)
-    steps_by_number: dict[int, list[_OnRank]] = {}
+    times_by_task = _times(ranks, steps, window)
+    groups: dict[int, list[_OnRank]] = {}
     phases: dict[int, int] = {}
     for item in ranks:
-        rank_times = times.get(item.task)
-        if rank_times is not None:
-            columns = (
-                rank_times.numbers.tolist(),
-                rank_times.start.tolist(),
-                rank_times.duration.tolist(),
-                rank_times.phases.tolist(),
-            )
+        times = times_by_task.get(item.task)
+        if times is not None:
+            columns = (times.numbers.tolist(), times.start.tolist(), times.duration.tolist(), times.phases.tolist())
             for number, start, duration, phase in zip(*columns, strict=True):
-                steps_by_number.setdefault(number, []).append(_OnRank(duration, item.rank, start))
+                groups.setdefault(number, []).append(_OnRank(duration, item.rank, start))
                 phases.setdefault(number, phase)
-    medians = {
-        number: float(np.median([step.duration for step in rank_steps]))
-        for number, rank_steps in steps_by_number.items()
-    }
+    medians = {number: float(np.median([step.duration for step in group])) for number, group in groups.items()}
     typical = medians_of_phases(np.array(list(medians.values())), np.array([phases[number] for number in medians]))
     typical_by_number = dict(zip(medians, typical.tolist(), strict=True))
     rows: list[Row] = []
-    for number, rank_steps in sorted(steps_by_number.items()):
-        longest, shortest, typical_duration = max(rank_steps), min(rank_steps), typical_by_number[number]
+    for number, group in sorted(groups.items()):
+        longest, shortest, typical_duration = max(group), min(group), typical_by_number[number]
         rows.append(
             (
                 number,
-                min(step.start for step in rank_steps),
-                len(rank_steps),
+                min(step.start for step in group),
+                len(group),
                 medians[number],
                 shortest.duration,
                 longest.duration,
                 longest.duration - shortest.duration,
-                longest.rank if len(rank_steps) > 1 else None,
+                longest.rank if len(group) > 1 else None,
                 100.0 * medians[number] / typical_duration if typical_duration else None,
                 _SLOW if medians[number] > SLOW * typical_duration else None,
             )
         )
     total = len({number for task_steps in steps.of_task.values() for number in task_steps.numbers.tolist()})
-    return TableAnswer("steps-across", ACROSS_COLUMNS, rows, total, _notes(steps, times))
+    return TableAnswer("steps-across", ACROSS_COLUMNS, rows, total, _notes(steps, times_by_task))
 
 
 def every_step(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
     """Tabulate each step of each of these ranks, by rank and time."""
-    times = _times(ranks, steps, window)
+    times_by_task = _times(ranks, steps, window)
     rows: list[Row] = []
     for item in ranks:
-        rank_times = times.get(item.task)
-        if rank_times is None:
+        times = times_by_task.get(item.task)
+        if times is None:
             continue
-        typical = rank_times.typical
-        ratios = np.divide(
-            100.0 * rank_times.duration, typical, out=np.full(len(rank_times), np.nan), where=typical > 0
-        )
-        columns = (
-            rank_times.start,
-            rank_times.duration,
-            ratios,
-            rank_times.is_slow,
-            rank_times.cpu_start,
-            rank_times.cpu_duration,
-            rank_times.op_time,
-        )
+        typical = times.typical
+        ratio = np.divide(100.0 * times.duration, typical, out=np.full(len(times), np.nan), where=typical > 0)
+        cells = (times.start, times.duration, ratio, times.is_slow, times.cpu_start, times.cpu_duration, times.op_time)
         for number, phase, *values, is_slow, cpu_start, cpu, op_time in zip(
-            rank_times.numbers.tolist(),
-            phase_words(rank_times.phases),
-            *(column.tolist() for column in columns),
-            strict=True,
+            times.numbers.tolist(), phase_words(times.phases), *(column.tolist() for column in cells), strict=True
         ):
             rows.append((item.rank, number, phase, *values, _SLOW if is_slow else None, cpu_start, cpu, op_time))
-    phase_header = phase_column(item.phases for item in times.values())
-    columns_shown = tuple(phase_header if column is _PHASE else column for column in STEP_COLUMNS)
-    return TableAnswer("every-step", columns_shown, rows, sum(map(len, steps.of_task.values())), _notes(steps, times))
+    phase_header = phase_column(item.phases for item in times_by_task.values())
+    shown = tuple(phase_header if column is _PHASE else column for column in STEP_COLUMNS)
+    return TableAnswer("every-step", shown, rows, sum(map(len, steps.of_task.values())), _notes(steps, times_by_task))
