@@ -1,8 +1,8 @@
 """One clock for all reports of a job, from UTC and from collectives, and its residual error (docs/ranks.md#clock).
 
-A synchronous collective of all ranks ends at the same time on each of them, within microseconds inside a machine and
-tens of microseconds over a network. A report's clock is ahead by as much as its ends are after the mean of all reports;
-the median over the collectives ignores a few disturbed collectives. (``nsys_jax`` of JAX's toolbox does the same.)
+A synchronous collective of all ranks ends at the same time on each, within microseconds inside a machine and tens of
+microseconds over a network. A report's clock is ahead by as much as its ends are after the mean of all reports; the
+median over the collectives ignores a few disturbed collectives. (``nsys_jax`` of JAX's toolbox does the same.)
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ ENDING_TOGETHER = ("AllReduce", "AllGather")
 
 @dataclass(frozen=True)
 class ClockFit:
-    """The clocks according to the collectives.
+    """The clocks according to ``collectives`` collectives.
 
-    ``shifts``: ns to add to the times of a report, by its index, for reports that took part. ``errors``: the median
-    deviation of a report's ends from the mean afterwards, ns; missing with a single collective. ``collectives``: the
-    number of collectives used.
+    ``shifts``: ns to add to a report's times, by its index, for reports that took part. ``errors``: the median
+    deviation of a report's ends from the mean afterwards, ns; missing with a single collective.
     """
 
     shifts: Mapping[int, int] = field(default_factory=dict)
@@ -47,7 +46,7 @@ class ClockFit:
 def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     """Return the shifts that make the ends of collectives coincide.
 
-    Uses the collectives in which most reports took part; without a collective of two reports, nothing is shifted.
+    Uses the collectives with most reports; without a collective of two reports, nothing is shifted.
     """
     usable = [group for group in groups if len(group.reports) > 1 and _kinds(group).any()]
     if not usable:

@@ -1,13 +1,13 @@
 """Collective operations across ranks: the NCCL kernels of each rank in order, matched with each other.
 
-See docs/ranks.md#matching. `sequences` returns the kernels of each communicator of each rank, and `match` finds the
-kernels of several ranks that are one operation.
+See docs/ranks.md#matching. `sequences` returns the kernels of each rank by communicator, and `match` finds the kernels
+of several ranks that are one operation.
 
 All members of a communicator run the same collectives in the same order, so their n-th kernels belong together if they
-ran equally many. If the payload records the communicator, its members are known. If not, members whose streams ran the
-same sequence may be of one communicator, or of several that do the same concurrently (tensor parallel groups, for
-instance). In one communicator all kernels of an operation end together, whatever the clocks say, so the difference
-between the ends of two members hardly changes from operation to operation.
+ran equally many. If no payload records the communicator, members whose streams ran the same sequence may be of one
+communicator, or of several that do the same concurrently (tensor parallel groups, for instance). In one communicator
+all kernels of an operation end together, whatever the clocks say, so the difference between the ends of two members
+hardly changes from operation to operation.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def stream_sequences(session: Session, reports: Sequence[Report]) -> list[Kernel
     """Return sequences from the kernels alone: by stream, named by the kernels, without sizes, ``row`` all 0.
 
     Long sequences are thinned, equally if they have one length. This reads few columns of one table
-    (``STREAM_COLUMNS``). The full results are stored next to the columns.
+    (``STREAM_COLUMNS``), and stores its results like `sequences`.
     """
     with_kernels = [report for report in reports if report.count(tables.kernels)]
 
@@ -164,7 +164,6 @@ def _plain_arrays(frame: pd.DataFrame, clock_offset: int) -> Arrays:
 
 
 def _split(report: Report, arrays: Arrays) -> Iterator[KernelSequence]:
-    """Yield the kernels of a report by member and communicator."""
     collectives = np.array([*json_of(arrays["collective_texts"]), ""], object)
     communicators = json_of(arrays["communicator_texts"])
     is_known = np.array([bool(text) for text in communicators] + [False])[arrays["communicator"]]

@@ -1,8 +1,8 @@
 """Late ranks and waiting at collectives, by rank and as tables of operations and kinds (docs/ranks.md#waiting).
 
-All kernels of a synchronous collective end together, so the shortest kernel began last: ``wait = duration − the
-shortest duration``, whatever the clocks say. The shortest duration is the transfer; the rest of each kernel is waiting.
-Only the open ranks are compared: a rank that is not open may have been later.
+All kernels of a synchronous collective end together, so the shortest began last: ``wait = duration − the shortest
+duration``, whatever the clocks say. The shortest duration is the transfer; the rest of each kernel is waiting. Only the
+open ranks are compared: another rank may have been later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SYNCHRONOUS = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
 """Collectives in which every rank needs something of every other rank."""
 
 LEAST_LATENESS = 10_000
-"""A rank is late if the other ranks waited at least this long, ns …"""
+"""The last rank is late if another rank waited at least this long, ns …"""
 LEAST_SHARE = 0.1
 """… and at least this share of the longest duration."""
 
@@ -93,8 +93,8 @@ class Lateness:
     """The waiting of a task over the ``operations`` synchronous collectives that it took part in; times in ns.
 
     ``late``: how often it was last; ``caused``: the sum of a typical other rank's waits then; ``suffered``: its own
-    waits; ``transfer``: the rest of its time in these collectives; ``median_lateness``: its median arrival after the
-    first rank when it was last, ``None`` if it never was.
+    waits; ``transfer``: its other time in these collectives; ``median_lateness``: after the first rank, when it was
+    last (``None`` if never).
     """
 
     operations: int = 0
@@ -142,8 +142,8 @@ def lateness(arrivals: Sequence[Arrivals]) -> Mapping[Task, Lateness]:
 def transfer_times(kernels: pd.DataFrame, matching: Matching) -> NDArray[np.float64]:
     """Return the transfer of each kernel's operation in an `NcclPairing`, ns, shape ``(n,)``.
 
-    It is the duration of the kernel of the last rank to arrive. NaN for operations that are not synchronous, and unless
-    all ranks of the communicator are known to be open (otherwise another rank may be the last).
+    It is the duration of the kernel of the last rank to arrive. NaN unless the operation is synchronous and all ranks
+    of the communicator are known to be open (otherwise another rank may be the last).
     """
     import pandas as pd
 
@@ -230,8 +230,8 @@ KIND_COLUMNS = (
 def collective_operations(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
     """Tabulate the synchronous operations that several ranks have in common, by time.
 
-    ``late_by`` is how much longer the kernel of the first rank, which waited longest, ran than the last rank's;
-    ``start_spread`` is the same by the common clock. ``waiting`` is summed over the ranks.
+    ``late_by``: how much longer the kernel of the first rank, which waited longest, ran than the last rank's;
+    ``start_spread``: the same by the common clock. ``waiting`` is the sum over the ranks.
     """
     numbers = {item.task: item.rank for item in ranks}
     rows: list[Row] = []
@@ -298,7 +298,6 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
 
 
 def _named(answer: TableAnswer, selection: Selection) -> TableAnswer:
-    """Return the rows whose collective passes the name filter."""
     if selection.name is None:
         return answer
     name_filter = selection.name

@@ -2,8 +2,8 @@ r"""The cost of NCCL kernels: their bandwidth and their exposed time, as columns
 
 The bandwidth follows the formulas of nccl-tests (its ``doc/PERFORMANCE.md``; docs/nccl.md#bandwidth).
 
-Algorithm bandwidth is S / t and bus bandwidth S · f / t. S is the size of the operation, f the number of times its
-bytes pass the slowest link, n the number of ranks in the communicator, and m the message size of an API call:
+Algorithm bandwidth is S / t and bus bandwidth S · f / t. S is the size of the operation, f how often its bytes pass the
+slowest link, n the number of ranks in the communicator, and m the message size of an API call:
 
 ======================================  =====  ==========
 operation                               S      f
@@ -14,20 +14,19 @@ AlltoAll, Gather, Scatter               n · m  (n−1)/n
 Broadcast, Reduce, Send, Recv           m      1
 ======================================  =====  ==========
 
-In the second and third line, m is the size for one rank or one peer, hence the n. Operations that run as sends and
-receives have no such size: S is the larger of the bytes sent and the bytes received, as in nccl-tests' ``sendrecv``.
-For an AlltoAll made of sends this already is n · m, with the rank's own share; a Gather or Scatter made of sends does
-not send its own share, so f is 1.
+In lines two and three, m is the size for one rank or peer, hence the n. Operations that run as sends and receives have
+no such size: S is the larger of the bytes sent and received, as in nccl-tests' ``sendrecv``. For an AlltoAll made of
+sends this already is n · m, with the rank's own share; a Gather or Scatter made of sends lacks that share, so f is 1.
 
-t is the duration of the kernel, which includes waiting for the other ranks. Without the wait, t is the transfer of the
-operation, the duration of the kernel of the last rank to arrive (`collectives.waiting`).
+t is the duration of the kernel, which includes waiting for other ranks. Without the wait, t is the transfer: the
+duration of the kernel of the last rank to arrive (`collectives.waiting`).
 
 The bandwidth is missing if the formula needs an unknown n or size, for collectives without a formula, and for kernels
 that mix collectives.
 
 The exposed time of a kernel is its time outside of U(K) of its device (docs/nccl.md#exposed-time-of-kernels). K are the
-kernels of that device that are not NCCL's; copies and whole CUDA graphs hide nothing. Two concurrent NCCL kernels both
-count, so a sum over them may exceed the GPU screen's |U(C) \ U(K)|, which counts every moment once.
+device's kernels that are not NCCL's; copies and whole CUDA graphs hide nothing. Concurrent NCCL kernels all count, so a
+sum may exceed the GPU screen's |U(C) \ U(K)|, which counts every moment once.
 """
 
 from __future__ import annotations
@@ -103,8 +102,7 @@ def rate(size: Floats, duration: Floats) -> Floats:
 def exposed_times(kernels: pd.DataFrame, devices: Iterable[DeviceIntervals]) -> Times:
     """Return the exposed time of each kernel of an `NcclPairing`, ns, shape ``(n,)``.
 
-    ``devices`` are the kernels' devices, with all of their streams. A kernel on any other device counts as exposed all
-    the time.
+    ``devices``: the kernels' devices with all of their streams. Kernels of other devices count as exposed all the time.
     """
     starts = whole(kernels["start"])
     ends = np.maximum(whole(kernels["end"]), starts)
@@ -123,9 +121,8 @@ def exposed_times(kernels: pd.DataFrame, devices: Iterable[DeviceIntervals]) -> 
 def measured(pairing: NcclPairing, devices: Iterable[DeviceIntervals]) -> NcclPairing:
     """Return the pairing with four more columns of its ``kernels``.
 
-    ``exposed`` is in ns, see `exposed_times`. ``algorithm_size`` and ``bus_size``, bytes as floats, NaN if unknown,
-    make a bandwidth when divided by the time, see `rate`. ``transfer`` is NaN until other ranks show how long a kernel
-    took without waiting for them. ``devices``: all devices of the job.
+    ``exposed``: ns, see `exposed_times`. ``algorithm_size`` and ``bus_size``: bytes as floats, to divide by the time,
+    see `rate`; NaN if unknown. ``transfer``: NaN until other ranks show it. ``devices``: all devices of the job.
     """
     kernels = pairing.kernels
     algorithm_size, bus_size = sizes_moved(kernels)
@@ -137,8 +134,8 @@ def measured(pairing: NcclPairing, devices: Iterable[DeviceIntervals]) -> NcclPa
 def in_steps(pairing: NcclPairing, steps: Steps) -> NcclPairing:
     """Return the pairing with the step number of its ``kernels`` and ``calls`` as ``step``, missing outside of steps.
 
-    A kernel belongs to the step of its process whose CPU range contains the start of its launch, on any thread; a call
-    belongs to the step in which it starts. The kernel itself may run when the CPU is a step further.
+    The CPU range of a kernel's step contains the start of its launch, on any thread of the process, or the start of a
+    call. The kernel itself may run when the CPU is a step further.
     """
     import pandas as pd
 

@@ -1,8 +1,7 @@
-"""Communicators over processes: the rank of a communicator that makes a call of a debug log, found by its pointer.
+"""Communicators over processes: the rank of a communicator that a call's pointer in a debug log identifies.
 
-NCCL runs the calls of a communicator in the order in which they were made, the same on all of its ranks. So the n-th
-call of a rank in the log (`call_sequences`) is the n-th operation of the same communicator and rank in an export, if
-both are complete.
+NCCL runs the calls of a communicator in the order in which they were made, the same on all ranks. So the n-th call of a
+communicator's rank in the log (`call_sequences`) is its n-th operation in an export, if both are complete.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ class CommunicatorRank:
     """One rank of a communicator: an ``ncclComm`` in a process. Ranks with equal values are still different ranks.
 
     ``communicator`` is its name: ``0x54fe282d32a87d85`` (``commId``, the same on all ranks), ``… #2`` if the id is used
-    again, ``… split 1 color 0`` after a split, or ``pointer 0x55b6aa64a990``, of this process only, if no line contains
-    the id. It is ``None`` if the calls have no pointer. ``ranks`` is the communicator's size, ``global_rank`` RCCL's.
-    ``init_device`` is the CUDA ordinal in its own lines; ``call_devices`` counts its calls by the ordinal in their
-    prefix.
+    again, ``… split 1 color 0`` after a split, or, without id, ``pointer 0x55b6aa64a990`` of this process; ``None`` if
+    the calls have no pointer. ``ranks`` is the communicator's size, ``global_rank`` RCCL's. ``init_device`` is the CUDA
+    ordinal in its own lines; ``call_devices`` counts the ordinals in the prefixes of its calls.
     """
 
     process: LogProcess | None
@@ -68,7 +66,7 @@ class Communicators:
         self._unnamed: dict[Writer | None, CommunicatorRank] = {}
 
     def hear(self, line: CommunicatorLine) -> CommunicatorRank:
-        """Record that a communicator begins or ends, and return the rank that the line is about."""
+        """Record that a communicator begins or ends, and return the rank of the line."""
         process = _process(line.writer)
         key = (process, line.pointer)
         member = self._open.get(key)
@@ -152,7 +150,7 @@ def _size(line: CommunicatorLine) -> tuple[int, int]:
 
 
 def _is_twin(started: CommunicatorLine, line: CommunicatorLine) -> bool:
-    """Return whether a line completes what ``started`` began: ``Init START``, then ``Init COMPLETE``."""
+    """Return whether a line completes ``started``: ``Init START``, then ``Init COMPLETE``."""
     is_next = started.state is CommunicatorState.STARTED and line.state is CommunicatorState.COMPLETE
     return is_next and _size(started) == _size(line) and started.unique_id == line.unique_id
 
@@ -183,8 +181,7 @@ class CallSequence:
 def call_sequences(lines: Iterable[Line]) -> list[CallSequence]:
     """Return the sequences of calls in one log or several in a row, in the order in which ranks first called.
 
-    Calls whose line lost its communicator are in no sequence, so their rank's sequence is incomplete. Raises what
-    ``lines`` raises.
+    Omits calls whose line lost its communicator, so their rank's sequence is incomplete. Raises what ``lines`` raises.
     """
     communicators = Communicators()
     sequence_by_member: dict[CommunicatorRank, CallSequence] = {}

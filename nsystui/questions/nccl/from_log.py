@@ -1,8 +1,8 @@
 """Message sizes that an export does not record, from NCCL's debug log of the same run.
 
-Log lines have no times, so calls are aligned by their order (docs/nccl.md#debug-log): the calls of a process in one
-collective on one communicator have the same order in the log and in the export. They are aligned only if the log has
-exactly as many of them as the export; a capture of a part of the run has fewer, and stays as it is.
+Log lines have no times, so calls are aligned by order (docs/nccl.md#debug-log): a process's calls of one collective on
+one communicator have the same order in log and export. They are aligned only if the log has exactly as many as the
+export; a capture of a part of the run has fewer, and stays as it is.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class LogSizes:
     def records(
         self, process_key: ProcessKey, collective: str, streams: Sequence[int | None]
     ) -> list[dict[str, Any]] | str | None:
-        """Return the log's records of a process's calls in order; ``streams``: that each call's kernel used, if known.
+        """Return the log's records of a process's calls in order; ``streams``: of each call's kernel, if known.
 
-        A communicator keeps to its stream, so that several are distinguished by their numbers of calls. Returns the
-        reason if the log's calls do not match, and ``None`` if it has no such calls.
+        Each communicator keeps to its stream, so the numbers of calls distinguish several. Returns the reason if the
+        log's calls do not match, and ``None`` if it has no such calls.
         """
         pairs = self._candidates(process_key, collective)
         if not pairs:
@@ -97,7 +97,6 @@ def _short(host: str) -> str:
 
 
 def _values(sequence: CallSequence, calls: Sequence[Signature]) -> list[dict[str, Any]]:
-    """Return the log's values for each call, by the columns of a pairing."""
     member = sequence.member
     values = {id(signature): _value(signature, member.communicator, member.ranks) for signature in sequence.signatures}
     return [values[id(signature)] for signature in calls]
@@ -140,7 +139,7 @@ def read_log(names: Iterable[str], ranks: Iterable[RankedTask]) -> LogSizes:
 def with_log_sizes(
     calls: pd.DataFrame, paired: tuple[pd.DataFrame, pd.DataFrame], log: LogSizes
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Fill in calls without a message size from the log, and return them with the reasons why some stay without.
+    """Fill in calls without a message size from the log; also return the reasons why some stay without.
 
     ``calls`` has ``report``, ``process``, ``start``, ``row``, ``name`` and the columns that NCCL's payload fills;
     ``paired`` are the kernels and calls of a pairing without the log, which records the streams.

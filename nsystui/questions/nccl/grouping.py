@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def selected(frame: pd.DataFrame, selection: Selection) -> pd.DataFrame:
     """Return the selected rows of ``kernels`` or ``calls``, with their old index.
 
-    A call has no device and no stream, so those filters keep it. The name filter matches the name and the collective:
-    both find a ``SendRecv`` kernel that ran an AlltoAll.
+    Calls have no device and no stream, so those filters keep them. The name filter matches name or collective: both
+    find a ``SendRecv`` kernel that ran an AlltoAll.
     """
     is_selected = np.ones(len(frame), bool)
     if selection.window is not None:
@@ -178,7 +178,7 @@ def group_numbers(frame: pd.DataFrame, groups: Sequence[NcclProperty]) -> Ints:
 
 
 def shared_values(values: pd.Series[Any], group: Ints, count: int) -> pd.Series[Any]:
-    """Return the common value of each of ``count`` groups; if rows differ, ``SEVERAL``, or missing for a number."""
+    """Return the common value of each of ``count`` groups, else ``SEVERAL``, or missing for a number."""
     value_codes = codes(values)
     lowest = common(group, value_codes, count)
     first = np.full(count, 0)

@@ -109,13 +109,12 @@ def nccl_listing(
 ) -> TableAnswer:
     """Return the kernels or calls behind one row of the summary, by start (job time, ns).
 
-    ``row`` has the values of that row by group (``None``: unknown); without a group, everything is listed.
-    `COMMUNICATION` as its collective leaves out management calls. ``partners`` counts the calls of the kernel, or the
-    kernels of the call; the ``partner_…`` columns identify the first: with ``report``, ``kind``, ``row`` and ``start``
-    they make its `EventKey`. A call has the name, start, duration and bandwidth of its first kernel, even if that
-    kernel ran other calls too; a kernel's name may differ from the operation that ran. ``algbw``, ``busbw`` and
-    ``exposed`` are per kernel, see `nccl_summary`. ``step`` is present if ``pairing`` is from
-    `in_steps`.
+    ``row`` has the values of that row by group (``None``: unknown); empty, it selects everything; `COMMUNICATION` as
+    its collective leaves out management calls. ``partners`` counts the calls of the kernel, or the kernels of the call;
+    the ``partner_…`` columns identify the first: with ``report``, ``kind``, ``row`` and ``start`` they make its
+    `EventKey`. A call has the name, time and bandwidth of its first kernel, which may have run other calls too; a
+    kernel's name is not the operation that ran. ``algbw``, ``busbw`` and ``exposed`` are per kernel, see
+    `nccl_summary`. ``step`` needs `in_steps`.
     """
     is_kernel = what == KERNEL
     matching = _rows(pairing.kernels if is_kernel else pairing.calls, row)
@@ -144,7 +143,6 @@ def _rows(frame: pd.DataFrame, row: Mapping[NcclProperty, Any]) -> pd.DataFrame:
 
 
 def _partners(listed: pd.DataFrame, pairing: NcclPairing, is_kernel: bool) -> dict[str, Any]:
-    """Return the identity of the first partner of each row."""
     kinds = (EventKind.NCCL.value, EventKind.NVTX.value)
     own_kind, other_kind = kinds if is_kernel else kinds[::-1]
     partner_frame = pairing.calls if is_kernel else pairing.kernels
@@ -169,7 +167,6 @@ def _bandwidth_of(kernels: pd.DataFrame) -> dict[str, Any]:
 
 
 def _kernels_of_calls(calls: pd.DataFrame, kernels: pd.DataFrame) -> dict[str, Any]:
-    """Return the thread and the first kernel of each call, with its time and bandwidth."""
     partner = calls["partner"].to_numpy()
     first_kernels = kernels.reindex(partner).set_axis(calls.index)
     return {

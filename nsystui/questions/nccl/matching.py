@@ -1,8 +1,8 @@
 """Operations: NCCL calls matched with the kernels that ran them, and described by them (docs/nccl.md#pairing).
 
 One kernel may run many calls (a group of sends and receives), and one group may launch many kernels (one for each
-communicator). The calls and kernels of a unit that belong together and cannot be separated further are an *operation*:
-most often one call and one kernel.
+communicator). An *operation* is the smallest set of calls and kernels of a unit that belong together: usually one call
+and one kernel.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class UnitMembers:
-    """The calls, or the kernels, of all units: arrays of one shape, in the order of calling or launching.
+    """The calls or the kernels of all units: arrays of one shape, in the order of calling or launching.
 
-    ``unit``: the unit, or ``NONE``. ``communicator``, ``collective``: codes, ``NONE`` if unknown; a kernel has the
-    communicator of its stream and the collective of its name. ``detail``: a code of all other differences between
-    calls; ``NONE`` for kernels.
+    ``unit``: the unit, or ``NONE``. ``communicator``, ``collective``: codes, ``NONE`` if unknown; of a kernel's stream
+    and name. ``detail``: a code of all other differences between calls; ``NONE`` for kernels.
     """
 
     unit: Ints
@@ -118,10 +117,10 @@ def _numbered(call: Ints, kernel: Ints) -> _Groups:
 
 
 def _divide(groups: _Groups, call_key: Ints, kernel_key: Ints, is_every_key_needed: bool) -> tuple[_Groups, Flags]:
-    """Divide the groups by a key, and return which groups were divided.
+    """Divide the groups by a key, and return which were divided.
 
-    A group is divided if all its keys are known, its calls have more than one key, and each of its kernels has the key
-    of a call; with ``is_every_key_needed`` each call must also have the key of a kernel.
+    A group is divided if all its keys are known, its calls have several, and each of its kernels has the key of a call;
+    with ``is_every_key_needed`` each call must also have the key of a kernel.
     """
     lowest, highest = _extremes(groups.call, call_key, groups.count)
     is_divided = (lowest >= 0) & (lowest < highest) & (np.bincount(groups.kernel, minlength=groups.count) > 0)
@@ -139,7 +138,7 @@ def _divide(groups: _Groups, call_key: Ints, kernel_key: Ints, is_every_key_need
 
 
 def _indices_in_groups(groups: _Groups) -> tuple[Ints, Ints]:
-    """Return the index of each call and kernel in its group, or ``NONE`` unless the group has equally many of both."""
+    """Return the index of each call and kernel in its group, ``NONE`` unless it has equally many of both."""
     calls = np.bincount(groups.call, minlength=groups.count)
     is_even = calls == np.bincount(groups.kernel, minlength=groups.count)
     indices = [np.where(is_even[group], place_in_group(group), NONE) for group in (groups.call, groups.kernel)]
@@ -171,10 +170,10 @@ def _extremes(group: Ints, code: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 def communicators_of_kernels(calls: UnitMembers, kernel_unit: Ints, stream: Ints) -> Ints:
-    """Return the communicator of each kernel's stream, learned from the units that use only one communicator.
+    """Return the communicator of each kernel's stream, learned from units with a single communicator.
 
-    ``stream``: a code of (report, process, device, context, stream). The result is ``NONE`` for a stream that several
-    communicators use, or no known communicator.
+    ``stream``: a code of (report, process, device, context, stream). ``NONE`` unless the stream has a single known
+    communicator.
     """
     is_call, is_kernel = calls.unit >= 0, kernel_unit >= 0
     units = int(max(calls.unit.max(initial=NONE), kernel_unit.max(initial=NONE))) + 1
@@ -210,7 +209,7 @@ class Found:
 
 
 def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines: Lines) -> Found:
-    """Match calls with kernels. No call may lie in another; kernels are in the order of their launches."""
+    """Match calls with kernels. No call may lie in another; kernels are in launch order."""
     roles = roles_of(calls["name"])
     units = find_units(lines.lanes, roles)
     acting = np.where(roles == Role.COMMUNICATION, units.of_call, NONE)
@@ -228,7 +227,7 @@ def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines
 
 
 def _kinds(calls: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Ints, Ints]:
-    """Return codes of the collective of each call and of each kernel's name; all that runs as sends has one code."""
+    """Return codes of the collective of each call and each kernel's name, with one code for all sends."""
     code_of_kind: dict[str, int] = {}
 
     def number(collective: str | None) -> int:
@@ -316,7 +315,7 @@ def _spans_of_units(calls: pd.DataFrame, lines: Lines, units: Units) -> _Spans:
 
 
 def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
-    """Return the collective in the tightest label around each unit, of PyTorch's labels of `_MADE_OF_SENDS`."""
+    """Return the collective of `_MADE_OF_SENDS` in the tightest PyTorch label around each unit."""
     code, distinct = labels["name"].factorize()
     collectives = [collective_of_label(str(name)) for name in distinct]
     is_relevant = np.array([name in _MADE_OF_SENDS for name in collectives] or [False], bool)[code]
@@ -369,7 +368,6 @@ def _describe(calls: pd.DataFrame, matching: UnitMatching, units: Units, labels:
 
 
 def _sums(group: Ints, values: Ints, count: int) -> Ints:
-    """Return the sum of the values of each group, shape ``(count,)``."""
     sums = np.zeros(count, np.int64)
     np.add.at(sums, group, values)
     return sums

@@ -63,15 +63,16 @@ _COLLECTIVE_OF_LABEL = (
 
 
 def is_nccl_kernel(name: str) -> bool:
-    """Return whether a GPU kernel is NCCL's or RCCL's: its short or demangled name begins with ``nccl`` or ``rccl``.
+    """Return whether a kernel's short or demangled name begins with ``nccl`` or ``rccl``.
 
-    nsys' own recipes decide so since 2024.5. A kernel with ``nccl`` further in, as in a template argument, is not.
+    nsys' own recipes decide so since 2024.5. A kernel with ``nccl`` further in, as in a template argument, is not
+    NCCL's.
     """
     return _NCCL_KERNEL.match(name) is not None
 
 
 def collective_of_kernel(name: str) -> str | None:
-    """Return the collective in the name of an NCCL kernel of any version; ``None`` if the name hides it or is another.
+    """Return the collective in an NCCL kernel's name, of any version; ``None`` if it is hidden or the kernel is another.
 
     ``ncclDevKernel_AllReduce_Sum_f32_TREE_LL(…)`` → ``AllReduce``, ``ncclDevKernel_Generic`` → ``None``.
     """
@@ -94,7 +95,7 @@ _OTHER_LIBRARIES = (
 
 
 def operation_of_kernel(name: str) -> str | None:
-    """Return the collective in the name of a kernel that communicates, NCCL's or not; ``None`` if it is hidden."""
+    """Return the collective in the name of any kernel that communicates; ``None`` if it is hidden."""
     if is_nccl_kernel(name):
         return collective_of_kernel(name)
     return next((collective for pattern, collective in _OTHER_LIBRARIES if pattern.search(name)), None)
@@ -103,9 +104,9 @@ def operation_of_kernel(name: str) -> str | None:
 def collective_of_api(name: str) -> str | None:
     """Return the collective of an NCCL API range: ``ncclAllReduce`` → ``AllReduce``; ``None`` for any other range.
 
-    An API call with a collective is communication; without, it manages groups, communicators or memory. PyTorch's
-    labels (``nccl:all_reduce``) and thread names (``NCCL Progress 0``) are not API calls; the calls of an instrumented
-    NCCL (``ncclSend(): commHash …``) are.
+    API calls without a collective manage groups, communicators or memory. PyTorch's labels (``nccl:all_reduce``) and
+    thread names (``NCCL Progress 0``) are not API calls; the calls of an instrumented NCCL (``ncclSend(): commHash …``)
+    are.
     """
     match = _API_RANGE.match(name)
     return _COLLECTIVE_OF_CALL.get(match["call"].lower()) if match else None
@@ -124,7 +125,7 @@ def is_of_nccl(name: str) -> bool:
 def collective_of_label(text: str) -> str | None:
     """Return the collective of a PyTorch label: ``nccl:all_to_all, op_id = 991144`` → ``AlltoAll``.
 
-    ``None`` if the text is not such a label or contains no collective, as ``nccl:coalesced``.
+    ``None`` for other texts, and labels without a collective, as ``nccl:coalesced``.
     """
     match = _PYTORCH_LABEL.match(text)
     if match is None:

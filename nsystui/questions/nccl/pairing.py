@@ -2,7 +2,7 @@
 
 NVTX records the calls and their sizes, CUPTI the kernels, and nothing in an export joins them. A kernel belongs to the
 calls whose launch window contains its launch (docs/nccl.md#pairing): the call itself, or the ``ncclGroupEnd`` of its
-group. Pairing covers all open reports entirely, because a launch may be before the selected time window.
+group. Pairing covers whole reports, because a launch may be before the selected time window.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Sele
 def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: Collection[str] = ()) -> sa.Select[Any]:
     """Select every kernel of NCCL or with a name in ``others``, with its launch; by report and start of the launch.
 
-    The kernel's start counts if its launch was not recorded. The launch is the API call of the same (report, process,
-    correlation id) (docs/exports.md#launches). If an export has several, the kernel has a row for each, the earliest
+    Without a recorded launch, the kernel's start counts. The launch is the API call of the same (report, process,
+    correlation id) (docs/exports.md#launches); if an export has several, the kernel has a row for each, the earliest
     first.
     """
     table, calls = tables.kernels, tables.api_calls
@@ -159,7 +159,7 @@ _FEW_VALUES = ("name", "collective", "communicator", "reduction", "datatype", "s
 def assemble(
     calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, first_ids: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the ``kernels`` and the ``calls`` of an `NcclPairing`, from the rows of the queries above."""
+    """Return the ``kernels`` and ``calls`` of an `NcclPairing` from the rows of the queries above."""
     kernels = _compact(kernels.drop_duplicates(["report", "row"]).reset_index(drop=True))
     calls, lines = without_inner_calls(_compact(calls), Lines.of(calls, kernels))
     calls = calls.assign(ranks=_ranks(calls))
@@ -170,7 +170,7 @@ def assemble(
 def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
     """Return the number of ranks in each call's communicator; missing if no call of this capture records it.
 
-    A communicator's id is the same on all its ranks. NCCL before 2.25 does not record it; then a process that made one
+    A communicator's id is the same on all its ranks. NCCL before 2.25 records no id; then a process that made a single
     communicator, before its first communication, can have used no other.
     """
     ranks = calls["ranks"].astype("Int64")
@@ -267,7 +267,7 @@ def _first_that_holds(choices: tuple[tuple[Any, Reason | None], ...], otherwise:
 
 
 def _compact(frame: pd.DataFrame) -> pd.DataFrame:
-    """``frame`` with each text stored once."""
+    """Store each text of ``frame`` once."""
     return frame.astype({key: "category" for key in _FEW_VALUES if key in frame.columns})
 
 
@@ -324,25 +324,24 @@ def _filled(frame: pd.DataFrame, ranks_by_communicator: pd.Series[Any]) -> pd.Se
 
 @dataclass(frozen=True, eq=False)
 class NcclPairing:
-    """Every kernel that communicates and every NCCL call, each with the facts known through its partners.
+    """Every kernel that communicates and every NCCL call, each with facts from its partners.
 
     ``kernels`` and ``calls`` are pandas frames with the index 0, 1, …; times are job time in ns.
 
     Both: ``report``, ``process``, ``row`` (identity: of ``kernels`` and of ``nvtx_ranges``), ``rank``, ``start``,
     ``end`` (missing in a call that never returned), ``name``, ``collective``, ``message_size`` (bytes),
     ``communicator``, ``ranks`` (in it), ``peer``, ``root``, ``reduction``, ``datatype`` (the width of an element),
-    ``state``, ``reason`` (if unpaired), ``operation`` (a number that all its kernels and calls share, or -1),
-    ``partners`` (their number on the other side) and ``partner`` (the index of the first, or -1).
+    ``state``, ``reason`` (if unpaired), ``operation`` (a number that its kernels and calls share, or -1), ``partners``
+    (their number on the other side) and ``partner`` (the index of the first, or -1).
 
     ``kernels``: also ``backend`` (of `BACKENDS`; only NCCL's have calls), ``device``, ``stream``, and ``launch_start``
     and ``launch_thread`` (missing if the launch was not recorded). ``collective`` is from its calls and PyTorch's
-    label, or, if unpaired, from its name. ``message_size`` is the sum over its calls (for sends and receives both ways;
-    ``one_way``, missing in all other kernels, is the larger of the two directions); kernels that share calls get even
-    shares, and are estimated.
+    label, or, if unpaired, from its name. ``message_size`` is the sum over its calls, for sends and receives both ways;
+    ``one_way``, only for these, is the larger direction. Kernels that share calls get even shares, and are estimated.
 
-    ``calls``: also ``thread`` and ``size_source`` (``payload``, ``instrumented`` or ``log``). ``collective`` and
-    ``state`` are missing in management calls; in a group, these still have its operation and partner. Ranges inside
-    another call (of an instrumented NCCL) are left out.
+    ``calls``: also ``thread`` and ``size_source`` (``payload``, ``instrumented`` or ``log``). Management calls have no
+    ``collective`` and ``state``; in a group, they have its operation and partner. Ranges inside another call (of an
+    instrumented NCCL) are left out.
     """
 
     kernels: pd.DataFrame
@@ -392,7 +391,6 @@ def _assembled(ranks: Sequence[RankedTask], session: Session, reports: list[Repo
 
 
 def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[Report]) -> tuple[pd.DataFrame, ...]:
-    """Read the calls, kernels, labels, and first correlation id of each process in some reports."""
     indices = [report.index for report in reports]
     part = session.part(indices)
     kernels = part.frame(kernels_query(ranks, indices, communicating(part)))

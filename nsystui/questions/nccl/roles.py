@@ -31,7 +31,7 @@ def communicator_roles(kernels: pd.DataFrame) -> dict[str, CommunicatorRole]:
     """Return the role of each communicator in the ``kernels`` of a pairing; ``None`` if nothing shows it.
 
     Communication in NVTX ranges named after context parallelism is CP. Otherwise, sends and receives alone are pipeline
-    stages (PP), and exchanges of all with all are experts (EP). If two communicators reduce and share a rank, then the
+    stages (PP), and exchanges of all with all are experts (EP). If two communicators reduce and share a rank, the
     communicator of neighbouring ranks with at least 4 times as many kernels is tensor parallel (TP), the other data
     parallel (DP). Reductions over all ranks during compute are DP, too: after a reduction of TP, the next layer waits.
     """

@@ -114,13 +114,13 @@ def bandwidth_by_size(
     by: NcclProperty = NcclProperty.BYTES,
     reported: Sequence[Reported] = (),
 ) -> TableAnswer:
-    """Tabulate the selected kernels by collective and known size (``by``: exact, power of two or bucket).
+    """Tabulate the selected kernels by collective and known size (``by``: exact, power of two or bucket), small first.
 
-    This combines the curve of bandwidth over size with the spread of the durations: ``median`` duration with ``min``,
-    ``p5``, ``p95`` and ``max`` (ns; percentiles are interpolated), ``cv`` (standard deviation of the sample / mean, %;
-    0 for one kernel), and the medians of ``algbw``, ``busbw`` and ``busbw_without_wait`` (bytes/s, `bandwidth`), next
-    to the bandwidth that nccl-tests ``reported`` for exactly this size. ``ranks`` is the size of the communicators if
-    they agree. ``pairing`` is from `measured`. A kernel's size is the sum over its calls. Small sizes are first.
+    This is the curve of bandwidth over size, and the spread of the durations: ``median`` with ``min``, ``p5``, ``p95``
+    and ``max`` (ns; percentiles are interpolated), ``cv`` (standard deviation of the sample / mean, %; 0 for one
+    kernel), and the medians of ``algbw``, ``busbw`` and ``busbw_without_wait`` (bytes/s, `bandwidth`), next to the
+    bandwidth that nccl-tests ``reported`` for exactly this size. ``ranks`` is the size of the communicators if they
+    agree. ``pairing`` is from `measured`. A kernel's size is the sum over its calls.
     """
     import pandas as pd
 
@@ -154,7 +154,6 @@ def bandwidth_by_size(
 
 
 def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
-    """Return the columns ``_STATISTICS`` of each group."""
     import pandas as pd
 
     time = (kernels["end"] - kernels["start"]).astype("Int64").reset_index(drop=True)

@@ -176,27 +176,25 @@ def nccl_summary(
 ) -> TableAnswer:
     r"""Return one row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
 
-    ``pairing`` is from `measured` (``Job.pairing``); steps need `in_steps`. The columns are those to group ``by``;
-    collective, communicator, ``ranks`` in it, datatype and reduction, each `SEVERAL` or missing if the rows of a group
-    differ; and of the selected kernels or calls
+    ``pairing`` is from `measured` (``Job.pairing``); steps need `in_steps`. The columns are ``by``; collective,
+    communicator, ``ranks`` in it, datatype and reduction, each `SEVERAL` or missing if the rows of a group differ; and
+    of the selected kernels or calls
 
     * ``count``, and ``bytes``: the known message sizes, for sends and receives both ways
     * ``backend``: the library, if another than NCCL communicates
     * ``members``, ``role``: with communicators, see `communicator_roles`
     * ``share``: the share of a kernel row in the time of all selected kernels, NCCL's or not, whatever the name filter
       (for ``nsys stats -r cuda_gpu_kern_sum``, the ``Time (%)`` of its table)
-    * statistics of the durations, ns. A kernel's duration includes waiting for other ranks; a call that never returned
-      counts without a duration
+    * statistics of the durations, ns, including the wait for other ranks; a call that never returned has no duration
     * ``algbw`` and ``busbw``, bytes/s: ΣS / Σt and Σ(S · f) / Σt over the kernels with known S (and f) of `bandwidth`
-    * ``busbw_without_wait``, bytes/s: Σ(S · f) / Σ(transfer) over the kernels with both known: the transfer of
-      an operation is the duration of the kernel of the last rank to arrive, known if all its ranks are open
-    * ``exposed``, ns: the sum over the kernels of their time outside of other kernels of their device. Two concurrent
-      NCCL kernels both count, so the GPU screen's exposed time, a union, may be less. ``overlapped``: the remaining
-      time, as a percentage of ``total``
+    * ``busbw_without_wait``, bytes/s: Σ(S · f) / Σ(transfer) over the kernels with both known; the transfer, see
+      `bandwidth`, is known if all ranks of the communicator are open
+    * ``exposed``, ns: the sum of exposed times, see `bandwidth`. The GPU screen's exposed time, a union, may be less.
+      ``overlapped``: the remaining time, % of ``total``
 
     Management calls such as ``ncclGroupEnd`` have rows of their own name. Calls have no share, bandwidth or exposed
     time. Kernels and calls that overlap the window count whole. A column without any value is for files only. ``what``
-    selects one of the two kinds, and removes the column ``what``.
+    selects one of the two, and removes the column ``what``.
     """
     import pandas as pd
 
@@ -237,7 +235,7 @@ def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Colum
 
 
 def _block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty]) -> pd.DataFrame:
-    """Return the rows of kernels, or of calls, largest total first; equal totals in the order of ``by``."""
+    """Return the rows of kernels or calls, largest total first; equal totals in the order of ``by``."""
     import pandas as pd
 
     group = group_numbers(frame, by)
@@ -258,7 +256,6 @@ def _values(frame: pd.DataFrame, column: Column) -> pd.Series[Any]:
 
 
 def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
-    """Return the columns ``_COSTS`` of each group."""
     import pandas as pd
 
     time = (frame["end"] - frame["start"]).astype("Int64")
@@ -292,7 +289,7 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
 
 
 def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:
-    """Return the sum of sizes / the sum of times of each group, over the rows that have both; shape ``(count,)``."""
+    """Return the rate of each group over the rows with a size and a time; shape ``(count,)``."""
     is_known = ~np.isnan(size) & ~np.isnan(time)
     known_groups = group[is_known]
     sums = [np.bincount(known_groups, values[is_known], count).astype(np.float64) for values in (size, time)]
@@ -300,7 +297,6 @@ def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:
 
 
 def _kernel_time(session: Session, selection: Selection) -> int | None:
-    """Return the sum of the durations of all selected kernels, ns."""
     table = tables.kernels
     query = sa.select(sa.cast(sa.func.sum(duration(table)), sa.BigInteger)).where(*where(table, selection))
     times = [time for (time,) in rows_by_report(session, query) if time is not None]

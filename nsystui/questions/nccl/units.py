@@ -2,11 +2,11 @@
 
 See docs/nccl.md#pairing.
 
-A communication call outside of groups is a unit of its own and launches its kernels itself. The calls between an
-outermost ``ncclGroupStart`` and its ``ncclGroupEnd`` are one unit, whose kernels that ``ncclGroupEnd`` launches; inner
-groups do nothing when they end.
+A communication call outside of groups is a unit and launches its kernels itself. The calls between an outermost
+``ncclGroupStart`` and its ``ncclGroupEnd`` are one unit, whose kernels that ``ncclGroupEnd`` launches; inner groups do
+nothing when they end.
 
-All arrays have one entry per call, in the order of (thread, start), on one time line (`nesting.one_timeline`).
+Arrays have one entry per call, in the order of (thread, start), on one time line (`nesting.one_timeline`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Units:
     """The units over n calls.
 
     ``of_call``: the unit of each call, shape ``(n,)``, ``NONE`` for management outside of groups. ``window``: the call
-    that launches the kernels of each unit, shape ``(units,)``, ``NONE`` if it is not in the capture.
+    that launches each unit's kernels, shape ``(units,)``, ``NONE`` if the capture lacks it.
     """
 
     of_call: Ints
@@ -63,7 +63,7 @@ def outer_calls(starts: Ints, ends: Ints, roles: Ints) -> Ints:
     """Return the communication or group call around each call, ``NONE`` for most calls.
 
     NCCL's calls follow one another. A call inside another is a second range of the same call (an instrumented NCCL
-    pushes its own range inside NCCL's), or its inner working, but not a call that the program made.
+    pushes its own range inside NCCL's) or its inner working; the program did not make it.
     """
     order = np.arange(len(starts))
     if not len(starts):
@@ -145,9 +145,9 @@ class Queue:
 def pair_across_threads(units: Queue, launches: Queue) -> Ints:
     """Return the unit of each launch that another thread made, as an index into ``units``, ``NONE`` if unknown.
 
-    Communicators that do not block launch from a thread of NCCL's own. In each process, units without kernels and
-    launches outside of calls are paired in order, unless this is visibly wrong: if their numbers differ, a launch
-    precedes its call, or two collectives differ.
+    Communicators that do not block launch from a thread of NCCL's own. Units without kernels and launches outside of
+    calls are paired in order, except in processes with unequal numbers of them, a launch before its call, or two
+    collectives that differ.
     """
     unit_of_launch = np.full(len(launches.process), NONE)
     if not len(units.process) or not len(launches.process):
@@ -198,7 +198,7 @@ def by_name(names: pd.Series[Any], of_name: Callable[[str], str | None]) -> NDAr
 
 
 def one_key(*parts: Ints) -> Ints:
-    """Return a number from 0 for each distinct combination of ``parts``, arrays of one shape, in their order."""
+    """Return a number from 0 for each distinct combination of ``parts``, in their order; arrays of one shape."""
     key, span = np.zeros(len(parts[0]), np.int64), 1
     for part in parts:
         low = int(part.min(initial=0))
@@ -278,7 +278,7 @@ class Lines:
 
 
 def _ends(calls: pd.DataFrame, starts: Ints, lanes: Ints, last_launch: int) -> Ints:
-    """Return the ends of the calls; a call that never returned lasts until the next on its thread, if any."""
+    """Return the ends of the calls; without a return, a call lasts until the next on its thread, if any."""
     ends = np.maximum(whole(calls["end"]), starts)
     is_open = np.flatnonzero(calls["end"].isna().to_numpy(bool))
     if len(is_open):

@@ -46,8 +46,7 @@ class StepCut:
 
     The lines after the line of iteration N, up to the next such line, count as N's, as in ``1-separate-steps.awk`` of
     ``nsys-profiling`` (its ``44 < N <= 50`` is 45:50). NeMo writes the line when the iteration is over, so these are
-    the calls of the next iteration. Lines of communicators and their topology always pass, because they precede the
-    training.
+    the calls of the next iteration. Communicators and their topology always pass, because they precede the training.
 
     ``heard`` counts the training lines, of iterations ``first`` to ``last``; ``chosen``, the training lines that
     passed; ``outside``, the calls that did not.

@@ -194,7 +194,6 @@ class LogSummary:
         self.iterations[key] = merged, number + 1
 
     def _settle(self) -> None:
-        """Add up the pending lines."""
         for pending in self._pending.values():
             if isinstance(pending.what, TuningLine):
                 self.tuning[pending.what] += pending.number

@@ -114,7 +114,7 @@ def sizes_table(summary: LogSummary) -> Iterator[Row]:
     _TOTAL,
 )
 def calls_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield calls by op, count (of elements) and data type, as ``5-aggregate_comms.awk``; in an op, most bytes first."""
+    """Yield calls by op, count (of elements) and data type, as ``5-aggregate_comms.awk``; per op, most bytes first."""
     for _, kinds in _by_op(summary):
         for kind in sorted(kinds, key=lambda kind: (-(kind.size or 0) * kinds[kind], -kind.elements, kind.datatype)):
             name, number = datatype_name(kind.datatype), kinds[kind]
@@ -122,7 +122,6 @@ def calls_table(summary: LogSummary) -> Iterator[Row]:
 
 
 def _by_op(summary: LogSummary) -> list[tuple[str, Counter[CallKind]]]:
-    """Return the kinds of calls of each op, the op with most bytes first."""
     kinds_by_op: dict[str, Counter[CallKind]] = {}
     for kind, number in summary.kinds.items():
         kinds_by_op.setdefault(kind.op, Counter())[kind] = number
@@ -130,7 +129,7 @@ def _by_op(summary: LogSummary) -> list[tuple[str, Counter[CallKind]]]:
 
 
 def _bytes_of(kinds: Mapping[CallKind, int]) -> int | None:
-    """Return the bytes of all calls of known size; ``None`` without such calls."""
+    """Return the bytes of calls of known size; ``None`` without such calls."""
     sizes = [kind.size * number for kind, number in kinds.items() if kind.size is not None]
     return sum(sizes) if sizes else None
 
@@ -159,8 +158,8 @@ _UNKNOWN = (None,) * 4
 def communicators_table(summary: LogSummary) -> Iterator[Row]:
     """Yield every communicator: its number of ranks, its ranks in the log, and the spread of their calls.
 
-    A job hangs at ranks with fewer calls than others, or their lines are missing. Communicators without a shared name
-    are in one row for each size.
+    Ranks with fewer calls than others show where a job hangs, or lack lines. Communicators without a shared name are in
+    one row for each size.
     """
     for (name, ranks), members in _by_communicator(summary).items():
         sums = [summary.members.get(member, _NO_CALLS) for member in members]
@@ -204,7 +203,7 @@ def ranks_table(summary: LogSummary) -> Iterator[Row]:
     is_usual=False,
 )
 def gpus_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield the calls of each GPU over all communicators; calls without process make one row."""
+    """Yield the calls of each GPU over all communicators; calls without process are one row."""
     by_gpu: dict[Gpu | None, list[CommunicatorRank]] = {}
     for member in summary.members:
         gpu = None if member.process is None else (member.process, member.device)
@@ -271,7 +270,6 @@ _BYTES_OF_ALL_RANKS = frozenset({"AllGather", "ReduceScatter", "AlltoAll"})
 
 
 def _callers(summary: LogSummary) -> dict[tuple[str | None, int | None], list[str]]:
-    """Return the communicators that called an op with a number of bytes as the tuner counts them."""
     callers: dict[tuple[str | None, int | None], list[str]] = {}
     for member, member_calls in summary.members.items():
         for op, size in sorted(member_calls.sizes):
@@ -386,8 +384,8 @@ def _connected(summary: LogSummary) -> list[Connected]:
 def rings_table(summary: LogSummary) -> Iterator[Row]:
     """Yield every ring with the channels that share it, drawn by host, and its changes from one host to another.
 
-    A ring over n hosts must change n times. Without the lines of rank 0, a ring is known, and drawn, only if the log
-    has enough other ranks.
+    A ring over n hosts must change n times. Without rank 0's lines, a ring is known, and drawn, only if the log has
+    enough other ranks.
     """
     for communicator in _connected(summary):
         for ring in communicator.rings():
@@ -411,7 +409,7 @@ _DRAWN_DEPTH = 12
     is_usual=False,
 )
 def trees_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield every tree with the channels that share it: a row for each rank, below its parent, and their transport."""
+    """Yield each rank of each tree, below its parent, with the tree's channels and the transport to the parent."""
     for group in _connected(summary):
         hosts, vias = group.hosts, group.vias()
         for tree in group.trees():

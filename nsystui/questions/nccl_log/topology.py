@@ -29,7 +29,7 @@ from nsystui.exports.nccl_log.topology import (
 from nsystui.questions.nccl.communicators import CommunicatorRank
 
 _PART_LIMIT = 1_000_000
-"""Limit on the parts of topologies in memory: far more than jobs have, far less than a hostile log can make."""
+"""Limit on the parts in memory: far more than jobs have, far less than a hostile log can make."""
 
 Link = tuple[int, int, Via]
 """Sending rank, receiving rank, and transport."""
@@ -128,7 +128,7 @@ class Topology:
         self.nics[host, nic.number] = replace(previous, **updates)
 
     def _add(self, member: CommunicatorRank, fact: Said) -> None:
-        """Add a fact about a rank, unless it contradicts the rank's number or the communicator's size."""
+        """Add a fact about a rank, unless it contradicts the rank or the communicator's size."""
         rank, ranks = member.rank, member.ranks
         if rank is None or ranks is None:
             return
@@ -300,9 +300,9 @@ class Connected:
         return [ChannelTree(mask, dict(parents), ranks) for (parents, ranks), mask in channels_by_tree.items()]
 
     def links(self) -> dict[Link, int]:
-        """Return each connection once, with its channels as bits, because NCCL prints both ends of network connections.
+        """Return each connection once, with its channels as bits: NCCL prints both ends of network connections.
 
-        The sender's line counts, or the receiver's if the log lacks the sender's.
+        The sender's line counts, or the receiver's if the log lacks it.
         """
         sent: dict[Link, int] = {}
         received: dict[Link, int] = {}
@@ -322,7 +322,7 @@ class Connected:
         return dict(vias_by_pair)
 
     def agreeing(self) -> dict[ChannelNumbers, list[int]]:
-        """Return the ranks by their numbers of channels, rings and trees, without ranks that log no number."""
+        """Return the ranks by their numbers of channels, rings and trees, if they log any."""
         by_numbers: dict[ChannelNumbers, list[int]] = {}
         for rank, part in sorted(self.parts.items()):
             numbers = (part.counts, len(part.rings) or None, len(part.trees) or None)

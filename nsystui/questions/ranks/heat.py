@@ -1,7 +1,6 @@
 """Maps of all ranks: the activity of each over time, and the duration of each of its steps.
 
-If there are more ranks than lines, neighbours share a line: their mean, minimum or maximum, which shows a single odd
-rank.
+If there are more ranks than lines, neighbours share a line: their mean, minimum or maximum, so that an odd rank shows.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class RankMap:
         return bool(self.numbers)
 
     def grouped(self, lines: int) -> list[tuple[RankedTask, ...]]:
-        """Return the ranks in groups of equal size, except the last, for at most ``lines`` lines."""
+        """Return the ranks in equal groups, except the last, for at most ``lines`` lines."""
         size = max(1, -(-len(self.ranks) // max(1, lines)))
         return [self.ranks[first : first + size] for first in range(0, len(self.ranks), size)]
 
@@ -139,7 +138,6 @@ def _parts(busy: BusyIntervals, window: Window, bins: int, part: str) -> dict[Ta
 
 
 def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, list[Values]]:
-    """Return the lanes of the GPUs that each task used."""
     values_by_gpu = {(lane.source.report, lane.source.gpu): lane.values / 100.0 for lane in lanes}
     values_by_task: dict[Task, list[Values]] = {}
     for item in busy.devices:

@@ -32,7 +32,7 @@ def job_words(facts: JobFacts) -> list[str]:
 
 
 def machine_words(facts: JobFacts) -> list[str]:
-    """Return the basis of the numbers: drivers, versions, the source of the ranks, the clocks."""
+    """Return the versions, and how reliable ranks and clocks are."""
     words = [] if facts.clocks_aligned else ["clocks not aligned"]
     if facts.driver_versions:
         words.append(f"driver {', '.join(facts.driver_versions)}")

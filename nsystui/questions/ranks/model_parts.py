@@ -1,8 +1,8 @@
 """Model parts: ranks that run the same kernels, such as a pipeline stage or an expert group.
 
 Ranks are of one part if the kernels (NCCL's too) whose bare names the other lacks take at most 2 % of the time of each.
-If all have steps, their launches in a step also differ by at most 2 %, unless this gives parts of unequal size or of
-one rank: a single rank that launches more has uneven work.
+If all have steps, their launches per step also differ by at most 2 %, if this gives parts of equal size, two ranks or
+more: a single rank that launches more has uneven work.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class JobFacts:
     rank_source: str
     """The source of the rank numbers, as in ``RankedTask.source``; empty without tasks."""
     clocks_aligned: bool
-    """Whether all times are on one clock; not so for reports of different runs, or without a start."""
+    """Whether all times are on one clock. If not, reports are of different runs, or one has no start."""
     start_spread: int | None
     """The time from the first session's start to the last, ns."""
     made_of: tuple[str, ...] = ()
@@ -164,8 +164,8 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     """Return one row for each selected task: its place, its work, and what kept its GPUs busy.
 
     Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``), and
-    means over the GPUs of a task. The columns about a GPU are empty for a task without a GPU. ``busy`` is from
-    ``BusyIntervals.load`` with the same selection (its window may differ).
+    means over a task's GPUs. Columns about GPUs are empty for tasks without. ``busy`` is from ``BusyIntervals.load``
+    with the same selection (its window may differ).
     """
     shown_ranks = selected_ranks(ranks, selection)
     counts = task_counts(session, selection, shown_ranks)
@@ -227,7 +227,6 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
 
 
 def _counted(session: Session, selection: Selection, table: CanonicalTable) -> dict[Task, int]:
-    """Count the selected rows of each task in a table."""
     if not session.count(table):
         return {}
     import sqlalchemy as sa

@@ -52,7 +52,7 @@ class StepTimes:
 
     @classmethod
     def of(cls, steps: TaskSteps) -> StepTimes:
-        """Return the times of steps, without steps that launched nothing if others did."""
+        """Return the times of a task's steps; if some launched GPU work, leave out the other steps."""
         cpu = steps.ends - steps.starts
         has_work = steps.gpu.op_count > 0
         if not has_work.any():
@@ -135,7 +135,7 @@ def figures(times: StepTimes) -> StepFigures | None:
 
 
 def figures_of_all(all_times: Sequence[StepTimes]) -> StepFigures:
-    """Return the key figures of all steps of some tasks, at least one; slow steps are by rank."""
+    """Return the key figures of the steps of one or more tasks; a step is slow for its own rank."""
     values = np.concatenate([times.duration for times in all_times])
     low, high = np.percentile(values, [5, 95])
     gaps = np.concatenate([times.gap[times.gap != NO_GAP] for times in all_times])
@@ -228,7 +228,7 @@ _SLOW = "slow"
 
 
 def steps_by_rank(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
-    """Tabulate these ranks with steps in ``window``, after a row over all of them (``rank`` is ``all``)."""
+    """Tabulate these ranks with steps in ``window``, after a row over all (``rank`` is ``all``)."""
     times_by_task = _times(ranks, steps, window)
     rows: list[Row] = []
     for item in ranks:
@@ -271,8 +271,8 @@ class _OnRank(NamedTuple):
 def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
     """Tabulate the step numbers: the durations on these ranks, and the slowest rank.
 
-    ``start`` is the earliest on a rank. A step is slow if its median over the ranks is more than 1.5 times the median
-    of all steps of its phase.
+    ``start`` is the earliest. A step is slow if its median over the ranks is more than 1.5 times the median of all
+    steps of its phase.
     """
     times_by_task = _times(ranks, steps, window)
     groups: dict[int, list[_OnRank]] = {}

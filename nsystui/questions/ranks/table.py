@@ -1,8 +1,8 @@
 """The table of ranks: a row for each with its work, its lateness, and its odd figures.
 
 A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · (x − median) / MAD with MAD the median
-absolute deviation: unlike a mean and a standard deviation, the odd ranks themselves do not affect it. A value is odd
-above 3.5. Ranks that agree to the last digit have a MAD of 0: a figure must also differ by a share that matters.
+absolute deviation: unlike mean and standard deviation, the odd ranks do not affect it. A value is odd above 3.5. Ranks
+that agree to the last digit have a MAD of 0: a figure must also differ by a share that matters.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NORMAL = 0.6745
 class Measure:
     """A figure of every rank to judge.
 
-    To be odd it must differ from the median by ``least`` (in its unit), and by ``share`` of the median. ``only_high``:
-    a low value is not odd.
+    An odd value must differ from the median by ``least`` (in its unit), and by ``share`` of the median. ``only_high``:
+    low values are not odd.
     """
 
     name: str
@@ -134,7 +134,7 @@ _JUDGED = (
     Measure("late", 3.0, 0.0, only_high=True, word="late"),
     Measure("wait_caused", 100_000.0, 0.0, only_high=True, word="wait caused"),
 )
-"""The figures to judge. Percentages must differ by two points, other figures by some share."""
+"""The figures to judge. Percentages must differ by two points, other figures by an amount or a share."""
 
 _MOST_REASONS = 3
 
