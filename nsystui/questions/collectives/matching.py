@@ -1,13 +1,13 @@
 """Collective operations across ranks: the NCCL kernels of each rank in order, matched with each other.
 
-See docs/ranks.md#matching. `sequences` returns the kernels of each rank by communicator, and `match` finds the kernels
-of several ranks that are one operation.
+See docs/ranks.md#matching. `sequences` returns the kernels of each rank by communicator, and `match` joins the kernels
+of one operation.
 
 All members of a communicator run the same collectives in the same order, so their n-th kernels belong together if they
 ran equally many. If no payload records the communicator, members whose streams ran the same sequence may be of one
-communicator, or of several that do the same concurrently (tensor parallel groups, for instance). In one communicator
-all kernels of an operation end together, whatever the clocks say, so the difference between the ends of two members
-hardly changes from operation to operation.
+communicator, or of several that do the same concurrently (such as tensor parallel groups). In one communicator all
+kernels of an operation end together, whatever the clocks say, so the difference between two members' ends hardly
+varies.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ UNKNOWN = -1
 """An unknown message size."""
 
 _ENOUGH_TO_ALIGN = 1 << 12
-"""The number of collectives of a stream that is enough to align a clock."""
+"""This many collectives of a stream are enough to align a clock."""
 _NUMBERS = ("process", "device", "stream", "row", "start", "end")
 _TEXTS = ("collective", "communicator")
 
@@ -58,9 +58,9 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class KernelSequence:
-    """The n NCCL kernels of a member on one communicator (or stream, if the communicator is unknown), by start.
+    """The n NCCL kernels of a member on one communicator (or stream, if that is unknown), by start.
 
-    Arrays have the shape ``(n,)``; times are job time, ns. ``row`` identifies a kernel in its report, ``size`` is its
+    Arrays have the shape ``(n,)``; times are job time, ns. ``row`` identifies a kernel in its report; ``size`` is its
     message size in bytes, or ``UNKNOWN``.
     """
 
@@ -73,7 +73,7 @@ class KernelSequence:
     start: Times
     end: Times
     whole: int = -1
-    """The number of kernels in the report, if this sequence has only some of them."""
+    """The number of kernels in the report, if only some are here."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -200,9 +200,8 @@ _TOLERANCE = 0.25
 class MatchedCollectives:
     """The n operations of one communicator that m ≥ 2 members ran, by start.
 
-    ``collective`` and ``size`` (bytes, the largest of the members, or ``UNKNOWN``) have the shape ``(n,)``; ``row``,
-    ``start`` and ``end`` (job time, ns) the shape ``(m, n)``. ``communicator`` is empty if the payload does not record
-    it.
+    ``collective`` and ``size`` (bytes, the members' largest, or ``UNKNOWN``) have the shape ``(n,)``; ``row``,
+    ``start`` and ``end`` (job time, ns) ``(m, n)``. ``communicator`` is empty if the payload lacks it.
     """
 
     communicator: str
@@ -263,7 +262,7 @@ def _alike(sequences: Sequence[KernelSequence]) -> Iterator[tuple[str, list[Kern
 
 
 def _ending_together(sequences: Sequence[KernelSequence]) -> Iterable[list[KernelSequence]]:
-    """Return sequences that may be of one communicator; all of them if they are too short to decide."""
+    """Return sequences that may be of one communicator; all if they are too short to decide."""
     if len(sequences) < 3 or len(sequences[0]) < _FEWEST_TO_DECIDE:
         return [list(sequences)]
     operations = np.linspace(0, len(sequences[0]) - 1, min(len(sequences[0]), _OPERATION_LIMIT)).astype(np.int64)

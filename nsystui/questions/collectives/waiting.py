@@ -42,8 +42,7 @@ class Arrivals:
 
     ``wait`` (ns, shape ``(m, n)``): each member's wait for the last; ``transfer`` (ns, ``(n,)``): the shortest
     duration; ``spread`` (ns, ``(n,)``): from the first arrival to the last, by durations; ``start_spread``: the same by
-    the starts on the common clock; ``last`` (``(n,)``): the member that arrived last, ``NOBODY`` if all arrived nearly
-    together.
+    starts on the common clock; ``last`` (``(n,)``): the last member, ``NOBODY`` if all arrived nearly together.
     """
 
     group: MatchedCollectives
@@ -79,12 +78,12 @@ class Arrivals:
 
     @property
     def others_waited(self) -> Times:
-        """The median wait of the members that were not last at each operation, ns, shape ``(n,)``."""
+        """The median wait of the members except the last at each operation, ns, shape ``(n,)``."""
         members = len(self.wait)
         # The last member waited 0: without one 0, the other members remain.
-        others = np.sort(self.wait, axis=0)[1:]
+        waits = np.sort(self.wait, axis=0)[1:]
         middle = (members - 2) // 2
-        waited: Times = (others[middle] + others[members - 2 - middle]) // 2
+        waited: Times = (waits[middle] + waits[members - 2 - middle]) // 2
         return waited
 
 
@@ -162,9 +161,9 @@ def transfer_times(kernels: pd.DataFrame, matching: Matching) -> NDArray[np.floa
 
 
 def waits_and_transfers(arrivals: Sequence[Arrivals]) -> Mapping[Member, tuple[Intervals, Intervals]]:
-    """Return the times at which each member waited for the last to arrive, and at which it transferred.
+    """Return when each member waited for the last to arrive, and when it transferred.
 
-    The transfer is the end of each kernel. If two kernels run at once and one transfers, that is not waiting.
+    The transfer is the end of each kernel. If one of two concurrent kernels transfers, that is not waiting.
     """
     edges: dict[Member, list[tuple[Times, Times, Times]]] = {}
     for batch in arrivals:
@@ -264,7 +263,7 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
 
 
 def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
-    """Tabulate each collective of each communicator: the transfer and the waiting in its time, and the late rank.
+    """Tabulate each collective of each communicator: its transfer, its waiting, and the late rank.
 
     ``transfer`` and ``waiting`` are of one rank (the mean), and add up to its time in these kernels.
     """

@@ -46,14 +46,14 @@ class CommunicatorRank:
 
     @property
     def device(self) -> int | None:
-        """The CUDA ordinal of its GPU; if its own lines lack it, the most frequent ordinal of its calls."""
+        """The CUDA ordinal of its GPU: from its own lines, else its calls' most frequent ordinal."""
         if self.init_device is None and self.call_devices:
             return self.call_devices.most_common(1)[0][0]
         return self.init_device
 
 
 class Communicators:
-    """The communicators of each process over time. The lines of a process must be heard in their order.
+    """The communicators of each process over time. Lines of a process must be heard in order.
 
     ``members`` are all ranks heard of, in order of appearance.
     """

@@ -40,7 +40,7 @@ ProcessKey = tuple[int, int]
 
 @dataclass(frozen=True)
 class LogSizes:
-    """The calls of the logs by process and collective, with the hosts of the open reports, by index.
+    """The calls of the logs by process and collective; ``hosts`` of the open reports, by index.
 
     ``reported`` are the results of nccl-tests.
     """
@@ -156,7 +156,8 @@ def with_log_sizes(
 def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.DataFrame, list[str]]:
     """Do the same for the ``kernels`` of a pairing whose processes have no NVTX calls.
 
-    There only the kernels show the collective. A kernel of sends and receives runs several calls, so it stays as it is.
+    There only the kernels show the collective. Kernels of sends and receives run several calls, so they stay as they
+    are.
     """
     collectives = kernels["collective"].astype(object).where(kernels["collective"].notna(), None).to_numpy()
     return _filled(kernels, collectives, (kernels["reason"] == Reason.NO_CALLS.value).to_numpy(bool), log)

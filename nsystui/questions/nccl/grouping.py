@@ -63,13 +63,13 @@ def _named(frame: pd.DataFrame, name_filter: NameFilter) -> Flags:
 
 
 def bucket_numbers(sizes: pd.Series[Any]) -> Ints:
-    """Return the index of each message size in `BUCKETS`, ``NONE`` if the size is unknown."""
+    """Return the index of each message size in `BUCKETS`, ``NONE`` if unknown."""
     size = whole(sizes)
     return np.where(size < 0, NONE, np.searchsorted(EDGES, size, side="right"))
 
 
 def bucket_label(number: int) -> str | None:
-    """Return the label of the bucket with this index, or ``None`` for ``NONE``."""
+    """Return the label of the bucket at an index; ``None`` for ``NONE``."""
     return BUCKETS[number] if number >= 0 else None
 
 
@@ -134,9 +134,9 @@ def label_of(frame: pd.DataFrame) -> pd.Series[Any]:
 
 
 def values_of(frame: pd.DataFrame, grouping: NcclProperty) -> pd.Series[Any]:
-    """Return the value of a property for each row of ``kernels`` or ``calls``, else missing. Calls have no stream.
+    """Return a property of each row of ``kernels`` or ``calls``, else missing. Calls have no stream.
 
-    Step and range need the columns that `bandwidth.in_steps` and `bandwidth.in_ranges` add.
+    Step and range need the columns of `bandwidth.in_steps` and `bandwidth.in_ranges`.
     """
     import pandas as pd
 

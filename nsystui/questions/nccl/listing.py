@@ -136,7 +136,7 @@ def nccl_listing(
 
 def _rows(frame: pd.DataFrame, row: Mapping[NcclProperty, Any]) -> pd.DataFrame:
     if row.get(NcclProperty.COLLECTIVE) == COMMUNICATION:
-        row = {by: value for by, value in row.items() if by is not NcclProperty.COLLECTIVE}
+        row = {grouping: value for grouping, value in row.items() if grouping is not NcclProperty.COLLECTIVE}
         if "thread" in frame.columns:
             frame = frame[frame["collective"].notna()]
     return frame[is_of(frame, row)]

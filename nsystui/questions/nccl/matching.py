@@ -54,8 +54,8 @@ class UnitMembers:
 class UnitMatching:
     """The operation of each call and each kernel, numbered from 0; ``NONE`` outside of units.
 
-    ``is_estimated``, shape ``(operations,)``: the export does not prove that exactly these calls and kernels belong
-    together, or how the bytes divide among the kernels.
+    ``is_estimated``, shape ``(operations,)``: the export does not prove that exactly these belong together, or how the
+    bytes divide among the kernels.
     """
 
     of_call: Ints
@@ -156,13 +156,13 @@ def place_in_group(group: Ints) -> Ints:
 
 
 def common(group: Ints, code: Ints, count: int) -> Ints:
-    """Return the code that all entries of each group share, shape ``(count,)``; ``NONE`` if they differ or lack it."""
+    """Return the code that all entries of each group share, shape ``(count,)``; else ``NONE``."""
     lowest, highest = _extremes(group, code, count)
     return np.where(lowest == highest, highest, NONE)
 
 
 def _extremes(group: Ints, code: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return the lowest and the highest code of each group; the lowest of an empty group is above the highest."""
+    """Return the lowest and the highest code of each group; in an empty group, the lowest is above the highest."""
     lowest, highest = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
     np.minimum.at(lowest, group, code)
     np.maximum.at(highest, group, code)

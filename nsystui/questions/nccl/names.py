@@ -1,10 +1,10 @@
 """NCCL's names: its kernels, ranges and collectives, the buckets of message sizes, and the states of a pairing.
 
-A collective is named as NCCL's API spells it without the prefix: ``AllReduce``, ``AlltoAll``, ``Send``. The algorithm,
+A collective is named as in NCCL's API, without the prefix: ``AllReduce``, ``AlltoAll``, ``Send``. The algorithm,
 protocol, reduction and data type in a kernel's name are not parsed: they describe the specialised kernel that NCCL
 picked, not the operation that ran (NCCL, ``src/device/generate.py``, ``best_kernel``).
 
-Buckets are of the message size of one call: count × size of the data type, as in NCCL's payload, not multiplied by the
+Buckets are of one call's message size: count × size of the data type, as in NCCL's payload, not multiplied by the
 ranks. The edges are from the ``nsys-profiling`` workflow (``4-histogram.awk``).
 """
 
@@ -72,7 +72,7 @@ def is_nccl_kernel(name: str) -> bool:
 
 
 def collective_of_kernel(name: str) -> str | None:
-    """Return the collective in an NCCL kernel's name, of any version; ``None`` if it is hidden or the kernel is another.
+    """Return the collective in an NCCL kernel's name, of any version; ``None`` if hidden, or for another kernel.
 
     ``ncclDevKernel_AllReduce_Sum_f32_TREE_LL(…)`` → ``AllReduce``, ``ncclDevKernel_Generic`` → ``None``.
     """
@@ -143,7 +143,7 @@ BUCKETS: tuple[str, ...] = (f"<{_FIRST}", f"{_FIRST}–{_SECOND}", f"{_SECOND}�
 
 
 def bucket_of(size: int | None) -> str | None:
-    """Return the bucket of a message of ``size`` bytes; ``None`` if the size is unknown."""
+    """Return the bucket of a message of ``size`` bytes, if known."""
     return None if size is None or size < 0 else BUCKETS[bisect_right(EDGES, size)]
 
 

@@ -110,7 +110,7 @@ def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: 
 
 
 def _backend(name: sa.ColumnElement[Any], others: Collection[str]) -> sa.ColumnElement[Any]:
-    """Return the library of a kernel that communicates: one of `BACKENDS`, or ``other`` if only the user knows it."""
+    """Return the library of a kernel: one of `BACKENDS`, or ``other`` if only the user knows it."""
     if not others:
         return sa.literal(NCCL_BACKEND)
     cases = [(sa.func.regexp_matches(name, pattern, "i", type_=sa.Boolean), word) for word, pattern in BACKENDS[1:]]
@@ -140,7 +140,7 @@ def labels_query(reports: Reports = None) -> sa.Select[Any]:
 
 
 def first_correlations_query(reports: Reports = None) -> sa.Select[Any]:
-    """Select the first correlation id of each process's API calls; the ids ascend while a process runs."""
+    """Select the first correlation id of each process's API calls; ids ascend while a process runs."""
     columns = tables.api_calls.c
     first = sa.func.min(columns.correlation_id).label("first_correlation_id")
     query = sa.select(columns.report, columns.process, first).where(*_in_reports(columns.report, reports))
@@ -206,7 +206,7 @@ def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame
 
 
 def _shares(size: pd.Series[Any], operation: Ints) -> pd.Series[Any]:
-    """Return the bytes of each kernel: its operation's bytes, divided evenly if it has several kernels."""
+    """Return the bytes of each kernel: its operation's, divided evenly among its kernels."""
     kernels = np.append(np.bincount(operation[operation >= 0]), 1)[operation]
     index = place_in_group(operation)
     return size // kernels + (size % kernels > index).astype("Int64")
@@ -258,7 +258,7 @@ def _calls(calls: pd.DataFrame, matches: Found) -> pd.DataFrame:
 
 
 def _first_that_holds(choices: tuple[tuple[Any, Reason | None], ...], otherwise: Reason, count: int) -> Any:
-    """Return the word of the first condition that holds, for ``count`` rows; a missing condition does not hold."""
+    """Return the word of the first condition that holds, for ``count`` rows; missing conditions do not hold."""
     words = np.full(count, otherwise.value, object)
     for condition, word in reversed(choices):
         holds = np.asarray(condition.fillna(False) if hasattr(condition, "fillna") else condition, bool)
@@ -280,7 +280,7 @@ if TYPE_CHECKING:
 def joined(parts: Sequence[Frames]) -> Frames:
     """Join the ``kernels`` and ``calls`` of all parts, in their order, and renumber operations and partners.
 
-    If one report records the number of ranks of a communicator, it fills the gaps of all reports.
+    A communicator's number of ranks, if one report records it, fills the gaps of all reports.
     """
     if len(parts) == 1:
         return parts[0]
@@ -375,13 +375,13 @@ class NcclPairing:
         return cls(kernels, calls, log_notes(kernels, calls, [*reasons, *kernel_reasons]))
 
     def calls_of(self, kernel: int) -> pd.DataFrame:
-        """Return the communication calls of a kernel, by its index: rows of ``calls``, in order."""
+        """Return the communication calls of the kernel with this index: rows of ``calls``, in order."""
         operation = self.kernels["operation"].iloc[kernel]
         is_partner = (self.calls["operation"] == operation) & self.calls["collective"].notna()
         return self.calls[is_partner & (operation >= 0)]
 
     def kernels_of(self, call: int) -> pd.DataFrame:
-        """Return the kernels of a call, by its index, or of a group call's operation: rows of ``kernels``."""
+        """Return the kernels of the call with this index, or of a group call's operation: rows of ``kernels``."""
         operation = self.calls["operation"].iloc[call]
         return self.kernels[(self.kernels["operation"] == operation) & (operation >= 0)]
 
@@ -403,7 +403,7 @@ def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[R
 
 @dataclass(frozen=True)
 class PairingQuality:
-    """The numbers of kernels and communication calls in each state, and the reasons why some are unpaired.
+    """The numbers of kernels and communication calls in each state, and the reasons if unpaired.
 
     ``kernel_reasons`` and ``call_reasons``: (reason, count), most frequent first.
     """

@@ -55,8 +55,8 @@ class SizeBin(NamedTuple):
 def size_histogram(pairing: NcclPairing, selection: Selection, by: NcclProperty = NcclProperty.SIZE) -> list[SizeBin]:
     """Count the selected communication calls by message size, small sizes first, including empty bins in between.
 
-    ``by``: ``SIZE`` (the four buckets) or ``POW2`` (from the smallest to the largest power of two, after messages of 0
-    bytes). Calls of unknown size, if any, are last, in a bin without label.
+    ``by``: ``SIZE`` (the four buckets) or ``POW2`` (from the smallest to the largest power of two, after 0 bytes).
+    Calls of unknown size, if any, are last, in a bin without label.
     """
     calls = selected(pairing.calls, selection)
     calls = calls[calls["collective"].notna()]
@@ -178,7 +178,7 @@ def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
 
 
 def bandwidth_curve(answer: TableAnswer, collective: str) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the sizes of a collective and their known median bus bandwidths, without the wait if that is known.
+    """Return the sizes of a collective and their known median bus bandwidths, without the wait if possible.
 
     ``answer`` is `bandwidth_by_size` by exact size. Shape ``(n,)`` each, bytes and bytes/s.
     """

@@ -81,8 +81,7 @@ def outer_calls(starts: Ints, ends: Ints, roles: Ints) -> Ints:
 def find_units(lanes: Ints, roles: Ints) -> Units:
     """Return the units of n calls that do not lie in each other; ``lanes`` distinguishes threads.
 
-    Groups that were open when the capture began or ended are harmless: a ``ncclGroupEnd`` without its start ends
-    nothing, and a unit without its end has no window.
+    A ``ncclGroupEnd`` whose start is before the capture ends nothing, and a unit whose end is after it has no window.
     """
     if not len(lanes):
         return Units(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -133,8 +132,8 @@ def units_of_launches(units: Units, starts: Ints, ends: Ints, launch_starts: Int
 class Queue:
     """Units or launches that wait for a partner on another thread: arrays of one shape, in any order.
 
-    ``process``: a code of (report, process). ``time``: the start of the unit or launch, job time, ns. ``collective``: a
-    code, ``NONE`` if unknown.
+    ``process``: a code of (report, process). ``time``: the start, job time, ns. ``collective``: a code, ``NONE`` if
+    unknown.
     """
 
     process: Ints
@@ -237,7 +236,7 @@ def roles_of(names: pd.Series[Any]) -> Ints:
 class Lines:
     """The positions of n calls and of the launches of kernels on one time line.
 
-    ``lanes``, ``starts``, ``ends``: the thread of each call and its ends on the line, shape ``(n,)``. ``real_ends``:
+    ``lanes``, ``starts``, ``ends``: the thread and the ends of each call on the line, shape ``(n,)``. ``real_ends``:
     its end in job time, ns, even if it never returned. ``launched``: the indices of kernels with a recorded launch;
     ``launch_starts`` and ``launch_ends`` are aligned with it.
     """
@@ -290,7 +289,7 @@ def _ends(calls: pd.DataFrame, starts: Ints, lanes: Ints, last_launch: int) -> I
 
 
 def without_inner_calls(calls: pd.DataFrame, lines: Lines) -> tuple[pd.DataFrame, Lines]:
-    """Return the calls outside of other calls, with values that only the same call's inner range has."""
+    """Return the calls outside of other calls; inner ranges of the same call fill in missing values."""
     roles = roles_of(calls["name"])
     outer = np.where(roles == Role.OTHER, NONE, outer_calls(lines.starts, lines.ends, roles))
     inner = np.flatnonzero(outer >= 0)

@@ -25,10 +25,10 @@ def problems_of(communicator: Connected, summary: LogSummary) -> Iterator[Words]
 
 def mixed_versions(summary: LogSummary) -> Iterator[Words]:
     """Yield the problem that the processes run several versions of NCCL, if they do."""
-    versions = {setting.value: places for setting, places in summary.topology.settings.items()
+    versions = {setting.value: processes for setting, processes in summary.topology.settings.items()
                 if setting.name == "NCCL version"}  # fmt: skip
     if len(versions) > 1:
-        version_words = [f"{version} in {len(places):,}" for version, places in sorted(versions.items())]
+        version_words = [f"{version} in {len(processes):,}" for version, processes in sorted(versions.items())]
         advice = "use one NCCL in all processes: --tables settings, LD_LIBRARY_PATH, torch.cuda.nccl.version()"
         yield "several versions of NCCL", f"processes by version: {few(version_words)}", advice
 

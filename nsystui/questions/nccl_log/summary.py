@@ -53,7 +53,7 @@ Gpu = tuple[LogProcess, int | None]
 
 @dataclass
 class MemberCalls:
-    """The calls of one rank of a communicator: their numbers by op and bucket of message size, and their known bytes.
+    """The calls of one rank of a communicator by op and bucket of message size, and their known bytes.
 
     ``sizes``: each op with each of its message sizes, unless the rank is above 0: rank 0 logs the tuner's choices.
     """
@@ -67,7 +67,7 @@ class MemberCalls:
 
 @dataclass
 class MeanAndEnds:
-    """The mean and the ends of values added one by one; ``None`` without values."""
+    """The mean and the ends of added values; ``None`` without values."""
 
     number: int = 0
     total: float = 0.0

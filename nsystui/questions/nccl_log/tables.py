@@ -1,6 +1,6 @@
 """The tables of a debug log, by the names that users know: calls, communicators, ranks, tuning, steps, lines.
 
-The tables of the topology are described in docs/nccl.md#topology.
+For the topology's tables, see docs/nccl.md#topology.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ _UNKNOWN = (None,) * 4
 def communicators_table(summary: LogSummary) -> Iterator[Row]:
     """Yield every communicator: its number of ranks, its ranks in the log, and the spread of their calls.
 
-    Ranks with fewer calls than others show where a job hangs, or lack lines. Communicators without a shared name are in
-    one row for each size.
+    Ranks with fewer calls show where a job hangs, or lack lines. Communicators without a shared name are in one row for
+    each size.
     """
     for (name, ranks), members in _by_communicator(summary).items():
         sums = [summary.members.get(member, _NO_CALLS) for member in members]
@@ -183,13 +183,15 @@ def communicators_table(summary: LogSummary) -> Iterator[Row]:
     is_usual=False,
 )
 def ranks_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield every rank of every communicator with its GPU, calls and last opCount (hexadecimal, as in the log)."""
+    """Yield every rank of every communicator: GPU, calls and last opCount (hexadecimal, as in the log)."""
     for members in _by_communicator(summary).values():
         for member in sorted(members, key=lambda member: (member.rank is None, member.rank or 0)):
             member_calls = summary.members.get(member, _NO_CALLS)
             last = f"{member_calls.last_op_count:x}" if member_calls.last_op_count >= 0 else None
-            who = (member.communicator, member.rank, member.ranks, *_gpu(member))
-            yield (*who, member_calls.calls, last, member_calls.bytes) if summary.calls else (*who, None, None, None)
+            cells = (member.communicator, member.rank, member.ranks, *_gpu(member))
+            yield (
+                (*cells, member_calls.calls, last, member_calls.bytes) if summary.calls else (*cells, None, None, None)
+            )
 
 
 @_table(
@@ -229,7 +231,7 @@ def _gpu(member: CommunicatorRank) -> tuple[str | None, int | None, int | None]:
 
 
 def _by_communicator(summary: LogSummary) -> dict[tuple[str | None, int | None], list[CommunicatorRank]]:
-    """Return the ranks of each communicator by its shared name, or ``None``, and size, in order of appearance."""
+    """Return the ranks by their communicator's shared name, or ``None``, and size, in order of appearance."""
     groups: dict[tuple[str | None, int | None], list[CommunicatorRank]] = {}
     for member in summary.communicators.members:
         groups.setdefault((member.communicator if member.is_shared else None, member.ranks), []).append(member)
@@ -297,7 +299,7 @@ def _callers(summary: LogSummary) -> dict[tuple[str | None, int | None], list[st
 def steps_table(summary: LogSummary) -> Iterator[Row]:
     """Yield step time and TFLOPS per GPU over the training's lines, as ``avg_step_timing_tflops.awk``.
 
-    Each mean is over the lines that have the value (the script leaves out lines without TFLOPS).
+    Each mean is over the lines with the value (the script omits lines without TFLOPS).
     """
     if summary.training_lines:
         seconds, tflops = summary.step_time, summary.tflops
@@ -342,7 +344,7 @@ def _results_columns(key: str, header: str, label: str) -> Iterator[Column]:
     *_results_columns("in", "In Place", "in place "),
 )
 def results_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield the results of nccl-tests for each size, as printed: size, times, and rates of 10⁹ bytes per second."""
+    """Yield nccl-tests' results for each size, as printed: size, times, and rates of 10⁹ bytes per second."""
     for result in summary.results:
         yield result.size, *result.out_of_place, *result.in_place
 
@@ -354,7 +356,7 @@ def results_table(summary: LogSummary) -> Iterator[Row]:
     Column("number", header="Number", label="number", unit=Unit.COUNT),
 )
 def lines_table(summary: LogSummary) -> Iterator[Row]:
-    """Yield the numbers of lines by content, and of calls that could not be read."""
+    """Yield the numbers of lines by content, and of unread calls."""
     yield from (
         ("lines read", summary.lines),
         ("calls", summary.calls),

@@ -1,8 +1,8 @@
 """NCCL's connections between the ranks of each communicator: rings, trees, channels, transports, if logged.
 
 The lines of an initialisation name no communicator; the ``Init START`` or ``Init COMPLETE`` of the same thread does.
-Later connections, made by threads of their own, belong to the only communicator of their process that can have them; if
-there are several, to none.
+Later connections, made by threads of their own, belong to the only communicator of their process that can have them, if
+there is only one.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Topology:
         self._orders: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def hear_member(self, line: CommunicatorLine, member: CommunicatorRank) -> None:
-        """Record that a thread begins or completes the initialisation of a rank."""
+        """Record that a thread begins or completes a rank's initialisation."""
         if line.thread is None:
             return
         if line.state is CommunicatorState.STARTED:
@@ -160,7 +160,7 @@ class Topology:
 
         The last, without a name, has the connections that belong to no known communicator, if any.
         """
-        communicators = [Connected(*each) for each in _groups(members)]
+        communicators = [Connected(*group) for group in _groups(members)]
         by_process: dict[Place, list[Connected]] = {}
         for communicator in communicators:
             for member in communicator.members.values():
@@ -241,7 +241,7 @@ class ChannelTree:
 
 @dataclass(frozen=True)
 class Connected:
-    """A communicator with its ranks' topology; ``name`` and ``ranks`` are ``None`` if the communicator is unknown."""
+    """A communicator with its ranks' topology; ``name`` and ``ranks`` are ``None`` if it is unknown."""
 
     name: str | None
     ranks: int | None
@@ -284,7 +284,7 @@ class Connected:
         return tuple(order) if rank == order[0] and len(order) == self.ranks else None
 
     def trees(self) -> list[ChannelTree]:
-        """Return the trees, each with its channels; only the known part if the log lacks ranks."""
+        """Return the trees, each with its channels; only the known part if ranks are missing."""
         channels_by_tree: dict[tuple[frozenset[tuple[int, int]], frozenset[int]], int] = {}
         for channel in sorted({channel for part in self.parts.values() for channel in part.trees}):
             parents: dict[int, int] = {}
@@ -340,7 +340,7 @@ class Connected:
         return changes
 
     def ring_changes(self, ring: Ring) -> tuple[int | None, int | None]:
-        """Return a ring's changes from host to host, and the number that a ring over these hosts needs."""
+        """Return a ring's changes from host to host, and how many it needs."""
         if ring.order is None:
             return None, None
         changes = self.host_changes(zip(ring.order, (*ring.order[1:], ring.order[0]), strict=True))
@@ -357,7 +357,7 @@ class Connected:
         return " → ".join([*stops, *([stations[0][0]] if len(stations) > 1 else [])])
 
     def tree_changes(self, tree: ChannelTree) -> tuple[int | None, int | None]:
-        """Return a tree's edges between hosts, and the number that a tree over these hosts needs."""
+        """Return a tree's edges between hosts, and how many it needs."""
         if self.ranks is None or len(tree.ranks) < self.ranks:
             return None, None
         changes = self.host_changes(tree.parents.items())

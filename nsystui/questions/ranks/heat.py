@@ -47,8 +47,8 @@ class Merge(Enum):
 class RankMap:
     """One figure of m ranks in n columns.
 
-    ``values``, shape ``(m, n)``: shares of 0 to 1 over time, durations in ns of steps; NaN without a value. ``columns``
-    are the spans of time, or, with ``numbers`` (shape ``(n,)``), of the steps.
+    ``values``, shape ``(m, n)``: shares of 0 to 1 over time, or step durations, ns; NaN if missing. ``columns`` are
+    spans of time, or the steps with ``numbers``, shape ``(n,)``.
     """
 
     figure: str
@@ -90,7 +90,7 @@ def _merged(values: Values, merge: Merge) -> Values:
 def scaled(values: Values, is_of_steps: bool) -> Values:
     """Return values as shares of 0 to 1 for a drawing: steps from just above the shortest to the longest.
 
-    Steps that differ by less than a twentieth are drawn alike.
+    Steps that differ by less than a twentieth look alike.
     """
     if not is_of_steps or not np.isfinite(values).any():
         return values
@@ -109,9 +109,9 @@ def time_map(
     bins: int,
     figure: str,
 ) -> RankMap:
-    """Return a figure of every rank over ``window`` in ``bins`` equal spans; the mean of a rank's GPUs.
+    """Return a figure of every rank over ``window`` in ``bins`` equal spans: the mean of its GPUs.
 
-    ``figure``: one of ``PARTS``, or the name of a GPU metric (see ``figures_of``). ``busy`` is of the same selection.
+    ``figure``: one of ``PARTS``, or a GPU metric (see ``figures_of``). ``busy`` is of the same selection.
     """
     if figure in PARTS:
         rows = _parts(busy, window, bins, PARTS[figure])
@@ -149,7 +149,7 @@ def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, lis
 
 
 def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes: tuple[str, ...]) -> RankMap:
-    """Return the duration of each step of each rank, with a column for each step number."""
+    """Return the duration of each rank's steps, with a column for each step number."""
     shown_ranks = tuple(item for item in ranks if item.task in times)
     numbers = sorted({number for item in shown_ranks for number in times[item.task].numbers.tolist()})
     columns = {number: index for index, number in enumerate(numbers)}

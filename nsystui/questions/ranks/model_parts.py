@@ -37,7 +37,7 @@ class ModelParts:
 
     of_task: Mapping[Task, str]
     operations: Mapping[Task, float]
-    """The median number of GPU operations that a rank launches in a step."""
+    """The median number of GPU operations that a rank launches per step."""
 
     def words(self, ranks: Sequence[RankedTask]) -> str:
         """Return ``the ranks form 2 model parts by their kernels: A (ranks 0, 1), B (ranks 2, 3)``; empty for one."""
@@ -83,7 +83,7 @@ def _grouped(figures: NDArray[np.float64], by_launches: bool = False) -> list[li
 
 
 def _work(session: Session) -> dict[Task, dict[str, tuple[int, int]]]:
-    """Return the launches and the time, ns, of each kernel of a rank by its bare name."""
+    """Return launches and time, ns, of each kernel of a rank by its bare name."""
 
     def compute(part: Session, reports: list[Report]) -> dict[int, dict[str, Any]]:
         kernels = tables.kernels

@@ -47,11 +47,11 @@ class JobFacts:
     events: Window
     session_start: int | None
     rank_source: str
-    """The source of the rank numbers, as in ``RankedTask.source``; empty without tasks."""
+    """As in ``RankedTask.source``; empty without tasks."""
     clocks_aligned: bool
     """Whether all times are on one clock. If not, reports are of different runs, or one has no start."""
     start_spread: int | None
-    """The time from the first session's start to the last, ns."""
+    """From the first session's start to the last, ns."""
     made_of: tuple[str, ...] = ()
     """Sources of reports that nsys did not record: ``PyTorch profiler trace``."""
 
@@ -84,7 +84,7 @@ def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:
-    """Return the values without repetition and without the empty string, in order of appearance."""
+    """Return the values in order of appearance, without repetition and empty strings."""
     return tuple(dict.fromkeys(value for value in values if value))
 
 
@@ -114,7 +114,7 @@ def _count_gpus(session: Session) -> int:
 
 
 def _duration(session: Session) -> int | None:
-    """Return the length of the job's sessions on one clock, ns; the longest if runs share no clock."""
+    """Return the length of the sessions on one clock, ns; the longest if they share no clock."""
     if all(report.metadata.duration is None and report.packed.last_event is None for report in session.reports):
         return None
     if shares_clock(session.reports):
@@ -124,7 +124,7 @@ def _duration(session: Session) -> int | None:
 
 
 def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:
-    """Yield a note if an export of a machine with several GPUs does not record which GPU a process used."""
+    """Yield a note if an export of several GPUs does not record which GPU a process used."""
     for report in selected_reports(session, selection):
         if not report.metadata.cuda_devices and len(report.metadata.gpus) > 1:
             yield (
@@ -184,10 +184,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
 def task_counts(
     session: Session, selection: Selection, chosen: Sequence[RankedTask]
 ) -> Mapping[str, Mapping[Task, int | None]]:
-    """Count the selected ``kernels``, ``graphs``, ``memory_ops`` and ``api_calls`` of each ``chosen`` task.
-
-    ``None``: not traced.
-    """
+    """Count the selected rows of each ``chosen`` task by the names of ``_COUNTED``; ``None``: not traced."""
     counts = _counts(session, selection)
     return {
         name: {item.task: counts[name].get(item.task, _none_or_zero(session, item, name)) for item in chosen}

@@ -1,7 +1,7 @@
 """The steps of each rank: their times, and their tables by rank, across ranks and one by one (docs/ranks.md#steps).
 
-On the GPU a step lasts from the start of its first operation to the start of the next step, without holes; the last
-step to the end of its last operation. On the CPU it is the NVTX range, which runs ahead of the GPU.
+On the GPU a step lasts from its first operation to the start of the next step, without holes; the last step to the end
+of its last operation. On the CPU it is the NVTX range, which runs ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nsystui.questions.steps.task_steps import NO_PHASE, TaskSteps
 from nsystui.questions.steps.times import Steps
 
 SLOW = 1.5
-"""A step is slow if it takes more than this many times the median of its rank, or of its phase on that rank."""
+"""A step is slow above this multiple of its rank's median, or of the median of its phase."""
 
 NO_GAP = -1
 
@@ -87,7 +87,7 @@ class StepTimes:
 
     @property
     def typical(self) -> NDArray[np.float64]:
-        """The median of all steps of each step's phase, ns."""
+        """The median of each step's phase, ns."""
         return medians_of_phases(self.duration, self.phases)
 
     @property
@@ -106,7 +106,7 @@ class StepTimes:
 
 
 def medians_of_phases(times: NDArray[np.int64], phases: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the median time of all steps of the same phase, for each of n steps, shape ``(n,)``."""
+    """Return the median time of each step's phase, shape ``(n,)``."""
     medians = np.zeros(len(times))
     for phase in np.unique(phases).tolist():
         medians[phases == phase] = np.median(times[phases == phase])
@@ -115,7 +115,7 @@ def medians_of_phases(times: NDArray[np.int64], phases: NDArray[np.int64]) -> ND
 
 @dataclass(frozen=True)
 class StepFigures:
-    """Key figures of some steps; times in ns, ``cv`` (standard deviation / mean) in percent, missing for one step."""
+    """Key figures of steps, ns; ``cv`` (standard deviation / mean) in percent, missing for one step."""
 
     count: int
     median: float
@@ -130,12 +130,12 @@ class StepFigures:
 
 
 def figures(times: StepTimes) -> StepFigures | None:
-    """Return the key figures of a task's steps, or ``None`` without steps."""
+    """Return the key figures of a task's steps, if any."""
     return figures_of_all([times]) if len(times) else None
 
 
 def figures_of_all(all_times: Sequence[StepTimes]) -> StepFigures:
-    """Return the key figures of the steps of one or more tasks; a step is slow for its own rank."""
+    """Return the key figures of one or more tasks' steps; a step is slow for its own rank."""
     values = np.concatenate([times.duration for times in all_times])
     low, high = np.percentile(values, [5, 95])
     gaps = np.concatenate([times.gap[times.gap != NO_GAP] for times in all_times])
@@ -309,7 +309,7 @@ def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window
 
 
 def every_step(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
-    """Tabulate each step of each of these ranks, by rank and time."""
+    """Tabulate each step of these ranks, by rank and time."""
     times_by_task = _times(ranks, steps, window)
     rows: list[Row] = []
     for item in ranks:

@@ -27,7 +27,7 @@ from nsystui.store.session import Session
 
 ODD_SCORE = 3.5
 FEWEST = 4
-"""The minimum number of ranks of which one can be odd."""
+"""The minimum number of ranks for an odd rank."""
 
 _NORMAL = 0.6745
 
@@ -50,7 +50,7 @@ class Measure:
 def scores(values: Sequence[float | None], measure: Measure) -> list[float | None]:
     """Return the signed score of each value; ``None`` if it is missing or there are too few. Shape as ``values``.
 
-    The score is 0 if a value differs by less than ``measure`` asks for, and infinite if the other values are equal.
+    It is 0 if a value differs by less than ``measure`` asks for, and infinite if the other values are equal.
     """
     array = np.array([np.nan if value is None else value for value in values], float)
     if np.isfinite(array).sum() < FEWEST:
@@ -159,7 +159,7 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
     """Return one row for each selected rank, by rank.
 
     Percentages are of the selection's window, else of the job's extent, the same for every rank. ``odd`` names the odd
-    figures of a rank, the furthest first.
+    figures, the furthest first.
     """
     shown = selected_ranks(ranks, selection)
     spent = facts.busy.breakdown(extents(session, selection))
@@ -199,9 +199,9 @@ def _lateness(lateness: Lateness | None) -> dict[str, Value]:
 
 
 def odd_figures(rows: Sequence[Record]) -> list[dict[Measure, float]]:
-    """Return the odd figures of each row of the table with their scores, the furthest first.
+    """Return the odd figures of each row with their scores, the furthest first.
 
-    The work of a rank is compared within its model part, its lateness with all ranks.
+    A rank's work is compared within its model part, its lateness with all ranks.
     """
     judged: list[dict[Measure, float]] = [{} for _ in rows]
     for measure in _JUDGED:
@@ -209,8 +209,8 @@ def odd_figures(rows: Sequence[Record]) -> list[dict[Measure, float]]:
         for part in dict.fromkeys(parts):
             indices = [index for index, row_part in enumerate(parts) if row_part == part]
             values = (rows[index].get(measure.name) for index in indices)
-            known = [float(value) if isinstance(value, int | float) else None for value in values]
-            for index, score in zip(indices, scores(known, measure), strict=True):
+            figures_of_part = [float(value) if isinstance(value, int | float) else None for value in values]
+            for index, score in zip(indices, scores(figures_of_part, measure), strict=True):
                 judged[index] |= {measure: score} if score and is_odd(score) else {}
     return [dict(sorted(odd.items(), key=lambda figure: -abs(figure[1]))[:_MOST_REASONS]) for odd in judged]
 
