@@ -72,11 +72,11 @@ def _grouped(figures: NDArray[np.float64], by_launches: bool = False) -> list[li
     """Group ranks with the first that runs the same kernels; launches and time, shape ``(ranks, names, 2)``."""
     groups, rest = [], np.arange(len(figures))
     while len(rest):
-        (counts, times), (work, time) = (np.moveaxis(figures[rest], 2, 0), figures[rest[0]].T)
-        is_same = (times * (work == 0)).sum(axis=1) <= _TOLERANCE * times.sum(axis=1)
+        (counts, times), (first, time) = (np.moveaxis(figures[rest], 2, 0), figures[rest[0]].T)
+        is_same = (times * (first == 0)).sum(axis=1) <= _TOLERANCE * times.sum(axis=1)
         is_same &= (time * (counts == 0)).sum(axis=1) <= _TOLERANCE * time.sum()
         if by_launches:
-            is_same &= np.abs(counts - work).sum(axis=1) <= _TOLERANCE * np.maximum(counts.sum(axis=1), work.sum())
+            is_same &= np.abs(counts - first).sum(axis=1) <= _TOLERANCE * np.maximum(counts.sum(axis=1), first.sum())
         groups.append(rest[is_same].tolist())
         rest = rest[~is_same]
     return groups
