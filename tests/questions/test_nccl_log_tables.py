@@ -148,7 +148,7 @@ class TestSteps:
         assert rows("steps", summary_of(call())) == []
 
     def test_more_iterations_than_a_table_holds_are_told(self, monkeypatch):
-        monkeypatch.setattr("nsystui.questions.nccl_log.summary._MOST_ITERATIONS", 3)
+        monkeypatch.setattr("nsystui.questions.nccl_log.summary._ITERATION_LIMIT", 3)
         summary = summary_of(*(step(number) for number in range(10)))
         assert len(rows("iterations", summary)) == 3
         assert says(summary, "has the first 3; 7 lines of later ones left out")
@@ -175,7 +175,7 @@ class TestMemory:
         assert states(100) == states(5000) == [1, 4, 0, 4]
 
     def test_what_waits_to_be_added_up_is_bounded(self, monkeypatch):
-        monkeypatch.setattr("nsystui.questions.nccl_log.summary._MOST_PENDING", 5)
+        monkeypatch.setattr("nsystui.questions.nccl_log.summary._PENDING_LIMIT", 5)
         assert set(summary_of(*[call(count=n) for n in range(100)] * 2).kinds.values()) == {2}
 
     def test_a_log_that_breaks_off_counts_up_to_there(self):
@@ -369,7 +369,7 @@ class TestOthers:
         assert len(rows("rings", summary_of(*lines, steps="5"))) == 1
 
     def test_more_parts_than_jobs_have_are_left_out_and_told(self, monkeypatch):
-        monkeypatch.setattr("nsystui.questions.nccl_log.topology._MOST_PARTS", 10)
+        monkeypatch.setattr("nsystui.questions.nccl_log.topology._PART_LIMIT", 10)
         summary = summary_of(*initialised(0, 1, channels=30))
         assert summary.topology.left_out > 40
         assert says(summary, "the topology is not whole")

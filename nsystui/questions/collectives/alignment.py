@@ -1,8 +1,8 @@
 """One clock for all reports of a job, from UTC and from collectives, and its residual error (docs/ranks.md#clock).
 
-A synchronous collective of all ranks ends at the same time on each of them, within microseconds inside a machine and
-tens of microseconds over a network. A report's clock is ahead by as much as its ends lie after the mean of all; the
-median over the collectives is not affected by a few that were disturbed. (``nsys_jax`` of JAX's toolbox does the same.)
+A synchronous collective of all ranks ends at the same time on each, within microseconds inside a machine and tens of
+microseconds over a network. A report's clock is ahead by as much as its ends are after the mean of all reports; the
+median over the collectives ignores a few disturbed collectives. (``nsys_jax`` of JAX's toolbox does the same.)
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ ENDING_TOGETHER = ("AllReduce", "AllGather")
 
 @dataclass(frozen=True)
 class ClockFit:
-    """The clocks as the collectives show them.
+    """The clocks according to ``collectives`` collectives.
 
-    ``shifts``: ns to add to the times of a report, by its index; only of those that took part. ``errors``: the median
-    deviation of a report's ends from the mean after that, ns; missing with a single collective. ``collectives``: the
-    number of those that were used.
+    ``shifts``: ns to add to a report's times, by its index, for reports that took part. ``errors``: the median
+    deviation of a report's ends from the mean afterwards, ns; missing with a single collective.
     """
 
     shifts: Mapping[int, int] = field(default_factory=dict)
@@ -40,14 +39,14 @@ class ClockFit:
 
     @property
     def error(self) -> int | None:
-        """The largest of the errors, ns."""
+        """The largest error, ns."""
         return max(self.errors.values(), default=None)
 
 
 def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
-    """The shifts that make the ends of collectives coincide.
+    """Return the shifts that make the ends of collectives coincide.
 
-    Those are used in which most reports took part; without any of two reports there is nothing to shift.
+    Uses the collectives with most reports; without a collective of two reports, nothing is shifted.
     """
     usable = [group for group in groups if len(group.reports) > 1 and _kinds(group).any()]
     if not usable:
@@ -55,12 +54,12 @@ def fit_clock(groups: Sequence[MatchedCollectives]) -> ClockFit:
     widest = max((group.reports for group in usable), key=lambda reports: (len(reports), sorted(reports)))
     reports = sorted(widest)
     ends = np.hstack([_ends(group, reports) for group in usable if group.reports == widest])
-    off = ends - ends.mean(axis=0)
-    skew = np.median(off, axis=1)
+    deviations = ends - ends.mean(axis=0)
+    skew = np.median(deviations, axis=1)
     count = ends.shape[1]
-    rest = np.median(np.abs(off - skew[:, None]), axis=1)
-    errors = dict(zip(reports, np.rint(rest).astype(int).tolist(), strict=True)) if count > 1 else {}
-    # The job as a whole is not moved: what one report gains the others lose.
+    residual = np.median(np.abs(deviations - skew[:, None]), axis=1)
+    errors = dict(zip(reports, np.rint(residual).astype(int).tolist(), strict=True)) if count > 1 else {}
+    # The shifts add up to 0, so that the job as a whole is not moved.
     shifts = -np.rint(skew - skew.mean()).astype(np.int64)
     return ClockFit(dict(zip(reports, shifts.tolist(), strict=True)), errors, count)
 
@@ -70,15 +69,15 @@ def _kinds(group: MatchedCollectives) -> np.ndarray[tuple[int], np.dtype[np.bool
 
 
 def _ends(group: MatchedCollectives, reports: Sequence[int]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """The ends of the collectives in each report, shape ``(reports, n)``: the mean of its members."""
-    of_member = np.array([member.task.report for member in group.members])
-    # From a near moment: a float holds differences to the ns, but not the hours since the start.
+    """Return the ends of the collectives in each report, shape ``(reports, n)``: the mean of its members."""
+    member_reports = np.array([member.task.report for member in group.members])
+    # Relative to the earliest end: a float holds this to the ns, but not the hours since the start.
     ends = (group.end - group.end.min(axis=0))[:, _kinds(group)].astype(np.float64)
-    return np.stack([ends[of_member == report].mean(axis=0) for report in reports])
+    return np.stack([ends[member_reports == report].mean(axis=0) for report in reports])
 
 
 class ClockMode(Enum):
-    """The way to put reports on one clock: UTC refined by collectives, UTC alone, or none (each from its own start)."""
+    """The way to align reports: UTC refined by collectives, UTC alone, or none (each from its own start)."""
 
     COLLECTIVES = "collectives"
     UTC = "utc"
@@ -87,13 +86,13 @@ class ClockMode(Enum):
 
 @dataclass(frozen=True)
 class Alignment:
-    """The way the reports of a session were put on one clock. ``fit`` is empty unless collectives were used."""
+    """The alignment of a session's reports. ``fit`` is empty unless collectives were used."""
 
     mode: ClockMode = ClockMode.UTC
     fit: ClockFit = field(default_factory=ClockFit)
 
     def words(self, reports: Sequence[Report]) -> str:
-        """``clock: UTC, refined by 2,208 collectives, residual 14 µs``; empty where there is one report only."""
+        """Return ``clock: UTC, refined by 2,208 collectives, residual 14 µs``, or nothing for a single report."""
         if len(reports) < 2:
             return ""
         if self.mode is ClockMode.OWN:
@@ -107,20 +106,20 @@ class Alignment:
             return (
                 f"clock: UTC of the hosts, which may be milliseconds apart (the reports share no {kinds} to refine it)"
             )
-        told = counted(self.fit.collectives, "collective")
+        collectives = counted(self.fit.collectives, "collective")
         error = "not known" if self.fit.error is None else format_value(Unit.DURATION, self.fit.error)
-        rest = len(reports) - len(self.fit.shifts)
-        only_utc = f"; UTC only for {rest} of {len(reports)} reports" if rest else ""
-        return f"clock: UTC, refined by {told}, residual {error}{only_utc}"
+        unaligned = len(reports) - len(self.fit.shifts)
+        only_utc = f"; UTC only for {unaligned} of {len(reports)} reports" if unaligned else ""
+        return f"clock: UTC, refined by {collectives}, residual {error}{only_utc}"
 
 
 def columns_read() -> dict[str, tuple[str, ...]]:
-    """The columns that ``align`` reads where collectives are used."""
+    """Return the columns that ``align`` reads if it uses collectives."""
     return {"kernels": STREAM_COLUMNS}
 
 
 def align(session: Session, mode: ClockMode) -> Alignment:
-    """Puts the reports of a session on one clock, and returns how."""
+    """Align the clocks of a session's reports, and return how."""
     if mode is ClockMode.OWN:
         session.set_clock(Clock(is_common=False))
         return Alignment(mode)

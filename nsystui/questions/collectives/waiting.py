@@ -1,8 +1,8 @@
 """Late ranks and waiting at collectives, by rank and as tables of operations and kinds (docs/ranks.md#waiting).
 
-All kernels of a synchronous collective end together, so the one that ran shortest began last: ``wait = duration − the
-shortest duration``, whatever the clocks say. The shortest duration is the transfer; the rest of each kernel is waiting.
-Only the open ranks are compared: the true last one may be another.
+All kernels of a synchronous collective end together, so the shortest began last: ``wait = duration − the shortest
+duration``, whatever the clocks say. The shortest duration is the transfer; the rest of each kernel is waiting. Only the
+open ranks are compared: another rank may have been later.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SYNCHRONOUS = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
-"""Collectives in which every rank needs something of every other one."""
+"""Collectives in which every rank needs something of every other rank."""
 
 LEAST_LATENESS = 10_000
-"""ns that the others must have waited, at least, for somebody to count as late …"""
+"""The last rank is late if another rank waited at least this long, ns …"""
 LEAST_SHARE = 0.1
-"""… and the share of the longest duration."""
+"""… and at least this share of the longest duration."""
 
 NOBODY = -1
 
@@ -40,15 +40,14 @@ NOBODY = -1
 class Arrivals:
     """The arrivals at n synchronous operations of a communicator.
 
-    ``wait`` (ns, shape ``(m, n)``): how long each member waited for the last; ``transfer`` (ns, ``(n,)``): the shortest
+    ``wait`` (ns, shape ``(m, n)``): each member's wait for the last; ``transfer`` (ns, ``(n,)``): the shortest
     duration; ``spread`` (ns, ``(n,)``): from the first arrival to the last, by durations; ``start_spread``: the same by
-    the starts on the common clock; ``last`` (``(n,)``): the member that came last, ``NOBODY`` where they came nearly
-    together.
+    starts on the common clock; ``last`` (``(n,)``): the last member, ``NOBODY`` if all arrived nearly together.
     """
 
     group: MatchedCollectives
     operations: NDArray[np.int64]
-    """The places of these operations in the group, shape ``(n,)``."""
+    """The indices of these operations in the group, shape ``(n,)``."""
     wait: Matrix
     transfer: Times
     spread: Times
@@ -57,19 +56,19 @@ class Arrivals:
 
     @classmethod
     def of(cls, group: MatchedCollectives, window: Window | None = None) -> Arrivals:
-        """The operations of a group that began in ``window``, or any."""
-        is_told = np.isin(group.collective.astype(str), SYNCHRONOUS)
+        """Return the arrivals at the operations of a group that began in ``window``, if given."""
+        is_selected = np.isin(group.collective.astype(str), SYNCHRONOUS)
         if window is not None:
             first = group.start.min(axis=0)
-            is_told &= (first >= window.start) & (first < window.end)
-        chosen = np.flatnonzero(is_told)
-        duration, start = group.duration[:, chosen], group.start[:, chosen]
-        transfer = duration.min(axis=0) if len(chosen) else np.zeros(0, np.int64)
+            is_selected &= (first >= window.start) & (first < window.end)
+        operations = np.flatnonzero(is_selected)
+        duration, start = group.duration[:, operations], group.start[:, operations]
+        transfer = duration.min(axis=0) if len(operations) else np.zeros(0, np.int64)
         wait = duration - transfer
         spread = wait.max(axis=0)
         is_late = (spread >= LEAST_LATENESS) & (spread >= LEAST_SHARE * duration.max(axis=0))
         last = np.where(is_late, duration.argmin(axis=0), NOBODY)
-        return cls(group, chosen, wait, transfer, spread, start.max(axis=0) - start.min(axis=0), last)
+        return cls(group, operations, wait, transfer, spread, start.max(axis=0) - start.min(axis=0), last)
 
     @property
     def first(self) -> Times:
@@ -79,12 +78,12 @@ class Arrivals:
 
     @property
     def others_waited(self) -> Times:
-        """The median wait of the members that were not last at each operation, ns, shape ``(n,)``."""
+        """The median wait of the members except the last at each operation, ns, shape ``(n,)``."""
         members = len(self.wait)
-        # The last one waited 0: what is left after taking one 0 out are the others.
-        others = np.sort(self.wait, axis=0)[1:]
+        # The last member waited 0: without one 0, the other members remain.
+        waits = np.sort(self.wait, axis=0)[1:]
         middle = (members - 2) // 2
-        waited: Times = (others[middle] + others[members - 2 - middle]) // 2
+        waited: Times = (waits[middle] + waits[members - 2 - middle]) // 2
         return waited
 
 
@@ -92,9 +91,9 @@ class Arrivals:
 class Lateness:
     """The waiting of a task over the ``operations`` synchronous collectives that it took part in; times in ns.
 
-    ``late``: how often it was the last; ``caused``: the sum of what a typical other rank waited then; ``suffered``:
-    what it waited itself; ``transfer``: the rest of its time in these collectives; ``median_lateness``: of the
-    operations where it was last, how long after the first it arrived (missing where it never was).
+    ``late``: how often it was last; ``caused``: the sum of a typical other rank's waits then; ``suffered``: its own
+    waits; ``transfer``: its other time in these collectives; ``median_lateness``: after the first rank, when it was
+    last (``None`` if never).
     """
 
     operations: int = 0
@@ -121,78 +120,78 @@ class _Sum:
 
 
 def lateness(arrivals: Sequence[Arrivals]) -> Mapping[Task, Lateness]:
-    """The lateness of every task that took part in a synchronous collective."""
+    """Return the lateness of every task that took part in a synchronous collective."""
     sums: dict[Task, _Sum] = {}
-    for one in arrivals:
-        if not len(one.operations):
+    for batch in arrivals:
+        if not len(batch.operations):
             continue
-        others = one.others_waited
-        for place, member in enumerate(one.group.members):
-            own = sums.setdefault(member.task, _Sum())
-            is_last = one.last == place
-            own.operations += len(one.operations)
-            own.late += int(is_last.sum())
-            own.caused += int(others[is_last].sum())
-            own.suffered += int(one.wait[place].sum())
-            own.transfer += int(one.transfer.sum())
-            own.lateness.append(one.spread[is_last])
-    return {task: own.total() for task, own in sums.items()}
+        others_waited = batch.others_waited
+        for index, member in enumerate(batch.group.members):
+            task_sum = sums.setdefault(member.task, _Sum())
+            is_last = batch.last == index
+            task_sum.operations += len(batch.operations)
+            task_sum.late += int(is_last.sum())
+            task_sum.caused += int(others_waited[is_last].sum())
+            task_sum.suffered += int(batch.wait[index].sum())
+            task_sum.transfer += int(batch.transfer.sum())
+            task_sum.lateness.append(batch.spread[is_last])
+    return {task: task_sum.total() for task, task_sum in sums.items()}
 
 
 def transfer_times(kernels: pd.DataFrame, matching: Matching) -> NDArray[np.float64]:
-    """The transfer of the operation that each kernel of an `NcclPairing` belongs to, ns, shape ``(n,)``.
+    """Return the transfer of each kernel's operation in an `NcclPairing`, ns, shape ``(n,)``.
 
-    It is the duration of the kernel of the last rank to arrive. NaN where not all ranks of the communicator are open
-    (else the last one may be another), where that is not known, and of operations that are not synchronous.
+    It is the duration of the kernel of the last rank to arrive. NaN unless the operation is synchronous and all ranks
+    of the communicator are known to be open (otherwise another rank may be the last).
     """
     import pandas as pd
 
     parts = [
-        pd.DataFrame({"report": member.task.report, "row": rows, "transfer": one.transfer, "open": len(one.wait)})
-        for one in (Arrivals.of(group) for group in matching.groups)
-        for member, rows in zip(one.group.members, one.group.row[:, one.operations], strict=True)
+        pd.DataFrame({"report": member.task.report, "row": rows, "transfer": batch.transfer, "open": len(batch.wait)})
+        for batch in (Arrivals.of(group) for group in matching.groups)
+        for member, rows in zip(batch.group.members, batch.group.row[:, batch.operations], strict=True)
     ]
     if not parts:
         return np.full(len(kernels), np.nan)
-    told = pd.concat(parts, ignore_index=True).drop_duplicates(["report", "row"])
-    found = kernels[["report", "row", "ranks"]].astype("Int64").merge(told, how="left", on=["report", "row"])
-    is_whole = (found["open"] == found["ranks"]).fillna(False).to_numpy(bool)
-    times: NDArray[np.float64] = np.where(is_whole, found["transfer"].to_numpy(np.float64, na_value=np.nan), np.nan)
+    transfers = pd.concat(parts, ignore_index=True).drop_duplicates(["report", "row"])
+    merged = kernels[["report", "row", "ranks"]].astype("Int64").merge(transfers, how="left", on=["report", "row"])
+    is_complete = (merged["open"] == merged["ranks"]).fillna(False).to_numpy(bool)
+    times: NDArray[np.float64] = np.where(is_complete, merged["transfer"].to_numpy(np.float64, na_value=np.nan), np.nan)
     return times
 
 
 def waits_and_transfers(arrivals: Sequence[Arrivals]) -> Mapping[Member, tuple[Intervals, Intervals]]:
-    """When each member waited in its collectives for the last one to come, and when it transferred.
+    """Return when each member waited for the last to arrive, and when it transferred.
 
-    The transfer is the end of each kernel. Where two kernels run at once and one transfers, that is no waiting.
+    The transfer is the end of each kernel. If one of two concurrent kernels transfers, that is not waiting.
     """
     edges: dict[Member, list[tuple[Times, Times, Times]]] = {}
-    for one in arrivals:
-        for member, start, end in zip(one.group.members, one.group.start, one.group.end, strict=True):
-            ends = end[one.operations]
-            edges.setdefault(member, []).append((start[one.operations], ends - one.transfer, ends))
-    found = {}
-    for member, own in edges.items():
-        begins, middles, ends = map(np.concatenate, zip(*own, strict=True))
+    for batch in arrivals:
+        for member, start, end in zip(batch.group.members, batch.group.start, batch.group.end, strict=True):
+            ends = end[batch.operations]
+            edges.setdefault(member, []).append((start[batch.operations], ends - batch.transfer, ends))
+    times_by_member = {}
+    for member, member_edges in edges.items():
+        begins, middles, ends = map(np.concatenate, zip(*member_edges, strict=True))
         transfers = union(middles, ends)
-        found[member] = subtract(union(begins, middles), transfers), transfers
-    return found
+        times_by_member[member] = subtract(union(begins, middles), transfers), transfers
+    return times_by_member
 
 
 def last_to_arrive(matching: Matching, report: int, row: int) -> Member | None:
-    """The member that came last at the operation of an NCCL kernel; ``None`` where nobody did, or it is not known."""
+    """Return the member that arrived last at an NCCL kernel's operation, or ``None`` if nobody or unknown."""
     for group in matching.groups:
         if report not in group.reports:
             continue
-        places = [place for place, member in enumerate(group.members) if member.task.report == report]
-        found = np.flatnonzero((group.row[places] == row).any(axis=0))
-        if len(found):
-            one = replace(
+        members = [index for index, member in enumerate(group.members) if member.task.report == report]
+        operations = np.flatnonzero((group.row[members] == row).any(axis=0))
+        if len(operations):
+            operation = replace(
                 group,
-                **{name: getattr(group, name)[found[:1]] for name in ("collective", "size")},
-                **{name: getattr(group, name)[:, found[:1]] for name in ("row", "start", "end")},
+                **{name: getattr(group, name)[operations[:1]] for name in ("collective", "size")},
+                **{name: getattr(group, name)[:, operations[:1]] for name in ("row", "start", "end")},
             )
-            last = Arrivals.of(one).last
+            last = Arrivals.of(operation).last
             return group.members[int(last[0])] if len(last) and last[0] != NOBODY else None
     return None
 
@@ -228,33 +227,33 @@ KIND_COLUMNS = (
 
 
 def collective_operations(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
-    """A row for each synchronous operation that several ranks have in common, by time.
+    """Tabulate the synchronous operations that several ranks have in common, by time.
 
-    ``late_by`` is how much longer the kernel of the first rank to come ran, which waited longest, than that of the
-    last; ``start_spread`` is the same by the common clock. ``waiting`` is summed over the ranks.
+    ``late_by``: how much longer the kernel of the first rank, which waited longest, ran than the last rank's;
+    ``start_spread``: the same by the common clock. ``waiting`` is the sum over the ranks.
     """
     numbers = {item.task: item.rank for item in ranks}
     rows: list[Row] = []
-    for one in _arrivals(selection, matching):
-        group = one.group
-        starts = group.start[:, one.operations].min(axis=0)
-        longest = group.duration[:, one.operations].max(axis=0) if len(one.operations) else []
-        waiting = one.wait.sum(axis=0)
-        for place, operation in enumerate(one.operations.tolist()):
-            last, size = int(one.last[place]), int(group.size[operation])
+    for batch in _arrivals(selection, matching):
+        group = batch.group
+        starts = group.start[:, batch.operations].min(axis=0)
+        longest = group.duration[:, batch.operations].max(axis=0) if len(batch.operations) else []
+        waiting = batch.wait.sum(axis=0)
+        for index, operation in enumerate(batch.operations.tolist()):
+            last, size = int(batch.last[index]), int(group.size[operation])
             rows.append(
                 (
-                    int(starts[place]),
+                    int(starts[index]),
                     str(group.collective[operation]),
                     None if size == UNKNOWN else size,
                     len(group.members),
                     None if last == NOBODY else numbers.get(group.members[last].task),
-                    int(one.spread[place]),
-                    None if last == NOBODY else numbers.get(group.members[int(one.first[place])].task),
-                    int(one.start_spread[place]),
-                    int(one.transfer[place]),
-                    int(longest[place]),
-                    int(waiting[place]),
+                    int(batch.spread[index]),
+                    None if last == NOBODY else numbers.get(group.members[int(batch.first[index])].task),
+                    int(batch.start_spread[index]),
+                    int(batch.transfer[index]),
+                    int(longest[index]),
+                    int(waiting[index]),
                     group.communicator or None,
                     operation,
                 )
@@ -264,33 +263,33 @@ def collective_operations(selection: Selection, ranks: Sequence[RankedTask], mat
 
 
 def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching: Matching) -> TableAnswer:
-    """A row for each collective of each communicator: the transfer and the waiting in its time, and the late rank.
+    """Tabulate each collective of each communicator: its transfer, its waiting, and the late rank.
 
-    ``transfer`` and ``waiting`` are those of one rank (the mean). They add up to the time of a rank in these kernels.
+    ``transfer`` and ``waiting`` are of one rank (the mean), and add up to its time in these kernels.
     """
     numbers = {item.task: item.rank for item in ranks}
     rows: list[Row] = []
-    for one in _arrivals(selection, matching):
-        kinds = one.group.collective[one.operations].astype(str)
+    for batch in _arrivals(selection, matching):
+        kinds = batch.group.collective[batch.operations].astype(str)
         for kind in sorted(set(kinds.tolist())):
-            chosen = kinds == kind
-            waiting, transfer = float(one.wait[:, chosen].mean(axis=0).sum()), int(one.transfer[chosen].sum())
-            last = one.last[chosen & (one.last != NOBODY)]
-            often = np.bincount(last, minlength=1)
-            member = one.group.members[int(often.argmax())]
+            is_kind = kinds == kind
+            waiting, transfer = (float(batch.wait[:, is_kind].mean(axis=0).sum()), int(batch.transfer[is_kind].sum()))
+            last = batch.last[is_kind & (batch.last != NOBODY)]
+            late_counts = np.bincount(last, minlength=1)
+            member = batch.group.members[int(late_counts.argmax())]
             rows.append(
                 (
                     kind,
-                    len(one.group.members),
-                    int(chosen.sum()),
+                    len(batch.group.members),
+                    int(is_kind.sum()),
                     transfer,
                     waiting,
                     100.0 * waiting / (waiting + transfer) if waiting + transfer else None,
-                    float(np.median(one.spread[chosen])),
+                    float(np.median(batch.spread[is_kind])),
                     len(last),
                     numbers.get(member.task) if len(last) else None,
-                    int(often.max()) if len(last) else None,
-                    one.group.communicator or None,
+                    int(late_counts.max()) if len(last) else None,
+                    batch.group.communicator or None,
                 )
             )
     answer = TableAnswer("collective-kinds", KIND_COLUMNS, rows, len(rows), tuple(_notes(numbers, matching)))
@@ -298,20 +297,19 @@ def collective_kinds(selection: Selection, ranks: Sequence[RankedTask], matching
 
 
 def _named(answer: TableAnswer, selection: Selection) -> TableAnswer:
-    """The rows whose collective passes the name filter."""
     if selection.name is None:
         return answer
-    wanted = selection.name
-    is_named = [wanted.matches(str(name)) for name in answer.cells("collective")]
+    name_filter = selection.name
+    is_named = [name_filter.matches(str(name)) for name in answer.cells("collective")]
     return replace(answer, rows=list(compress(answer.rows, is_named)))
 
 
 def _arrivals(selection: Selection, matching: Matching) -> Iterator[Arrivals]:
     for group in matching.groups:
         if selection.tasks is None or any(member.task in selection.tasks for member in group.members):
-            found = Arrivals.of(group, selection.window)
-            if len(found.operations):
-                yield found
+            arrivals = Arrivals.of(group, selection.window)
+            if len(arrivals.operations):
+                yield arrivals
 
 
 def _notes(numbers: Mapping[Task, int], matching: Matching) -> Iterator[str]:
@@ -321,7 +319,7 @@ def _notes(numbers: Mapping[Task, int], matching: Matching) -> Iterator[str]:
     )
     without = [numbers[member.task] for member in matching.unmatched if member.task in numbers]
     if without:
-        whose = few_numbers(without)
-        yield f"the collectives of rank {whose} are not matched: the other ranks differ in number or order"
+        ranks = few_numbers(without)
+        yield f"the collectives of rank {ranks} are not matched: the other ranks differ in number or order"
     if not matching.groups:
         yield f"no two ranks share a collective ({', '.join(SYNCHRONOUS)}): open the exports of all ranks together"

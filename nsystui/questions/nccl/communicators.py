@@ -1,8 +1,7 @@
-"""Communicators over processes: the rank of the communicator that a call's pointer stands for.
+"""Communicators over processes: the rank of a communicator that a call's pointer in a debug log identifies.
 
-NCCL runs the calls of a communicator in the order in which they were made, the same on all of its ranks. So the n-th
-call of a rank in the log (`call_sequences`) and the n-th operation of the same communicator and rank in an export
-belong together, where both are whole.
+NCCL runs the calls of a communicator in the order in which they were made, the same on all ranks. So the n-th call of a
+communicator's rank in the log (`call_sequences`) is its n-th operation in an export, if both are complete.
 """
 
 from __future__ import annotations
@@ -27,13 +26,12 @@ _ENDS = (CommunicatorState.DESTROYED, CommunicatorState.ABORTED)
 
 @dataclass(eq=False)
 class CommunicatorRank:
-    """One rank of a communicator: an ``ncclComm`` in a process. Each is a value of its own, even if all are alike.
+    """One rank of a communicator: an ``ncclComm`` in a process. Ranks with equal values are still different ranks.
 
-    ``communicator`` is its name: ``0x54fe282d32a87d85`` (``commId``, the same on all ranks), ``… #2`` where the same
-    id was used again, ``… split 1 color 0`` for what was split off; or ``pointer 0x55b6aa64a990``, of this process
-    only, where no line tells the id. ``None`` where the calls name none. ``ranks`` is its size, ``global_rank`` RCCL's.
-    ``told_device`` is the CUDA ordinal in its own lines; ``written_devices``, how often which one stood before
-    its calls.
+    ``communicator`` is its name: ``0x54fe282d32a87d85`` (``commId``, the same on all ranks), ``… #2`` if the id is used
+    again, ``… split 1 color 0`` after a split, or, without id, ``pointer 0x55b6aa64a990`` of this process; ``None`` if
+    the calls have no pointer. ``ranks`` is the communicator's size, ``global_rank`` RCCL's. ``init_device`` is the CUDA
+    ordinal in its own lines; ``call_devices`` counts the ordinals in the prefixes of its calls.
     """
 
     process: LogProcess | None
@@ -42,33 +40,33 @@ class CommunicatorRank:
     ranks: int | None = None
     global_rank: int | None = None
     is_shared: bool = False
-    """Whether ``communicator`` is a name that all of its ranks have."""
-    told_device: int | None = None
-    written_devices: Counter[int] = field(default_factory=Counter)
+    """Whether all ranks have the same ``communicator``."""
+    init_device: int | None = None
+    call_devices: Counter[int] = field(default_factory=Counter)
 
     @property
     def device(self) -> int | None:
-        """The CUDA ordinal of its GPU: where no line records it, the one that stood before most of its calls."""
-        if self.told_device is None and self.written_devices:
-            return self.written_devices.most_common(1)[0][0]
-        return self.told_device
+        """The CUDA ordinal of its GPU: from its own lines, else its calls' most frequent ordinal."""
+        if self.init_device is None and self.call_devices:
+            return self.call_devices.most_common(1)[0][0]
+        return self.init_device
 
 
 class Communicators:
-    """The communicators of each process as they come and go. Lines of a process must be heard in their order.
+    """The communicators of each process over time. Lines of a process must be heard in order.
 
-    ``members`` are all ranks heard of, first ones first.
+    ``members`` are all ranks heard of, in order of appearance.
     """
 
     def __init__(self) -> None:
         self.members: list[CommunicatorRank] = []
         self._open: dict[tuple[LogProcess | None, int], CommunicatorRank] = {}
         self._lines: dict[CommunicatorRank, CommunicatorLine] = {}
-        self._used: Counter[tuple[LogProcess | None, int | None, str]] = Counter()
-        self._nameless: dict[Writer | None, CommunicatorRank] = {}
+        self._name_counts: Counter[tuple[LogProcess | None, int | None, str]] = Counter()
+        self._unnamed: dict[Writer | None, CommunicatorRank] = {}
 
     def hear(self, line: CommunicatorLine) -> CommunicatorRank:
-        """Takes in that a communicator begins or ends; returns the rank that the line is about."""
+        """Record that a communicator begins or ends, and return the rank of the line."""
         process = _process(line.writer)
         key = (process, line.pointer)
         member = self._open.get(key)
@@ -76,25 +74,25 @@ class Communicators:
             if member is None or (member.rank, member.ranks) not in ((None, None), (None, line.ranks), _size(line)):
                 member = self._new(process, _pointer(line.pointer))
             _fill(member, line)
-            # From here on the pointer may be that of another communicator.
+            # The next communicator may have the same pointer.
             self._open.pop(key, None)
             return member
-        told = self._lines.get(member) if member is not None else None
-        if member is not None and told is not None and _is_twin(told, line):
+        last_line = self._lines.get(member) if member is not None else None
+        if member is not None and last_line is not None and _is_twin(last_line, line):
             return member
-        if member is None or told is not None or member.ranks not in (None, line.ranks):
+        if member is None or last_line is not None or member.ranks not in (None, line.ranks):
             member = self._open[key] = self._new(process, _pointer(line.pointer))
-        # Else only its calls were heard of: they may stand in another file than its beginning.
+        # Otherwise only its calls were heard: they may be in another file than its beginning.
         self._lines[member] = line
         _fill(member, line)
         self._name(member, line)
         return member
 
     def member_of(self, signature: Signature, calls: int = 1) -> CommunicatorRank:
-        """The member that makes the calls of ``signature`` now; ``calls`` is their number."""
+        """Return the rank that makes the calls of ``signature`` now; ``calls`` is their number."""
         member = self._caller(signature)
         if signature.writer is not None:
-            member.written_devices[signature.writer.device] += calls
+            member.call_devices[signature.writer.device] += calls
         if member.ranks is None:
             member.ranks = signature.ranks
         if member.global_rank is None:
@@ -104,9 +102,9 @@ class Communicators:
     def _caller(self, signature: Signature) -> CommunicatorRank:
         process = _process(signature.writer)
         if signature.communicator is None:
-            if signature.writer not in self._nameless:
-                self._nameless[signature.writer] = self._new(process, None)
-            return self._nameless[signature.writer]
+            if signature.writer not in self._unnamed:
+                self._unnamed[signature.writer] = self._new(process, None)
+            return self._unnamed[signature.writer]
         key = (process, signature.communicator)
         if key not in self._open:
             self._open[key] = self._new(process, _pointer(signature.communicator))
@@ -126,9 +124,9 @@ class Communicators:
             name = f"{parent.communicator} split{split} color {line.color}"
         else:
             return
-        # All ranks make their communicators in the same order: the same number is the same communicator.
-        self._used[member.process, member.rank, name] += 1
-        number = self._used[member.process, member.rank, name]
+        # All ranks make their communicators in the same order, so the same number is the same communicator.
+        self._name_counts[member.process, member.rank, name] += 1
+        number = self._name_counts[member.process, member.rank, name]
         member.communicator = name if number == 1 else f"{name} #{number}"
         member.is_shared = True
 
@@ -140,7 +138,7 @@ def _process(writer: Writer | None) -> LogProcess | None:
 def _fill(member: CommunicatorRank, line: CommunicatorLine) -> None:
     member.rank, member.ranks = _size(line)
     if line.device is not None:
-        member.told_device = line.device
+        member.init_device = line.device
 
 
 def _pointer(pointer: int) -> str:
@@ -151,19 +149,19 @@ def _size(line: CommunicatorLine) -> tuple[int, int]:
     return line.rank, line.ranks
 
 
-def _is_twin(told: CommunicatorLine, line: CommunicatorLine) -> bool:
-    """Whether the second line is about the communicator of the first: ``Init START``, then ``Init COMPLETE``."""
-    is_next = told.state is CommunicatorState.STARTED and line.state is CommunicatorState.COMPLETE
-    return is_next and _size(told) == _size(line) and told.unique_id == line.unique_id
+def _is_twin(started: CommunicatorLine, line: CommunicatorLine) -> bool:
+    """Return whether a line completes ``started``: ``Init START``, then ``Init COMPLETE``."""
+    is_next = started.state is CommunicatorState.STARTED and line.state is CommunicatorState.COMPLETE
+    return is_next and _size(started) == _size(line) and started.unique_id == line.unique_id
 
 
 @dataclass(frozen=True, eq=False)
 class CallSequence:
-    """The calls of one rank of a communicator, in the order of the log: 12 bytes for each.
+    """The calls of one rank of a communicator, in the order of the log: 12 bytes per call.
 
-    ``kinds``: the place of each call's signature in ``signatures``. ``op_counts``: NCCL's number of each, which the
-    calls of one group share. Both arrays (of C types ``I`` and ``Q``, as ``numpy.frombuffer`` takes them) have one
-    entry for each call.
+    ``kinds``: the index of each call's signature in ``signatures``. ``op_counts``: NCCL's number of each call, which
+    the calls of one group share. Both arrays (C types ``I`` and ``Q``, readable by ``numpy.frombuffer``) have an entry
+    per call.
     """
 
     member: CommunicatorRank
@@ -175,33 +173,32 @@ class CallSequence:
         return len(self.kinds)
 
     def calls(self) -> Iterator[Call]:
-        """Every call as a value."""
+        """Yield every call."""
         for kind, op_count in zip(self.kinds, self.op_counts, strict=True):
             yield Call(self.signatures[kind], op_count)
 
 
 def call_sequences(lines: Iterable[Line]) -> list[CallSequence]:
-    """The sequences of what a log says (or several, one after the other), in the order in which ranks first called.
+    """Return the sequences of calls in one log or several in a row, in the order in which ranks first called.
 
-    Calls whose line lost its communicator are in none: the ranks that they would belong to are not whole then. Raises
-    what ``lines`` raises.
+    Omits calls whose line lost its communicator, so their rank's sequence is incomplete. Raises what ``lines`` raises.
     """
     communicators = Communicators()
-    found: dict[CommunicatorRank, CallSequence] = {}
-    # By identity: the reader gives the same signature again, and the sequence keeps it alive.
-    places: dict[int, tuple[CallSequence, int]] = {}
+    sequence_by_member: dict[CommunicatorRank, CallSequence] = {}
+    # By identity: the reader repeats the same signature, and the sequence keeps it alive.
+    positions: dict[int, tuple[CallSequence, int]] = {}
     for line in lines:
         if isinstance(line, CommunicatorLine):
             communicators.hear(line)
-            places.clear()  # a pointer may mean another communicator now
+            positions.clear()  # a pointer may mean another communicator now
         elif isinstance(line, Call) and line.signature.communicator is not None:
-            place = places.get(id(line.signature))
-            if place is None:
+            position = positions.get(id(line.signature))
+            if position is None:
                 member = communicators.member_of(line.signature)
-                sequence = found.setdefault(member, CallSequence(member))
-                place = places[id(line.signature)] = sequence, len(sequence.signatures)
+                sequence = sequence_by_member.setdefault(member, CallSequence(member))
+                position = positions[id(line.signature)] = sequence, len(sequence.signatures)
                 sequence.signatures.append(line.signature)
-            sequence, kind = place
+            sequence, kind = position
             sequence.kinds.append(kind)
             sequence.op_counts.append(line.op_count)
-    return list(found.values())
+    return list(sequence_by_member.values())

@@ -1,9 +1,8 @@
 """Message sizes that an export does not record, from NCCL's debug log of the same run.
 
-Nothing in a log line says when it was written, so calls are aligned by their order (docs/nccl.md#debug-log): what a
-process calls in one collective on one communicator stands in the log in the order in which the export has it. They are
-aligned only where the log has exactly as many of them as the export; a capture of a part of the run has fewer, and
-stays as it is.
+Log lines have no times, so calls are aligned by order (docs/nccl.md#debug-log): a process's calls of one collective on
+one communicator have the same order in log and export. They are aligned only if the log has exactly as many as the
+export; a capture of a part of the run has fewer, and stays as it is.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SOURCE = "log"
-"""In ``size_source``: from the debug log, by order."""
+"""Value of ``size_source``: from the debug log, by order."""
 
 _P2P = ("Send", "Recv")
 _ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
 
-Place = tuple[int, int]
+ProcessKey = tuple[int, int]
 """(report, process)"""
 
 
 @dataclass(frozen=True)
 class LogSizes:
-    """The calls of the logs by process and collective; ``hosts`` are those of the open reports, by index.
+    """The calls of the logs by process and collective; ``hosts`` of the open reports, by index.
 
     ``reported`` are the results of nccl-tests.
     """
@@ -50,58 +49,57 @@ class LogSizes:
     hosts: Mapping[int, str]
     reported: Sequence[Reported] = ()
 
-    def _candidates(self, place: Place, collective: str) -> list[tuple[CallSequence, list[Signature]]]:
-        """A caller of collectives in a process of the export, and the signatures of its calls in order."""
-        report, process = place
+    def _candidates(self, process_key: ProcessKey, collective: str) -> list[tuple[CallSequence, list[Signature]]]:
+        """Return the sequences of a process that call ``collective``, with the signatures of these calls in order."""
+        report, process = process_key
         pid, host = pid_of(process), _short(self.hosts.get(report, ""))
-        found = []
+        candidates = []
         for sequence in self.sequences:
             writer = sequence.member.process
             if writer is None or writer.pid != pid or (host and _short(writer.host) != host):
                 continue
-            of_kind = [one.op == collective for one in sequence.signatures]
-            calls = [sequence.signatures[kind] for kind in sequence.kinds if of_kind[kind]]
+            is_wanted = [signature.op == collective for signature in sequence.signatures]
+            calls = [sequence.signatures[kind] for kind in sequence.kinds if is_wanted[kind]]
             if calls:
-                found.append((sequence, calls))
-        return found
+                candidates.append((sequence, calls))
+        return candidates
 
     def records(
-        self, place: Place, collective: str, streams: Sequence[int | None]
+        self, process_key: ProcessKey, collective: str, streams: Sequence[int | None]
     ) -> list[dict[str, Any]] | str | None:
-        """The log's records of the calls of a process, in order; ``streams``: that of each call's kernel, if known.
+        """Return the log's records of a process's calls in order; ``streams``: of each call's kernel, if known.
 
-        A communicator keeps to its stream, so that several are distinguished by their numbers of calls. The reason for
-        having none, where the log has other calls; ``None`` where it has none.
+        Each communicator keeps to its stream, so the numbers of calls distinguish several. Returns the reason if the
+        log's calls do not match, and ``None`` if it has no such calls.
         """
-        found = self._candidates(place, collective)
-        if not found:
+        pairs = self._candidates(process_key, collective)
+        if not pairs:
             return None
-        if any(one.is_folded for sequence, _ in found for one in sequence.signatures):
+        if any(signature.is_folded for sequence, _ in pairs for signature in sequence.signatures):
             return f"{collective}: Ray left out lines of the log"
-        if len(found) == 1:
-            ((sequence, calls),) = found
+        if len(pairs) == 1:
+            ((sequence, calls),) = pairs
             if len(calls) != len(streams):
                 return f"{len(streams):,} calls of {collective}, but {len(calls):,} in the log"
             return _values(sequence, calls)
-        by_count = {len(calls): (sequence, calls) for sequence, calls in found}
-        of_stream = Counter(streams)
-        fits = sorted(of_stream.values()) == sorted(len(calls) for _, calls in found) and None not in of_stream
-        if not fits or len(by_count) < len(found):
-            return f"{collective} on {len(found)} communicators of one process, which the export does not distinguish"
-        by_stream = {stream: iter(_values(*by_count[count])) for stream, count in of_stream.items()}
-        return [next(by_stream[stream]) for stream in streams]
+        pair_by_count = {len(calls): (sequence, calls) for sequence, calls in pairs}
+        counts = Counter(streams)
+        is_match = sorted(counts.values()) == sorted(len(calls) for _, calls in pairs) and None not in counts
+        if not is_match or len(pair_by_count) < len(pairs):
+            return f"{collective} on {len(pairs)} communicators of one process, which the export does not distinguish"
+        values = {stream: iter(_values(*pair_by_count[count])) for stream, count in counts.items()}
+        return [next(values[stream]) for stream in streams]
 
 
 def _short(host: str) -> str:
-    """A host's name without its domain: logs cut it there."""
+    """Return a host's name without its domain, as logs contain it."""
     return host.partition(".")[0].lower()
 
 
 def _values(sequence: CallSequence, calls: Sequence[Signature]) -> list[dict[str, Any]]:
-    """The log's values for each of the calls, by the columns of a pairing."""
     member = sequence.member
-    values = {id(one): _value(one, member.communicator, member.ranks) for one in sequence.signatures}
-    return [values[id(one)] for one in calls]
+    values = {id(signature): _value(signature, member.communicator, member.ranks) for signature in sequence.signatures}
+    return [values[id(signature)] for signature in calls]
 
 
 def _value(call: Signature, communicator: str | None, ranks: int | None) -> dict[str, Any]:
@@ -119,9 +117,9 @@ def _value(call: Signature, communicator: str | None, ranks: int | None) -> dict
 
 
 def read_log(names: Iterable[str], ranks: Iterable[RankedTask]) -> LogSizes:
-    """The calls that the logs ``names`` have of the processes of ``ranks``: 12 bytes of memory for each.
+    """Read the calls of the processes of ``ranks`` from the logs ``names``: 12 bytes of memory per call.
 
-    Raises ExportError for a log that cannot be read.
+    Raises ExportError if a log cannot be read.
     """
     ranks = list(ranks)
     pids = {item.pid for item in ranks if item.pid is not None}
@@ -141,14 +139,14 @@ def read_log(names: Iterable[str], ranks: Iterable[RankedTask]) -> LogSizes:
 def with_log_sizes(
     calls: pd.DataFrame, paired: tuple[pd.DataFrame, pd.DataFrame], log: LogSizes
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Recorded calls with what the log says of those without a message size, and why it does not say it of others.
+    """Fill in calls without a message size from the log; also return the reasons why some stay without.
 
     ``calls`` has ``report``, ``process``, ``start``, ``row``, ``name`` and the columns that NCCL's payload fills;
     ``paired`` are the kernels and calls of a pairing without the log, which records the streams.
     """
-    kernels, known = paired
-    stream = kernels["stream"].astype("Int64").reindex(known["partner"].to_numpy()).set_axis(known.index)
-    streams = known[["report", "row"]].assign(stream=stream)
+    kernels, paired_calls = paired
+    stream = kernels["stream"].astype("Int64").reindex(paired_calls["partner"].to_numpy()).set_axis(paired_calls.index)
+    streams = paired_calls[["report", "row"]].assign(stream=stream)
     streams = calls[["report", "row"]].merge(streams, on=["report", "row"], how="left")["stream"].set_axis(calls.index)
     collectives = by_name(calls["name"], collective_of_api)
     filled, reasons = _filled(calls.assign(stream=streams), collectives, np.ones(len(calls), bool), log)
@@ -156,36 +154,37 @@ def with_log_sizes(
 
 
 def kernels_with_log_sizes(kernels: pd.DataFrame, log: LogSizes) -> tuple[pd.DataFrame, list[str]]:
-    """The same for the ``kernels`` of a pairing, of those processes that have no NVTX calls.
+    """Do the same for the ``kernels`` of a pairing whose processes have no NVTX calls.
 
-    Then the kernels alone say what was called. A kernel of sends and receives stands for several calls: it stays.
+    There only the kernels show the collective. Kernels of sends and receives run several calls, so they stay as they
+    are.
     """
     collectives = kernels["collective"].astype(object).where(kernels["collective"].notna(), None).to_numpy()
     return _filled(kernels, collectives, (kernels["reason"] == Reason.NO_CALLS.value).to_numpy(bool), log)
 
 
 def _filled(
-    frame: pd.DataFrame, collectives: Any, may_be: NDArray[np.bool_], log: LogSizes
+    frame: pd.DataFrame, collectives: Any, is_candidate: NDArray[np.bool_], log: LogSizes
 ) -> tuple[pd.DataFrame, list[str]]:
     import pandas as pd
 
-    is_collective = np.array([one is not None for one in collectives.tolist()], bool)
-    chosen = np.flatnonzero(may_be & is_collective & frame["message_size"].isna().to_numpy(bool))
+    is_collective = np.array([collective is not None for collective in collectives.tolist()], bool)
+    indices = np.flatnonzero(is_candidate & is_collective & frame["message_size"].isna().to_numpy(bool))
     keys = [key for key in (*_FILLED, "size_source") if key in frame]
     columns: dict[str, Any] = {key: frame[key].astype(object).to_numpy().copy() for key in keys}
     reasons: set[str] = set()
-    # In order of start, so that each group is, too.
-    columns_of_rows = ["report", "process", "start", "row", "stream"]
-    rows = frame[columns_of_rows].iloc[chosen].assign(place=chosen, kind=collectives[chosen])
+    # Sorted by start, so that each group is, too.
+    row_columns = ["report", "process", "start", "row", "stream"]
+    rows = frame[row_columns].iloc[indices].assign(place=indices, kind=collectives[indices])
     rows = rows.sort_values(["start", "row"], kind="stable")
     for (report, process, kind), group in rows.groupby(["report", "process", "kind"], observed=True):
-        streams = [None if one is pd.NA else int(one) for one in group["stream"].astype("Int64")]
+        streams = [None if stream is pd.NA else int(stream) for stream in group["stream"].astype("Int64")]
         records = log.records((int(report), int(process)), str(kind), streams)
         if isinstance(records, str):
             reasons.add(records)
         elif records is not None:
             for key in keys:
-                columns[key][group["place"].to_numpy()] = [one[key] for one in records]
+                columns[key][group["place"].to_numpy()] = [record[key] for record in records]
     return frame.assign(**{key: _typed(frame[key], columns[key]) for key in keys}), sorted(reasons)
 
 
@@ -200,11 +199,11 @@ def _typed(before: pd.Series[Any], values: Any) -> Any:
 
 
 def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, reasons: Sequence[str]) -> tuple[str, ...]:
-    """The notes of a table whose sizes may come from the log."""
+    """Return the notes of a table whose sizes may be from the log."""
     aligned = int((calls["size_source"] == SOURCE).sum())
     aligned += int((kernels["message_size"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
     aligned_note = f"message sizes from the debug log, by the order of the calls: {aligned:,}" if aligned else ""
-    left = f"sizes stay unknown where the debug log does not match: {'; '.join(reasons)}" if reasons else ""
-    if not aligned_note and not left and calls["message_size"].isna().any():
-        left = "the debug log has no calls of these processes (host and pid are compared)"
-    return tuple(text for text in (aligned_note, left) if text)
+    unknown_note = f"sizes stay unknown where the debug log does not match: {'; '.join(reasons)}" if reasons else ""
+    if not aligned_note and not unknown_note and calls["message_size"].isna().any():
+        unknown_note = "the debug log has no calls of these processes (host and pid are compared)"
+    return tuple(text for text in (aligned_note, unknown_note) if text)

@@ -1,6 +1,6 @@
-"""The selection and grouping of NCCL's rows: by collective, message size, communicator, stream, rank, step, …
+"""Selection and grouping of NCCL's rows: by collective, message size, communicator, stream, rank, step, …
 
-`selected` leaves the rows of a pairing that a selection leaves, by the rules that `conditions.where` has for SQL.
+`selected` keeps the rows of a pairing that a selection keeps, by the rules that `conditions.where` has for SQL.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 
 def selected(frame: pd.DataFrame, selection: Selection) -> pd.DataFrame:
-    """The rows of ``kernels`` or ``calls`` that are selected, with their old index.
+    """Return the selected rows of ``kernels`` or ``calls``, with their old index.
 
-    A call has no device and no stream, so those filters leave it in. The name filter looks at the name and at the
-    collective: a ``SendRecv`` kernel that ran an AlltoAll is found by both.
+    Calls have no device and no stream, so those filters keep them. The name filter matches name or collective: both
+    find a ``SendRecv`` kernel that ran an AlltoAll.
     """
-    chosen = np.ones(len(frame), bool)
+    is_selected = np.ones(len(frame), bool)
     if selection.window is not None:
-        chosen &= _in_window(frame, selection.window)
+        is_selected &= _in_window(frame, selection.window)
     if selection.tasks is not None:
-        number = one_key(whole(frame["report"]), whole(frame["process"]))
-        firsts = frame.iloc[np.unique(number, return_index=True)[1]]
-        places = zip(firsts["report"].tolist(), firsts["process"].tolist(), strict=True)
-        chosen &= np.array([Task(*place) in selection.tasks for place in places] or [False], bool)[number]
-    for key, wanted in (("device", selection.devices), ("stream", selection.streams)):
-        if wanted is not None and key in frame.columns:
-            chosen &= frame[key].isin(wanted).to_numpy(bool)
+        task_indices = one_key(whole(frame["report"]), whole(frame["process"]))
+        firsts = frame.iloc[np.unique(task_indices, return_index=True)[1]]
+        tasks = zip(firsts["report"].tolist(), firsts["process"].tolist(), strict=True)
+        is_selected &= np.array([Task(*task) in selection.tasks for task in tasks] or [False], bool)[task_indices]
+    for key, numbers in (("device", selection.devices), ("stream", selection.streams)):
+        if numbers is not None and key in frame.columns:
+            is_selected &= frame[key].isin(numbers).to_numpy(bool)
     if selection.name is not None:
-        chosen &= _named(frame, selection.name)
-    return frame if chosen.all() else frame[chosen]
+        is_selected &= _named(frame, selection.name)
+    return frame if is_selected.all() else frame[is_selected]
 
 
 def _in_window(frame: pd.DataFrame, window: Window) -> Flags:
@@ -51,25 +51,25 @@ def _in_window(frame: pd.DataFrame, window: Window) -> Flags:
     return reaches & (start < window.end)
 
 
-def _named(frame: pd.DataFrame, wanted: NameFilter) -> Flags:
-    number = one_key(codes(frame["name"]), codes(frame["collective"]))
-    firsts = np.unique(number, return_index=True)[1]
+def _named(frame: pd.DataFrame, name_filter: NameFilter) -> Flags:
+    indices = one_key(codes(frame["name"]), codes(frame["collective"]))
+    firsts = np.unique(indices, return_index=True)[1]
     passes = []
     for texts in frame[["name", "collective"]].iloc[firsts].astype(object).itertuples(index=False):
-        matches = [wanted.matches(text) for text in texts if isinstance(text, str)]
-        # An inverse filter has to hold for both: "!alltoall" leaves no AlltoAll in by its kernel's name.
-        passes.append(all(matches) if wanted.inverse else any(matches))
-    return np.array(passes or [False], bool)[number]
+        matches = [name_filter.matches(text) for text in texts if isinstance(text, str)]
+        # An inverse filter must hold for both: "!alltoall" excludes an AlltoAll whatever its kernel's name.
+        passes.append(all(matches) if name_filter.inverse else any(matches))
+    return np.array(passes or [False], bool)[indices]
 
 
 def bucket_numbers(sizes: pd.Series[Any]) -> Ints:
-    """The place of each message size in `BUCKETS`; ``NONE`` where the size is not known."""
+    """Return the index of each message size in `BUCKETS`, ``NONE`` if unknown."""
     size = whole(sizes)
     return np.where(size < 0, NONE, np.searchsorted(EDGES, size, side="right"))
 
 
 def bucket_label(number: int) -> str | None:
-    """The label of a bucket by its place; ``None`` for ``NONE``."""
+    """Return the label of the bucket at an index; ``None`` for ``NONE``."""
     return BUCKETS[number] if number >= 0 else None
 
 
@@ -77,17 +77,17 @@ class NcclProperty(Enum):
     """A property by which rows are grouped."""
 
     COLLECTIVE = "collective"
-    SIZE = "size"  # the bucket of the message size
-    POW2 = "pow2"  # the power of two that a message size begins
-    BYTES = "bytes"  # the message size itself
+    SIZE = "size"  # bucket of the message size
+    POW2 = "pow2"  # largest power of two up to the message size
+    BYTES = "bytes"  # exact message size
     COMMUNICATOR = "communicator"
     STREAM = "stream"
     RANK = "rank"
     STEP = "step"
-    RANGE = "range"  # the innermost NVTX range around the launch that is not NCCL's
+    RANGE = "range"  # innermost NVTX range around the launch, except NCCL's
     DATATYPE = "datatype"
     REDUCTION = "reduction"
-    BACKEND = "backend"  # the library: NCCL, NVSHMEM, …
+    BACKEND = "backend"  # library: NCCL, NVSHMEM, …
 
 
 USUAL: Final = (NcclProperty.COLLECTIVE, NcclProperty.SIZE)
@@ -106,93 +106,93 @@ COLUMNS: Mapping[NcclProperty, Column] = {
     NcclProperty.REDUCTION: Column("reduction", header="Reduction", label="reduction", importance=5),
     NcclProperty.BACKEND: Column("backend", header="Backend", label="backend", importance=3),
 }
-"""The column of each group. A column that rows are grouped by never leaves a screen (importance 0)."""
+"""The column of each property. A column that rows are grouped by never leaves a screen (importance 0)."""
 
 SEVERAL: Final = "several"
-"""In a column that rows are not grouped by: the rows behind this one differ."""
+"""Value of a column that rows are not grouped by, if the rows of a group differ."""
 
 _SIZES = (NcclProperty.SIZE, NcclProperty.POW2, NcclProperty.BYTES)
 
 
 def by_of(text: str) -> tuple[NcclProperty, ...]:
-    """``collective,stream`` as groups. Raises UsageError for a word that is none, and for message sizes in two ways."""
-    known = {by.value: by for by in NcclProperty}
+    """Parse ``collective,stream``. Raises UsageError for an unknown property, and for message sizes in two ways."""
+    properties = {item.value: item for item in NcclProperty}
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
-        if word not in known:
-            raise UsageError(f"group {word!r}: the groups are {', '.join(known)}")
-    found = tuple(dict.fromkeys(known[word] for word in words))
-    if sum(by in _SIZES for by in found) > 1:
+        if word not in properties:
+            raise UsageError(f"group {word!r}: the groups are {', '.join(properties)}")
+    groups = tuple(dict.fromkeys(properties[word] for word in words))
+    if sum(item in _SIZES for item in groups) > 1:
         raise UsageError(f"groups {text!r}: use only one of size, pow2 and bytes")
-    return found
+    return groups
 
 
 def label_of(frame: pd.DataFrame) -> pd.Series[Any]:
-    """The collective of a row; a management call has its name instead, and a kernel may have neither."""
+    """Return the collective of each row, or a management call's name; missing if a kernel's name hides it."""
     collective = frame["collective"].astype(object)
     return collective.fillna(frame["name"].astype(object)) if "thread" in frame.columns else collective
 
 
-def values_of(frame: pd.DataFrame, by: NcclProperty) -> pd.Series[Any]:
-    """The value of a grouping for each row of ``kernels`` or ``calls``, else missing. Calls have no stream.
+def values_of(frame: pd.DataFrame, grouping: NcclProperty) -> pd.Series[Any]:
+    """Return a property of each row of ``kernels`` or ``calls``, else missing. Calls have no stream.
 
-    Step and range need the columns that `bandwidth.grouped_pairing` adds.
+    Step and range need the columns of `bandwidth.in_steps` and `bandwidth.in_ranges`.
     """
     import pandas as pd
 
-    if by is NcclProperty.COLLECTIVE:
+    if grouping is NcclProperty.COLLECTIVE:
         return label_of(frame)
-    if by is NcclProperty.SIZE:
+    if grouping is NcclProperty.SIZE:
         numbers = bucket_numbers(frame["message_size"]).tolist()
         return pd.Series([bucket_label(number) for number in numbers], index=frame.index, dtype=object)
-    if by is NcclProperty.POW2:
+    if grouping is NcclProperty.POW2:
         return powers_of_two(frame["message_size"])
-    if by is NcclProperty.BACKEND and "backend" not in frame.columns:
+    if grouping is NcclProperty.BACKEND and "backend" not in frame.columns:
         return pd.Series(NCCL_BACKEND, index=frame.index, dtype=object)
-    if by is NcclProperty.STREAM and "stream" not in frame.columns:
+    if grouping is NcclProperty.STREAM and "stream" not in frame.columns:
         return pd.Series(pd.NA, index=frame.index, dtype="Int64")
-    values = frame[COLUMNS[by].key]
-    return values.astype(object if COLUMNS[by].unit is Unit.TEXT else "Int64")
+    values = frame[COLUMNS[grouping].key]
+    return values.astype(object if COLUMNS[grouping].unit is Unit.TEXT else "Int64")
 
 
 def powers_of_two(sizes: pd.Series[Any]) -> pd.Series[Any]:
-    """The largest power of two that is no more than each size, bytes; 0 for 0, missing where the size is."""
+    """Return the largest power of two up to each size, bytes; 0 for 0, missing if the size is."""
     import pandas as pd
 
     size = whole(sizes)
     exponent = np.frexp(np.maximum(size, 1).astype(np.float64))[1] - 1
     power = np.left_shift(np.int64(1), np.minimum(exponent, 62))
-    # As a float, a size of more than 2⁵³ may have been rounded up to the next power.
+    # The float of a size above 2⁵³ may be rounded up to the next power.
     power = np.where(size > 0, np.where(power > size, power >> 1, power), size)
     return pd.Series(power, index=sizes.index, dtype="Int64").where(size >= 0)
 
 
 def group_numbers(frame: pd.DataFrame, groups: Sequence[NcclProperty]) -> Ints:
-    """The number of the group of each row, from 0 without gaps; all 0 without ``groups``."""
-    parts = []
-    for by in groups:  # sizes, ranks and steps keep their order; ``NONE`` is a missing value
-        values = frame["message_size"] if by is NcclProperty.SIZE else values_of(frame, by)
-        number = bucket_numbers if by is NcclProperty.SIZE else codes if COLUMNS[by].unit is Unit.TEXT else whole
-        parts.append(number(values))
-    return one_key(*parts) if parts else np.zeros(len(frame), np.int64)
+    """Return the number of each row's group, from 0 without gaps; all 0 without ``groups``."""
+    keys = []
+    for prop in groups:  # sizes, ranks and steps keep their order; ``NONE`` is a missing value
+        values = frame["message_size"] if prop is NcclProperty.SIZE else values_of(frame, prop)
+        encode = bucket_numbers if prop is NcclProperty.SIZE else codes if COLUMNS[prop].unit is Unit.TEXT else whole
+        keys.append(encode(values))
+    return one_key(*keys) if keys else np.zeros(len(frame), np.int64)
 
 
 def shared_values(values: pd.Series[Any], group: Ints, count: int) -> pd.Series[Any]:
-    """The common value of each of ``count`` groups; where rows differ ``SEVERAL``, or missing for a number."""
-    own = codes(values)
-    lowest = common(group, own, count)
+    """Return the common value of each of ``count`` groups, else ``SEVERAL``, or missing for a number."""
+    value_codes = codes(values)
+    lowest = common(group, value_codes, count)
     first = np.full(count, 0)
     first[group[::-1]] = np.arange(len(group))[::-1]
-    is_one = (lowest != NONE) | (np.bincount(group[own != NONE], minlength=count) == 0)
+    is_shared = (lowest != NONE) | (np.bincount(group[value_codes != NONE], minlength=count) == 0)
     shared = values.iloc[first].reset_index(drop=True)
-    return shared.where(is_one, SEVERAL) if shared.dtype == object else shared.where(is_one)
+    return shared.where(is_shared, SEVERAL) if shared.dtype == object else shared.where(is_shared)
 
 
 def is_of(frame: pd.DataFrame, row: Mapping[NcclProperty, Any]) -> Flags:
-    """Whether each row of ``frame`` belongs to a row of a table: has all its values (``None``: that is missing)."""
-    own = np.ones(len(frame), bool)
-    for by, wanted in row.items():
-        values = values_of(frame, by)
-        is_same = values.isna() if wanted is None else (values == wanted).fillna(False)
-        own &= is_same.to_numpy(bool)
-    return own
+    """Return whether each row has all the values of a table's ``row``; ``None`` is a missing value."""
+    is_match = np.ones(len(frame), bool)
+    for grouping, expected in row.items():
+        values = values_of(frame, grouping)
+        is_same = values.isna() if expected is None else (values == expected).fillna(False)
+        is_match &= is_same.to_numpy(bool)
+    return is_match

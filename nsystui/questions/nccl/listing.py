@@ -1,4 +1,4 @@
-"""The single kernels and calls of NCCL, each with what belongs to it on the other side."""
+"""Single NCCL kernels and calls, each with its partners: the calls of a kernel, or the kernels of a call."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMMUNICATION: Final = "communication"
-"""As a collective: of every one, but not the calls that manage groups, communicators and memory."""
+"""As a collective: any collective, without the calls that manage groups, communicators and memory."""
 
 _SHARED_COLUMNS = (
     START,
@@ -107,18 +107,18 @@ def nccl_listing(
     row: Mapping[NcclProperty, Any],
     what: What,
 ) -> TableAnswer:
-    """The kernels or calls behind one row of the summary, by start (job time, ns).
+    """Return the kernels or calls behind one row of the summary, by start (job time, ns).
 
-    ``row`` has the values of that row by group (``None`` is "not known"); without a group, everything; `COMMUNICATION`
-    as its collective leaves the management calls out. ``partners`` says how many calls belong to the kernel (or kernels
-    to the call); the ``partner_…`` columns are the identity of the first: with ``report``, ``kind``, ``row`` and
-    ``start`` they make the `EventKey` of it. A call has the name, start, duration and bandwidth of its first kernel,
-    all of it, also where that ran other calls too; a kernel's name is not what ran. ``algbw``, ``busbw`` and
-    ``exposed`` are of the single kernel, see `nccl_summary`. ``step`` is there where ``pairing`` is one of `in_steps`.
+    ``row`` has the values of that row by group (``None``: unknown); empty, it selects everything; `COMMUNICATION` as
+    its collective leaves out management calls. ``partners`` counts the calls of the kernel, or the kernels of the call;
+    the ``partner_…`` columns identify the first: with ``report``, ``kind``, ``row`` and ``start`` they make its
+    `EventKey`. A call has the name, time and bandwidth of its first kernel, which may have run other calls too; a
+    kernel's name is not the operation that ran. ``algbw``, ``busbw`` and ``exposed`` are per kernel, see
+    `nccl_summary`. ``step`` needs `in_steps`.
     """
     is_kernel = what == KERNEL
-    everything = _rows(pairing.kernels if is_kernel else pairing.calls, row)
-    listed = selected(everything, selection).sort_values(["start", "report", "row"], kind="stable")
+    matching = _rows(pairing.kernels if is_kernel else pairing.calls, row)
+    listed = selected(matching, selection).sort_values(["start", "report", "row"], kind="stable")
     listed = listed.assign(
         duration=listed["end"] - listed["start"],
         bucket=values_of(listed, NcclProperty.SIZE),
@@ -131,27 +131,26 @@ def nccl_listing(
     columns = (*_SHARED_COLUMNS, *step, *(_KERNEL_COLUMNS if is_kernel else _CALL_COLUMNS))
     listed = listed[[column.key for column in columns]].reset_index(drop=True)
     notes = nccl_notes(session, selection, ranks, pairing)
-    return TableAnswer.of_frame("nccl-calls", without_empty(columns, listed), listed, len(everything), notes)
+    return TableAnswer.of_frame("nccl-calls", without_empty(columns, listed), listed, len(matching), notes)
 
 
 def _rows(frame: pd.DataFrame, row: Mapping[NcclProperty, Any]) -> pd.DataFrame:
     if row.get(NcclProperty.COLLECTIVE) == COMMUNICATION:
-        row = {by: value for by, value in row.items() if by is not NcclProperty.COLLECTIVE}
+        row = {grouping: value for grouping, value in row.items() if grouping is not NcclProperty.COLLECTIVE}
         if "thread" in frame.columns:
             frame = frame[frame["collective"].notna()]
     return frame[is_of(frame, row)]
 
 
 def _partners(listed: pd.DataFrame, pairing: NcclPairing, is_kernel: bool) -> dict[str, Any]:
-    """The identity of the first partner of each row."""
     kinds = (EventKind.NCCL.value, EventKind.NVTX.value)
     own_kind, other_kind = kinds if is_kernel else kinds[::-1]
-    others = pairing.calls if is_kernel else pairing.kernels
+    partner_frame = pairing.calls if is_kernel else pairing.kernels
     partner = listed["partner"].to_numpy()
     return {
         "kind": own_kind,
-        "partner_kind": [other_kind if place >= 0 else None for place in partner.tolist()],
-        **{f"partner_{key}": _at(others[key], partner, listed) for key in ("report", "row", "start")},
+        "partner_kind": [other_kind if index >= 0 else None for index in partner.tolist()],
+        **{f"partner_{key}": _at(partner_frame[key], partner, listed) for key in ("report", "row", "start")},
     }
 
 
@@ -168,18 +167,17 @@ def _bandwidth_of(kernels: pd.DataFrame) -> dict[str, Any]:
 
 
 def _kernels_of_calls(calls: pd.DataFrame, kernels: pd.DataFrame) -> dict[str, Any]:
-    """The first kernel of each call, and its duration."""
     partner = calls["partner"].to_numpy()
-    own = kernels.reindex(partner).set_axis(calls.index)
+    first_kernels = kernels.reindex(partner).set_axis(calls.index)
     return {
         "tid": tid_of(calls["thread"]),
-        "kernel": own["name"].astype(object),
+        "kernel": first_kernels["name"].astype(object),
         "kernel_start": _at(kernels["start"], partner, calls),
         "kernel_duration": _at(kernels["end"] - kernels["start"], partner, calls),
-        **_bandwidth_of(own),
+        **_bandwidth_of(first_kernels),
     }
 
 
-def _at(column: pd.Series[Any], places: Any, frame: pd.DataFrame) -> pd.Series[Any]:
-    """The values of ``column`` at ``places`` as a column of ``frame``, missing where a place is ``NONE``."""
-    return column.astype("Int64").reindex(places).set_axis(frame.index)
+def _at(column: pd.Series[Any], indices: Any, frame: pd.DataFrame) -> pd.Series[Any]:
+    """Return the values of ``column`` at ``indices``, with the index of ``frame``; missing at ``NONE``."""
+    return column.astype("Int64").reindex(indices).set_axis(frame.index)

@@ -1,8 +1,8 @@
 """Operations: NCCL calls matched with the kernels that ran them, and described by them (docs/nccl.md#pairing).
 
 One kernel may run many calls (a group of sends and receives), and one group may launch many kernels (one for each
-communicator). The calls and kernels of a unit that belong together and cannot be separated further are an *operation*:
-most often one call and one kernel.
+communicator). An *operation* is the smallest set of calls and kernels of a unit that belong together: usually one call
+and one kernel.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class UnitMembers:
-    """The calls, or the kernels, of all units: arrays of one shape, in the order of calling or launching.
+    """The calls or the kernels of all units: arrays of one shape, in the order of calling or launching.
 
-    ``unit``: which unit it belongs to, ``NONE`` for none. ``communicator``, ``collective``: codes, ``NONE`` where not
-    known; of a kernel they are those of its stream and of its name. ``detail``: a code of all else that tells calls
-    apart; kernels have none.
+    ``unit``: the unit, or ``NONE``. ``communicator``, ``collective``: codes, ``NONE`` if unknown; of a kernel's stream
+    and name. ``detail``: a code of all other differences between calls; ``NONE`` for kernels.
     """
 
     unit: Ints
@@ -53,10 +52,10 @@ class UnitMembers:
 
 @dataclass(frozen=True, eq=False)
 class UnitMatching:
-    """The operation of each call and each kernel (``NONE`` for what is in no unit), numbered from 0.
+    """The operation of each call and each kernel, numbered from 0; ``NONE`` outside of units.
 
-    ``is_estimated`` (one for each operation): the export does not prove that just these calls and kernels belong
-    together, or how the bytes divide among the kernels.
+    ``is_estimated``, shape ``(operations,)``: the export does not prove that exactly these belong together, or how the
+    bytes divide among the kernels.
     """
 
     of_call: Ints
@@ -66,7 +65,7 @@ class UnitMatching:
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
-    """A state of the division: the group of each call and of each kernel, and how many groups there are."""
+    """A state of the division: the group of each call and of each kernel, and the number of groups."""
 
     call: Ints
     kernel: Ints
@@ -74,11 +73,11 @@ class _Groups:
 
 
 def match(calls: UnitMembers, kernels: UnitMembers) -> UnitMatching:
-    """Divides the units into operations.
+    """Divide the units into operations.
 
-    By communicator where payload and streams give it. Then, where a unit mixes collectives and launched kernels of the
-    same collectives, by collective. Then, where there are as many kernels as calls, by order. Division by collective is
-    an estimate, and so is that by order unless the calls are alike; kernels that still share calls are one too.
+    First by communicator, if payload and streams record it; then by collective, if a unit mixes collectives and
+    launched kernels of the same collectives; then by order, if it has as many kernels as calls. Estimated are divisions
+    by collective, divisions by order of calls that are not alike, and operations with several kernels.
     """
     is_call, is_kernel = calls.unit >= 0, kernels.unit >= 0
     groups = _numbered(calls.unit[is_call], kernels.unit[is_kernel])
@@ -95,11 +94,11 @@ def match(calls: UnitMembers, kernels: UnitMembers) -> UnitMatching:
     kernel_estimated |= is_divided[before.kernel]
 
     before = groups
-    codes = (calls.communicator, calls.collective, calls.detail)
-    # Whether all calls of a group have the same codes (unknown counts as one).
-    extremes = [_extremes(groups.call, code[is_call], groups.count) for code in codes]
+    call_codes = (calls.communicator, calls.collective, calls.detail)
+    # A group's calls are alike if each code, or its lack, is the same.
+    extremes = [_extremes(groups.call, code[is_call], groups.count) for code in call_codes]
     is_alike = np.logical_and.reduce([lowest >= highest for lowest, highest in extremes])
-    groups, is_divided = _divide(groups, *_places(groups), is_every_key_needed=True)
+    groups, is_divided = _divide(groups, *_indices_in_groups(groups), is_every_key_needed=True)
     call_estimated |= (is_divided & ~is_alike)[before.call]
     kernel_estimated |= (is_divided & ~is_alike)[before.kernel]
 
@@ -112,16 +111,16 @@ def match(calls: UnitMembers, kernels: UnitMembers) -> UnitMatching:
 
 
 def _numbered(call: Ints, kernel: Ints) -> _Groups:
-    """Any numbers as groups, from 0 and without gaps, in the same order."""
+    """Renumber any numbers as groups, from 0 without gaps, in the same order."""
     number = one_key(np.concatenate((call, kernel)))
     return _Groups(number[: len(call)], number[len(call) :], int(number.max(initial=NONE)) + 1)
 
 
 def _divide(groups: _Groups, call_key: Ints, kernel_key: Ints, is_every_key_needed: bool) -> tuple[_Groups, Flags]:
-    """Divides the groups by a key, and returns which of them were divided.
+    """Divide the groups by a key, and return which were divided.
 
-    A group is divided if all its keys are known, its calls have more than one, and each of its kernels has that of a
-    call; with ``is_every_key_needed`` each call must have that of a kernel too.
+    A group is divided if all its keys are known, its calls have several, and each of its kernels has the key of a call;
+    with ``is_every_key_needed`` each call must also have the key of a kernel.
     """
     lowest, highest = _extremes(groups.call, call_key, groups.count)
     is_divided = (lowest >= 0) & (lowest < highest) & (np.bincount(groups.kernel, minlength=groups.count) > 0)
@@ -138,32 +137,32 @@ def _divide(groups: _Groups, call_key: Ints, kernel_key: Ints, is_every_key_need
     return _numbered(call, kernel), is_divided
 
 
-def _places(groups: _Groups) -> tuple[Ints, Ints]:
-    """The place of each call and kernel in its group, where a group has as many kernels as calls; else ``NONE``."""
+def _indices_in_groups(groups: _Groups) -> tuple[Ints, Ints]:
+    """Return the index of each call and kernel in its group, ``NONE`` unless it has equally many of both."""
     calls = np.bincount(groups.call, minlength=groups.count)
     is_even = calls == np.bincount(groups.kernel, minlength=groups.count)
-    places = [np.where(is_even[group], place_in_group(group), NONE) for group in (groups.call, groups.kernel)]
-    return places[0], places[1]
+    indices = [np.where(is_even[group], place_in_group(group), NONE) for group in (groups.call, groups.kernel)]
+    return indices[0], indices[1]
 
 
 def place_in_group(group: Ints) -> Ints:
-    """The number of entries of the same group before each entry."""
+    """Count the earlier entries of the same group, for each entry."""
     order = np.argsort(group, kind="stable")
     is_first = np.concatenate(([True], np.diff(group[order]) != 0))[: len(group)]
     start = np.maximum.accumulate(np.where(is_first, np.arange(len(group)), 0))
-    place = np.empty(len(group), np.int64)
-    place[order] = np.arange(len(group)) - start
-    return place
+    index = np.empty(len(group), np.int64)
+    index[order] = np.arange(len(group)) - start
+    return index
 
 
 def common(group: Ints, code: Ints, count: int) -> Ints:
-    """The code that all entries of each group share, shape ``(count,)``; ``NONE`` where they differ or lack it."""
+    """Return the code that all entries of each group share, shape ``(count,)``; else ``NONE``."""
     lowest, highest = _extremes(group, code, count)
     return np.where(lowest == highest, highest, NONE)
 
 
 def _extremes(group: Ints, code: Ints, count: int) -> tuple[Ints, Ints]:
-    """The lowest and the highest code of each group; of a group without entries the lowest is above the highest."""
+    """Return the lowest and the highest code of each group; in an empty group, the lowest is above the highest."""
     lowest, highest = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
     np.minimum.at(lowest, group, code)
     np.maximum.at(highest, group, code)
@@ -171,10 +170,10 @@ def _extremes(group: Ints, code: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 def communicators_of_kernels(calls: UnitMembers, kernel_unit: Ints, stream: Ints) -> Ints:
-    """The communicator of each kernel's stream, learned from the units that use one communicator only.
+    """Return the communicator of each kernel's stream, learned from units with a single communicator.
 
-    ``stream``: a code of (report, process, device, context, stream). ``NONE`` for a stream that several communicators
-    use, or none that is known.
+    ``stream``: a code of (report, process, device, context, stream). ``NONE`` unless the stream has a single known
+    communicator.
     """
     is_call, is_kernel = calls.unit >= 0, kernel_unit >= 0
     units = int(max(calls.unit.max(initial=NONE), kernel_unit.max(initial=NONE))) + 1
@@ -188,10 +187,10 @@ def communicators_of_kernels(calls: UnitMembers, kernel_unit: Ints, stream: Ints
 
 SEND_RECV = "SendRecv"
 SHARED_KEYS = ("communicator", "ranks", "peer", "root", "reduction", "datatype")
-"""The columns that an operation has where all its calls agree."""
-# Sends, receives and what is made of them run in one kernel (NCCL's SendRecv).
+"""Columns of an operation, missing unless all its calls agree."""
+# One kernel (NCCL's SendRecv) runs sends, receives and operations made of them.
 _POINT_TO_POINT = frozenset({"Send", "Recv", "AlltoAll", "Gather", "Scatter"})
-# What PyTorch makes of sends and receives: its label says which.
+# PyTorch implements these by sends and receives; its label contains the name.
 _MADE_OF_SENDS = frozenset({"AlltoAll", "Gather", "Scatter"})
 
 
@@ -199,8 +198,8 @@ _MADE_OF_SENDS = frozenset({"AlltoAll", "Gather", "Scatter"})
 class Found:
     """The matches over n calls and m kernels.
 
-    ``units`` and ``matching``: see there. ``unit_of_kernel``: shape ``(m,)``; ``NONE`` also for a kernel whose unit has
-    no communication call. ``operations``: a frame with one row for each operation, see `_describe`.
+    ``unit_of_kernel``: shape ``(m,)``; ``NONE`` also for a kernel whose unit has no communication call. ``operations``:
+    a frame with one row per operation, see `_describe`.
     """
 
     units: Units
@@ -210,7 +209,7 @@ class Found:
 
 
 def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines: Lines) -> Found:
-    """Applies the rules. No call may lie in another; kernels are in the order of their launches."""
+    """Match calls with kernels. No call may lie in another; kernels are in launch order."""
     roles = roles_of(calls["name"])
     units = find_units(lines.lanes, roles)
     acting = np.where(roles == Role.COMMUNICATION, units.of_call, NONE)
@@ -228,21 +227,21 @@ def find(calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, lines
 
 
 def _kinds(calls: pd.DataFrame, kernels: pd.DataFrame) -> tuple[Ints, Ints]:
-    """The collective of each call and of each kernel's name, in common codes; all that runs as sends is one kind."""
-    known: dict[str, int] = {}
+    """Return codes of the collective of each call and each kernel's name, with one code for all sends."""
+    code_of_kind: dict[str, int] = {}
 
     def number(collective: str | None) -> int:
         if collective is None:
             return NONE
         kind = SEND_RECV if collective in _POINT_TO_POINT else collective
-        return known.setdefault(kind, len(known))
+        return code_of_kind.setdefault(kind, len(code_of_kind))
 
-    found = []
+    kind_arrays = []
     for names, collective_of in ((calls["name"], collective_of_api), (kernels["name"], collective_of_kernel)):
         code, distinct = names.factorize()
         kinds = [number(collective_of(str(name))) for name in distinct]
-        found.append(np.array([*kinds, NONE], np.int64)[code])  # code -1, a missing name, takes the last
-    return found[0], found[1]
+        kind_arrays.append(np.array([*kinds, NONE], np.int64)[code])  # -1, a missing name, takes the last
+    return kind_arrays[0], kind_arrays[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,46 +257,46 @@ class _Launching:
     hint: Ints
 
 
-def _units_of_kernels(given: _Launching) -> tuple[Ints, Flags]:
-    """The unit of each kernel, by where it was launched, and whether it was found across threads."""
-    lines, units = given.lines, given.units
-    found = np.full(len(given.kernels), NONE)
-    found[lines.launched] = units_of_launches(units, lines.starts, lines.ends, lines.launch_starts, lines.launch_ends)
-    across = _units_across_threads(given, found)
+def _units_of_kernels(launching: _Launching) -> tuple[Ints, Flags]:
+    """Return the unit of each kernel by the time of its launch, and whether another thread launched it."""
+    lines, units = launching.lines, launching.units
+    unit = np.full(len(launching.kernels), NONE)
+    unit[lines.launched] = units_of_launches(units, lines.starts, lines.ends, lines.launch_starts, lines.launch_ends)
+    across = _units_across_threads(launching, unit)
     is_across = across >= 0
-    found[is_across] = across[is_across]
+    unit[is_across] = across[is_across]
     if len(units.window):
-        has_calls = np.bincount(given.acting[given.acting >= 0], minlength=len(units.window)) > 0
-        found[(found >= 0) & ~has_calls[found]] = NONE
-    return found, is_across
+        has_calls = np.bincount(launching.acting[launching.acting >= 0], minlength=len(units.window)) > 0
+        unit[(unit >= 0) & ~has_calls[unit]] = NONE
+    return unit, is_across
 
 
-def _units_across_threads(given: _Launching, found: Ints) -> Ints:
-    """The unit of each kernel that another thread launched, ``NONE`` for all others."""
-    lines, units = given.lines, given.units
+def _units_across_threads(launching: _Launching, unit_of_kernel: Ints) -> Ints:
+    """Return the unit of each kernel that another thread launched, else ``NONE``."""
+    lines, units = launching.lines, launching.units
     count = len(units.window)
-    is_acting = given.acting >= 0
-    first = first_of_each(given.acting, count)
-    has_kernels = np.bincount(found[found >= 0], minlength=count) > 0
+    is_acting = launching.acting >= 0
+    first = first_of_each(launching.acting, count)
+    has_kernels = np.bincount(unit_of_kernel[unit_of_kernel >= 0], minlength=count) > 0
     idle = np.flatnonzero((first >= 0) & ~has_kernels & (units.window >= 0))
-    is_stray = (found == NONE) & given.kernels["graph_node_id"].isna().to_numpy(bool)
+    is_stray = (unit_of_kernel == NONE) & launching.kernels["graph_node_id"].isna().to_numpy(bool)
     stray = lines.launched[is_stray[lines.launched]]
 
-    frames = (given.calls, given.kernels)
+    frames = (launching.calls, launching.kernels)
     process = one_key(*(np.concatenate([whole(frame[key]) for frame in frames]) for key in ("report", "process")))
-    kinds = common(given.acting[is_acting], given.kind[is_acting], count)[idle]
-    waiting = Queue(process[first[idle]], whole(given.calls["start"])[first[idle]], kinds)
-    launch_starts = whole(given.kernels["launch_start"])[stray]
-    launches = Queue(process[len(given.calls) :][stray], launch_starts, given.hint[stray])
+    kinds = common(launching.acting[is_acting], launching.kind[is_acting], count)[idle]
+    waiting = Queue(process[first[idle]], whole(launching.calls["start"])[first[idle]], kinds)
+    launch_starts = whole(launching.kernels["launch_start"])[stray]
+    launches = Queue(process[len(launching.calls) :][stray], launch_starts, launching.hint[stray])
     partner = pair_across_threads(waiting, launches)
-    across = np.full(len(found), NONE)
+    across = np.full(len(unit_of_kernel), NONE)
     across[stray[partner >= 0]] = idle[partner[partner >= 0]]
     return across
 
 
 @dataclass(frozen=True, eq=False)
 class _Spans:
-    """The start and end of each unit, job time in ns, and its thread; arrays with one entry for each unit."""
+    """The start and end of each unit, job time in ns, and its thread; shape ``(units,)``."""
 
     report: Ints
     thread: Ints
@@ -316,78 +315,77 @@ def _spans_of_units(calls: pd.DataFrame, lines: Lines, units: Units) -> _Spans:
 
 
 def _labels_of_units(spans: _Spans, labels: pd.DataFrame) -> list[str | None]:
-    """The collective in the tightest PyTorch label around each unit, of those that are made of sends."""
-    number, distinct = labels["name"].factorize()
+    """Return the collective of `_MADE_OF_SENDS` in the tightest PyTorch label around each unit."""
+    code, distinct = labels["name"].factorize()
     collectives = [collective_of_label(str(name)) for name in distinct]
-    is_telling = np.array([name in _MADE_OF_SENDS for name in collectives] or [False], bool)[number]
-    telling = labels[is_telling]
-    if not len(telling) or not len(spans.start):
+    is_relevant = np.array([name in _MADE_OF_SENDS for name in collectives] or [False], bool)[code]
+    relevant = labels[is_relevant]
+    if not len(relevant) or not len(spans.start):
         return [None] * len(spans.start)
-    columns = {key: np.concatenate((whole(telling[key]), getattr(spans, key))) for key in ("report", "thread")}
-    starts = np.concatenate((whole(telling["start"]), spans.start))
-    ends = np.concatenate((whole(telling["end"]), spans.end))
-    parent = nest(starts, ends, one_key(columns["report"], columns["thread"])).parent[len(telling) :]
-    label = np.where((parent >= 0) & (parent < len(telling)), number[is_telling][parent % len(telling)], NONE)
-    return [collectives[place] if place >= 0 else None for place in label.tolist()]
+    columns = {key: np.concatenate((whole(relevant[key]), getattr(spans, key))) for key in ("report", "thread")}
+    starts = np.concatenate((whole(relevant["start"]), spans.start))
+    ends = np.concatenate((whole(relevant["end"]), spans.end))
+    parent = nest(starts, ends, one_key(columns["report"], columns["thread"])).parent[len(relevant) :]
+    label = np.where((parent >= 0) & (parent < len(relevant)), code[is_relevant][parent % len(relevant)], NONE)
+    return [collectives[index] if index >= 0 else None for index in label.tolist()]
 
 
 def _describe(calls: pd.DataFrame, matching: UnitMatching, units: Units, labels: list[str | None]) -> pd.DataFrame:
-    """The description of each operation by its calls: ``collective``, ``calls`` (a number), ``message_size`` and so on.
+    """Describe each operation by its calls: ``collective``, ``calls`` (a number), ``message_size`` and so on.
 
-    ``message_size`` is the sum over the calls, bytes, if all are known. ``one_way`` is there where all calls are sends
-    and receives: the larger of what they send and what they receive. ``SHARED_KEYS`` are those of all its calls,
-    missing where they differ. ``first_call`` is an index.
+    ``message_size`` is the sum over the calls, bytes, if all are known. ``one_way``, for sends and receives alone, is
+    the larger of the bytes sent and received. ``SHARED_KEYS`` are missing if the calls differ. ``first_call`` is an
+    index.
     """
     import pandas as pd
 
     count = len(matching.is_estimated)
     acting = np.flatnonzero(matching.of_call >= 0)
-    operation, own = matching.of_call[acting], calls.iloc[acting]
+    operation, members = matching.of_call[acting], calls.iloc[acting]
     first = first_of_each(matching.of_call, count)
-    number = np.bincount(operation, minlength=count)
-    size = whole(own["message_size"])
+    counts = np.bincount(operation, minlength=count)
+    size = whole(members["message_size"])
     is_known = np.bincount(operation[size < 0], minlength=count) == 0
-    names = own["name"].to_numpy(object)
+    names = members["name"].to_numpy(object)
     is_sent, is_received = names == "ncclSend", names == "ncclRecv"
-    of_sends = np.bincount(operation[~(is_sent | is_received)], minlength=count) == 0
-    one_way = np.maximum(*(_sums(operation[chosen], size[chosen], count) for chosen in (is_sent, is_received)))
+    is_of_sends = np.bincount(operation[~(is_sent | is_received)], minlength=count) == 0
+    one_way = np.maximum(*(_sums(operation[direction], size[direction], count) for direction in (is_sent, is_received)))
 
     shared = {}
     for key in SHARED_KEYS:
-        is_shared = common(operation, codes(own[key]), count) >= 0
+        is_shared = common(operation, codes(members[key]), count) >= 0
         shared[key] = calls[key].iloc[first].reset_index(drop=True).where(is_shared)
     return pd.DataFrame(
         {
-            "collective": _collectives(own["name"], operation, number, [labels[u] for u in units.of_call[first]]),
-            "calls": number,
+            "collective": _collectives(members["name"], operation, counts, [labels[u] for u in units.of_call[first]]),
+            "calls": counts,
             "first_call": first,
             "message_size": pd.Series(_sums(operation, size, count), dtype="Int64").where(is_known),
-            "one_way": pd.Series(one_way, dtype="Int64").where(is_known & of_sends),
+            "one_way": pd.Series(one_way, dtype="Int64").where(is_known & is_of_sends),
             **shared,
         }
     )
 
 
 def _sums(group: Ints, values: Ints, count: int) -> Ints:
-    """The sum of the values of each group, shape ``(count,)``."""
-    found = np.zeros(count, np.int64)
-    np.add.at(found, group, values)
-    return found
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, group, values)
+    return sums
 
 
-def _collectives(names: pd.Series[Any], operation: Ints, number: Ints, labels: list[str | None]) -> list[str]:
-    """The name of each operation: its collective, that of a label, ``SendRecv``, or ``Group(n)`` for a mixture."""
-    code, distinct = names.factorize()
+def _collectives(names: pd.Series[Any], operation: Ints, call_counts: Ints, labels: list[str | None]) -> list[str]:
+    """Return the name of each operation: its collective, a label's, ``SendRecv``, or ``Group(n)`` for a mixture."""
+    name_codes, distinct = names.factorize()
     collectives = [collective_of_api(str(name)) or str(name) for name in distinct]
     is_send = np.array([name in ("Send", "Recv") for name in collectives] or [False], bool)
-    of_sends = np.bincount(operation, weights=is_send[code], minlength=len(number)) == number
-    shared = common(operation, np.asarray(code, np.int64), len(number))
-    found = []
-    for one, sends, calls, label in zip(shared.tolist(), of_sends.tolist(), number.tolist(), labels, strict=True):
+    of_sends = np.bincount(operation, weights=is_send[name_codes], minlength=len(call_counts)) == call_counts
+    shared = common(operation, np.asarray(name_codes, np.int64), len(call_counts))
+    texts = []
+    for code, sends, calls, label in zip(shared.tolist(), of_sends.tolist(), call_counts.tolist(), labels, strict=True):
         if sends and label is not None:
-            found.append(label)
-        elif one >= 0:
-            found.append(collectives[one])
+            texts.append(label)
+        elif code >= 0:
+            texts.append(collectives[code])
         else:
-            found.append(SEND_RECV if sends else f"Group({calls})")
-    return found
+            texts.append(SEND_RECV if sends else f"Group({calls})")
+    return texts

@@ -1,11 +1,8 @@
 """NCCL's calls paired with NCCL's kernels: the call that launched each kernel, and so the bytes that the kernel moved.
 
 NVTX records the calls and their sizes, CUPTI the kernels, and nothing in an export joins them. A kernel belongs to the
-calls in whose launch window its own launch lies (docs/nccl.md#pairing): in the call itself, or in the ``ncclGroupEnd``
-of its group. Pairing covers everything that is open, because a launch may lie before the selected time window.
-
-The queries read what was recorded of NCCL, `assemble` makes the frames of a pairing, and `joined` makes one pairing of
-those of single reports.
+calls whose launch window contains its launch (docs/nccl.md#pairing): the call itself, or the ``ncclGroupEnd`` of its
+group. Pairing covers whole reports, because a launch may be before the selected time window.
 """
 
 from __future__ import annotations
@@ -47,11 +44,11 @@ if TYPE_CHECKING:
 
 
 Reports = Collection[int] | None
-"""Indices of reports; ``None`` for all that are open."""
+"""Indices of reports; ``None`` for all open reports."""
 
 
 def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Select[Any]:
-    """Every NCCL API call by (report, thread, start); ``rank`` is that in the job, ``end`` may be missing."""
+    """Select every NCCL API call by (report, thread, start); ``rank`` is of the job, ``end`` may be missing."""
     table = tables.nccl_calls
     columns = table.c
     return (
@@ -73,17 +70,17 @@ def calls_query(ranks: Sequence[RankedTask], reports: Reports = None) -> sa.Sele
             columns.datatype,
             columns.size_source,
         )
-        .where(*_of(columns.report, reports))
+        .where(*_in_reports(columns.report, reports))
         .order_by(columns.report, columns.thread, columns.start, columns.row)
     )
 
 
 def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: Collection[str] = ()) -> sa.Select[Any]:
-    """Every NCCL kernel, and every one of ``others`` by name, with its launch; by report and start of the launch.
+    """Select every kernel of NCCL or with a name in ``others``, with its launch; by report and start of the launch.
 
-    Where the launch was not recorded, the start of the kernel counts. The launch is the API call of the same (report,
-    process, correlation id) (docs/exports.md#launches). Should an export have several, the kernel comes once for each,
-    the earliest first.
+    Without a recorded launch, the kernel's start counts. The launch is the API call of the same (report, process,
+    correlation id) (docs/exports.md#launches); if an export has several, the kernel has a row for each, the earliest
+    first.
     """
     table, calls = tables.kernels, tables.api_calls
     columns = table.c
@@ -107,21 +104,21 @@ def kernels_query(ranks: Sequence[RankedTask], reports: Reports = None, others: 
             job_end(calls).label("launch_end"),
         )
         .select_from(table.outerjoin(calls, is_launched_by(table, calls)))
-        .where(communicates(others), *_of(columns.report, reports))
+        .where(communicates(others), *_in_reports(columns.report, reports))
         .order_by(columns.report, sa.func.coalesce(calls.c.start, columns.start), columns.row)
     )
 
 
 def _backend(name: sa.ColumnElement[Any], others: Collection[str]) -> sa.ColumnElement[Any]:
-    """The library of a kernel that communicates: one of `BACKENDS`, ``other`` where the user alone knows it."""
+    """Return the library of a kernel: one of `BACKENDS`, or ``other`` if only the user knows it."""
     if not others:
         return sa.literal(NCCL_BACKEND)
-    every = [(sa.func.regexp_matches(name, pattern, "i", type_=sa.Boolean), word) for word, pattern in BACKENDS[1:]]
-    return sa.case((tables.kernels.c.is_nccl == 1, NCCL_BACKEND), *every, else_=OTHER_BACKEND)
+    cases = [(sa.func.regexp_matches(name, pattern, "i", type_=sa.Boolean), word) for word, pattern in BACKENDS[1:]]
+    return sa.case((tables.kernels.c.is_nccl == 1, NCCL_BACKEND), *cases, else_=OTHER_BACKEND)
 
 
 def labels_query(reports: Reports = None) -> sa.Select[Any]:
-    """PyTorch's labels around NCCL calls, without what differs from call to call: ``nccl:all_to_all``.
+    """Select PyTorch's labels around NCCL calls, without the parts that differ from call to call: ``nccl:all_to_all``.
 
     They are ranges of the default domain (docs/nccl.md#pairing).
     """
@@ -138,19 +135,19 @@ def labels_query(reports: Reports = None) -> sa.Select[Any]:
         sa.func.coalesce(columns.domain, "") == "",
         columns.end.is_not(None),
         columns.end_thread.is_(None),
-        *_of(columns.report, reports),
+        *_in_reports(columns.report, reports),
     )
 
 
 def first_correlations_query(reports: Reports = None) -> sa.Select[Any]:
-    """The first correlation id that each process has an API call for; the ids ascend while a process runs."""
+    """Select the first correlation id of each process's API calls; ids ascend while a process runs."""
     columns = tables.api_calls.c
     first = sa.func.min(columns.correlation_id).label("first_correlation_id")
-    query = sa.select(columns.report, columns.process, first).where(*_of(columns.report, reports))
+    query = sa.select(columns.report, columns.process, first).where(*_in_reports(columns.report, reports))
     return query.group_by(columns.report, columns.process)
 
 
-def _of(report: sa.ColumnElement[int], reports: Reports) -> list[sa.ColumnElement[bool]]:
+def _in_reports(report: sa.ColumnElement[int], reports: Reports) -> list[sa.ColumnElement[bool]]:
     return [] if reports is None else [of_reports(report, reports)]
 
 
@@ -162,70 +159,70 @@ _FEW_VALUES = ("name", "collective", "communicator", "reduction", "datatype", "s
 def assemble(
     calls: pd.DataFrame, kernels: pd.DataFrame, labels: pd.DataFrame, first_ids: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The ``kernels`` and the ``calls`` of an `NcclPairing`, from the rows of the queries above."""
+    """Return the ``kernels`` and ``calls`` of an `NcclPairing` from the rows of the queries above."""
     kernels = _compact(kernels.drop_duplicates(["report", "row"]).reset_index(drop=True))
     calls, lines = without_inner_calls(_compact(calls), Lines.of(calls, kernels))
     calls = calls.assign(ranks=_ranks(calls))
-    found = find(calls, kernels, labels, lines)
-    return _kernels(kernels, calls, first_ids, found), _calls(calls, found)
+    matches = find(calls, kernels, labels, lines)
+    return _kernels(kernels, calls, first_ids, matches), _calls(calls, matches)
 
 
 def _ranks(calls: pd.DataFrame) -> pd.Series[Any]:
-    """The number of ranks in each call's communicator; missing where no call of this capture records it.
+    """Return the number of ranks in each call's communicator; missing if no call of this capture records it.
 
-    A communicator's id is the same on all its ranks. NCCL before 2.25 does not record it: there, a process that
-    made one communicator, before it communicated at all, can have used no other.
+    A communicator's id is the same on all its ranks. NCCL before 2.25 records no id; then a process that made a single
+    communicator, before its first communication, can have used no other.
     """
     ranks = calls["ranks"].astype("Int64")
     ranks = ranks.fillna(ranks.groupby(calls["communicator"], observed=True).transform("max"))
 
     is_communication = roles_of(calls["name"]) == Role.COMMUNICATION
     starts = calls["start"].astype("Int64")
-    first_word = starts.where(is_communication).groupby([calls[key] for key in _TASK]).transform("min")
-    making = calls[calls["name"].str.match(_MAKES_COMMUNICATOR)]
-    making = making[~making.duplicated(_TASK, keep=False)]
-    trusted = making[(starts < first_word)[making.index].fillna(False).astype(bool)]
-    recorded = calls[_TASK].merge(trusted[[*_TASK, "ranks"]], on=_TASK, how="left")["ranks"].astype("Int64")
+    first_communication = starts.where(is_communication).groupby([calls[key] for key in _TASK]).transform("min")
+    creations = calls[calls["name"].str.match(_MAKES_COMMUNICATOR)]
+    creations = creations[~creations.duplicated(_TASK, keep=False)]
+    only_creations = creations[(starts < first_communication)[creations.index].fillna(False).astype(bool)]
+    recorded = calls[_TASK].merge(only_creations[[*_TASK, "ranks"]], on=_TASK, how="left")["ranks"].astype("Int64")
     return ranks.fillna(recorded.where(is_communication & calls["communicator"].isna()))
 
 
-def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame, found: Found) -> pd.DataFrame:
-    operation = found.matching.of_kernel
-    operations = found.operations.reindex(operation).reset_index(drop=True)
-    of_name = by_name(kernels["name"], operation_of_kernel)
-    finished = kernels.assign(
-        collective=operations["collective"].astype(object).where(operation >= 0, of_name),
+def _kernels(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame, matches: Found) -> pd.DataFrame:
+    operation = matches.matching.of_kernel
+    operations = matches.operations.reindex(operation).reset_index(drop=True)
+    name_collectives = by_name(kernels["name"], operation_of_kernel)
+    frame = kernels.assign(
+        collective=operations["collective"].astype(object).where(operation >= 0, name_collectives),
         message_size=_shares(operations["message_size"], operation),
         one_way=_shares(operations["one_way"], operation),
         **{key: operations[key] for key in SHARED_KEYS},
-        state=_states(operation >= 0, found, operation),
+        state=_states(operation >= 0, matches, operation),
         reason=_kernel_reasons(kernels, calls, first_ids, operation),
         operation=operation,
-        partners=np.append(found.operations["calls"].to_numpy(np.int64), 0)[operation],
-        partner=np.append(found.operations["first_call"].to_numpy(np.int64), NONE)[operation],
+        partners=np.append(matches.operations["calls"].to_numpy(np.int64), 0)[operation],
+        partner=np.append(matches.operations["first_call"].to_numpy(np.int64), NONE)[operation],
     )
     unused = ["context", "correlation_id", "graph_node_id", "launch_end"]
-    return _compact(finished.drop(columns=unused).rename(columns={"thread": "launch_thread"}))
+    return _compact(frame.drop(columns=unused).rename(columns={"thread": "launch_thread"}))
 
 
 def _shares(size: pd.Series[Any], operation: Ints) -> pd.Series[Any]:
-    """The bytes of each kernel: those of its operation, divided evenly should it have several kernels."""
+    """Return the bytes of each kernel: its operation's, divided evenly among its kernels."""
     kernels = np.append(np.bincount(operation[operation >= 0]), 1)[operation]
-    place = place_in_group(operation)
-    return size // kernels + (size % kernels > place).astype("Int64")
+    index = place_in_group(operation)
+    return size // kernels + (size % kernels > index).astype("Int64")
 
 
-def _states(is_paired: Flags, found: Found, operation: Ints) -> Any:
-    """The state of each row; ``operation`` is ``NONE`` where there is none."""
-    is_estimated = np.append(found.matching.is_estimated, False)[operation]
+def _states(is_paired: Flags, matches: Found, operation: Ints) -> Any:
+    """Return the state of each row, whose ``operation`` may be ``NONE``."""
+    is_estimated = np.append(matches.matching.is_estimated, False)[operation]
     paired = np.where(is_estimated, PairingState.ESTIMATED.value, PairingState.PAIRED.value)
     return np.where(is_paired, paired, PairingState.UNPAIRED.value).astype(object)
 
 
 def _kernel_reasons(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.DataFrame, operation: Ints) -> Any:
-    """The reason why each kernel is unpaired, the first that holds; ``None`` for the others."""
-    speaking = calls.loc[roles_of(calls["name"]) == Role.COMMUNICATION, _TASK].drop_duplicates()
-    has_calls = kernels[_TASK].merge(speaking, on=_TASK, how="left", indicator=True)["_merge"] == "both"
+    """Return the first reason that holds for each unpaired kernel, and ``None`` for paired kernels."""
+    communicating_tasks = calls.loc[roles_of(calls["name"]) == Role.COMMUNICATION, _TASK].drop_duplicates()
+    has_calls = kernels[_TASK].merge(communicating_tasks, on=_TASK, how="left", indicator=True)["_merge"] == "both"
     first_id = kernels[_TASK].merge(first_ids, on=_TASK, how="left")["first_correlation_id"]
     has_launch = kernels["launch_start"].notna()
     choices = (
@@ -238,18 +235,18 @@ def _kernel_reasons(kernels: pd.DataFrame, calls: pd.DataFrame, first_ids: pd.Da
     return _first_that_holds(choices, Reason.OUTSIDE, len(kernels))
 
 
-def _calls(calls: pd.DataFrame, found: Found) -> pd.DataFrame:
+def _calls(calls: pd.DataFrame, matches: Found) -> pd.DataFrame:
     is_communication = roles_of(calls["name"]) == Role.COMMUNICATION
-    units, of_call, of_kernel = found.units, found.matching.of_call, found.matching.of_kernel
-    # A management call of a group stands with the first operation that the group launched.
-    of_unit = np.append(of_kernel, NONE)[first_of_each(found.unit_of_kernel, len(units.window))]
+    units, of_call, of_kernel = matches.units, matches.matching.of_call, matches.matching.of_kernel
+    # A management call of a group belongs to the first operation that the group launched.
+    of_unit = np.append(of_kernel, NONE)[first_of_each(matches.unit_of_kernel, len(units.window))]
     operation = np.where(of_call >= 0, of_call, np.append(of_unit, NONE)[units.of_call])
-    count = len(found.matching.is_estimated)
+    count = len(matches.matching.is_estimated)
     kernels = np.append(np.bincount(of_kernel[of_kernel >= 0], minlength=count), 0)[operation]
     window = np.append(units.window, NONE)[units.of_call]
     choices = ((~is_communication | (kernels > 0), None), (window == NONE, Reason.GROUP_IS_OPEN))
-    states = _states(kernels > 0, found, operation)
-    finished = calls.assign(
+    states = _states(kernels > 0, matches, operation)
+    frame = calls.assign(
         collective=by_name(calls["name"], collective_of_api),
         state=np.where(is_communication, states, None),
         reason=_first_that_holds(choices, Reason.NO_KERNEL, len(calls)),
@@ -257,20 +254,20 @@ def _calls(calls: pd.DataFrame, found: Found) -> pd.DataFrame:
         partners=kernels,
         partner=np.append(first_of_each(of_kernel, count), NONE)[operation],
     )
-    return _compact(finished)
+    return _compact(frame)
 
 
 def _first_that_holds(choices: tuple[tuple[Any, Reason | None], ...], otherwise: Reason, count: int) -> Any:
-    """For each of ``count`` rows the word of the first condition that holds (a missing one does not)."""
-    found = np.full(count, otherwise.value, object)
+    """Return the word of the first condition that holds, for ``count`` rows; missing conditions do not hold."""
+    words = np.full(count, otherwise.value, object)
     for condition, word in reversed(choices):
         holds = np.asarray(condition.fillna(False) if hasattr(condition, "fillna") else condition, bool)
-        found[holds] = None if word is None else word.value
-    return found
+        words[holds] = None if word is None else word.value
+    return words
 
 
 def _compact(frame: pd.DataFrame) -> pd.DataFrame:
-    """``frame`` with each text stored once."""
+    """Store each text of ``frame`` once."""
     return frame.astype({key: "category" for key in _FEW_VALUES if key in frame.columns})
 
 
@@ -281,35 +278,35 @@ if TYPE_CHECKING:
 
 
 def joined(parts: Sequence[Frames]) -> Frames:
-    """The ``kernels`` and ``calls`` of all parts, in their order, with operations and partners numbered over all.
+    """Join the ``kernels`` and ``calls`` of all parts, in their order, and renumber operations and partners.
 
-    The number of ranks of a communicator that one report records holds for the others too.
+    A communicator's number of ranks, if one report records it, fills the gaps of all reports.
     """
     if len(parts) == 1:
         return parts[0]
-    every_kernels, every_calls = [], []
+    kernel_parts, call_parts = [], []
     operations = first_kernel = first_call = 0
     for kernels, calls in parts:
-        every_kernels.append(_moved(kernels, operations, first_call))
-        every_calls.append(_moved(calls, operations, first_kernel))
+        kernel_parts.append(_moved(kernels, operations, first_call))
+        call_parts.append(_moved(calls, operations, first_kernel))
         operations += 1 + max((int(frame["operation"].max()) for frame in (kernels, calls) if len(frame)), default=-1)
         first_kernel += len(kernels)
         first_call += len(calls)
-    kernels, calls = _below_each_other(every_kernels), _below_each_other(every_calls)
-    known = calls.groupby("communicator", observed=True)["ranks"].max()
-    return tuple(frame.assign(ranks=_filled(frame, known)) for frame in (kernels, calls))
+    kernels, calls = _below_each_other(kernel_parts), _below_each_other(call_parts)
+    ranks_by_communicator = calls.groupby("communicator", observed=True)["ranks"].max()
+    return tuple(frame.assign(ranks=_filled(frame, ranks_by_communicator)) for frame in (kernels, calls))
 
 
-def _moved(frame: pd.DataFrame, operations: int, others: int) -> pd.DataFrame:
-    """A frame with its numbers moved behind those of earlier parts: so many operations, and rows of the other frame."""
-    numbers = {"operation": operations, "partner": others}
+def _moved(frame: pd.DataFrame, operations: int, partners: int) -> pd.DataFrame:
+    """Shift a frame's numbers past earlier parts, by their operations and their rows of the other frame."""
+    numbers = {"operation": operations, "partner": partners}
     return frame.assign(
-        **{key: np.where(frame[key] >= 0, frame[key] + before, frame[key]) for key, before in numbers.items()}
+        **{key: np.where(frame[key] >= 0, frame[key] + shift, frame[key]) for key, shift in numbers.items()}
     )
 
 
 def _below_each_other(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """One frame; texts are stored once, which pandas gives up where two frames have others."""
+    """Join frames, and keep storing texts once, which pandas stops doing if their texts differ."""
     import pandas as pd
     from pandas.api.types import union_categoricals
 
@@ -319,72 +316,72 @@ def _below_each_other(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return numbers.assign(**coded)[list(frames[0].columns)]
 
 
-def _filled(frame: pd.DataFrame, known: pd.Series[Any]) -> pd.Series[Any]:
+def _filled(frame: pd.DataFrame, ranks_by_communicator: pd.Series[Any]) -> pd.Series[Any]:
     ranks = frame["ranks"].astype("Int64")
-    recorded = known.reindex(frame["communicator"].astype(object)).astype("Int64").set_axis(frame.index)
+    recorded = ranks_by_communicator.reindex(frame["communicator"].astype(object)).astype("Int64").set_axis(frame.index)
     return ranks.fillna(recorded)
 
 
 @dataclass(frozen=True, eq=False)
 class NcclPairing:
-    """Every kernel that communicates and every NCCL call, each with what is known of it through the other.
+    """Every kernel that communicates and every NCCL call, each with facts from its partners.
 
-    ``kernels`` and ``calls`` are pandas frames with the index 0, 1, …; missing is missing, times are job time in ns.
+    ``kernels`` and ``calls`` are pandas frames with the index 0, 1, …; times are job time in ns.
 
     Both: ``report``, ``process``, ``row`` (identity: of ``kernels`` and of ``nvtx_ranges``), ``rank``, ``start``,
     ``end`` (missing in a call that never returned), ``name``, ``collective``, ``message_size`` (bytes),
     ``communicator``, ``ranks`` (in it), ``peer``, ``root``, ``reduction``, ``datatype`` (the width of an element),
-    ``state``, ``reason`` (if unpaired), ``operation`` (what belongs together has the same number; -1 for none),
-    ``partners`` (how many of the other side belong to it) and ``partner`` (the index of the first, -1 for none).
+    ``state``, ``reason`` (if unpaired), ``operation`` (a number that its kernels and calls share, or -1), ``partners``
+    (their number on the other side) and ``partner`` (the index of the first, or -1).
 
-    ``kernels``: also ``backend`` (of `BACKENDS`; NCCL's alone have calls), ``device``, ``stream``, and ``launch_start``
-    and ``launch_thread`` (missing where the launch was not recorded). ``collective`` is what its calls and PyTorch's
-    label say; if unpaired, what its name says. ``message_size`` is the sum over its calls (for sends and receives both
-    ways; ``one_way``, missing in all other kernels, is the larger of the two directions); kernels that share calls get
-    even shares, and are estimated.
+    ``kernels``: also ``backend`` (of `BACKENDS`; only NCCL's have calls), ``device``, ``stream``, and ``launch_start``
+    and ``launch_thread`` (missing if the launch was not recorded). ``collective`` is from its calls and PyTorch's
+    label, or, if unpaired, from its name. ``message_size`` is the sum over its calls, for sends and receives both ways;
+    ``one_way``, only for these, is the larger direction. Kernels that share calls get even shares, and are estimated.
 
-    ``calls``: also ``thread`` and ``size_source`` (``payload``, ``instrumented`` or ``log``). ``collective`` and
-    ``state`` are missing in management calls; those of a group still have its operation and partner. Ranges inside
-    another call (of an instrumented NCCL) are left out.
+    ``calls``: also ``thread`` and ``size_source`` (``payload``, ``instrumented`` or ``log``). Management calls have no
+    ``collective`` and ``state``; in a group, they have its operation and partner. Ranges inside another call (of an
+    instrumented NCCL) are left out.
     """
 
     kernels: pd.DataFrame
     calls: pd.DataFrame
     notes: tuple[str, ...] = ()
-    """The remarks on columns that were added (the sizes of a debug log)."""
+    """Remarks on added columns (the sizes of a debug log)."""
 
     @classmethod
     def load(
         cls, session: Session, ranks: Sequence[RankedTask] = (), log: LogSizes | None = None, reports: Reports = None
     ) -> NcclPairing:
-        """Pairs what all open reports (or ``reports``) hold; ``ranks`` gives each row its rank in the job.
+        """Pair the calls and kernels of all open reports, or of ``reports``; ``ranks`` gives each row its rank.
 
-        ``log`` adds the sizes of calls that the exports lack, and of kernels that no call belongs to. Raises nothing
-        of its own.
+        ``log`` adds the sizes of calls that the exports lack, and of kernels without calls.
         """
-        every = [report for report in session.reports if reports is None or report.index in reports]
+        selected_reports = [report for report in session.reports if reports is None or report.index in reports]
         if log is None:
-            # A run at a time: DuckDB would join the kernels of all with the calls of all.
+            # In runs: DuckDB would join the kernels of all reports with the calls of all reports.
             compute = partial(_assembled, ranks)
-            parts = list(in_runs(session, every, compute, tables.api_calls, "pairs of NCCL calls and kernels"))
+            parts = list(
+                in_runs(session, selected_reports, compute, tables.api_calls, "pairs of NCCL calls and kernels")
+            )
             return cls(*joined(parts or [compute(session, [])]))
         from nsystui.questions.nccl.from_log import kernels_with_log_sizes, log_notes, with_log_sizes
 
-        calls, *rest = _recorded(session, ranks, every)
-        paired = assemble(calls, *rest)
+        calls, *other_frames = _recorded(session, ranks, selected_reports)
+        paired = assemble(calls, *other_frames)
         calls, reasons = with_log_sizes(calls, paired, log)
-        kernels, calls = assemble(calls, *rest)
-        kernels, more = kernels_with_log_sizes(kernels, log)
-        return cls(kernels, calls, log_notes(kernels, calls, [*reasons, *more]))
+        kernels, calls = assemble(calls, *other_frames)
+        kernels, kernel_reasons = kernels_with_log_sizes(kernels, log)
+        return cls(kernels, calls, log_notes(kernels, calls, [*reasons, *kernel_reasons]))
 
     def calls_of(self, kernel: int) -> pd.DataFrame:
-        """The communication calls that belong to a kernel (its index): rows of ``calls``, in order."""
+        """Return the communication calls of the kernel with this index: rows of ``calls``, in order."""
         operation = self.kernels["operation"].iloc[kernel]
-        is_own = (self.calls["operation"] == operation) & self.calls["collective"].notna()
-        return self.calls[is_own & (operation >= 0)]
+        is_partner = (self.calls["operation"] == operation) & self.calls["collective"].notna()
+        return self.calls[is_partner & (operation >= 0)]
 
     def kernels_of(self, call: int) -> pd.DataFrame:
-        """The kernels that belong to a call (its index), or to the operation of a group call: rows of ``kernels``."""
+        """Return the kernels of the call with this index, or of a group call's operation: rows of ``kernels``."""
         operation = self.calls["operation"].iloc[call]
         return self.kernels[(self.kernels["operation"] == operation) & (operation >= 0)]
 
@@ -394,20 +391,19 @@ def _assembled(ranks: Sequence[RankedTask], session: Session, reports: list[Repo
 
 
 def _recorded(session: Session, ranks: Sequence[RankedTask], reports: Sequence[Report]) -> tuple[pd.DataFrame, ...]:
-    """The rows of some reports: calls, kernels, labels, and each process's first correlation id."""
     indices = [report.index for report in reports]
     part = session.part(indices)
     kernels = part.frame(kernels_query(ranks, indices, communicating(part)))
     first_ids = first_correlations_query(indices)
     if kernels["launch_start"].notna().all():
-        first_ids = first_ids.limit(0)  # nobody asks, and it would read every API call
+        first_ids = first_ids.limit(0)  # not used, and it would read every API call
     calls, labels = (part.frame(query) for query in (calls_query(ranks, indices), labels_query(indices)))
     return calls, kernels, labels, part.frame(first_ids)
 
 
 @dataclass(frozen=True)
 class PairingQuality:
-    """The numbers of kernels and communication calls in each state, and the reasons of the unpaired ones.
+    """The numbers of kernels and communication calls in each state, and the reasons if unpaired.
 
     ``kernel_reasons`` and ``call_reasons``: (reason, count), most frequent first.
     """
@@ -419,7 +415,7 @@ class PairingQuality:
 
     @classmethod
     def of(cls, kernels: pd.DataFrame, calls: pd.DataFrame) -> PairingQuality:
-        """Counts rows of an `NcclPairing`; kernels of other backends are not in it."""
+        """Count the rows of an `NcclPairing`, without kernels of other backends."""
         kernels = kernels[kernels["backend"] == NCCL_BACKEND]
         return cls(_counted_states(kernels), _counted_states(calls), _counted_reasons(kernels), _counted_reasons(calls))
 
@@ -427,7 +423,7 @@ class PairingQuality:
     def line(self) -> str:
         """The line under a table: ``paired 64 of 66 NCCL kernels with their calls · 2 kernels: launched before …``.
 
-        Empty where there are no kernels or no calls to pair.
+        It is empty if there are no kernels or no calls.
         """
         kernels, calls = sum(self.kernels.values()), sum(self.calls.values())
         if not kernels or not calls:
@@ -447,8 +443,8 @@ def _counted_states(frame: pd.DataFrame) -> dict[PairingState, int]:
 
 def _counted_reasons(frame: pd.DataFrame) -> tuple[tuple[str, int], ...]:
     counts = {str(reason): int(count) for reason, count in frame["reason"].value_counts().items()}
-    found = [(reason.value, counts[reason.value]) for reason in Reason if counts.get(reason.value)]
-    return tuple(sorted(found, key=lambda item: -item[1]))
+    counted = [(reason.value, counts[reason.value]) for reason in Reason if counts.get(reason.value)]
+    return tuple(sorted(counted, key=lambda item: -item[1]))
 
 
 def _number(count: int, word: str) -> str:

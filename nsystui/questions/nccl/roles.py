@@ -1,4 +1,4 @@
-"""The role of a communicator in a parallel job, where its collectives and members tell it (docs/nccl.md#roles)."""
+"""The role of a communicator in a parallel job, if its collectives and members show it (docs/nccl.md#roles)."""
 
 from __future__ import annotations
 
@@ -14,69 +14,68 @@ _POINT_TO_POINT = {"SendRecv", "Send", "Recv"}
 _EXCHANGE = {"AlltoAll", "Dispatch", "Combine"}
 _REDUCING = {"AllReduce", "ReduceScatter"}
 _CONTEXT = re.compile(r"(?<![a-z])cp(?![a-z])|withcp|context.?parallel|ring.?att(?:n|ention)", re.IGNORECASE)
-"""What NVTX ranges around context parallelism are called, in TransformerEngine and Megatron among others."""
-_MOST = 0.5
-_MANY = 4
-"""Tensor parallelism reduces in every layer, data parallelism once for several: so many times as often at least."""
+"""Names of NVTX ranges around context parallelism, in TransformerEngine and Megatron among others."""
+_MAJORITY = 0.5
+_LEAST_TP_RATIO = 4
+"""Least ratio of kernels: tensor parallelism reduces in every layer, data parallelism once for several."""
 
 
 class CommunicatorRole(NamedTuple):
-    """``members``: the ranks that are open, ``0-3``. ``role``: one of ``PP EP CP TP DP`` with what shows it."""
+    """The open ranks of a communicator, ``0-3``, and its role: one of ``PP EP CP TP DP`` with the evidence."""
 
     members: str
     role: str | None
 
 
 def communicator_roles(kernels: pd.DataFrame) -> dict[str, CommunicatorRole]:
-    """Find the role of each communicator from the ``kernels`` of a pairing; ``None`` where nothing shows it.
+    """Return the role of each communicator in the ``kernels`` of a pairing; ``None`` if nothing shows it.
 
-    Communication in NVTX ranges that are called after context parallelism is that (CP). Else sends and receives alone
-    are those of pipeline stages (PP), exchanges of all with all those of experts (EP). Of two communicators that reduce
-    and share a rank, the one of neighbouring ranks with many times as many kernels is tensor parallel (TP), the other
-    data parallel (DP). What reduces over all ranks beside compute is data parallel, too: the next layer waits for a
-    reduction of tensor parallelism.
+    Communication in NVTX ranges named after context parallelism is CP. Otherwise, sends and receives alone are pipeline
+    stages (PP), and exchanges of all with all are experts (EP). If two communicators reduce and share a rank, the
+    communicator of neighbouring ranks with at least 4 times as many kernels is tensor parallel (TP), the other data
+    parallel (DP). Reductions over all ranks during compute are DP, too: after a reduction of TP, the next layer waits.
     """
-    known = kernels[kernels["communicator"].notna()]
-    time = (known["end"] - known["start"]).astype("float64")
+    named = kernels[kernels["communicator"].notna()]
+    time = (named["end"] - named["start"]).astype("float64")
     world = set(kernels["rank"].dropna().astype(int))
     members: dict[str, set[int]] = {}
     roles: dict[str, str | None] = {}
     reducing: dict[str, float] = {}
-    for name, own in known.groupby(known["communicator"].astype(object), observed=True):
+    for name, rows in named.groupby(named["communicator"].astype(object), observed=True):
         communicator = str(name)
-        spent = time[own.index].groupby(own["collective"].astype(object)).sum()
-        names, whole = set(spent.index), float(spent.sum())
-        ranks = members[communicator] = set(own["rank"].dropna().astype(int))
+        spent = time[rows.index].groupby(rows["collective"].astype(object)).sum()
+        names, total = set(spent.index), float(spent.sum())
+        ranks = members[communicator] = set(rows["rank"].dropna().astype(int))
         exchanged = float(spent[spent.index.isin(_EXCHANGE)].sum())
-        exposed = float(own["exposed"].astype("float64").sum()) if "exposed" in own else whole
+        exposed = float(rows["exposed"].astype("float64").sum()) if "exposed" in rows else total
         roles[communicator] = None
-        if within := _context(own):
-            roles[communicator] = f"CP: launched in ranges {within}"
+        if range_name := _context(rows):
+            roles[communicator] = f"CP: launched in ranges {range_name}"
         elif names and names <= _POINT_TO_POINT:
             roles[communicator] = "PP: sends and receives alone"
-        elif exchanged > _MOST * whole:
-            roles[communicator] = f"EP: exchanges for {100 * exchanged / whole:.0f} % of its time"
+        elif exchanged > _MAJORITY * total:
+            roles[communicator] = f"EP: exchanges for {100 * exchanged / total:.0f} % of its time"
         elif len(ranks) > 1 and names & _REDUCING:
-            reducing[communicator] = len(own) / len(ranks)
-            if ranks == world and exposed < _MOST * whole:
-                roles[communicator] = f"DP: reduces over all ranks, {100 * (1 - exposed / whole):.0f} % overlapped"
+            reducing[communicator] = len(rows) / len(ranks)
+            if ranks == world and exposed < _MAJORITY * total:
+                roles[communicator] = f"DP: reduces over all ranks, {100 * (1 - exposed / total):.0f} % overlapped"
             elif ranks == world:
                 roles[communicator] = "TP or DP: reduces over all ranks"
-    for one, count in reducing.items():
-        others = [other for other in reducing if members[other] & members[one] and members[other] != members[one]]
-        if not others or max(members[one]) - min(members[one]) >= len(members[one]):
+    for group, count in reducing.items():
+        others = [other for other in reducing if members[other] & members[group] and members[other] != members[group]]
+        if not others or max(members[group]) - min(members[group]) >= len(members[group]):
             continue
         ratio = count / max(reducing[other] for other in others)
-        if ratio >= _MANY:
-            roles[one] = f"TP: neighbouring ranks, {ratio:.0f} times as many kernels as the other group of a rank"
+        if ratio >= _LEAST_TP_RATIO:
+            roles[group] = f"TP: neighbouring ranks, {ratio:.0f} times as many kernels as the other group of a rank"
             roles |= dict.fromkeys(others, "DP: reduces across groups of TP")
-    return {one: CommunicatorRole(spans(ranks), roles[one]) for one, ranks in members.items()}
+    return {key: CommunicatorRole(spans(ranks), roles[key]) for key, ranks in members.items()}
 
 
 def _context(kernels: pd.DataFrame) -> str:
-    """The NVTX range of context parallelism in which most of a communicator's kernels were launched; empty for none."""
+    """Return the range of context parallelism, if most of a communicator's kernels were launched in such ranges."""
     if "range" not in kernels:
         return ""
     counts = kernels["range"].dropna().value_counts()
-    own = counts[[bool(_CONTEXT.search(name)) for name in counts.index]]
-    return safe_text(str(own.index[0])) if own.sum() > _MOST * len(kernels) else ""
+    context_counts = counts[[bool(_CONTEXT.search(name)) for name in counts.index]]
+    return safe_text(str(context_counts.index[0])) if context_counts.sum() > _MAJORITY * len(kernels) else ""

@@ -1,4 +1,4 @@
-"""Message sizes: how many calls have which, and of kernels of each size how long they take and how fast they are."""
+"""Message sizes: the number of calls of each size, and the time and bandwidth of kernels of each size."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 
 class SizeBin(NamedTuple):
-    """The calls of one size: what it is called, how many calls, and their bytes.
+    """The calls of one size: their label, number and bytes.
 
-    ``label`` is that of the bucket, or the power of two from which on the sizes are (``4MiB``: up to 8 MiB); ``None``,
-    and so is ``bytes``, for sizes that are not known.
+    ``label`` is the bucket's, or the power of two at which the sizes begin (``4MiB``: up to 8 MiB). It is ``None``, as
+    is ``bytes``, for unknown sizes.
     """
 
     label: str | None
@@ -53,36 +53,36 @@ class SizeBin(NamedTuple):
 
 
 def size_histogram(pairing: NcclPairing, selection: Selection, by: NcclProperty = NcclProperty.SIZE) -> list[SizeBin]:
-    """The selected communication calls by message size, small ones first, empty bins between them too.
+    """Count the selected communication calls by message size, small sizes first, including empty bins in between.
 
-    ``by``: ``SIZE`` (the four buckets) or ``POW2`` (from the smallest to the largest power of two; messages of 0
-    bytes stand before them). Calls whose size is not known come last, in a bin without label, if there are any.
+    ``by``: ``SIZE`` (the four buckets) or ``POW2`` (from the smallest to the largest power of two, after 0 bytes).
+    Calls of unknown size, if any, are last, in a bin without label.
     """
     calls = selected(pairing.calls, selection)
     calls = calls[calls["collective"].notna()]
     size = whole(calls["message_size"])
     if by is NcclProperty.SIZE:
-        number, labels = bucket_numbers(calls["message_size"]), list(BUCKETS)
+        bin_indices, labels = bucket_numbers(calls["message_size"]), list(BUCKETS)
     else:
-        number, labels = _powers(calls["message_size"])
-    is_known = number != NONE
-    count = np.bincount(number[is_known], minlength=len(labels))
-    total = np.zeros(len(labels), np.int64)
-    np.add.at(total, number[is_known], size[is_known])
-    bins = [SizeBin(*one) for one in zip(labels, count.tolist(), total.tolist(), strict=True)]
+        bin_indices, labels = _powers(calls["message_size"])
+    is_known = bin_indices != NONE
+    count = np.bincount(bin_indices[is_known], minlength=len(labels))
+    sums = np.zeros(len(labels), np.int64)
+    np.add.at(sums, bin_indices[is_known], size[is_known])
+    bins = [SizeBin(*values) for values in zip(labels, count.tolist(), sums.tolist(), strict=True)]
     unknown = int((~is_known).sum())
     return [*bins, SizeBin(None, unknown, None)] if unknown else bins
 
 
 def _powers(sizes: pd.Series[int]) -> tuple[Ints, list[str]]:
-    """The bin of each size (``NONE`` where it is not known), and the labels of the bins."""
+    """Return the bin of each size (``NONE`` if unknown), and the labels of the bins."""
     power = whole(powers_of_two(sizes))
-    there = np.unique(power[power >= 0]).tolist()
-    positive = [edge for edge in there if edge]
+    powers = np.unique(power[power >= 0]).tolist()
+    positive = [edge for edge in powers if edge]
     first, last = (positive[0].bit_length(), positive[-1].bit_length()) if positive else (1, 0)
-    edges = [*([0] if 0 in there else []), *(1 << bits - 1 for bits in range(first, last + 1))]
-    place = np.searchsorted(edges, power) if edges else power
-    return np.where(power >= 0, place, NONE), [size_label(edge) for edge in edges]
+    edges = [*([0] if 0 in powers else []), *(1 << bits - 1 for bits in range(first, last + 1))]
+    bin_indices = np.searchsorted(edges, power) if edges else power
+    return np.where(power >= 0, bin_indices, NONE), [size_label(edge) for edge in edges]
 
 
 _STATISTICS = (
@@ -114,48 +114,46 @@ def bandwidth_by_size(
     by: NcclProperty = NcclProperty.BYTES,
     reported: Sequence[Reported] = (),
 ) -> TableAnswer:
-    """The selected kernels of known size by collective and size (``by``: exact, power of two or bucket), small first.
+    """Tabulate the selected kernels by collective and known size (``by``: exact, power of two or bucket), small first.
 
-    The bandwidth-against-size curve and the spread of the durations in one: ``median`` duration with ``min``, ``p5``,
-    ``p95`` and ``max`` (ns; percentiles are interpolated), ``cv`` (standard deviation of the sample by the mean, %; 0
-    of one kernel), and the medians of the kernels' ``algbw``, ``busbw`` and ``busbw_without_wait`` (bytes/s,
-    `bandwidth`), beside those that nccl-tests ``reported`` of exactly this size. ``ranks`` is the size of the
-    communicators where they agree. ``pairing`` is one that `measured` made. The size of a kernel is that of its calls
-    together.
+    This is the curve of bandwidth over size, and the spread of the durations: ``median`` with ``min``, ``p5``, ``p95``
+    and ``max`` (ns; percentiles are interpolated), ``cv`` (standard deviation of the sample / mean, %; 0 for one
+    kernel), and the medians of ``algbw``, ``busbw`` and ``busbw_without_wait`` (bytes/s, `bandwidth`), next to the
+    bandwidth that nccl-tests ``reported`` for exactly this size. ``ranks`` is the size of the communicators if they
+    agree. ``pairing`` is from `measured`. A kernel's size is the sum over its calls.
     """
     import pandas as pd
 
-    everything = pairing.kernels[pairing.kernels["message_size"].notna()]
-    kernels = selected(everything, selection)
+    sized_kernels = pairing.kernels[pairing.kernels["message_size"].notna()]
+    kernels = selected(sized_kernels, selection)
     groups = (NcclProperty.COLLECTIVE, by)
     group = group_numbers(kernels, groups)
     count = int(group.max(initial=-1)) + 1
     firsts = kernels.iloc[first_of_each(group, count)]
     frame = pd.DataFrame(
         {
-            **{COLUMNS[one].key: values_of(firsts, one).reset_index(drop=True) for one in groups},
+            **{COLUMNS[grouping].key: values_of(firsts, grouping).reset_index(drop=True) for grouping in groups},
             "ranks": shared_values(kernels["ranks"].astype("Int64"), group, count),
             **_spread(kernels, group),
         },
         index=range(count),
     )
-    beside = _REPORTED if reported and by is NcclProperty.BYTES else ()
-    if beside:
+    test_columns = _REPORTED if reported and by is NcclProperty.BYTES else ()
+    if test_columns:
         tested = firsts["algorithm_size"].reset_index(drop=True)
         frame = frame.assign(
-            reported=tested.map({one.size: one.out_of_place.busbw for one in reported}),
-            reported_in_place=tested.map({one.size: one.in_place.busbw for one in reported}),
+            reported=tested.map({result.size: result.out_of_place.busbw for result in reported}),
+            reported_in_place=tested.map({result.size: result.in_place.busbw for result in reported}),
         )
     order = whole(firsts["message_size"])
     frame = frame.assign(order=order).sort_values(["collective", "order"], kind="stable").drop(columns="order")
-    columns = (*(COLUMNS[one] for one in groups), RANKS, *_STATISTICS, *beside)
-    total = len(np.unique(group_numbers(everything, groups)))
+    columns = (*(COLUMNS[grouping] for grouping in groups), RANKS, *_STATISTICS, *test_columns)
+    total = len(np.unique(group_numbers(sized_kernels, groups)))
     notes = nccl_notes(session, selection, ranks, pairing)
     return TableAnswer.of_frame("nccl-sizes", without_empty(columns, frame), frame.reset_index(drop=True), total, notes)
 
 
 def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
-    """The columns ``_STATISTICS`` of each group."""
     import pandas as pd
 
     time = (kernels["end"] - kernels["start"]).astype("Int64").reset_index(drop=True)
@@ -180,7 +178,7 @@ def _spread(kernels: pd.DataFrame, group: Ints) -> dict[str, pd.Series[float]]:
 
 
 def bandwidth_curve(answer: TableAnswer, collective: str) -> tuple[Sequence[float], Sequence[float]]:
-    """The sizes of a collective and their median bus bandwidths, where these are known: without the wait if told.
+    """Return the sizes of a collective and their known median bus bandwidths, without the wait if possible.
 
     ``answer`` is `bandwidth_by_size` by exact size. Shape ``(n,)`` each, bytes and bytes/s.
     """
@@ -202,15 +200,15 @@ _DURATION_COLUMNS = (
 
 
 def reported_times(kernels: pd.DataFrame, reported: Sequence[Reported]) -> list[tuple[str, float]]:
-    """What nccl-tests reported of kernels of one size: out of place or in place, and ns."""
+    """Return nccl-tests' times of kernels of one size: out of place or in place, and ns."""
     sizes = set(kernels["algorithm_size"].dropna().tolist())
-    own = [one for one in reported if one.size in sizes]
-    return [pair for one in own for pair in (("out of place", one.out_of_place.time), ("in place", one.in_place.time))]
+    rows = [row for row in reported if row.size in sizes]
+    return [pair for row in rows for pair in (("out of place", row.out_of_place.time), ("in place", row.in_place.time))]
 
 
 @dataclass(frozen=True)
 class DurationsOfSize(TableAnswer):
-    """A histogram of durations; ``subject`` says of which kernels: ``AllReduce of 48MiB``."""
+    """A histogram of durations; ``subject`` names the kernels: ``AllReduce of 48MiB``."""
 
     subject: str = "durations"
 
@@ -225,45 +223,45 @@ def durations_of_size(
     is_linear: bool = False,
     reported: Sequence[Reported] = (),
 ) -> DurationsOfSize:
-    """The histogram of the durations of a collective's selected kernels of one size: of all ranks, then of each rank.
+    """Tabulate the durations of a collective's selected kernels of one size: of all ranks, then of each rank.
 
-    The spans are the same for all, see `distribution`; the shares of each add up to 100 %. Without ``size`` (bytes) it
-    is the one whose kernels take the most time, and where no size is known, all kernels. The spans in which the times
-    lie that nccl-tests ``reported`` of this size are marked. Raises UsageError for a size that no kernel has.
+    All histograms have the same spans, see `distribution`, and shares that add up to 100 %. Without ``size`` (bytes),
+    the size whose kernels take the most time counts, or all kernels if no size is known. Spans with a time that
+    nccl-tests ``reported`` for this size are marked. Raises UsageError if no kernel has the size.
     """
     kernels = selected(pairing.kernels, selection)
     kernels = kernels[(kernels["collective"] == collective) & kernels["end"].notna()]
     sizes, spent = whole(kernels["message_size"]), whole(kernels["end"]) - whole(kernels["start"])
-    there, number = np.unique(sizes, return_inverse=True)
-    if size is None and len(there):
-        size = int(there[np.argmax(np.bincount(number, weights=np.where(sizes == NONE, 0, spent)))])
-    elif size is not None and size not in there:
-        sized = [format_value(Unit.BYTES, one) for one in there[there != NONE].tolist()]
-        there_are = few(sized) if sized else "none of known size"
-        raise UsageError(f"no {collective} kernel of {format_value(Unit.BYTES, size)}: there are {there_are}")
-    is_own = sizes == size
-    spent, of_rank = spent[is_own], whole(kernels["rank"])[is_own]
-    found = distribution(spent, is_linear)
+    distinct, size_indices = np.unique(sizes, return_inverse=True)
+    if size is None and len(distinct):
+        size = int(distinct[np.argmax(np.bincount(size_indices, weights=np.where(sizes == NONE, 0, spent)))])
+    elif size is not None and size not in distinct:
+        sized = [format_value(Unit.BYTES, value) for value in distinct[distinct != NONE].tolist()]
+        known_sizes = few(sized) if sized else "none of known size"
+        raise UsageError(f"no {collective} kernel of {format_value(Unit.BYTES, size)}: there are {known_sizes}")
+    is_of_size = sizes == size
+    spent, kernel_ranks = spent[is_of_size], whole(kernels["rank"])[is_of_size]
+    bins = distribution(spent, is_linear)
     groups: list[tuple[int | None, Times]] = [(None, spent)]
-    groups += [(rank, spent[of_rank == rank]) for rank in np.unique(of_rank[of_rank != NONE]).tolist()]
-    known = reported_times(kernels[is_own], reported)
+    groups += [(rank, spent[kernel_ranks == rank]) for rank in np.unique(kernel_ranks[kernel_ranks != NONE]).tolist()]
+    test_times = reported_times(kernels[is_of_size], reported)
     marks = [
-        ", ".join(dict.fromkeys(place for place, time in known if start <= time < end)) or None
-        for start, end in pairwise(found.edges)
+        ", ".join(dict.fromkeys(word for word, time in test_times if start <= time < end)) or None
+        for start, end in pairwise(bins.edges)
     ]
     rows: list[Row] = []
-    for rank, own in groups if len(spent) else ():
-        counts, _ = np.histogram(own, np.asarray(found.edges))
-        spans = zip(found.edges[:-1], found.edges[1:], counts.tolist(), marks, strict=True)
-        rows += [(rank, start, end, count, 100.0 * count / len(own), mark) for start, end, count, mark in spans]
+    for rank, values in groups if len(spent) else ():
+        counts, _ = np.histogram(values, np.asarray(bins.edges))
+        spans = zip(bins.edges[:-1], bins.edges[1:], counts.tolist(), marks, strict=True)
+        rows += [(rank, start, end, count, 100.0 * count / len(values), mark) for start, end, count, mark in spans]
     notes = nccl_notes(session, selection, ranks, pairing)
     subject = "durations"
     if size is not None:
         of_size = f"of {format_value(Unit.BYTES, size)}" if size != NONE else "of unknown message size"
         subject = f"{collective} {of_size}"
         notes = (f"{subject}; rows without a rank are of all ranks", *notes)
-    if known:
-        times = ", ".join(f"{format_value(Unit.DURATION, time)} {place}" for place, time in known)
+    if test_times:
+        times = ", ".join(f"{format_value(Unit.DURATION, time)} {word}" for word, time in test_times)
         notes = (f"nccl-tests reported {times}", *notes)
     elif reported:
         notes = ("nccl-tests reported nothing of this size", *notes)
@@ -272,11 +270,8 @@ def durations_of_size(
 
 
 def durations_and_sizes(pairing: NcclPairing, selection: Selection, collective: str) -> tuple[Times, Times]:
-    """Message size, bytes, and duration, ns, of each selected kernel of a collective whose size is known, by start.
-
-    Two arrays of one shape, for a scatter of the one against the other.
-    """
+    """Return message size, bytes, and duration, ns, of a collective's selected kernels of known size, by start."""
     kernels = selected(pairing.kernels, selection)
-    is_own = (kernels["collective"] == collective) & kernels["message_size"].notna() & kernels["end"].notna()
-    kernels = kernels[is_own].sort_values("start", kind="stable")
+    is_known = (kernels["collective"] == collective) & kernels["message_size"].notna() & kernels["end"].notna()
+    kernels = kernels[is_known].sort_values("start", kind="stable")
     return whole(kernels["message_size"]), whole(kernels["end"]) - whole(kernels["start"])

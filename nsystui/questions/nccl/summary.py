@@ -1,7 +1,4 @@
-"""The NCCL table: GPU kernels and CPU calls by collective, message size and other groupings, with its notes.
-
-The notes say what is missing, of which ranks, and how to record or export it.
-"""
+"""The NCCL table: GPU kernels and CPU calls by collective, message size and other groupings, with its notes."""
 
 from __future__ import annotations
 
@@ -52,15 +49,15 @@ _SOURCES = {"payload": "NVTX payload", "instrumented": "the text of instrumented
 def nccl_notes(
     session: Session, selection: Selection, ranks: Sequence[RankedTask], pairing: NcclPairing
 ) -> tuple[str, ...]:
-    """The notes of an answer about NCCL.
+    """Return the notes of an answer about NCCL: which data is missing, for which ranks, and how to record or export it.
 
-    The line on the pairing is about the selected rows; what is missing, about the selected tasks at any time.
+    The line on the pairing is about the selected rows; missing data, about the selected tasks at any time.
     """
     of_tasks = Selection(tasks=selection.tasks)
     kernels, calls = selected(pairing.kernels, of_tasks), selected(pairing.calls, of_tasks)
     kernels = kernels[kernels["backend"] == NCCL_BACKEND]
-    speaking = calls[calls["collective"].notna()]
-    notes = list(_missing(session, ranks, kernels, speaking))
+    communication = calls[calls["collective"].notna()]
+    notes = list(_missing(session, ranks, kernels, communication))
     graphs = session.count(tables.graph_launches)
     if graphs:
         notes.append(
@@ -68,17 +65,19 @@ def nccl_notes(
             "one (record with --cuda-graph-trace=node)"
         )
     line = PairingQuality.of(selected(pairing.kernels, selection), selected(pairing.calls, selection)).line
-    sources = [_SOURCES[source] for source in sorted(speaking["size_source"].dropna().unique()) if source in _SOURCES]
+    sources = [
+        _SOURCES[source] for source in sorted(communication["size_source"].dropna().unique()) if source in _SOURCES
+    ]
     if line and sources:
         line += f" · sizes from {' and '.join(sources)}"
     return (*notes, *pairing.notes, *([line] if line else []))
 
 
 def _missing(
-    session: Session, ranks: Sequence[RankedTask], kernels: pd.DataFrame, speaking: pd.DataFrame
+    session: Session, ranks: Sequence[RankedTask], kernels: pd.DataFrame, communication: pd.DataFrame
 ) -> Iterator[str]:
-    with_kernels, with_calls = _tasks(kernels), _tasks(speaking)
-    with_sizes = _tasks(speaking[speaking["message_size"].notna()])
+    with_kernels, with_calls = _tasks(kernels), _tasks(communication)
+    with_sizes = _tasks(communication[communication["message_size"].notna()])
     all_tasks = with_kernels | with_calls
     is_traced = all(report.metadata.made_of for report in session.reports)
     record = recording_advice(session, session.reports, canonical.NCCL_CALLS)
@@ -92,9 +91,9 @@ def _missing(
             f"{record}"
         )
     if idle := with_calls - with_kernels:
-        whose = _of(session, ranks, idle, all_tasks)
+        owners = _of(session, ranks, idle, all_tasks)
         yield (
-            f"NCCL calls but no NCCL kernels{whose}: {recording_advice(session, session.reports, canonical.KERNELS)}"
+            f"NCCL calls but no NCCL kernels{owners}: {recording_advice(session, session.reports, canonical.KERNELS)}"
         )
     if without := with_calls - with_sizes:
         writes = f"they are not in the export, but `{EXPORT_COMMAND}` writes them (NCCL 2.16.2 or later)"
@@ -104,13 +103,13 @@ def _missing(
 
 
 def _tasks(frame: pd.DataFrame) -> set[Task]:
-    places = frame[["report", "process"]].drop_duplicates().dropna()
-    return {Task(int(report), int(process)) for report, process in places.itertuples(index=False)}
+    keys = frame[["report", "process"]].drop_duplicates().dropna()
+    return {Task(int(report), int(process)) for report, process in keys.itertuples(index=False)}
 
 
-def _of(session: Session, ranks: Sequence[RankedTask], tasks: set[Task], everyone: set[Task]) -> str:
-    """`` of rank 3``, or nothing where it concerns all that use NCCL."""
-    if tasks == everyone:
+def _of(session: Session, ranks: Sequence[RankedTask], tasks: set[Task], all_tasks: set[Task]) -> str:
+    """Return `` of rank 3``, or nothing if it concerns all tasks that use NCCL."""
+    if tasks == all_tasks:
         return ""
     numbers = sorted(item.rank for item in ranks if item.task in tasks)
     if len(numbers) == len(tasks):
@@ -175,30 +174,27 @@ def nccl_summary(
     by: Sequence[NcclProperty] = USUAL,
     what: What | None = None,
 ) -> TableAnswer:
-    r"""One row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
+    r"""Return one row for each combination of ``by``: first of the GPU kernels, then of the CPU calls, by total time.
 
-    ``pairing`` is one that `measured` made (``Job.pairing``); steps need `in_steps`. Columns: those of ``by``;
-    collective, communicator, ``ranks`` in it, datatype and reduction, each where all rows behind this one have the same
-    (else `SEVERAL`); and of the selected kernels or calls
+    ``pairing`` is from `measured` (``Job.pairing``); steps need `in_steps`. The columns are ``by``; collective,
+    communicator, ``ranks`` in it, datatype and reduction, each `SEVERAL` or missing if the rows of a group differ; and
+    of the selected kernels or calls
 
-    * ``count``, and ``bytes``: the message sizes that are known, of sends and receives both ways
-    * ``backend``: the library, where another than NCCL communicates
+    * ``count``, and ``bytes``: the known message sizes, for sends and receives both ways
+    * ``backend``: the library, if another than NCCL communicates
     * ``members``, ``role``: with communicators, see `communicator_roles`
     * ``share``: the share of a kernel row in the time of all selected kernels, NCCL's or not, whatever the name filter
       (for ``nsys stats -r cuda_gpu_kern_sum``, the ``Time (%)`` of its table)
-    * statistics of the durations, ns. A kernel's duration includes waiting for other ranks; a call that never returned
-      counts without one
-    * ``algbw`` and ``busbw``, bytes/s: ΣS / Σt and Σ(S · f) / Σt over the kernels for which S (and f) are known, S and
-      f as `bandwidth` has them
-    * ``busbw_without_wait``, bytes/s: Σ(S · f) / Σ(transfer) over the kernels for which both are known: the transfer of
-      an operation is the duration of the kernel of the last rank to arrive, known where all its ranks are open
-    * ``exposed``, ns: the sum over the kernels of their time outside of other kernels of their device. Two NCCL kernels
-      side by side both count, and so the GPU screen's exposed time, a union, may be less. ``overlapped``: the rest, as
-      a percentage of ``total``
+    * statistics of the durations, ns, including the wait for other ranks; a call that never returned has no duration
+    * ``algbw`` and ``busbw``, bytes/s: ΣS / Σt and Σ(S · f) / Σt over the kernels with known S (and f) of `bandwidth`
+    * ``busbw_without_wait``, bytes/s: Σ(S · f) / Σ(transfer) over the kernels with both known; the transfer, see
+      `bandwidth`, is known if all ranks of the communicator are open
+    * ``exposed``, ns: the sum of exposed times, see `bandwidth`. The GPU screen's exposed time, a union, may be less.
+      ``overlapped``: the remaining time, % of ``total``
 
-    Management calls such as ``ncclGroupEnd`` stand under their own name. Calls have no share, bandwidth and exposed
-    time. Kernels and calls are selected whole, by overlapping the window. A column without any value is for files only.
-    ``what``: only one of the two, without a column that tells them apart.
+    Management calls such as ``ncclGroupEnd`` have rows of their own name. Calls have no share, bandwidth or exposed
+    time. Kernels and calls that overlap the window count whole. A column without any value is for files only. ``what``
+    selects one of the two, and removes the column ``what``.
     """
     import pandas as pd
 
@@ -210,28 +206,28 @@ def nccl_summary(
             total += len(np.unique(group_numbers(frame, by)))
     if what != CALL:
         blocks[0]["share"] = 100.0 * blocks[0]["total"].astype("float64") / (_kernel_time(session, selection) or np.nan)
-    own = tuple(replace(COLUMNS[one], importance=0) for one in by)
-    keys = {column.key for column in own}
+    group_columns = tuple(replace(COLUMNS[grouping], importance=0) for grouping in by)
+    keys = {column.key for column in group_columns}
     columns = (
         *((_WHAT,) if what is None else ()),
-        *own,
+        *group_columns,
         *(column for column in _SHARED if column.key not in keys),
         *_COSTS,
     )
     frame = pd.concat(blocks, ignore_index=True)
     if NcclProperty.BACKEND not in by and (frame["backend"] == NCCL_BACKEND).all():
-        columns = tuple(replace(one, importance=FILES_ONLY) if one.key == "backend" else one for one in columns)
+        columns = tuple(replace(item, importance=FILES_ONLY) if item.key == "backend" else item for item in columns)
     if NcclProperty.COMMUNICATOR in by:
         roles = communicator_roles(pairing.kernels)
-        of_row = [roles.get(str(name), (None, None)) for name in frame["communicator"]]
-        frame = frame.assign(**{one.key: [role[n] for role in of_row] for n, one in enumerate(_ROLES)})
+        row_roles = [roles.get(str(name), (None, None)) for name in frame["communicator"]]
+        frame = frame.assign(**{item.key: [role[n] for role in row_roles] for n, item in enumerate(_ROLES)})
         columns += _ROLES
     notes = nccl_notes(session, selection, ranks, pairing)
     return TableAnswer.of_frame("nccl", without_empty(columns, frame), frame, total, notes)
 
 
 def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:
-    """The columns, those that may leave a screen and have no value in ``frame`` for files only."""
+    """Return the columns; optional columns without a value in ``frame`` are for files only."""
     return tuple(
         replace(column, importance=FILES_ONLY) if column.importance and frame[column.key].isna().all() else column
         for column in columns
@@ -239,13 +235,13 @@ def without_empty(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Colum
 
 
 def _block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty]) -> pd.DataFrame:
-    """The rows of kernels, or of calls, largest total first; equal ones in the order of ``by``."""
+    """Return the rows of kernels or calls, largest total first; equal totals in the order of ``by``."""
     import pandas as pd
 
     group = group_numbers(frame, by)
     count = int(group.max(initial=-1)) + 1
     firsts = frame.iloc[first_of_each(group, count)]
-    keys = {COLUMNS[one].key: values_of(firsts, one).reset_index(drop=True) for one in by}
+    keys = {COLUMNS[grouping].key: values_of(firsts, grouping).reset_index(drop=True) for grouping in by}
     shared = {
         column.key: shared_values(_values(frame, column), group, count) for column in _SHARED if column.key not in keys
     }
@@ -255,12 +251,11 @@ def _block(what: str, frame: pd.DataFrame, by: Sequence[NcclProperty]) -> pd.Dat
 
 
 def _values(frame: pd.DataFrame, column: Column) -> pd.Series[Any]:
-    by = next((one for one, own in COLUMNS.items() if own is column), None)
-    return values_of(frame, by) if by is not None else frame[column.key].astype("Int64")
+    grouping = next((key for key, value in COLUMNS.items() if value is column), None)
+    return values_of(frame, grouping) if grouping is not None else frame[column.key].astype("Int64")
 
 
 def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
-    """The columns ``_COSTS`` of each group."""
     import pandas as pd
 
     time = (frame["end"] - frame["start"]).astype("Int64")
@@ -294,15 +289,14 @@ def _costs(frame: pd.DataFrame, group: Ints, count: int) -> dict[str, Any]:
 
 
 def _rates(size: Floats, time: Floats, group: Ints, count: int) -> Floats:
-    """The sum of the sizes by that of the times of each group, over the rows that have both; shape ``(count,)``."""
+    """Return the rate of each group over the rows with a size and a time; shape ``(count,)``."""
     is_known = ~np.isnan(size) & ~np.isnan(time)
-    chosen = group[is_known]
-    sums = [np.bincount(chosen, values[is_known], count).astype(np.float64) for values in (size, time)]
+    known_groups = group[is_known]
+    sums = [np.bincount(known_groups, values[is_known], count).astype(np.float64) for values in (size, time)]
     return rate(sums[0], sums[1])
 
 
 def _kernel_time(session: Session, selection: Selection) -> int | None:
-    """The durations of all selected kernels together, ns."""
     table = tables.kernels
     query = sa.select(sa.cast(sa.func.sum(duration(table)), sa.BigInteger)).where(*where(table, selection))
     times = [time for (time,) in rows_by_report(session, query) if time is not None]

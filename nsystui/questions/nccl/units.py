@@ -2,12 +2,11 @@
 
 See docs/nccl.md#pairing.
 
-A communication call outside of groups is a unit of its own and launches its kernels itself. The calls between an
-outermost ``ncclGroupStart`` and its ``ncclGroupEnd`` are one unit, and its kernels are launched in that
-``ncclGroupEnd``; inner groups of a group do nothing when they end.
+A communication call outside of groups is a unit and launches its kernels itself. The calls between an outermost
+``ncclGroupStart`` and its ``ncclGroupEnd`` are one unit, whose kernels that ``ncclGroupEnd`` launches; inner groups do
+nothing when they end.
 
-Everything here works on arrays with one entry for each call, in the order of (thread, start), on one time line
-(`nesting.one_timeline`).
+Arrays have one entry per call, in the order of (thread, start), on one time line (`nesting.one_timeline`).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 NONE = -1
-"""In arrays of indices and codes: there is none, or it is not known."""
+"""In arrays of indices and codes: none, or unknown."""
 
 
 class Role(IntEnum):
@@ -53,7 +52,7 @@ class Units:
     """The units over n calls.
 
     ``of_call``: the unit of each call, shape ``(n,)``, ``NONE`` for management outside of groups. ``window``: the call
-    in which the kernels of each unit are launched, shape ``(units,)``, ``NONE`` where the capture does not have it.
+    that launches each unit's kernels, shape ``(units,)``, ``NONE`` if the capture lacks it.
     """
 
     of_call: Ints
@@ -61,15 +60,15 @@ class Units:
 
 
 def outer_calls(starts: Ints, ends: Ints, roles: Ints) -> Ints:
-    """For each call the communication or group call around it, ``NONE`` for most.
+    """Return the communication or group call around each call, ``NONE`` for most calls.
 
-    NCCL's calls follow one another. One inside another is a second range of the same call (an instrumented NCCL pushes
-    its own range inside NCCL's), or the inner working of one, and no call that the program made.
+    NCCL's calls follow one another. A call inside another is a second range of the same call (an instrumented NCCL
+    pushes its own range inside NCCL's) or its inner working; the program did not make it.
     """
     order = np.arange(len(starts))
     if not len(starts):
         return order
-    # Only the call that reaches furthest of those before can be around the next one.
+    # Only the earlier call that reaches furthest can be around the next call.
     reach = np.where(roles != Role.OTHER, ends, starts)
     furthest = np.maximum.accumulate(reach)
     is_new = np.concatenate(([True], furthest[1:] > furthest[:-1]))
@@ -80,10 +79,9 @@ def outer_calls(starts: Ints, ends: Ints, roles: Ints) -> Ints:
 
 
 def find_units(lanes: Ints, roles: Ints) -> Units:
-    """The units of n calls that do not lie in each other; ``lanes`` distinguishes threads.
+    """Return the units of n calls that do not lie in each other; ``lanes`` distinguishes threads.
 
-    A group that was open when the capture began or ended is no harm: a ``ncclGroupEnd`` without its start ends
-    nothing, and a unit whose end is missing has no window.
+    A ``ncclGroupEnd`` whose start is before the capture ends nothing, and a unit whose end is after it has no window.
     """
     if not len(lanes):
         return Units(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -104,12 +102,12 @@ def find_units(lanes: Ints, roles: Ints) -> Units:
 
 
 def _depths(step: Ints, lanes: Ints) -> Ints:
-    """The number of open groups after each call on its thread; an end without a start leaves it at 0."""
+    """Return the number of open groups after each call on its thread; an end without a start leaves it at 0."""
     is_first = np.concatenate(([True], lanes[1:] != lanes[:-1]))
     lane = np.cumsum(is_first) - 1
     total = np.cumsum(step)
     depth = total - (total - step)[is_first][lane]
-    # The running minimum of every lane in one go: each lane is moved below all that the one before can reach.
+    # One running minimum for all lanes: each lane is moved below all values of the lane before.
     below = lane * 2 * (len(step) + 1)
     lowest = np.minimum.accumulate(depth - below) + below
     clamped: Ints = depth - np.minimum(lowest, 0)
@@ -117,25 +115,25 @@ def _depths(step: Ints, lanes: Ints) -> Ints:
 
 
 def units_of_launches(units: Units, starts: Ints, ends: Ints, launch_starts: Ints, launch_ends: Ints) -> Ints:
-    """The unit in whose window each of m launches lies whole, shape ``(m,)``; ``NONE`` where it is in none.
+    """Return the unit whose window contains each of m launches, shape ``(m,)``; ``NONE`` if no window does.
 
-    ``starts`` and ``ends`` are those of the calls; the launches are on the same time line, in any order.
+    ``starts`` and ``ends`` are the calls'; the launches are on the same time line, in any order.
     """
     with_window = np.flatnonzero(units.window >= 0)
     if not len(with_window) or not len(launch_starts):
         return np.full(len(launch_starts), NONE)
     rows = units.window[with_window]
-    place = np.searchsorted(starts[rows], launch_starts, side="right") - 1
-    is_inside = (place >= 0) & (launch_ends <= ends[rows][place])
-    return np.where(is_inside, with_window[place], NONE)
+    index = np.searchsorted(starts[rows], launch_starts, side="right") - 1
+    is_inside = (index >= 0) & (launch_ends <= ends[rows][index])
+    return np.where(is_inside, with_window[index], NONE)
 
 
 @dataclass(frozen=True, eq=False)
 class Queue:
-    """Units or launches that wait for a partner of another thread: arrays of one shape, in any order.
+    """Units or launches that wait for a partner on another thread: arrays of one shape, in any order.
 
-    ``process``: a code of (report, process). ``time``: job time, ns: a unit's start, a launch's start. ``collective``:
-    a code, ``NONE`` where not known.
+    ``process``: a code of (report, process). ``time``: the start, job time, ns. ``collective``: a code, ``NONE`` if
+    unknown.
     """
 
     process: Ints
@@ -144,15 +142,15 @@ class Queue:
 
 
 def pair_across_threads(units: Queue, launches: Queue) -> Ints:
-    """The unit of each launch that another thread made, as an index into ``units``; ``NONE`` where it stays unknown.
+    """Return the unit of each launch that another thread made, as an index into ``units``, ``NONE`` if unknown.
 
-    Communicators that do not block launch from a thread of NCCL's own. The units without kernels and the launches
-    outside of calls are taken in order, process by process, and only where this cannot go wrong visibly: there are as
-    many of the one as of the other, no launch comes before its call, and no collective contradicts.
+    Communicators that do not block launch from a thread of NCCL's own. Units without kernels and launches outside of
+    calls are paired in order, except in processes with unequal numbers of them, a launch before its call, or two
+    collectives that differ.
     """
-    found = np.full(len(launches.process), NONE)
+    unit_of_launch = np.full(len(launches.process), NONE)
     if not len(units.process) or not len(launches.process):
-        return found
+        return unit_of_launch
     count = int(max(units.process.max(), launches.process.max())) + 1
     is_even = np.bincount(units.process, minlength=count) == np.bincount(launches.process, minlength=count)
     unit_order = np.lexsort((units.time, units.process))
@@ -160,16 +158,16 @@ def pair_across_threads(units: Queue, launches: Queue) -> Ints:
     unit = unit_order[is_even[units.process[unit_order]]]
     launch = launch_order[is_even[launches.process[launch_order]]]
 
-    known = (units.collective[unit] >= 0) & (launches.collective[launch] >= 0)
-    is_wrong = known & (units.collective[unit] != launches.collective[launch])
+    is_known = (units.collective[unit] >= 0) & (launches.collective[launch] >= 0)
+    is_wrong = is_known & (units.collective[unit] != launches.collective[launch])
     is_wrong |= launches.time[launch] < units.time[unit]
-    is_good = ~np.isin(units.process[unit], units.process[unit][is_wrong])
-    found[launch[is_good]] = unit[is_good]
-    return found
+    is_paired = ~np.isin(units.process[unit], units.process[unit][is_wrong])
+    unit_of_launch[launch[is_paired]] = unit[is_paired]
+    return unit_of_launch
 
 
 def first_of_each(group: Ints, count: int) -> Ints:
-    """The index of the first entry of each group, ``NONE`` if it is empty; entries of group ``NONE`` do not count."""
+    """Return the index of the first entry of each group, ``NONE`` if it is empty; ignores group ``NONE``."""
     first = np.full(count, NONE)
     entries = np.flatnonzero(group >= 0)[::-1]
     first[group[entries]] = entries
@@ -180,66 +178,66 @@ _PAYLOAD = ("message_size", "communicator", "ranks", "peer", "root", "reduction"
 
 
 def whole(column: pd.Series[Any]) -> Ints:
-    """The integers of a column, ``NONE`` where one is missing."""
+    """Return the integers of a column, ``NONE`` if missing."""
     numbers: Ints = column.astype("Int64").to_numpy(np.int64, na_value=NONE)
     return numbers
 
 
 def codes(column: pd.Series[Any]) -> Ints:
-    """A number for each distinct value of a column, from 0; ``NONE`` where it is missing."""
+    """Return a number for each distinct value of a column, from 0; ``NONE`` if missing."""
     return np.asarray(column.factorize()[0], np.int64)
 
 
 def by_name(names: pd.Series[Any], of_name: Callable[[str], str | None]) -> NDArray[np.object_]:
-    """The value of each name of a column, each different name looked at once; ``None`` for a missing name."""
-    number, distinct = names.factorize()
+    """Return the value of each name, computed once per distinct name; ``None`` for a missing name."""
+    indices, distinct = names.factorize()
     values = np.array([*(of_name(str(name)) for name in distinct), None], object)
-    found: NDArray[np.object_] = values[number]
-    return found
+    result: NDArray[np.object_] = values[indices]
+    return result
 
 
 def one_key(*parts: Ints) -> Ints:
-    """A number from 0 for each distinct combination of ``parts``, arrays of one shape; it ascends as they do."""
+    """Return a number from 0 for each distinct combination of ``parts``, in their order; arrays of one shape."""
     key, span = np.zeros(len(parts[0]), np.int64), 1
     for part in parts:
         low = int(part.min(initial=0))
         width = int(part.max(initial=0)) - low + 1
-        if span * width > _MOST_KEYS:
+        if span * width > _KEY_LIMIT:
             key, part, low = _renumbered(key, span), _renumbered(part - low, width), 0
             span, width = int(key.max(initial=0)) + 1, int(part.max(initial=0)) + 1
         key, span = key * width + (part - low), span * width
     return _renumbered(key, span)
 
 
-_MOST_KEYS = 1 << 62
+_KEY_LIMIT = 1 << 62
 
 
 def _renumbered(key: Ints, span: int) -> Ints:
-    """``key``, whose values lie in ``[0, span)``, without gaps and in the same order."""
+    """Return ``key``, with values in ``[0, span)``, without gaps and in the same order."""
     if span > 8 * len(key) + 1024:
         return np.unique(key, return_inverse=True)[1].astype(np.int64)
-    is_there = np.zeros(span, bool)
-    is_there[key] = True
-    return (np.cumsum(is_there) - 1)[key]
+    is_used = np.zeros(span, bool)
+    is_used[key] = True
+    return (np.cumsum(is_used) - 1)[key]
 
 
 def roles_of(names: pd.Series[Any]) -> Ints:
-    """The role of each call by its name."""
-    number, distinct = names.factorize()
-    found: list[int] = [
+    """Return the role of each call by its name."""
+    indices, distinct = names.factorize()
+    distinct_roles: list[int] = [
         Role.COMMUNICATION if collective_of_api(name) is not None else _ROLES.get(name, Role.OTHER)
         for name in map(str, distinct)
     ]
-    roles: Ints = np.array(found or [0], np.int64)
-    return roles[np.asarray(number, np.int64)]
+    roles: Ints = np.array(distinct_roles or [0], np.int64)
+    return roles[np.asarray(indices, np.int64)]
 
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """The places of n calls and of the launches of kernels on one time line.
+    """The positions of n calls and of the launches of kernels on one time line.
 
-    ``lanes``, ``starts``, ``ends``: the thread of each call and its place on the line, shape ``(n,)``. ``real_ends``:
-    its end in job time, ns, also where it never returned. ``launched``: the kernels with a recorded launch, as indices;
+    ``lanes``, ``starts``, ``ends``: the thread and the ends of each call on the line, shape ``(n,)``. ``real_ends``:
+    its end in job time, ns, even if it never returned. ``launched``: the indices of kernels with a recorded launch;
     ``launch_starts`` and ``launch_ends`` are aligned with it.
     """
 
@@ -253,7 +251,7 @@ class Lines:
 
     @classmethod
     def of(cls, calls: pd.DataFrame, kernels: pd.DataFrame) -> Lines:
-        """Lays out ``calls``, which must be by (report, thread, start), and the launches of ``kernels``."""
+        """Lay out ``calls``, which must be by (report, thread, start), and the launches of ``kernels``."""
         launched = np.flatnonzero(kernels["launch_end"].notna().to_numpy(bool))
         launches = kernels.iloc[launched]
         reports = np.concatenate((whole(calls["report"]), whole(launches["report"])))
@@ -273,25 +271,25 @@ class Lines:
         return cls(lanes[:n], line_starts[:n], line_ends[:n], ends, launched, line_starts[n:], line_ends[n:])
 
     def only(self, calls: Ints) -> Lines:
-        """The same for some of the calls."""
-        chosen = (self.lanes[calls], self.starts[calls], self.ends[calls], self.real_ends[calls])
-        return Lines(*chosen, self.launched, self.launch_starts, self.launch_ends)
+        """Return the lines of some calls, with all launches."""
+        arrays = (self.lanes[calls], self.starts[calls], self.ends[calls], self.real_ends[calls])
+        return Lines(*arrays, self.launched, self.launch_starts, self.launch_ends)
 
 
 def _ends(calls: pd.DataFrame, starts: Ints, lanes: Ints, last_launch: int) -> Ints:
-    """The ends of the calls; one that never returned lasts up to the next on its thread, the last one without end."""
+    """Return the ends of the calls; without a return, a call lasts until the next on its thread, if any."""
     ends = np.maximum(whole(calls["end"]), starts)
     is_open = np.flatnonzero(calls["end"].isna().to_numpy(bool))
     if len(is_open):
-        for_ever = max(int(ends.max()), last_launch) + 1
-        following = np.append(starts[1:], for_ever)
-        following[np.flatnonzero(lanes[1:] != lanes[:-1])] = for_ever
+        forever = max(int(ends.max()), last_launch) + 1
+        following = np.append(starts[1:], forever)
+        following[np.flatnonzero(lanes[1:] != lanes[:-1])] = forever
         ends[is_open] = following[is_open]
     return ends
 
 
 def without_inner_calls(calls: pd.DataFrame, lines: Lines) -> tuple[pd.DataFrame, Lines]:
-    """The calls that lie in no other; values that only the inner range of the same call has go to the outer one."""
+    """Return the calls outside of other calls; inner ranges of the same call fill in missing values."""
     roles = roles_of(calls["name"])
     outer = np.where(roles == Role.OTHER, NONE, outer_calls(lines.starts, lines.ends, roles))
     inner = np.flatnonzero(outer >= 0)
@@ -302,5 +300,5 @@ def without_inner_calls(calls: pd.DataFrame, lines: Lines) -> tuple[pd.DataFrame
     inner_values = calls.iloc[same].set_axis(outer[same], axis="index")
     inner_values = inner_values[~inner_values.index.duplicated()]
     filled = calls.assign(**{column: calls[column].fillna(inner_values[column]) for column in _PAYLOAD})
-    kept = np.flatnonzero(outer < 0)
-    return filled.iloc[kept].reset_index(drop=True), lines.only(kept)
+    outer_indices = np.flatnonzero(outer < 0)
+    return filled.iloc[outer_indices].reset_index(drop=True), lines.only(outer_indices)

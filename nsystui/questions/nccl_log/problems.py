@@ -1,4 +1,4 @@
-"""What looks wrong in the topology that a debug log tells, each with the numbers that show it and what to do next."""
+"""Problems of the topology in a debug log, each with the numbers that show it and a next step."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def problems_of(communicator: Connected, summary: LogSummary) -> Iterator[Words]
 
 def mixed_versions(summary: LogSummary) -> Iterator[Words]:
     """Yield the problem that the processes run several versions of NCCL, if they do."""
-    versions = {setting.value: places for setting, places in summary.topology.settings.items()
+    versions = {setting.value: processes for setting, processes in summary.topology.settings.items()
                 if setting.name == "NCCL version"}  # fmt: skip
     if len(versions) > 1:
-        told = [f"{version} in {len(places):,}" for version, places in sorted(versions.items())]
+        version_words = [f"{version} in {len(processes):,}" for version, processes in sorted(versions.items())]
         advice = "use one NCCL in all processes: --tables settings, LD_LIBRARY_PATH, torch.cuda.nccl.version()"
-        yield "several versions of NCCL", f"processes by version: {few(told)}", advice
+        yield "several versions of NCCL", f"processes by version: {few(version_words)}", advice
 
 
 def _detours(communicator: Connected) -> Iterator[Words]:
-    """Rings and trees that change hosts more often than they must, unless NVLink joins the hosts."""
+    """Yield rings and trees that change hosts more often than needed, unless NVLink joins the hosts."""
     hosts = communicator.hosts
     over_nvlink = any(
         hosts.get(source) != hosts.get(target) and via.transport == "P2P"
@@ -43,12 +43,12 @@ def _detours(communicator: Connected) -> Iterator[Words]:
     )
     if over_nvlink:
         return
-    found: tuple[tuple[str, list[tuple[int, tuple[int | None, int | None]]]], ...] = (
+    shapes: tuple[tuple[str, list[tuple[int, tuple[int | None, int | None]]]], ...] = (
         ("ring", [(ring.channels, communicator.ring_changes(ring)) for ring in communicator.rings()]),
         ("tree", [(tree.channels, communicator.tree_changes(tree)) for tree in communicator.trees()]),
     )
-    for what, made in found:
-        for channels, (changes, needed) in made:
+    for what, changes_by_channels in shapes:
+        for channels, (changes, needed) in changes_by_channels:
             if changes is not None and needed is not None and changes > needed:
                 yield (
                     f"a {what} changes hosts too often",
@@ -67,14 +67,14 @@ def _network(communicator: Connected, summary: LogSummary) -> Iterator[Words]:
         nics = {
             nic.name for nic in summary.topology.nics.values() if nic.link in ("IB", "InfiniBand", "RoCE") and nic.name
         }
-        there = f", though there is {few(sorted(nics))}" if nics else ""
+        unused = f", though there is {few(sorted(nics))}" if nics else ""
         yield (
             "it runs over TCP",
-            f"{tcp:,} of {total:,} network connections use NET/Socket{there}",
+            f"{tcp:,} of {total:,} network connections use NET/Socket{unused}",
             "look for NET/IB or plugin lines in the log, NCCL_IB_DISABLE, NCCL_NET, libibverbs in the container",
         )
-    without = sum(number for link, number in links.items() if link[2].way != "Socket" and not link[2].gdr)
-    if without:
+    without_gdr = sum(number for link, number in links.items() if link[2].way != "Socket" and not link[2].gdr)
+    if without_gdr:
         hosts = set(communicator.hosts.values())
         reasons = {
             f"{nic.name or number}: {nic.gdr}"
@@ -82,26 +82,26 @@ def _network(communicator: Connected, summary: LogSummary) -> Iterator[Words]:
             if nic.gdr is not None and nic.gdr.startswith("disabled") and (host in hosts or not hosts)
         }
         reasons |= {setting.value for setting in summary.topology.settings if setting.name == "GPU Direct RDMA"}
-        why = f"; {few(sorted(reasons))}" if reasons else ""
+        cause = f"; {few(sorted(reasons))}" if reasons else ""
         yield (
             "GPU Direct RDMA is off",
-            f"{without:,} of {total:,} network connections go through host memory{why}",
+            f"{without_gdr:,} of {total:,} network connections go through host memory{cause}",
             "load nvidia-peermem or use DMA-BUF; GPU and NIC on one PCIe switch, or NCCL_NET_GDR_LEVEL",
         )
 
 
 def _disagreement(communicator: Connected) -> Iterator[Words]:
     agreeing = communicator.agreeing()
-    # A rank may tell less than another one, by its NCCL_DEBUG_SUBSYS: that is no difference.
+    # Ranks with another NCCL_DEBUG_SUBSYS may log less: a missing number is not a difference.
     if any(len(set(column) - {None}) > 1 for column in zip(*agreeing, strict=True)):
         words = ("coll", "CollNet", "NVLS", "p2p")
-        told = []
+        rows = []
         for (counts, rings, trees), ranks in agreeing.items():
             numbers = [] if counts is None else list(zip(astuple(counts), words, strict=False))
             numbers += [(rings, "rings"), (trees, "trees")]
-            told.append(f"ranks {spans(ranks)}: " + ", ".join(f"{number} {what}" for number, what in numbers if number))
+            rows.append(f"ranks {spans(ranks)}: " + ", ".join(f"{number} {what}" for number, what in numbers if number))
         yield (
             "the ranks differ in their channels",
-            few(told),
+            few(rows),
             "compare NCCL_* of the ranks (--tables settings), and whether the log of each rank is whole",
         )

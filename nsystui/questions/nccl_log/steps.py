@@ -1,4 +1,4 @@
-"""Training iterations cut out of a log, by the lines that the training itself writes into it."""
+"""Training iterations cut out of a log, by lines that the training itself writes into it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class IterationSpan:
 
 
 def steps_of(text: str) -> IterationSpan:
-    """``45:50``, ``45:``, ``:50`` or ``45`` as iterations. Raises UsageError."""
+    """Parse ``45:50``, ``45:``, ``:50`` or ``45``. Raises UsageError."""
     first, colon, last = (word.strip() for word in text.partition(":"))
     low, high = whole_number(first), whole_number(last)
     if not (first or last) or (first and low is None) or (last and high is None):
@@ -42,15 +42,14 @@ def steps_of(text: str) -> IterationSpan:
 
 
 class StepCut:
-    """Lets through what belongs to some iterations, log by log.
+    """A filter for the lines of some iterations, log by log.
 
     The lines after the line of iteration N, up to the next such line, count as N's, as in ``1-separate-steps.awk`` of
     ``nsys-profiling`` (its ``44 < N <= 50`` is 45:50). NeMo writes the line when the iteration is over, so these are
-    the calls of the iteration that follows it. Communicators and their topology pass always: they are made before the
-    training.
+    the calls of the next iteration. Communicators and their topology always pass, because they precede the training.
 
-    ``heard`` is how many training lines there were, of iterations ``first`` to ``last``; ``chosen``, how many of them
-    passed; ``outside``, how many calls did not.
+    ``heard`` counts the training lines, of iterations ``first`` to ``last``; ``chosen``, the training lines that
+    passed; ``outside``, the calls that did not.
     """
 
     def __init__(self, steps: IterationSpan) -> None:
@@ -60,7 +59,7 @@ class StepCut:
         self.last: int | None = None
 
     def of(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """The lines of one log that pass."""
+        """Yield the lines of one log that pass."""
         is_inside = False
         for line in lines:
             if type(line) is TrainingStep:

@@ -1,8 +1,6 @@
-"""A debug log summed up while it is read: not the calls themselves, only their numbers by kind.
+"""A debug log summed up while it is read: the numbers of its calls by kind, not the calls.
 
-The memory grows with how many different things there are (message sizes, GPUs, communicators), not with the log.
-
-`notes` say what the numbers leave out, and how to record it.
+The memory grows with the number of different message sizes, GPUs and communicators, not with the log.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ from nsystui.questions.nccl.names import bucket_of
 from nsystui.questions.nccl_log.steps import StepCut
 from nsystui.questions.nccl_log.topology import Topology
 
-_MOST_PENDING = 50_000
-_MOST_ITERATIONS = 100_000
+_PENDING_LIMIT = 50_000
+_ITERATION_LIMIT = 100_000
 
 
 class CallKind(NamedTuple):
@@ -44,20 +42,20 @@ class CallKind(NamedTuple):
 
     @property
     def size(self) -> int | None:
-        """The message size in bytes; ``None`` for a data type that is not known."""
+        """The message size in bytes; ``None`` if the data type is unknown."""
         element = datatype_size(self.datatype)
         return None if element is None else self.elements * element
 
 
 Gpu = tuple[LogProcess, int | None]
-"""A process and the CUDA ordinal of the device in it."""
+"""A process, and the CUDA ordinal of a device in it."""
 
 
 @dataclass
 class MemberCalls:
-    """The calls of one rank of a communicator: how many by op and bucket of message size, and their known bytes.
+    """The calls of one rank of a communicator by op and bucket of message size, and their known bytes.
 
-    ``sizes``: each op with each of its message sizes, of a rank 0 alone, the one that tells the tuner's choices.
+    ``sizes``: each op with each of its message sizes, unless the rank is above 0: rank 0 logs the tuner's choices.
     """
 
     by_bucket: Counter[tuple[str, str | None]] = field(default_factory=Counter)
@@ -69,7 +67,7 @@ class MemberCalls:
 
 @dataclass
 class MeanAndEnds:
-    """The mean and the ends of what was added one by one; ``None`` without any."""
+    """The mean and the ends of added values; ``None`` without values."""
 
     number: int = 0
     total: float = 0.0
@@ -77,7 +75,7 @@ class MeanAndEnds:
     most: float | None = None
 
     def add(self, value: float | None) -> None:
-        """Adds a value that was written; one that is missing is no 0."""
+        """Add a value; a missing value does not count as 0."""
         if value is not None:
             self.number += 1
             self.total += value
@@ -91,7 +89,7 @@ class MeanAndEnds:
 
 @dataclass
 class _Pending:
-    """Lines that say the same and are not added up yet: calls of one signature, or a choice of the tuner."""
+    """Equal lines that are not added up yet: calls of one signature, or a choice of the tuner."""
 
     what: Signature | TuningLine
     number: int = 0
@@ -101,12 +99,11 @@ class _Pending:
 class LogSummary:
     """The numbers of any number of logs.
 
-    ``lines`` and ``results``: how many lines were read, and what nccl-tests reported, which the reader knows.
-    ``kinds``: calls by `CallKind`. ``members``: what each rank of each communicator did. ``tuning``: how often NCCL
-    chose what. ``topology``: how it connected the ranks. ``unread``: pieces of calls by why they could not be read.
-    ``training_lines``, with ``step_time`` (seconds) and ``tflops`` of those that tell them, over ``first_iteration`` to
-    ``last_iteration``; ``iterations``: each with the number of its lines, by epoch and number. ``folded``: calls whose
-    line stands for several.
+    ``lines`` (read) and ``results`` (of nccl-tests) are from the reader. ``kinds``: calls by `CallKind`. ``members``:
+    the calls of each rank of each communicator. ``tuning``: the number of each choice of the tuner. ``topology``: how
+    NCCL connected the ranks. ``unread``: pieces of calls by the reason why they could not be read. ``training_lines``,
+    with their ``step_time`` (seconds) and ``tflops`` if present, over ``first_iteration`` to ``last_iteration``;
+    ``iterations``: each with the number of its lines, by epoch and number. ``folded``: calls with one line for several.
     """
 
     def __init__(self) -> None:
@@ -127,10 +124,10 @@ class LogSummary:
         self._pending: dict[int, _Pending] = {}
 
     def add(self, lines: Iterable[Line]) -> None:
-        """Adds the lines of a log. Raises what ``lines`` raises; what came before is added then."""
+        """Add the lines of a log. Raises what ``lines`` raises, after adding the lines before."""
         try:
             for line in lines:
-                # By identity: the reader gives the same value again, and comparing two costs more than all else.
+                # By identity: the reader repeats the same values, and comparing them costs more than all else.
                 if type(line) is Call:
                     signature = line.signature
                     pending = self._pending.get(id(signature)) or self._new_pending(signature)
@@ -150,22 +147,22 @@ class LogSummary:
         return self.kinds.total()
 
     def gpus(self) -> dict[Gpu, Counter[tuple[str, str | None]]]:
-        """The calls of each GPU by op and bucket; calls of an unknown process are in none."""
-        found: dict[Gpu, Counter[tuple[str, str | None]]] = {}
-        for member, made in self.members.items():
+        """Return the calls of each GPU by op and bucket, without calls of an unknown process."""
+        calls_by_gpu: dict[Gpu, Counter[tuple[str, str | None]]] = {}
+        for member, member_calls in self.members.items():
             if member.process is not None:
-                found.setdefault((member.process, member.device), Counter()).update(made.by_bucket)
-        return found
+                calls_by_gpu.setdefault((member.process, member.device), Counter()).update(member_calls.by_bucket)
+        return calls_by_gpu
 
     def _new_pending(self, what: Signature | TuningLine) -> _Pending:
-        if len(self._pending) >= _MOST_PENDING:
+        if len(self._pending) >= _PENDING_LIMIT:
             self._settle()
         pending = self._pending[id(what)] = _Pending(what)
         return pending
 
     def _add_other(self, line: Line) -> None:
         if isinstance(line, CommunicatorLine):
-            # What a pointer means may change here: the calls before it meant the old one.
+            # The pointer may now mean another communicator than in the pending calls.
             self._settle()
             self.topology.hear_member(line, self.communicators.hear(line))
             self.communicator_lines += 1
@@ -175,29 +172,28 @@ class LogSummary:
             self.training_lines += 1
             self.step_time.add(line.step_time)
             self.tflops.add(line.tflops)
-            known = [i for i in (self.first_iteration, self.last_iteration, line.iteration) if i is not None]
-            self.first_iteration, self.last_iteration = min(known), max(known)
+            iterations = [i for i in (self.first_iteration, self.last_iteration, line.iteration) if i is not None]
+            self.first_iteration, self.last_iteration = min(iterations), max(iterations)
             self._add_iteration(line)
         elif isinstance(line, Unread):
             self.unread[line.damage] += 1
 
     def _add_iteration(self, line: TrainingStep) -> None:
-        """Several lines may tell of one iteration (progress bars, ranks, timers): the first number of a kind counts."""
+        """Add a line of an iteration, which may have several (progress bars, ranks, timers): first values count."""
         key = line.epoch, line.iteration
-        if key not in self.iterations and len(self.iterations) >= _MOST_ITERATIONS:
+        if key not in self.iterations and len(self.iterations) >= _ITERATION_LIMIT:
             self.iterations_left_out += 1
             return
-        known, number = self.iterations.get(key, (line, 0))
+        previous, number = self.iterations.get(key, (line, 0))
         merged = TrainingStep(
             *key,
-            known.step_time if known.step_time is not None else line.step_time,
-            known.tflops if known.tflops is not None else line.tflops,
-            known.loss if known.loss is not None else line.loss,
+            previous.step_time if previous.step_time is not None else line.step_time,
+            previous.tflops if previous.tflops is not None else line.tflops,
+            previous.loss if previous.loss is not None else line.loss,
         )
         self.iterations[key] = merged, number + 1
 
     def _settle(self) -> None:
-        """Adds up what waits."""
         for pending in self._pending.values():
             if isinstance(pending.what, TuningLine):
                 self.tuning[pending.what] += pending.number
@@ -209,28 +205,28 @@ class LogSummary:
         self.kinds[CallKind(signature.op, signature.count, signature.datatype)] += number
         self.folded += number if signature.is_folded else 0
         member = self.communicators.member_of(signature, number)
-        made = self.members.setdefault(member, MemberCalls())
-        made.by_bucket[signature.op, bucket_of(signature.size)] += number
+        member_calls = self.members.setdefault(member, MemberCalls())
+        member_calls.by_bucket[signature.op, bucket_of(signature.size)] += number
         if not member.rank and signature.size is not None:
-            made.sizes.add((signature.op, signature.size))
-        made.calls += number
-        made.bytes += number * (signature.size or 0)
-        made.last_op_count = max(made.last_op_count, last_op_count)
+            member_calls.sizes.add((signature.op, signature.size))
+        member_calls.calls += number
+        member_calls.bytes += number * (signature.size or 0)
+        member_calls.last_op_count = max(member_calls.last_op_count, last_op_count)
 
 
 _RECORD = "record with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING"
 
 
 def notes(summary: LogSummary, cut: StepCut | None = None) -> tuple[str, ...]:
-    """The notes of the tables of a log; ``cut`` is the choice of its lines, if there was one."""
+    """Return the notes of the tables of a log; ``cut`` is the filter of its lines, if any."""
     return tuple(_notes(summary, cut))
 
 
 def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
     unread = [f"{summary.unread[damage]:,} {damage.value}" for damage in Damage if summary.unread[damage]]
-    why = f" ({', '.join(unread)})" if unread else ""
-    found = f"{counted(summary.calls, 'call')} in {counted(summary.lines, 'line')}"
-    yield f"{found}; {summary.unread.total():,} more could not be read{why}"
+    reasons = f" ({', '.join(unread)})" if unread else ""
+    calls_and_lines = f"{counted(summary.calls, 'call')} in {counted(summary.lines, 'line')}"
+    yield f"{calls_and_lines}; {summary.unread.total():,} more could not be read{reasons}"
     if cut is not None:
         yield (
             f"--steps chose {counted(cut.chosen, 'training line')}, {counted(cut.outside, 'call')} left out; the calls "
@@ -238,7 +234,7 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
         )
     if summary.iterations_left_out:
         left_out = counted(summary.iterations_left_out, "line")
-        yield f"the table of iterations has the first {_MOST_ITERATIONS:,}; {left_out} of later ones left out"
+        yield f"the table of iterations has the first {_ITERATION_LIMIT:,}; {left_out} of later ones left out"
     if summary.topology.left_out:
         yield f"the topology is not whole: {counted(summary.topology.left_out, 'part')} left out, there are too many"
     if not summary.calls:
@@ -252,10 +248,10 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
 
 
 def _missing(summary: LogSummary) -> Iterator[str]:
-    homeless = sum(made.calls for member, made in summary.members.items() if member.process is None)
-    if homeless:
-        yield f"{counted(homeless, 'call')} without host and process: counted, but for no GPU"
-    unnamed = sum(made.calls for member, made in summary.members.items() if member.communicator is None)
+    without_process = sum(calls.calls for member, calls in summary.members.items() if member.process is None)
+    if without_process:
+        yield f"{counted(without_process, 'call')} without host and process: counted, but for no GPU"
+    unnamed = sum(calls.calls for member, calls in summary.members.items() if member.communicator is None)
     if unnamed:
         yield f"{counted(unnamed, 'call')} without a communicator: counted, but for no communicator"
     pointers = sum(not member.is_shared and member.communicator is not None for member in summary.members)
@@ -267,16 +263,16 @@ def _missing(summary: LogSummary) -> Iterator[str]:
     empty = sum(number for kind, number in summary.kinds.items() if kind.elements == 0)
     if empty:
         yield f"{counted(empty, 'call')} with count 0: counted as 0 bytes, while the awk scripts leave them out"
-    strange = sum(number for kind, number in summary.kinds.items() if datatype_size(kind.datatype) is None)
-    if strange:
-        yield f"{counted(strange, 'call')} of a datatype whose size is not known: counted without their bytes"
+    unsized = sum(number for kind, number in summary.kinds.items() if datatype_size(kind.datatype) is None)
+    if unsized:
+        yield f"{counted(unsized, 'call')} of a datatype whose size is not known: counted without their bytes"
     if summary.folded:
         folded = counted(summary.folded, "line")
         yield f"{folded} of several calls each, as Ray folded them: record with RAY_DEDUP_LOGS=0"
 
 
 def nothing(summary: LogSummary, cut: StepCut | None = None) -> str:
-    """The reason why there is no table at all, and what to do, for a log without anything in it."""
+    """Return why a log without calls has no tables, and what to do."""
     if cut is not None and cut.first is not None:
         return f"none of the iterations is in these logs: they have {cut.first} to {cut.last}"
     if cut is not None:

@@ -1,6 +1,6 @@
 """The tables of a debug log, by the names that users know: calls, communicators, ranks, tuning, steps, lines.
 
-Those of the topology are described in docs/nccl.md#topology.
+For the topology's tables, see docs/nccl.md#topology.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from nsystui.questions.nccl_log.topology import Connected, numbers_of, spans
 
 @dataclass(frozen=True)
 class LogTable:
-    """A table of a log: its name and title, its columns, and the rows that it makes of a summary.
+    """A table of a log: its name and title, its columns, and a function that makes its rows from a summary.
 
-    ``is_usual``: it is shown unasked (what has a row for each rank is not).
+    ``is_usual``: shown by default (a table with a row for each rank is not).
     """
 
     name: str
@@ -42,7 +42,7 @@ class LogTable:
 def _table(
     name: str, title: str, *columns: Column, is_usual: bool = True
 ) -> Callable[[Callable[[LogSummary], Iterator[Row]]], LogTable]:
-    """Declare the table whose rows the decorated function makes."""
+    """Declare a table, whose rows the decorated function makes."""
     return lambda rows: LogTable(name, title, columns, rows, is_usual)
 
 
@@ -65,10 +65,9 @@ _TOTAL = Column("total_bytes", header="Total Bytes", label="total", unit=Unit.BY
     _TOTAL,
 )
 def ops_table(summary: LogSummary) -> Iterator[Row]:
-    """Calls and message sizes (exact bytes) by op, as ``3-per-op-stats.awk``; most bytes first.
+    """Yield calls and message sizes (exact bytes) by op, as ``3-per-op-stats.awk``; most bytes first.
 
-    Calls of a data type that is not known count as calls, and for no bytes. Calls per GPU are the mean over the GPUs
-    that called anything.
+    Calls of an unknown data type count without bytes. Calls per GPU are the mean over the GPUs that called anything.
     """
     gpus = summary.gpus().values()
     for op, kinds in _by_op(summary):
@@ -76,7 +75,7 @@ def ops_table(summary: LogSummary) -> Iterator[Row]:
         total = _bytes_of(kinds)
         calls = sum(number for kind, number in kinds.items() if kind.size is not None)
         mean = total / calls if total is not None else None
-        per_gpu = _mean([sum(number for (name, _), number in made.items() if name == op) for made in gpus])
+        per_gpu = _mean([sum(number for (name, _), number in counts.items() if name == op) for counts in gpus])
         ends = min(sized, default=None), max(sized, default=None)
         yield op, sum(kinds.values()), per_gpu, ends[0], mean, ends[1], total
 
@@ -93,15 +92,15 @@ def ops_table(summary: LogSummary) -> Iterator[Row]:
     _TOTAL,
 )
 def sizes_table(summary: LogSummary) -> Iterator[Row]:
-    """Calls by op and bucket of message size, as ``4-histogram.awk``, and how they spread over the GPUs."""
+    """Yield calls by op and bucket of message size, as ``4-histogram.awk``, and their spread over the GPUs."""
     gpus = summary.gpus().values()
     for op, kinds in _by_op(summary):
         for bucket in (*BUCKETS, None):
-            own = {kind: number for kind, number in kinds.items() if bucket_of(kind.size) == bucket}
-            if own:
-                on_gpus = [made[op, bucket] for made in gpus]
+            kinds_in_bucket = {kind: number for kind, number in kinds.items() if bucket_of(kind.size) == bucket}
+            if kinds_in_bucket:
+                on_gpus = [calls_of_gpu[op, bucket] for calls_of_gpu in gpus]
                 spread = (_mean(on_gpus), min(on_gpus, default=None), max(on_gpus, default=None))
-                yield op, bucket or "unknown", sum(own.values()), *spread, _bytes_of(own)
+                yield op, bucket or "unknown", sum(kinds_in_bucket.values()), *spread, _bytes_of(kinds_in_bucket)
 
 
 @_table(
@@ -115,7 +114,7 @@ def sizes_table(summary: LogSummary) -> Iterator[Row]:
     _TOTAL,
 )
 def calls_table(summary: LogSummary) -> Iterator[Row]:
-    """Calls by op, count (of elements) and data type, as ``5-aggregate_comms.awk``; in an op, most bytes first."""
+    """Yield calls by op, count (of elements) and data type, as ``5-aggregate_comms.awk``; per op, most bytes first."""
     for _, kinds in _by_op(summary):
         for kind in sorted(kinds, key=lambda kind: (-(kind.size or 0) * kinds[kind], -kind.elements, kind.datatype)):
             name, number = datatype_name(kind.datatype), kinds[kind]
@@ -123,15 +122,14 @@ def calls_table(summary: LogSummary) -> Iterator[Row]:
 
 
 def _by_op(summary: LogSummary) -> list[tuple[str, Counter[CallKind]]]:
-    """The kinds of calls of each op, the op with most bytes first."""
-    found: dict[str, Counter[CallKind]] = {}
+    kinds_by_op: dict[str, Counter[CallKind]] = {}
     for kind, number in summary.kinds.items():
-        found.setdefault(kind.op, Counter())[kind] = number
-    return sorted(found.items(), key=lambda item: (-(_bytes_of(item[1]) or 0), item[0]))
+        kinds_by_op.setdefault(kind.op, Counter())[kind] = number
+    return sorted(kinds_by_op.items(), key=lambda item: (-(_bytes_of(item[1]) or 0), item[0]))
 
 
 def _bytes_of(kinds: Mapping[CallKind, int]) -> int | None:
-    """The bytes of all calls whose size is known; ``None`` where it is of none."""
+    """Return the bytes of calls of known size; ``None`` without such calls."""
     sizes = [kind.size * number for kind, number in kinds.items() if kind.size is not None]
     return sum(sizes) if sizes else None
 
@@ -142,7 +140,7 @@ def _mean(numbers: Sequence[int]) -> float | None:
 
 _SIZE = Column("ranks", header="Ranks", label="ranks", unit=Unit.COUNT, importance=2)
 _GPU = (HOST, PID.with_importance(1), Column("device", header="CUDA Device", label="device", unit=Unit.NUMBER))
-_NONE = MemberCalls()
+_NO_CALLS = MemberCalls()
 _UNKNOWN = (None,) * 4
 
 
@@ -158,18 +156,18 @@ _UNKNOWN = (None,) * 4
     _TOTAL,
 )
 def communicators_table(summary: LogSummary) -> Iterator[Row]:
-    """Every communicator: how many ranks it has, which of them the log knows, and how their calls spread.
+    """Yield every communicator: its number of ranks, its ranks in the log, and the spread of their calls.
 
-    Ranks that called less than others are where a job hangs, or whose lines are missing. What no line gives a name that
-    all ranks share is in one row for each size.
+    Ranks with fewer calls show where a job hangs, or lack lines. Communicators without a shared name are in one row for
+    each size.
     """
     for (name, ranks), members in _by_communicator(summary).items():
-        made = [summary.members.get(member, _NONE) for member in members]
-        calls = [each.calls for each in made]
-        # Where no calls were recorded at all, none of a communicator is not 0.
-        numbers = (sum(calls), min(calls), max(calls), sum(each.bytes for each in made)) if summary.calls else _UNKNOWN
-        known = spans(member.rank for member in members)
-        yield name or f"{len(members)} without a name", ranks, known, *numbers
+        sums = [summary.members.get(member, _NO_CALLS) for member in members]
+        calls = [each.calls for each in sums]
+        # If the log has no calls at all, a communicator's number of calls is unknown, not 0.
+        numbers = (sum(calls), min(calls), max(calls), sum(each.bytes for each in sums)) if summary.calls else _UNKNOWN
+        ranks_in_log = spans(member.rank for member in members)
+        yield name or f"{len(members)} without a name", ranks, ranks_in_log, *numbers
 
 
 @_table(
@@ -185,13 +183,15 @@ def communicators_table(summary: LogSummary) -> Iterator[Row]:
     is_usual=False,
 )
 def ranks_table(summary: LogSummary) -> Iterator[Row]:
-    """Every rank of every communicator with its GPU, its calls and its last opCount (hexadecimal, as in the log)."""
+    """Yield every rank of every communicator: GPU, calls and last opCount (hexadecimal, as in the log)."""
     for members in _by_communicator(summary).values():
         for member in sorted(members, key=lambda member: (member.rank is None, member.rank or 0)):
-            made = summary.members.get(member, _NONE)
-            last = f"{made.last_op_count:x}" if made.last_op_count >= 0 else None
-            who = (member.communicator, member.rank, member.ranks, *_gpu(member))
-            yield (*who, made.calls, last, made.bytes) if summary.calls else (*who, None, None, None)
+            member_calls = summary.members.get(member, _NO_CALLS)
+            last = f"{member_calls.last_op_count:x}" if member_calls.last_op_count >= 0 else None
+            cells = (member.communicator, member.rank, member.ranks, *_gpu(member))
+            yield (
+                (*cells, member_calls.calls, last, member_calls.bytes) if summary.calls else (*cells, None, None, None)
+            )
 
 
 @_table(
@@ -205,21 +205,21 @@ def ranks_table(summary: LogSummary) -> Iterator[Row]:
     is_usual=False,
 )
 def gpus_table(summary: LogSummary) -> Iterator[Row]:
-    """The calls of each GPU over all communicators; calls whose line lost its process are in one row without a GPU."""
+    """Yield the calls of each GPU over all communicators; calls without process are one row."""
     by_gpu: dict[Gpu | None, list[CommunicatorRank]] = {}
     for member in summary.members:
         gpu = None if member.process is None else (member.process, member.device)
         by_gpu.setdefault(gpu, []).append(member)
     rows: list[Row] = []
     for members in by_gpu.values():
-        made = [summary.members[member] for member in members]
-        named = len({member.communicator for member in members} - {None})
-        # The rank is RCCL's global one, else that in the largest communicator.
+        member_calls = [summary.members[member] for member in members]
+        communicators = len({member.communicator for member in members} - {None})
+        # RCCL's global rank, else the rank in the largest communicator.
         rank = next((member.global_rank for member in members if member.global_rank is not None), None)
         if rank is None:
             rank = max(members, key=lambda member: member.ranks or 0).rank
-        totals = sum(each.calls for each in made), sum(each.bytes for each in made)
-        rows.append((rank, *_gpu(members[0]), named, *totals))
+        totals = sum(each.calls for each in member_calls), sum(each.bytes for each in member_calls)
+        rows.append((rank, *_gpu(members[0]), communicators, *totals))
     by_rank = TableAnswer("", gpus_table.columns, rows)
     yield from by_rank.sorted_by("device", False).sorted_by("pid", False).sorted_by("rank", False).rows
 
@@ -231,11 +231,11 @@ def _gpu(member: CommunicatorRank) -> tuple[str | None, int | None, int | None]:
 
 
 def _by_communicator(summary: LogSummary) -> dict[tuple[str | None, int | None], list[CommunicatorRank]]:
-    """The ranks of each communicator by its name and size, first ones first; under no name, what ranks do not share."""
-    found: dict[tuple[str | None, int | None], list[CommunicatorRank]] = {}
+    """Return the ranks by their communicator's shared name, or ``None``, and size, in order of appearance."""
+    groups: dict[tuple[str | None, int | None], list[CommunicatorRank]] = {}
     for member in summary.communicators.members:
-        found.setdefault((member.communicator if member.is_shared else None, member.ranks), []).append(member)
-    return dict(sorted(found.items(), key=lambda item: item[0][0] is None))
+        groups.setdefault((member.communicator if member.is_shared else None, member.ranks), []).append(member)
+    return dict(sorted(groups.items(), key=lambda item: item[0][0] is None))
 
 
 _NS_PER_S = 1e9
@@ -254,10 +254,10 @@ _NS_PER_S = 1e9
     is_usual=False,
 )
 def tuning_table(summary: LogSummary) -> Iterator[Row]:
-    """The algorithm and protocol that NCCL chose, by op and bytes as the tuner counts them.
+    """Yield the algorithm and protocol that NCCL chose, by op and bytes as the tuner counts them.
 
     For AllGather, ReduceScatter and AlltoAll these are the bytes of all ranks together. The lines name no communicator:
-    those are told whose rank 0 called that op with that many bytes.
+    the row lists communicators whose rank 0 called the op with that many bytes.
     """
     callers = _callers(summary)
     for line, number in sorted(
@@ -267,21 +267,20 @@ def tuning_table(summary: LogSummary) -> Iterator[Row]:
         yield line.op, line.size, line.algorithm, line.protocol, line.channels, number, names
 
 
-# The tuner counts the bytes of all ranks of these.
-_OF_ALL_RANKS = frozenset({"AllGather", "ReduceScatter", "AlltoAll"})
+# For these, the tuner counts the bytes of all ranks.
+_BYTES_OF_ALL_RANKS = frozenset({"AllGather", "ReduceScatter", "AlltoAll"})
 
 
 def _callers(summary: LogSummary) -> dict[tuple[str | None, int | None], list[str]]:
-    """The communicators that called an op with a number of bytes as the tuner counts them."""
-    found: dict[tuple[str | None, int | None], list[str]] = {}
-    for member, made in summary.members.items():
-        for op, size in sorted(made.sizes):
-            if op in _OF_ALL_RANKS and member.ranks is None:
+    callers: dict[tuple[str | None, int | None], list[str]] = {}
+    for member, member_calls in summary.members.items():
+        for op, size in sorted(member_calls.sizes):
+            if op in _BYTES_OF_ALL_RANKS and member.ranks is None:
                 continue
-            names = found.setdefault((op, size * (member.ranks or 1) if op in _OF_ALL_RANKS else size), [])
+            names = callers.setdefault((op, size * (member.ranks or 1) if op in _BYTES_OF_ALL_RANKS else size), [])
             if member.communicator is not None and member.communicator not in names:
                 names.append(member.communicator)
-    return found
+    return callers
 
 
 @_table(
@@ -298,13 +297,13 @@ def _callers(summary: LogSummary) -> dict[tuple[str | None, int | None], list[st
     Column("max_tflops", header="Max TFLOPS per GPU", label="max", unit=Unit.COUNT, decimals=6),
 )
 def steps_table(summary: LogSummary) -> Iterator[Row]:
-    """Step time and TFLOPS per GPU over the training's lines, as ``avg_step_timing_tflops.awk``.
+    """Yield step time and TFLOPS per GPU over the training's lines, as ``avg_step_timing_tflops.awk``.
 
-    Each is the mean over the lines that have it (the script leaves out lines without TFLOPS).
+    Each mean is over the lines with the value (the script omits lines without TFLOPS).
     """
     if summary.training_lines:
         seconds, tflops = summary.step_time, summary.tflops
-        times = (None if each is None else each * _NS_PER_S for each in (seconds.mean, seconds.least, seconds.most))
+        times = (None if value is None else value * _NS_PER_S for value in (seconds.mean, seconds.least, seconds.most))
         speeds = (tflops.mean, tflops.least, tflops.most)
         yield summary.training_lines, summary.first_iteration, summary.last_iteration, *times, *speeds
 
@@ -321,7 +320,7 @@ def steps_table(summary: LogSummary) -> Iterator[Row]:
     is_usual=False,
 )
 def iterations_table(summary: LogSummary) -> Iterator[Row]:
-    """Every iteration that the training's lines report; what none of them prints is missing."""
+    """Yield every iteration that the training's lines report."""
     for step, lines in summary.iterations.values():
         time = None if step.step_time is None else step.step_time * _NS_PER_S
         yield step.epoch, step.iteration, time, step.tflops, step.loss, lines
@@ -345,7 +344,7 @@ def _results_columns(key: str, header: str, label: str) -> Iterator[Column]:
     *_results_columns("in", "In Place", "in place "),
 )
 def results_table(summary: LogSummary) -> Iterator[Row]:
-    """What nccl-tests reported of each size, as it prints it: size, times, and rates of 10⁹ bytes per second."""
+    """Yield nccl-tests' results for each size, as printed: size, times, and rates of 10⁹ bytes per second."""
     for result in summary.results:
         yield result.size, *result.out_of_place, *result.in_place
 
@@ -357,7 +356,7 @@ def results_table(summary: LogSummary) -> Iterator[Row]:
     Column("number", header="Number", label="number", unit=Unit.COUNT),
 )
 def lines_table(summary: LogSummary) -> Iterator[Row]:
-    """The lines of the logs by what they hold, and those that could not be read."""
+    """Yield the numbers of lines by content, and of unread calls."""
     yield from (
         ("lines read", summary.lines),
         ("calls", summary.calls),
@@ -385,10 +384,10 @@ def _connected(summary: LogSummary) -> list[Connected]:
     "rings", "Rings by host", _COMMUNICATOR, _CHANNELS, _RANKS, *_CHANGES, Column("ring", header="Ring", label="ring")
 )
 def rings_table(summary: LogSummary) -> Iterator[Row]:
-    """Every ring with the channels that share it, drawn by host, and how often it goes from one host to another.
+    """Yield every ring with the channels that share it, drawn by host, and its changes from one host to another.
 
-    A ring over n hosts must change n times. Without the lines of rank 0, a ring is known only if enough others are
-    there; the drawing is missing where it is not.
+    A ring over n hosts must change n times. Without rank 0's lines, a ring is known, and drawn, only if the log has
+    enough other ranks.
     """
     for communicator in _connected(summary):
         for ring in communicator.rings():
@@ -396,7 +395,7 @@ def rings_table(summary: LogSummary) -> Iterator[Row]:
             yield communicator.name, channels, communicator.ranks, *changes, communicator.drawn(ring)
 
 
-_DEEPEST_DRAWN = 12
+_DRAWN_DEPTH = 12
 
 
 @_table(
@@ -412,21 +411,21 @@ _DEEPEST_DRAWN = 12
     is_usual=False,
 )
 def trees_table(summary: LogSummary) -> Iterator[Row]:
-    """Every tree with the channels that share it: a rank in a row, below its parent, and the transport between them."""
-    for one in _connected(summary):
-        hosts, vias = one.hosts, one.vias()
-        for tree in one.trees():
+    """Yield each rank of each tree, below its parent, with the tree's channels and the transport to the parent."""
+    for group in _connected(summary):
+        hosts, vias = group.hosts, group.vias()
+        for tree in group.trees():
             channels = spans(numbers_of(tree.channels))
             for rank, depth in tree.walk():
-                drawn = "  " * min(depth - 1, _DEEPEST_DRAWN) + "└ " * (depth > 0) + str(rank)
+                text = "  " * min(depth - 1, _DRAWN_DEPTH) + "└ " * (depth > 0) + str(rank)
                 parent = tree.parents.get(rank)
-                ends = None if parent is None else vias.get((min(rank, parent), max(rank, parent)), {})
-                used = [_words(via) for via, mask in (ends or {}).items() if mask & tree.channels]
-                yield one.name, channels, drawn, rank, hosts.get(rank), depth, ", ".join(sorted(used)) or None
+                link_vias = None if parent is None else vias.get((min(rank, parent), max(rank, parent)), {})
+                names = [_words(via) for via, mask in (link_vias or {}).items() if mask & tree.channels]
+                yield (group.name, channels, text, rank, hosts.get(rank), depth, ", ".join(sorted(names)) or None)
 
 
 def _words(via: Via) -> str:
-    """``NET/IB/0 GDR``, ``P2P/IPC``."""
+    """Return ``NET/IB/0 GDR``, ``P2P/IPC``."""
     device = "" if via.device is None else f"/{via.device}"
     return f"{via.transport}/{via.way}{device}" + (" GDR" if via.gdr else "") + (" PXN" if via.pxn else "")
 
@@ -446,11 +445,11 @@ def _words(via: Via) -> str:
     is_usual=False,
 )
 def channels_table(summary: LogSummary) -> Iterator[Row]:
-    """The numbers of channels of each communicator; several rows where its ranks do not agree."""
-    for one in _connected(summary):
-        for (counts, rings, trees), ranks in one.agreeing().items():
-            told = (None,) * 5 if counts is None else astuple(counts)
-            yield one.name, spans(ranks), *told, rings, trees
+    """Yield the numbers of channels of each communicator; several rows if its ranks disagree."""
+    for communicator in _connected(summary):
+        for (counts, rings, trees), ranks in communicator.agreeing().items():
+            numbers = (None,) * 5 if counts is None else astuple(counts)
+            yield communicator.name, spans(ranks), *numbers, rings, trees
 
 
 @_table(
@@ -468,19 +467,19 @@ def channels_table(summary: LogSummary) -> Iterator[Row]:
     _CHANNELS.with_importance(1),
 )
 def transports_table(summary: LogSummary) -> Iterator[Row]:
-    """How the ranks of each communicator are connected: a connection is one channel from one rank to another."""
-    for one in _connected(summary):
-        found: dict[Via, list[tuple[tuple[int, int], int]]] = {}
-        for (source, target, via), channels in one.links().items():
-            found.setdefault(via, []).append(((source, target), channels))
-        for via, links in sorted(found.items(), key=lambda item: (item[0].transport, item[0].way, item[0].device or 0)):
+    """Yield the transports of each communicator: a connection is one channel from one rank to another."""
+    for communicator in _connected(summary):
+        ways: dict[Via, list[tuple[tuple[int, int], int]]] = {}
+        for (source, target, via), channels in communicator.links().items():
+            ways.setdefault(via, []).append(((source, target), channels))
+        for via, links in sorted(ways.items(), key=lambda item: (item[0].transport, item[0].way, item[0].device or 0)):
             pairs = [pair for pair, _ in links]
-            used = 0
+            used_channels = 0
             for _, channels in links:
-                used |= channels
+                used_channels |= channels
             number = sum(channels.bit_count() for _, channels in links)
-            who = (one.name, via.transport, via.way, via.device, _on(via.gdr), _on(via.pxn))
-            yield (*who, number, len(pairs), one.host_changes(pairs), spans(numbers_of(used)))
+            cells = (communicator.name, via.transport, via.way, via.device, _on(via.gdr), _on(via.pxn))
+            yield (*cells, number, len(pairs), communicator.host_changes(pairs), spans(numbers_of(used_channels)))
 
 
 def _on(state: bool | None) -> str | None:
@@ -499,7 +498,7 @@ def _on(state: bool | None) -> str | None:
     is_usual=False,
 )
 def nics_table(summary: LogSummary) -> Iterator[Row]:
-    """The network devices of each host by NCCL's number, with what the log tells about GPU Direct RDMA."""
+    """Yield the network devices of each host by NCCL's number, with the state of GPU Direct RDMA."""
     for (host, number), nic in sorted(summary.topology.nics.items()):
         yield host, number, nic.name, nic.link, None if nic.speed is None else nic.speed * 125_000, nic.gdr
 
@@ -517,16 +516,16 @@ def nics_table(summary: LogSummary) -> Iterator[Row]:
     is_usual=False,
 )
 def init_table(summary: LogSummary) -> Iterator[Row]:
-    """How long the ranks took to initialise each communicator, by phase. NCCL prints hundredths of a second."""
-    for one in _connected(summary):
+    """Yield the ranks' times to initialise each communicator, by phase. NCCL prints hundredths of a second."""
+    for communicator in _connected(summary):
         phases: dict[str, list[tuple[float, int]]] = {}
-        for rank, part in sorted(one.parts.items()):
+        for rank, part in sorted(communicator.parts.items()):
             for phase, seconds in () if part.times is None else (("total", part.times.total), *part.times.phases):
                 phases.setdefault(phase, []).append((seconds * _NS_PER_S, -rank))
         for phase, times in phases.items():
-            most, rank = max(times)
-            spent = [time for time, _ in times]
-            yield one.name, phase, len(spent), sum(spent) / len(spent), min(spent), most, -rank
+            longest, rank = max(times)
+            values = [time for time, _ in times]
+            yield communicator.name, phase, len(values), sum(values) / len(values), min(values), longest, -rank
 
 
 @_table(
@@ -539,11 +538,11 @@ def init_table(summary: LogSummary) -> Iterator[Row]:
     is_usual=False,
 )
 def settings_table(summary: LogSummary) -> Iterator[Row]:
-    """Versions of NCCL and driver, NCCL's environment and the network in use, with how many processes have which."""
-    for setting, places in sorted(summary.topology.settings.items(), key=lambda item: (item[0].name, item[0].value)):
-        known = places - {None}
-        hosts = {place[0] for place in places if place is not None}
-        yield (setting.name, setting.value, *((len(known), len(hosts)) if known else (None, None)))
+    """Yield versions of NCCL and driver, NCCL's environment and the network, with the processes that use each."""
+    for setting, processes in sorted(summary.topology.settings.items(), key=lambda item: (item[0].name, item[0].value)):
+        known_processes = processes - {None}
+        hosts = {process[0] for process in processes if process is not None}
+        yield (setting.name, setting.value, *((len(known_processes), len(hosts)) if known_processes else (None, None)))
 
 
 @_table(
@@ -555,7 +554,7 @@ def settings_table(summary: LogSummary) -> Iterator[Row]:
     Column("advice", header="Next Step", label="next step", importance=1),
 )
 def problems_table(summary: LogSummary) -> Iterator[Row]:
-    """What looks wrong, each with the numbers that show it and what to look at next."""
+    """Yield problems, each with the numbers that show it and a next step."""
     yield from ((None, *words) for words in mixed_versions(summary))
     for communicator in _connected(summary):
         yield from ((communicator.name, *words) for words in problems_of(communicator, summary))
@@ -585,4 +584,4 @@ TABLES = {
         lines_table,
     )
 }
-"""The tables in the order in which they are printed."""
+"""The tables in the order of printing."""

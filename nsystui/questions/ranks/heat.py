@@ -1,7 +1,6 @@
-"""Maps of all ranks: what each was busy with over time, and how long each of its steps took.
+"""Maps of all ranks: the activity of each over time, and the duration of each of its steps.
 
-Of more ranks than there are lines, neighbours share one: their mean, minimum or maximum, so that one odd
-rank among many is seen.
+If there are more ranks than lines, neighbours share a line: their mean, minimum or maximum, so that an odd rank shows.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ PARTS = {
     "memory": "memory",
     "graph": "graph",
 }
-"""The quantities that a map over time can show of every job, by their names in ``DeviceLanes``; GPU metrics follow."""
+"""The figures of a map over time for every job, by their names in ``DeviceLanes``; GPU metrics follow."""
 
 
 class Merge(Enum):
-    """The value that stands for several ranks on one line."""
+    """The value of several ranks on one line."""
 
     MEAN = "mean"
     MINIMUM = "minimum"
@@ -48,8 +47,8 @@ class Merge(Enum):
 class RankMap:
     """One figure of m ranks in n columns.
 
-    ``values``, shape ``(m, n)``: shares of 0 to 1 over time, durations in ns of steps; NaN where there is nothing.
-    ``columns`` are the spans of time, or with ``numbers`` (shape ``(n,)``) those of the steps.
+    ``values``, shape ``(m, n)``: shares of 0 to 1 over time, or step durations, ns; NaN if missing. ``columns`` are
+    spans of time, or the steps with ``numbers``, shape ``(n,)``.
     """
 
     figure: str
@@ -64,24 +63,24 @@ class RankMap:
         return bool(self.numbers)
 
     def grouped(self, lines: int) -> list[tuple[RankedTask, ...]]:
-        """The ranks on at most ``lines`` lines, as many on each but the last."""
+        """Return the ranks in equal groups, except the last, for at most ``lines`` lines."""
         size = max(1, -(-len(self.ranks) // max(1, lines)))
         return [self.ranks[first : first + size] for first in range(0, len(self.ranks), size)]
 
     def merged(self, groups: Sequence[Sequence[RankedTask]], merge: Merge) -> Values:
-        """The values of each group, shape ``(groups, n)``."""
-        found, first = [], 0
+        """Return the values of each group, shape ``(groups, n)``."""
+        merged, first = [], 0
         for group in groups:
-            found.append(_merged(self.values[first : first + len(group)], merge))
+            merged.append(_merged(self.values[first : first + len(group)], merge))
             first += len(group)
-        return np.stack(found) if found else np.zeros((0, len(self.columns)))
+        return np.stack(merged) if merged else np.zeros((0, len(self.columns)))
 
 
 def _merged(values: Values, merge: Merge) -> Values:
     if merge is Merge.MEAN:
-        known = np.isfinite(values)
-        count = known.sum(axis=0)
-        mean: Values = np.where(known, values, 0.0).sum(axis=0) / np.where(count, count, np.nan)
+        is_finite = np.isfinite(values)
+        count = is_finite.sum(axis=0)
+        mean: Values = np.where(is_finite, values, 0.0).sum(axis=0) / np.where(count, count, np.nan)
         return mean
     fold = np.fmin if merge is Merge.MINIMUM else np.fmax
     folded: Values = fold.reduce(values, axis=0)
@@ -89,9 +88,9 @@ def _merged(values: Values, merge: Merge) -> Values:
 
 
 def scaled(values: Values, is_of_steps: bool) -> Values:
-    """Values as shares of 0 to 1 for a drawing: of steps from just above the shortest to the longest.
+    """Return values as shares of 0 to 1 for a drawing: steps from just above the shortest to the longest.
 
-    Steps that differ by less than a twentieth are drawn alike.
+    Steps that differ by less than a twentieth look alike.
     """
     if not is_of_steps or not np.isfinite(values).any():
         return values
@@ -110,64 +109,63 @@ def time_map(
     bins: int,
     figure: str,
 ) -> RankMap:
-    """A figure of every rank over ``window`` in ``bins`` equal spans; of several GPUs the mean.
+    """Return a figure of every rank over ``window`` in ``bins`` equal spans: the mean of its GPUs.
 
-    ``figure``: one of ``PARTS``, or the name of a GPU metric (see ``figures_of``). ``busy`` is of the same selection.
+    ``figure``: one of ``PARTS``, or a GPU metric (see ``figures_of``). ``busy`` is of the same selection.
     """
     if figure in PARTS:
         rows = _parts(busy, window, bins, PARTS[figure])
     else:
-        sources = [one for one in metric_sources(session, selection) if one.label == figure]
+        sources = [source for source in metric_sources(session, selection) if source.label == figure]
         rows = _metrics(busy, metric_lanes(session, selection, window, bins, sources))
-    chosen = tuple(item for item in ranks if item.task in rows)
-    values = [_merged(np.stack(rows[item.task]), Merge.MEAN) for item in chosen]
+    shown_ranks = tuple(item for item in ranks if item.task in rows)
+    values = [_merged(np.stack(rows[item.task]), Merge.MEAN) for item in shown_ranks]
     spans = tuple(Window(first, last) for first, last in pairwise(edges_of(window, bins)))
-    return RankMap(figure, chosen, np.stack(values) if values else np.zeros((0, bins)), spans, notes=busy.notes)
+    return RankMap(figure, shown_ranks, np.stack(values) if values else np.zeros((0, bins)), spans, notes=busy.notes)
 
 
 def figures_of(session: Session, selection: Selection) -> tuple[str, ...]:
-    """The quantities that a map over time can show of this job."""
-    metrics = dict.fromkeys(one.label for one in metric_sources(session, selection))
+    """Return the figures of this job that a map over time can show."""
+    metrics = dict.fromkeys(source.label for source in metric_sources(session, selection))
     return (*PARTS, *metrics)
 
 
 def _parts(busy: BusyIntervals, window: Window, bins: int, part: str) -> dict[Task, list[Values]]:
-    found: dict[Task, list[Values]] = {}
+    values_by_task: dict[Task, list[Values]] = {}
     for item in busy.devices:
-        found.setdefault(item.device.task.task, []).append(item.share(part, window, bins))
-    return found
+        values_by_task.setdefault(item.device.task.task, []).append(item.share(part, window, bins))
+    return values_by_task
 
 
 def _metrics(busy: BusyIntervals, lanes: Sequence[MetricLane]) -> dict[Task, list[Values]]:
-    """The lanes of the GPUs that each task used."""
-    of_gpu = {(lane.source.report, lane.source.gpu): lane.values / 100.0 for lane in lanes}
-    found: dict[Task, list[Values]] = {}
+    values_by_gpu = {(lane.source.report, lane.source.gpu): lane.values / 100.0 for lane in lanes}
+    values_by_task: dict[Task, list[Values]] = {}
     for item in busy.devices:
         task, gpu = item.device.task.task, item.device.gpu
-        values = of_gpu.get((task.report, gpu)) if gpu is not None else None
+        values = values_by_gpu.get((task.report, gpu)) if gpu is not None else None
         if values is not None:
-            found.setdefault(task, []).append(values)
-    return found
+            values_by_task.setdefault(task, []).append(values)
+    return values_by_task
 
 
 def step_map(ranks: Sequence[RankedTask], times: Mapping[Task, StepTimes], notes: tuple[str, ...]) -> RankMap:
-    """The duration of each step of each rank, with a column for each step number."""
-    chosen = tuple(item for item in ranks if item.task in times)
-    numbers = sorted({number for item in chosen for number in times[item.task].numbers.tolist()})
-    places = {number: place for place, number in enumerate(numbers)}
-    values = np.full((len(chosen), len(numbers)), np.nan)
+    """Return the duration of each rank's steps, with a column for each step number."""
+    shown_ranks = tuple(item for item in ranks if item.task in times)
+    numbers = sorted({number for item in shown_ranks for number in times[item.task].numbers.tolist()})
+    columns = {number: index for index, number in enumerate(numbers)}
+    values = np.full((len(shown_ranks), len(numbers)), np.nan)
     spans: dict[int, Window] = {}
-    for line, item in enumerate(chosen):
-        own = times[item.task]
-        for place, number in enumerate(own.numbers.tolist()):
-            values[line, places[number]] = own.duration[place]
-            span, before = own.window(place), spans.get(number)
-            spans[number] = span if before is None else Window(min(before.start, span.start), max(before.end, span.end))
-    return RankMap("step time", chosen, values, tuple(spans[number] for number in numbers), tuple(numbers), notes)
+    for line, item in enumerate(shown_ranks):
+        steps = times[item.task]
+        for index, number in enumerate(steps.numbers.tolist()):
+            values[line, columns[number]] = steps.duration[index]
+            span, merged = steps.window(index), spans.get(number)
+            spans[number] = span if merged is None else Window(min(merged.start, span.start), max(merged.end, span.end))
+    return RankMap("step time", shown_ranks, values, tuple(spans[number] for number in numbers), tuple(numbers), notes)
 
 
 def map_table(shown: RankMap) -> TableAnswer:
-    """A map as a table: a row for each rank and column."""
+    """Return a map as a table: a row for each rank and column."""
     columns = (
         RANK,
         *((STEP,) if shown.is_of_steps else ()),
@@ -179,7 +177,7 @@ def map_table(shown: RankMap) -> TableAnswer:
     )
     rows: list[Row] = []
     for item, values in zip(shown.ranks, shown.values.tolist(), strict=True):
-        for place, (span, value) in enumerate(zip(shown.columns, values, strict=True)):
-            step = (shown.numbers[place],) if shown.is_of_steps else ()
+        for column, (span, value) in enumerate(zip(shown.columns, values, strict=True)):
+            step = (shown.numbers[column],) if shown.is_of_steps else ()
             rows.append((item.rank, *step, span.start, span.end, value if shown.is_of_steps else 100.0 * value))
     return TableAnswer("rank-map", columns, rows, len(rows), shown.notes)

@@ -1,4 +1,4 @@
-"""The facts of a job in a few words each, for the overview and for a report."""
+"""The facts of a job in a few words, as the overview and reports show them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def job_words(facts: JobFacts) -> list[str]:
-    """``64 ranks``, ``8 hosts``, ``64× H100 80GB HBM3``, ``nsys 2026.2.1``, ``recorded 41.3 s``."""
+    """Return ``64 ranks``, ``8 hosts``, ``64× H100 80GB HBM3``, ``nsys 2026.2.1``, ``recorded 41.3 s``."""
     words = [counted(facts.ranks, "rank")]
     if facts.reports != facts.ranks:
         words.append(counted(facts.reports, "file"))
@@ -21,8 +21,8 @@ def job_words(facts: JobFacts) -> list[str]:
         words.append(facts.hosts[0] if len(facts.hosts) == 1 else counted(len(facts.hosts), "host"))
     if facts.gpus:
         models = [model.removeprefix("NVIDIA ") for model in facts.gpu_models]
-        several = f"{counted(facts.gpus, 'GPU')} ({', '.join(models)})" if models else counted(facts.gpus, "GPU")
-        words.append(f"{facts.gpus}× {models[0]}" if len(models) == 1 else several)
+        gpu_words = f"{counted(facts.gpus, 'GPU')} ({', '.join(models)})" if models else counted(facts.gpus, "GPU")
+        words.append(f"{facts.gpus}× {models[0]}" if len(models) == 1 else gpu_words)
     if facts.nsys_versions:
         words.append("nsys " + ", ".join(".".join(version.split(".")[:3]) for version in facts.nsys_versions))
     words += facts.made_of
@@ -32,7 +32,7 @@ def job_words(facts: JobFacts) -> list[str]:
 
 
 def machine_words(facts: JobFacts) -> list[str]:
-    """The basis of the numbers, and how good they are."""
+    """Return the versions, and how reliable ranks and clocks are."""
     words = [] if facts.clocks_aligned else ["clocks not aligned"]
     if facts.driver_versions:
         words.append(f"driver {', '.join(facts.driver_versions)}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """The facts of the job that the open reports record. Empty tuples and ``None`` stand for what none of them records.
+    """The facts of the job in the open reports; empty tuples and ``None`` are facts that no report records.
 
     ``gpus`` counts the GPUs that worked, ``duration`` (ns) is the length of the sessions on their common clock,
     ``events`` the span of the events in job time, ``session_start`` the earliest start as ns since 1970 UTC.
@@ -47,17 +47,17 @@ class JobFacts:
     events: Window
     session_start: int | None
     rank_source: str
-    """The source of the rank numbers, as ``RankedTask.source`` words it; empty without tasks."""
+    """As in ``RankedTask.source``; empty without tasks."""
     clocks_aligned: bool
-    """Whether all times lie on one clock. If not, the reports are of different runs, or one does not say its start."""
+    """Whether all times are on one clock. If not, reports are of different runs, or one has no start."""
     start_spread: int | None
-    """The time from the first session's start to the last one's, ns."""
+    """From the first session's start to the last, ns."""
     made_of: tuple[str, ...] = ()
-    """What reports were made of that nsys did not record: ``PyTorch profiler trace``."""
+    """Sources of reports that nsys did not record: ``PyTorch profiler trace``."""
 
 
 def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
-    """The facts of all open reports; reads no events."""
+    """Return the facts of all open reports, without reading events."""
     reports = session.reports
     metadata = [report.metadata for report in reports]
     starts = [facts.session_start_utc for facts in metadata if facts.session_start_utc is not None]
@@ -84,7 +84,7 @@ def job_facts(session: Session, ranks: Sequence[RankedTask]) -> JobFacts:
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:
-    """The values without repetition and without the empty string, in order of first appearance."""
+    """Return the values in order of appearance, without repetition and empty strings."""
     return tuple(dict.fromkeys(value for value in values if value))
 
 
@@ -92,7 +92,7 @@ _NUMBERED = re.compile(r"(?:^|[\W_]+)(?:rank|node|task|proc|profile|report|n|r)?
 
 
 def title_of(reports: Sequence[Report]) -> str:
-    """The common beginning of the reports' names before the rank; else their folder, else the command."""
+    """Return the common prefix of the reports' names before the rank, else their folder, else the command."""
     names = [report.name for report in reports]
     if len(names) == 1:
         return names[0]
@@ -106,15 +106,15 @@ def title_of(reports: Sequence[Report]) -> str:
 
 
 def _count_gpus(session: Session) -> int:
-    """GPUs that worked; one that several processes share counts once."""
+    """Count the GPUs that worked; a GPU that several processes share counts once."""
     reports = {report.index: report for report in session.reports}
     devices = used_devices(session)
-    used = [one for one in devices if one.device != UNKNOWN] or devices
-    return len({gpu_key(reports[one.task.report], one.task, one.device) for one in used})
+    used = [device for device in devices if device.device != UNKNOWN] or devices
+    return len({gpu_key(reports[device.task.report], device.task, device.device) for device in used})
 
 
 def _duration(session: Session) -> int | None:
-    """The length of the job's sessions on one clock, ns; of runs that share none, the longest."""
+    """Return the length of the sessions on one clock, ns; the longest if they share no clock."""
     if all(report.metadata.duration is None and report.packed.last_event is None for report in session.reports):
         return None
     if shares_clock(session.reports):
@@ -124,7 +124,7 @@ def _duration(session: Session) -> int | None:
 
 
 def _assumed_gpus(session: Session, selection: Selection) -> Iterator[str]:
-    """The note on the column of GPUs where an export of a machine with several does not say who used which."""
+    """Yield a note if an export of several GPUs does not record which GPU a process used."""
     for report in selected_reports(session, selection):
         if not report.metadata.cuda_devices and len(report.metadata.gpus) > 1:
             yield (
@@ -157,26 +157,26 @@ TASK_COLUMNS = (
 
 
 TALLIED = tuple(table.name for table in _COUNTED.values())
-"""The tables whose rows ``task_table`` counts by task; what else it needs says ``utilisation.columns_read``."""
+"""Tables whose rows ``task_table`` counts by task; ``utilisation.columns_read`` returns its other needs."""
 
 
 def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], busy: BusyIntervals) -> TableAnswer:
-    """One row for each selected task: where it ran, how much it did, and what kept its GPUs busy.
+    """Return one row for each selected task: its place, its work, and what kept its GPUs busy.
 
-    Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``); of
-    a task with several GPUs they are the mean over them. The columns about a GPU are empty for a task that used none.
-    ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ).
+    Percentages are of the selection's window, else of the job's extent, the same for every rank (``extents``), and
+    means over a task's GPUs. Columns about GPUs are empty for tasks without. ``busy`` is from ``BusyIntervals.load``
+    with the same selection (its window may differ).
     """
-    chosen = selected_ranks(ranks, selection)
-    counts = task_counts(session, selection, chosen)
+    shown_ranks = selected_ranks(ranks, selection)
+    counts = task_counts(session, selection, shown_ranks)
     windows = extents(session, selection)
     spent = busy.breakdown(windows)
     rows: list[Row] = []
-    for item in chosen:
+    for item in shown_ranks:
         counted = [counts[name][item.task] for name in _COUNTED]
-        place = (item.rank, item.host or None, busy.gpu_numbers(item.task))
-        who = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
-        rows.append((*place, *shares(spent.get(item.task)), *counted, *who))
+        location = (item.rank, item.host or None, busy.gpu_numbers(item.task))
+        identity = (item.gpu or None, item.pid, item.process_name or None, item.report_name)
+        rows.append((*location, *shares(spent.get(item.task)), *counted, *identity))
     notes = (*busy.notes, *_assumed_gpus(session, selection), *window_notes(busy, windows))
     return TableAnswer("overview", TASK_COLUMNS, rows, len(ranks), notes)
 
@@ -184,10 +184,7 @@ def task_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
 def task_counts(
     session: Session, selection: Selection, chosen: Sequence[RankedTask]
 ) -> Mapping[str, Mapping[Task, int | None]]:
-    """The numbers of ``kernels``, ``graphs``, ``memory_ops`` and ``api_calls`` of each ``chosen`` task selected.
-
-    ``None`` is what was not traced.
-    """
+    """Count the selected rows of each ``chosen`` task by the names of ``_COUNTED``; ``None``: not traced."""
     counts = _counts(session, selection)
     return {
         name: {item.task: counts[name].get(item.task, _none_or_zero(session, item, name)) for item in chosen}
@@ -196,24 +193,24 @@ def task_counts(
 
 
 def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]]:
-    """Selected rows of each task by the names of ``_COUNTED``; those of whole tasks are stored next to the columns.
+    """Count each task's selected rows by the names of ``_COUNTED``; store counts of whole tasks next to the columns.
 
-    The name filter is left out, as it is from the percentages next to them.
+    Ignores the name filter, as do the percentages next to the counts.
     """
     of_tasks = Selection(tasks=selection.tasks)
     if selection.with_name(None) != of_tasks:
         return {name: _counted(session, selection.with_name(None), table) for name, table in _COUNTED.items()}
 
     def compute(part: Session, reports: list[Report]) -> Mapping[int, Arrays]:
-        found: dict[int, dict[str, Any]] = {report.index: {} for report in reports}
+        arrays_by_report: dict[int, dict[str, Any]] = {report.index: {} for report in reports}
         for name, table in _COUNTED.items():
-            of_reports: dict[int, dict[int, int]] = {report.index: {} for report in reports}
+            counts_by_report: dict[int, dict[int, int]] = {report.index: {} for report in reports}
             for task, count in rows_of_tasks(part, table, reports).items():
-                of_reports[task.report][task.process] = count
-            for index, counts in of_reports.items():
-                found[index][f"{name}_process"] = np.array(list(counts.keys()), np.int64)
-                found[index][name] = np.array(list(counts.values()), np.int64)
-        return found
+                counts_by_report[task.report][task.process] = count
+            for index, counts in counts_by_report.items():
+                arrays_by_report[index][f"{name}_process"] = np.array(list(counts.keys()), np.int64)
+                arrays_by_report[index][name] = np.array(list(counts.values()), np.int64)
+        return arrays_by_report
 
     stored = of_each_report(session, selected_reports(session, of_tasks), "counts", compute)
     return {
@@ -227,7 +224,6 @@ def _counts(session: Session, selection: Selection) -> dict[str, dict[Task, int]
 
 
 def _counted(session: Session, selection: Selection, table: CanonicalTable) -> dict[Task, int]:
-    """Selected rows of each task in a table."""
     if not session.count(table):
         return {}
     import sqlalchemy as sa
@@ -246,7 +242,7 @@ def _counted(session: Session, selection: Selection, table: CanonicalTable) -> d
 
 
 def _none_or_zero(session: Session, item: RankedTask, name: str) -> int | None:
-    """The value for a task without rows: 0 where nothing happened, missing where nothing was traced."""
+    """Return the count for a task without rows: 0 if nothing happened, ``None`` if nothing was traced."""
     if name == "api_calls":
         report = report_at(session, item.task.report)
         return 0 if report.count(BY_NAME["api_calls"]) else None

@@ -1,7 +1,7 @@
 """The steps of each rank: their times, and their tables by rank, across ranks and one by one (docs/ranks.md#steps).
 
-On the GPU a step lasts from the start of its first operation to that of the next step's, without holes; the last one to
-the end of its last operation. On the CPU it is the NVTX range, which runs ahead of the GPU.
+On the GPU a step lasts from its first operation to the start of the next step, without holes; the last step to the end
+of its last operation. On the CPU it is the NVTX range, which runs ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nsystui.questions.steps.task_steps import NO_PHASE, TaskSteps
 from nsystui.questions.steps.times import Steps
 
 SLOW = 1.5
-"""A step is slow that takes more than so many times the median of its rank, of steps of its phase where it has one."""
+"""A step is slow above this multiple of its rank's median, or of the median of its phase."""
 
 NO_GAP = -1
 
@@ -31,9 +31,9 @@ NO_GAP = -1
 class StepTimes:
     """The n steps of a task; arrays of shape ``(n,)``, job time and durations in ns.
 
-    ``start``, ``duration``: on the GPU where the steps launched something, else on the CPU (``on_gpu``). ``phases``:
-    codes of `steps.phases.PHASES`. ``gap``: from the end of a step's last operation to the first of the next step, 0
-    where they overlap; `NO_GAP` of the last step.
+    ``start``, ``duration``: on the GPU if the steps launched something, else on the CPU (``on_gpu``). ``phases``: codes
+    of `steps.phases.PHASES`. ``gap``: from the end of a step's last operation to the first of the next step, 0 if they
+    overlap; `NO_GAP` for the last step.
     """
 
     task: Task
@@ -52,7 +52,7 @@ class StepTimes:
 
     @classmethod
     def of(cls, steps: TaskSteps) -> StepTimes:
-        """Steps that launched nothing are left out where others did."""
+        """Return the times of a task's steps; if some launched GPU work, leave out the other steps."""
         cpu = steps.ends - steps.starts
         has_work = steps.gpu.op_count > 0
         if not has_work.any():
@@ -63,22 +63,22 @@ class StepTimes:
         rest = (steps.numbers, steps.starts, cpu, steps.gpu.op_time, steps.phases)
         numbers, cpu_start, cpu, op_time, phases = (values[has_work] for values in rest)
         first, last = steps.gpu.start[has_work], steps.gpu.end[has_work]
-        work = np.where(start[1:] == end[:-1], first[1:], end[:-1])  # ranges that are no steps may lie between
+        work = np.where(start[1:] == end[:-1], first[1:], end[:-1])  # ranges that are not steps may lie between
         gap = np.append(np.maximum(work - last[:-1], 0), NO_GAP)
         return cls(steps.task, numbers, start, end - start, cpu_start, cpu, op_time, phases, gap, on_gpu=True)
 
     def within(self, window: Window | None) -> StepTimes:
-        """The steps that begin in a window."""
+        """Return the steps that begin in a window."""
         return self if window is None else self.at((self.start >= window.start) & (self.start < window.end))
 
-    def at(self, chosen: NDArray[np.bool_]) -> StepTimes:
-        """Some of them."""
+    def at(self, is_selected: NDArray[np.bool_]) -> StepTimes:
+        """Return the steps at a mask, shape ``(n,)``."""
         names = ("numbers", "start", "duration", "cpu_start", "cpu_duration", "op_time", "phases", "gap")
-        return StepTimes(self.task, **{name: getattr(self, name)[chosen] for name in names}, on_gpu=self.on_gpu)
+        return StepTimes(self.task, **{name: getattr(self, name)[is_selected] for name in names}, on_gpu=self.on_gpu)
 
     @property
     def median(self) -> float:
-        """The median of all steps, ns; NaN of none."""
+        """The median of all steps, ns; NaN without steps."""
         return float(np.median(self.duration))
 
     @property
@@ -87,7 +87,7 @@ class StepTimes:
 
     @property
     def typical(self) -> NDArray[np.float64]:
-        """The median of the steps of the phase of each step, ns."""
+        """The median of each step's phase, ns."""
         return medians_of_phases(self.duration, self.phases)
 
     @property
@@ -96,26 +96,26 @@ class StepTimes:
 
     @property
     def first_steady(self) -> int:
-        """The place of the first step that is not slow."""
+        """The index of the first step that is not slow."""
         return int(np.argmin(self.is_slow))
 
-    def window(self, place: int) -> Window:
-        """The span of a step, ns."""
-        start = int(self.start[place])
-        return Window(start, start + max(int(self.duration[place]), 1))
+    def window(self, index: int) -> Window:
+        """Return the span of a step, ns."""
+        start = int(self.start[index])
+        return Window(start, start + max(int(self.duration[index]), 1))
 
 
 def medians_of_phases(times: NDArray[np.int64], phases: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute for each of n steps ``(n,)`` the median time of those of the same phase."""
-    found = np.zeros(len(times))
+    """Return the median time of each step's phase, shape ``(n,)``."""
+    medians = np.zeros(len(times))
     for phase in np.unique(phases).tolist():
-        found[phases == phase] = np.median(times[phases == phase])
-    return found
+        medians[phases == phase] = np.median(times[phases == phase])
+    return medians
 
 
 @dataclass(frozen=True)
 class StepFigures:
-    """Key figures of some steps; times in ns, ``cv`` (standard deviation / mean) in percent; missing of one step."""
+    """Key figures of steps, ns; ``cv`` (standard deviation / mean) in percent, missing for one step."""
 
     count: int
     median: float
@@ -130,15 +130,15 @@ class StepFigures:
 
 
 def figures(times: StepTimes) -> StepFigures | None:
-    """The key figures of the steps of a task; ``None`` where it has none."""
+    """Return the key figures of a task's steps, if any."""
     return figures_of_all([times]) if len(times) else None
 
 
-def figures_of_all(every: Sequence[StepTimes]) -> StepFigures:
-    """The key figures of the steps of some tasks together, of which there must be one; slow are those of their rank."""
-    values = np.concatenate([one.duration for one in every])
+def figures_of_all(all_times: Sequence[StepTimes]) -> StepFigures:
+    """Return the key figures of one or more tasks' steps; a step is slow for its own rank."""
+    values = np.concatenate([times.duration for times in all_times])
     low, high = np.percentile(values, [5, 95])
-    gaps = np.concatenate([one.gap[one.gap != NO_GAP] for one in every])
+    gaps = np.concatenate([times.gap[times.gap != NO_GAP] for times in all_times])
     gap_p50, gap_p90 = np.percentile(gaps, [50, 90]).tolist() if len(gaps) else (None, None)
     return StepFigures(
         count=len(values),
@@ -148,16 +148,16 @@ def figures_of_all(every: Sequence[StepTimes]) -> StepFigures:
         least=int(values.min()),
         most=int(values.max()),
         cv=100.0 * float(values.std(ddof=1) / values.mean()) if len(values) > 1 and values.mean() else None,
-        slow=sum(int(one.is_slow.sum()) for one in every),
+        slow=sum(int(times.is_slow.sum()) for times in all_times),
         gap_p50=gap_p50,
         gap_p90=gap_p90,
     )
 
 
 def step_times(steps: Steps, window: Window | None = None) -> Mapping[Task, StepTimes]:
-    """The times of the steps of every task that has any in ``window``."""
-    found = {task: StepTimes.of(one).within(window) for task, one in steps.of_task.items()}
-    return {task: one for task, one in found.items() if len(one)}
+    """Return the step times of every task with steps in ``window``."""
+    times_by_task = {task: StepTimes.of(task_steps).within(window) for task, task_steps in steps.of_task.items()}
+    return {task: times for task, times in times_by_task.items() if len(times)}
 
 
 _FIGURES = (
@@ -195,8 +195,8 @@ _PHASE = Column("phase", header="Phase", label="phase", importance=FILES_ONLY)
 
 
 def phase_column(phases: Iterable[Times]) -> Column:
-    """Return the column of phases, for files alone where no step has any."""
-    return _PHASE.with_importance(1 if any((one != NO_PHASE).any() for one in phases) else FILES_ONLY)
+    """Return the column of phases, for files alone if no step has a phase."""
+    return _PHASE.with_importance(1 if any((codes != NO_PHASE).any() for codes in phases) else FILES_ONLY)
 
 
 def phase_words(phases: Times) -> list[str | None]:
@@ -228,34 +228,34 @@ _SLOW = "slow"
 
 
 def steps_by_rank(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
-    """A row for each of these ranks with steps in ``window``, and before them one over all (``rank`` is ``all``)."""
-    times = _times(ranks, steps, window)
+    """Tabulate these ranks with steps in ``window``, after a row over all (``rank`` is ``all``)."""
+    times_by_task = _times(ranks, steps, window)
     rows: list[Row] = []
     for item in ranks:
-        own = times.get(item.task)
-        if own is not None:
-            rest = (int(own.duration[0]), "GPU" if own.on_gpu else "CPU", steps.of_task[item.task].name)
-            rows.append((str(item.rank), *astuple(figures_of_all([own])), *rest))
+        times = times_by_task.get(item.task)
+        if times is not None:
+            rest = (int(times.duration[0]), "GPU" if times.on_gpu else "CPU", steps.of_task[item.task].name)
+            rows.append((str(item.rank), *astuple(figures_of_all([times])), *rest))
     if len(rows) > 1:
-        rows.insert(0, ("all", *astuple(figures_of_all(list(times.values()))), None, None, None))
-    return TableAnswer("steps", BY_RANK_COLUMNS, rows, max(len(rows), len(steps.of_task)), _notes(steps, times))
+        rows.insert(0, ("all", *astuple(figures_of_all(list(times_by_task.values()))), None, None, None))
+    return TableAnswer("steps", BY_RANK_COLUMNS, rows, max(len(rows), len(steps.of_task)), _notes(steps, times_by_task))
 
 
 def _times(ranks: Sequence[RankedTask], steps: Steps, window: Window | None) -> dict[Task, StepTimes]:
-    found = step_times(steps, window)
-    return {item.task: found[item.task] for item in ranks if item.task in found}
+    times_by_task = step_times(steps, window)
+    return {item.task: times_by_task[item.task] for item in ranks if item.task in times_by_task}
 
 
 def _notes(steps: Steps, times: Mapping[Task, StepTimes]) -> tuple[str, ...]:
     notes = [*steps.notes]
-    if any(one.on_gpu for one in times.values()):
+    if any(item.on_gpu for item in times.values()):
         notes.append(
             "a step begins once its range has begun and the GPU work before has ended; it lasts to the next one"
         )
-    if any(not one.on_gpu for one in times.values()):
+    if any(not item.on_gpu for item in times.values()):
         notes.append("where the launches of a step are not known, its time is that on the CPU")
     if times:
-        of_phase = " of the steps of the same phase" if any(one.has_phases for one in times.values()) else ""
+        of_phase = " of the steps of the same phase" if any(item.has_phases for item in times.values()) else ""
         notes.append(f"slow: more than {SLOW} times the median{of_phase}")
     return tuple(notes)
 
@@ -269,60 +269,60 @@ class _OnRank(NamedTuple):
 
 
 def steps_across_ranks(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
-    """A row for each step number: how long it took on those of these ranks that have it, and which was slowest.
+    """Tabulate the step numbers: the durations on these ranks, and the slowest rank.
 
-    ``start`` is the first of the ranks. A step is slow whose median over the ranks is more than 1.5 times that of all
+    ``start`` is the earliest. A step is slow if its median over the ranks is more than 1.5 times the median of all
     steps of its phase.
     """
-    times = _times(ranks, steps, window)
-    found: dict[int, list[_OnRank]] = {}
+    times_by_task = _times(ranks, steps, window)
+    groups: dict[int, list[_OnRank]] = {}
     phases: dict[int, int] = {}
     for item in ranks:
-        own = times.get(item.task)
-        if own is not None:
-            columns = (own.numbers.tolist(), own.start.tolist(), own.duration.tolist(), own.phases.tolist())
+        times = times_by_task.get(item.task)
+        if times is not None:
+            columns = (times.numbers.tolist(), times.start.tolist(), times.duration.tolist(), times.phases.tolist())
             for number, start, duration, phase in zip(*columns, strict=True):
-                found.setdefault(number, []).append(_OnRank(duration, item.rank, start))
+                groups.setdefault(number, []).append(_OnRank(duration, item.rank, start))
                 phases.setdefault(number, phase)
-    medians = {number: float(np.median([one.duration for one in every])) for number, every in found.items()}
+    medians = {number: float(np.median([step.duration for step in group])) for number, group in groups.items()}
     typical = medians_of_phases(np.array(list(medians.values())), np.array([phases[number] for number in medians]))
-    middles = dict(zip(medians, typical.tolist(), strict=True))
+    typical_by_number = dict(zip(medians, typical.tolist(), strict=True))
     rows: list[Row] = []
-    for number, every in sorted(found.items()):
-        longest, shortest, middle = max(every), min(every), middles[number]
+    for number, group in sorted(groups.items()):
+        longest, shortest, typical_duration = max(group), min(group), typical_by_number[number]
         rows.append(
             (
                 number,
-                min(one.start for one in every),
-                len(every),
+                min(step.start for step in group),
+                len(group),
                 medians[number],
                 shortest.duration,
                 longest.duration,
                 longest.duration - shortest.duration,
-                longest.rank if len(every) > 1 else None,
-                100.0 * medians[number] / middle if middle else None,
-                _SLOW if medians[number] > SLOW * middle else None,
+                longest.rank if len(group) > 1 else None,
+                100.0 * medians[number] / typical_duration if typical_duration else None,
+                _SLOW if medians[number] > SLOW * typical_duration else None,
             )
         )
-    total = len({number for own in steps.of_task.values() for number in own.numbers.tolist()})
-    return TableAnswer("steps-across", ACROSS_COLUMNS, rows, total, _notes(steps, times))
+    total = len({number for task_steps in steps.of_task.values() for number in task_steps.numbers.tolist()})
+    return TableAnswer("steps-across", ACROSS_COLUMNS, rows, total, _notes(steps, times_by_task))
 
 
 def every_step(ranks: Sequence[RankedTask], steps: Steps, window: Window | None = None) -> TableAnswer:
-    """A row for each step of each of these ranks, by rank and time."""
-    times = _times(ranks, steps, window)
+    """Tabulate each step of these ranks, by rank and time."""
+    times_by_task = _times(ranks, steps, window)
     rows: list[Row] = []
     for item in ranks:
-        own = times.get(item.task)
-        if own is None:
+        times = times_by_task.get(item.task)
+        if times is None:
             continue
-        typical = own.typical
-        ratios = np.divide(100.0 * own.duration, typical, out=np.full(len(own), np.nan), where=typical > 0)
-        columns = (own.start, own.duration, ratios, own.is_slow, own.cpu_start, own.cpu_duration, own.op_time)
+        typical = times.typical
+        ratio = np.divide(100.0 * times.duration, typical, out=np.full(len(times), np.nan), where=typical > 0)
+        cells = (times.start, times.duration, ratio, times.is_slow, times.cpu_start, times.cpu_duration, times.op_time)
         for number, phase, *values, is_slow, cpu_start, cpu, op_time in zip(
-            own.numbers.tolist(), phase_words(own.phases), *(column.tolist() for column in columns), strict=True
+            times.numbers.tolist(), phase_words(times.phases), *(column.tolist() for column in cells), strict=True
         ):
             rows.append((item.rank, number, phase, *values, _SLOW if is_slow else None, cpu_start, cpu, op_time))
-    phase_of = phase_column(one.phases for one in times.values())
-    shown = tuple(phase_of if one is _PHASE else one for one in STEP_COLUMNS)
-    return TableAnswer("every-step", shown, rows, sum(map(len, steps.of_task.values())), _notes(steps, times))
+    phase_header = phase_column(item.phases for item in times_by_task.values())
+    shown = tuple(phase_header if column is _PHASE else column for column in STEP_COLUMNS)
+    return TableAnswer("every-step", shown, rows, sum(map(len, steps.of_task.values())), _notes(steps, times_by_task))

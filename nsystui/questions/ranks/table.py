@@ -1,8 +1,8 @@
-"""The table of ranks: a row for each with its work, its lateness, and the figures in which it is odd.
+"""The table of ranks: a row for each with its work, its lateness, and its odd figures.
 
 A rank is odd by the modified z-score of Iglewicz and Hoaglin (1993), 0.6745 · (x − median) / MAD with MAD the median
-absolute deviation: unlike a mean and a standard deviation it is not affected by the odd ranks themselves. Above 3.5 a
-value is odd. Ranks that agree to the last digit have no MAD: a figure must also differ by a share that matters.
+absolute deviation: unlike mean and standard deviation, the odd ranks do not affect it. A value is odd above 3.5. Ranks
+that agree to the last digit have a MAD of 0: a figure must also differ by a share that matters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nsystui.store.session import Session
 
 ODD_SCORE = 3.5
 FEWEST = 4
-"""The minimum of ranks among which one can be odd."""
+"""The minimum number of ranks for an odd rank."""
 
 _NORMAL = 0.6745
 
@@ -36,8 +36,8 @@ _NORMAL = 0.6745
 class Measure:
     """A figure of every rank to judge.
 
-    To be odd it must differ from the median by ``least`` (in its unit), and by ``share`` of the median. ``only_high``:
-    a low value is nothing odd.
+    An odd value must differ from the median by ``least`` (in its unit), and by ``share`` of the median. ``only_high``:
+    low values are not odd.
     """
 
     name: str
@@ -48,25 +48,25 @@ class Measure:
 
 
 def scores(values: Sequence[float | None], measure: Measure) -> list[float | None]:
-    """The score of each value, signed; ``None`` where it is missing or there are too few. Shape as ``values``.
+    """Return the signed score of each value; ``None`` if it is missing or there are too few. Shape as ``values``.
 
-    0 for what differs by less than ``measure`` asks for. Where the others are all alike the score is infinite.
+    It is 0 if a value differs by less than ``measure`` asks for, and infinite if the other values are equal.
     """
-    known = np.array([np.nan if value is None else value for value in values], float)
-    if np.isfinite(known).sum() < FEWEST:
+    array = np.array([np.nan if value is None else value for value in values], float)
+    if np.isfinite(array).sum() < FEWEST:
         return [None] * len(values)
-    middle = float(np.nanmedian(known))
-    off = known - middle
-    spread = float(np.nanmedian(np.abs(off)))
+    middle = float(np.nanmedian(array))
+    deviations = array - middle
+    spread = float(np.nanmedian(np.abs(deviations)))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        score = _NORMAL * off / spread
-    is_small = np.abs(off) < max(measure.least, measure.share * abs(middle))
-    score = np.where(is_small | (measure.only_high & (off < 0)), 0.0, score)
-    return [None if np.isnan(value) else float(one) for value, one in zip(known, score, strict=True)]
+        score = _NORMAL * deviations / spread
+    is_small = np.abs(deviations) < max(measure.least, measure.share * abs(middle))
+    score = np.where(is_small | (measure.only_high & (deviations < 0)), 0.0, score)
+    return [None if np.isnan(value) else float(number) for value, number in zip(array, score, strict=True)]
 
 
 def is_odd(score: float | None) -> bool:
-    """Whether a score is that of an odd one."""
+    """Return whether a score marks an odd value."""
     return score is not None and abs(score) > ODD_SCORE
 
 
@@ -134,17 +134,17 @@ _JUDGED = (
     Measure("late", 3.0, 0.0, only_high=True, word="late"),
     Measure("wait_caused", 100_000.0, 0.0, only_high=True, word="wait caused"),
 )
-"""The figures that are judged. Percentages must differ by two points, other figures by some share."""
+"""The figures to judge. Percentages must differ by two points, other figures by an amount or a share."""
 
 _MOST_REASONS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class RankFacts:
-    """The figures of the table, each by task; an unknown figure of a task is left out.
+    """The figures of the table, each by task, without unknown figures.
 
-    ``busy`` comes from ``BusyIntervals.load`` with the same selection (its window may differ). ``steps`` and
-    ``lateness`` are those of the window.
+    ``busy`` is from ``BusyIntervals.load`` with the same selection (its window may differ). ``steps`` and ``lateness``
+    are of the window.
     """
 
     busy: BusyIntervals
@@ -156,16 +156,16 @@ class RankFacts:
 
 
 def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTask], facts: RankFacts) -> TableAnswer:
-    """One row for each selected rank, by rank.
+    """Return one row for each selected rank, by rank.
 
-    Percentages are of the selection's window, else of the job's extent, the same for every rank. ``odd`` names the
-    figures in which a rank stands out from the others, the furthest first.
+    Percentages are of the selection's window, else of the job's extent, the same for every rank. ``odd`` names the odd
+    figures, the furthest first.
     """
-    chosen = selected_ranks(ranks, selection)
+    shown = selected_ranks(ranks, selection)
     spent = facts.busy.breakdown(extents(session, selection))
-    kernels = task_counts(session, selection, chosen)["kernels"]
+    kernels = task_counts(session, selection, shown)["kernels"]
     rows = []
-    for item in chosen:
+    for item in shown:
         row: dict[str, Value] = {"rank": item.rank, "host": item.host or None, "kernels": kernels.get(item.task)}
         row |= {"gpu": facts.busy.gpu_numbers(item.task), "local_rank": item.local_rank, "model": item.gpu or None}
         row |= {"pid": item.pid, "report": item.report_name, "part": facts.parts.of_task.get(item.task)}
@@ -177,65 +177,65 @@ def rank_table(session: Session, selection: Selection, ranks: Sequence[RankedTas
         row |= _lateness(facts.lateness.get(item.task))
         row["clock_error"] = facts.alignment.fit.errors.get(item.task.report)
         rows.append(row)
-    # Ranks of different runs have nothing to be alike in.
+    # Ranks of different runs need not be alike.
     for row, odd in zip(rows, odd_figures(rows) if shares_clock(session.reports) else (), strict=False):
         row["odd"] = ", ".join(f"{measure.word} {'▲' if score > 0 else '▼'}" for measure, score in odd.items()) or None
-    notes = tuple(_notes(session, ranks, chosen, facts, selection))
+    notes = tuple(_notes(session, ranks, shown, facts, selection))
     cells: list[Row] = [tuple(row.get(column.key) for column in COLUMNS) for row in rows]
     return TableAnswer("ranks", COLUMNS, cells, len(ranks), notes)
 
 
-def _lateness(found: Lateness | None) -> dict[str, Value]:
-    if found is None:
+def _lateness(lateness: Lateness | None) -> dict[str, Value]:
+    if lateness is None:
         return {}
     return {
-        "late": found.late,
-        "collectives": found.operations,
-        "median_lateness": found.median_lateness,
-        "wait_caused": found.caused,
-        "wait_suffered": found.suffered,
-        "transfer": found.transfer,
+        "late": lateness.late,
+        "collectives": lateness.operations,
+        "median_lateness": lateness.median_lateness,
+        "wait_caused": lateness.caused,
+        "wait_suffered": lateness.suffered,
+        "transfer": lateness.transfer,
     }
 
 
 def odd_figures(rows: Sequence[Record]) -> list[dict[Measure, float]]:
-    """Score each row of the table against the others: its odd figures, the furthest first; empty where it has none.
+    """Return the odd figures of each row with their scores, the furthest first.
 
-    The work of a rank is compared within its model part, its lateness with that of all.
+    A rank's work is compared within its model part, its lateness with all ranks.
     """
     judged: list[dict[Measure, float]] = [{} for _ in rows]
     for measure in _JUDGED:
-        part_of = [None if measure.only_high else row.get("part") for row in rows]
-        for part in dict.fromkeys(part_of):
-            own = [number for number, one in enumerate(part_of) if one == part]
-            values = (rows[number].get(measure.name) for number in own)
-            known = [float(value) if isinstance(value, int | float) else None for value in values]
-            for number, score in zip(own, scores(known, measure), strict=True):
-                judged[number] |= {measure: score} if score and is_odd(score) else {}
+        parts = [None if measure.only_high else row.get("part") for row in rows]
+        for part in dict.fromkeys(parts):
+            indices = [index for index, row_part in enumerate(parts) if row_part == part]
+            values = (rows[index].get(measure.name) for index in indices)
+            figures_of_part = [float(value) if isinstance(value, int | float) else None for value in values]
+            for index, score in zip(indices, scores(figures_of_part, measure), strict=True):
+                judged[index] |= {measure: score} if score and is_odd(score) else {}
     return [dict(sorted(odd.items(), key=lambda figure: -abs(figure[1]))[:_MOST_REASONS]) for odd in judged]
 
 
 def _notes(
-    session: Session, ranks: Sequence[RankedTask], chosen: Sequence[RankedTask], facts: RankFacts, selection: Selection
+    session: Session, ranks: Sequence[RankedTask], shown: Sequence[RankedTask], facts: RankFacts, selection: Selection
 ) -> Iterator[str]:
     words = facts.alignment.words(session.reports)
     if words:
         yield words
     if ranks:
         yield f"rank numbers from: {ranks[0].source}"
-    if parts := facts.parts.words(chosen):
+    if parts := facts.parts.words(shown):
         yield f"{parts}; ranks of different parts have different work"
     size = world_size(session)
     if size is not None and size > len(ranks) and facts.lateness:
         yield f"{len(ranks)} of {size} ranks are open: the late rank is the last of these, not of all"
     if not shares_clock(session.reports):
         yield "these reports are of different runs: no rank is marked as odd, collectives match within a report"
-    elif len(chosen) < FEWEST:
+    elif len(shown) < FEWEST:
         yield f"no rank is marked as odd: this needs {FEWEST} ranks or more"
-    without = [item.rank for item in chosen if item.task not in facts.lateness and item.devices]
-    if facts.lateness and without:
-        yield f"lateness is unknown for ranks {few_numbers(without)}: their collectives match no other rank"
-    elif without and len(chosen) > 1:
+    unmatched = [item.rank for item in shown if item.task not in facts.lateness and item.devices]
+    if facts.lateness and unmatched:
+        yield f"lateness is unknown for ranks {few_numbers(unmatched)}: their collectives match no other rank"
+    elif unmatched and len(shown) > 1:
         yield f"lateness is unknown: several ranks have no {', '.join(SYNCHRONOUS)} kernels in common"
     yield from facts.busy.notes
     yield from window_notes(facts.busy, extents(session, selection))
