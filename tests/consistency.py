@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nsystui.cli import main
+from nsystui.questions.triage.rules.capture import PARTIAL
 
 Rows = list[dict[str, Any]]
 SHARED = re.compile("process(es)? share")
@@ -174,7 +175,12 @@ def _findings(ask: Answers, budget: Rows, whole: int) -> Iterator[str]:
         yield f"the largest losses add up to {sum(shares):.1f} %"
     largest = {part: 100 * time * gpus / whole for part, time in means.items() if whole}
     named = ("startup", "tail", "exposed_nccl", "memory", "long_gaps")
-    if whole and (most := max(largest[part] for part in named)) > 20 and most > max(shares, default=0) + 1:
+    if (
+        not findings.keys() & set(PARTIAL)
+        and whole
+        and (most := max(largest[part] for part in named)) > 20
+        and most > max(shares, default=0) + 1
+    ):
         yield f"the headline names losses of {shares} %, and leaves out {most:.1f} %"
     if "No issues found." in text and any(row["severity"] in ("error", "warning") for row in findings.values()):
         yield "no issues are found beside a warning"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import shared
+from support import edit, shared
 from synthetic import cpu_only_export
 
 from nsystui.base.selection import Task, Window
@@ -118,6 +120,13 @@ class TestClock:
         world = [sequence(rank, [0], [100 + rank], communicator="world") for rank in range(3)]
         pair = [sequence(rank, [0], [900 * rank], communicator="pair") for rank in range(2)]
         assert fit_clock(match([*world, *pair]).groups).shifts == {0: 1, 1: 0, 2: -1}
+
+    def test_clocks_of_hosts_that_are_far_apart_are_reported(self, demo_job, opened, tmp_path):
+        paths = [shutil.copy(demo_job[rank], tmp_path) for rank in (0, 2)]
+        edit(Path(paths[1]), "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 2000000000")
+        job = OpenJob(opened(*map(Path, paths)))
+        job.align(ClockMode.COLLECTIVES)
+        assert "the hosts' clocks were up to 2 s apart" in job.alignment.words(job.session.reports)
 
     @pytest.mark.campaign
     def test_the_demo_is_put_right_or_left_as_it_is(self, demo_job, opened):

@@ -24,6 +24,9 @@ from nsystui.store.session import Session
 ENDING_TOGETHER = ("AllReduce", "AllGather")
 """Collectives that no rank can leave before the last one has contributed."""
 
+_APART = 1_000_000
+"""From this distance on, ns, the distance of the hosts' clocks is reported: UTC by NTP is exact to about 1 ms."""
+
 
 @dataclass(frozen=True)
 class ClockFit:
@@ -110,7 +113,9 @@ class Alignment:
         error = "not known" if self.fit.error is None else format_value(Unit.DURATION, self.fit.error)
         unaligned = len(reports) - len(self.fit.shifts)
         only_utc = f"; UTC only for {unaligned} of {len(reports)} reports" if unaligned else ""
-        return f"clock: UTC, refined by {collectives}, residual {error}{only_utc}"
+        apart = max(self.fit.shifts.values()) - min(self.fit.shifts.values())
+        clocks = f"; the hosts' clocks were up to {format_value(Unit.DURATION, apart)} apart" if apart >= _APART else ""
+        return f"clock: UTC, refined by {collectives}, residual {error}{clocks}{only_utc}"
 
 
 def columns_read() -> dict[str, tuple[str, ...]]:

@@ -320,6 +320,6 @@ def _notes(numbers: Mapping[Task, int], matching: Matching) -> Iterator[str]:
     without = [numbers[member.task] for member in matching.unmatched if member.task in numbers]
     if without:
         ranks = few_numbers(without)
-        yield f"the collectives of rank {ranks} are not matched: the other ranks differ in number or order"
+        yield f"the collectives of rank {ranks} are not matched: other ranks ran another number or order of collectives"
     if not matching.groups:
         yield f"no two ranks share a collective ({', '.join(SYNCHRONOUS)}): open the exports of all ranks together"

@@ -203,7 +203,7 @@ def log_notes(kernels: pd.DataFrame, calls: pd.DataFrame, reasons: Sequence[str]
     aligned = int((calls["size_source"] == SOURCE).sum())
     aligned += int((kernels["message_size"].notna() & (kernels["reason"] == Reason.NO_CALLS.value)).sum())
     aligned_note = f"message sizes from the debug log, by the order of the calls: {aligned:,}" if aligned else ""
-    unknown_note = f"sizes stay unknown where the debug log does not match: {'; '.join(reasons)}" if reasons else ""
+    unknown_note = f"sizes are unknown if the debug log does not match: {'; '.join(reasons)}" if reasons else ""
     if not aligned_note and not unknown_note and calls["message_size"].isna().any():
         unknown_note = "the debug log has no calls of these processes (host and pid are compared)"
     return tuple(text for text in (aligned_note, unknown_note) if text)

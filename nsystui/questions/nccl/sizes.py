@@ -259,7 +259,7 @@ def durations_of_size(
     if size is not None:
         of_size = f"of {format_value(Unit.BYTES, size)}" if size != NONE else "of unknown message size"
         subject = f"{collective} {of_size}"
-        notes = (f"{subject}; rows without a rank are of all ranks", *notes)
+        notes = (f"{subject}; rows without a rank cover all ranks", *notes)
     if test_times:
         times = ", ".join(f"{format_value(Unit.DURATION, time)} {word}" for word, time in test_times)
         notes = (f"nccl-tests reported {times}", *notes)

@@ -250,10 +250,10 @@ def _notes(summary: LogSummary, cut: StepCut | None) -> Iterator[str]:
 def _missing(summary: LogSummary) -> Iterator[str]:
     without_process = sum(calls.calls for member, calls in summary.members.items() if member.process is None)
     if without_process:
-        yield f"{counted(without_process, 'call')} without host and process: counted, but for no GPU"
+        yield f"{counted(without_process, 'call')} without host and process: counted in the totals, but not per GPU"
     unnamed = sum(calls.calls for member, calls in summary.members.items() if member.communicator is None)
     if unnamed:
-        yield f"{counted(unnamed, 'call')} without a communicator: counted, but for no communicator"
+        yield f"{counted(unnamed, 'call')} without a communicator: counted in the totals, but not per communicator"
     pointers = sum(not member.is_shared and member.communicator is not None for member in summary.members)
     if pointers:
         yield (
