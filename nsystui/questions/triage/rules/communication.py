@@ -285,7 +285,7 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     See docs/numbers.md#exposed-time. The remark counts time in the steady state.
     """
     if not case.spent.nccl:
-        return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.has_none}")]
+        return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.absence}")]
     cost, limits, what = case.mean([case.spent.exposed_nccl]), case.thresholds, case.communication
     is_exposed = case.percent(cost) >= limits.exposed_percent and case.blocks(BY_COMMUNICATION, limits.exposed_percent)
     if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:
@@ -374,7 +374,7 @@ def _per_step(case: Case, collective: object) -> float | None:
 def small_messages(case: Case) -> Sequence[Finding | NotChecked]:
     """Collectives with small messages, which pay latency and not bandwidth (docs/nccl.md#message-sizes)."""
     if not case.spent.nccl:
-        return [NotChecked("small-messages", f"needs NCCL kernels: {case.has_none}")]
+        return [NotChecked("small-messages", f"needs NCCL kernels: {case.absence}")]
     how = "export with `nsys export --include-json=true --include-blobs=true`, or add NCCL's log with --nccl-log"
     has_no_sizes = [NotChecked("small-messages", f"needs NCCL message sizes: {how}")]
     if not case.has_message_sizes:

@@ -185,7 +185,7 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
     """
     table = tables.memory_ops
     if not case.job.session.count(table):
-        return [NotChecked("staged-peer-copies", f"needs memory operations: {case.has_none}")]
+        return [NotChecked("staged-peer-copies", f"needs memory operations: {case.absence}")]
     are_staged = [
         table.c.copy_kind.in_(list(DIRECTIONS)),
         table.c.source_memory.in_(_ON_DEVICE),
@@ -316,7 +316,7 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
     See docs/numbers.md#exposed-time.
     """
     if not case.job.session.count(tables.memory_ops):
-        return [NotChecked("exposed-memory", f"needs memory operations: {case.has_none}")]
+        return [NotChecked("exposed-memory", f"needs memory operations: {case.absence}")]
     least = case.thresholds.exposed_memory_percent
     cost = case.mean(device.breakdown(case.working(device)).exposed_memory for device in case.devices)
     if case.percent(cost) < least:

@@ -205,7 +205,7 @@ _COLUMNS = (
 def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Host-to-device traffic inside the steps that no kernel hides, |U(M, host to device) \ U(K)|."""
     if not case.job.session.count(tables.memory_ops):
-        return [NotChecked("step-traffic", f"needs memory operations: {case.has_none}")]
+        return [NotChecked("step-traffic", f"needs memory operations: {case.absence}")]
     devices = [one for one in case.devices if one.device.task.task in case.steps]
     if not devices:
         return [NotChecked("step-traffic", "needs steps (`nsystui steps` says why there are none)")]
