@@ -374,7 +374,7 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[float, float]:
-    """Return the launch-starved part of some times, and the part in short spans, where it is unknown: mean ns of a GPU."""
+    """Return the launch-starved part of some times, and the part too short to be known: means over GPUs, ns."""
     starved_time = unknown_time = 0
     for iterations in (budget.of for budget in case.budgets):
         local = times.get((iterations.task, iterations.device), EMPTY).clip(
