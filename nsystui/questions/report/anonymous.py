@@ -1,7 +1,7 @@
 """Removal of everything in a report that identifies machines, people and files.
 
-A name stays only if it is harmless: an identifier of C++ or Python for a function, plain words of the field for a
-range, a thread or a message. A sentence keeps the words of this program, and such names.
+A name stays only if it is harmless: an identifier of C++ or Python for a function, plain words for a range, a thread or
+a message. A sentence keeps this program's words, and such names.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _BEHIND = re.compile(r"(?: \((?:main|[\d,.]+(?: [a-z]+)?)\)| <<<[^>]*>>>)*$")
 """Text that nsystui appends to a name."""
 _OURS = re.compile(r"0x[\da-f]{1,16}|(?:host|user|command|ranks?|report)-\d+(-\d+)?|[A-Z]{1,3}[1-9]\d{1,3}[A-Z]?|w/o")
 _NAMING = frozenset({"host", "hostname", "report", "file", "process", "command"})
-"""The keys of columns with names of hosts, files, processes and commands, however short."""
+"""Columns with names of hosts, files, processes and commands, however short."""
 _FUNCTIONS = frozenset({"name", "smart", "kernel", "call", "caller", "what", "function"})
 _RANGES = frozenset({"range", "path", "thread", "text", "anchor"})
-_PROGRAM_FIELDS = frozenset({"key", "title", "method", "id", "severity", "kind", "under", "category", "version"})
+_OUR_FIELDS = frozenset({"key", "title", "method", "id", "severity", "kind", "under", "category", "version"})
 """Fields with words of this program, which may also be names of a host or file."""
 _ADVICE = frozenset({"advice", "reason", "measured"})
-"""Fields with sentences of this program, in which a word such as `before` is no file."""
+"""Fields with sentences of this program, in which a file called `before` is not replaced."""
 
 
 def anonymous(report: JobPage, jobs: Sequence[OpenJob]) -> JobPage:
@@ -92,12 +92,12 @@ class _Words:
         return self.advice(self._names.sub(self._word, self._people.sub(self._word, text)))
 
     def advice(self, text: str) -> str:
-        """Return a sentence as `text` does, but keep words that are names of files."""
+        """Return a sentence as `text` does, but keep names of files."""
         text = _TOKEN.sub(self._token, self._people.sub(self._word, text))
         return re.sub(r"\(name\)(?:\s+\(name\))+", "(name)", text)
 
     def cell(self, key: str, text: str) -> str:
-        """Return the cell of a column: a name is kept or replaced as a whole."""
+        """Return a cell of a column: a name is kept or replaced as a whole."""
         if key in _RANGES:
             return " › ".join(self._name("range", part) for part in text.split(" › "))
         return (
@@ -126,7 +126,7 @@ class _Words:
         return match[0] if is_kept else f"{match[1]}{'(path)' if '/' in text else '(name)'}{match[3]}"
 
     def _is_plain(self, text: str, words: frozenset[str]) -> bool:
-        """Return whether each word is a number, one of the ``words``, or part of a function's name that stays."""
+        """Return whether each word is a number, in ``words``, or part of a kept function name."""
         parts = _WORD.findall(text)
         return not _SECRET.search(text) and all(
             _is_word(part, words) or (part in self._bare and part.lower() not in self._replacements) for part in parts
@@ -134,7 +134,7 @@ class _Words:
 
 
 def _is_function(name: str) -> bool:
-    """Return whether the name is an identifier of C++ or Python with its template arguments and parameters."""
+    """Return whether a name is an identifier of C++ or Python with its arguments."""
     text = re.sub(r"\(anonymous namespace\)|<unnamed>| λ\d*", "", name)
     bare = text
     while (shorter := _IN_BRACKETS.sub("", bare)) != bare:
@@ -149,9 +149,7 @@ def _is_word(word: str, words: frozenset[str]) -> bool:
         [] if word.isdecimal() or word.lower() in words else _PIECE.findall(word.lower() if word.isupper() else word)
     )
     checks = (piece.isdecimal() or piece.lower() in (words if len(piece) > 2 else _plain()) for piece in pieces)
-    return all(
-        is_allowed or (len(piece) == 1 and "_" in word) for piece, is_allowed in zip(pieces, checks, strict=True)
-    )
+    return all(is_plain or (len(piece) == 1 and "_" in word) for piece, is_plain in zip(pieces, checks, strict=True))
 
 
 @cache
@@ -162,7 +160,7 @@ def _plain() -> frozenset[str]:
 
 @cache
 def _ours() -> frozenset[str]:
-    """Return the words in the sources of this program, also in comments, and the plain words."""
+    """Return the words of this program's sources, also in comments, and the plain words."""
     rooms = [Path(__file__).parents[2] / room for room in ("questions", "base", "exports", "store")]
     texts = (file.read_text(encoding="utf-8") for room in rooms for file in room.rglob("*.py"))
     words = {word for text in texts for word in _WORD.findall(text)}
@@ -170,14 +168,14 @@ def _ours() -> frozenset[str]:
 
 
 def _any_of(names: Iterable[str], rest: str = "") -> re.Pattern[str]:
-    """Return a pattern of names, longest first, as a host's short name begins its full name. ``rest`` may follow."""
+    """Return a pattern of names, longest first: a host's short name begins its full name. ``rest`` may follow."""
     ordered = sorted((name for name in names if len(name) > 1 and not name.isdecimal()), key=len, reverse=True)
     alternatives = "|".join(map(re.escape, ordered)) or "(?!)"
     return re.compile(rf"(?<![A-Za-z0-9])({alternatives})(?![A-Za-z0-9]){rest}", re.IGNORECASE)
 
 
 def _people(jobs: Sequence[OpenJob], report_text: str) -> dict[str, str]:
-    """Return labels for hosts, for users in paths, also in the text of the report, and for owners of files."""
+    """Return labels for hosts, for users in paths and in the report's text, and for owners of files."""
     hosts: dict[str, str] = {}
     users: dict[str, str] = {}
     for job in jobs:
@@ -200,7 +198,7 @@ def _people(jobs: Sequence[OpenJob], report_text: str) -> dict[str, str]:
 
 
 def _files(jobs: Sequence[OpenJob]) -> dict[str, str]:
-    """Return labels for the reports with their folders, and for the commands."""
+    """Return labels for reports with their folders, and for commands."""
     labels: dict[str, str] = {}
     commands: dict[str, str] = {}
     for job in jobs:
@@ -224,7 +222,7 @@ def _next(labels: dict[str, str]) -> int:
 
 
 def _changed(value: T, words: _Words, text: Callable[[str], str]) -> T:
-    """Return the value with its texts changed, also inside tuples and dataclasses."""
+    """Return the value with changed texts, also inside tuples and dataclasses."""
     changed: Any = value
     if isinstance(value, str):
         changed = text(value)
@@ -238,11 +236,7 @@ def _changed(value: T, words: _Words, text: Callable[[str], str]) -> T:
     elif isinstance(value, tuple):
         changed = tuple(_changed(item, words, text) for item in value)
     elif is_dataclass(value) and not isinstance(value, type):
-        values = {
-            field.name: getattr(value, field.name) for field in fields(value) if field.name not in _PROGRAM_FIELDS
-        }
-        new_values = {
-            key: _changed(item, words, words.advice if key in _ADVICE else text) for key, item in values.items()
-        }
-        changed = replace(value, **new_values)
+        values = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in _OUR_FIELDS}
+        updates = {key: _changed(item, words, words.advice if key in _ADVICE else text) for key, item in values.items()}
+        changed = replace(value, **updates)
     return changed  # type: ignore[no-any-return]

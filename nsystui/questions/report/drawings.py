@@ -1,4 +1,4 @@
-"""The drawings of a job, with the numbers of tables and screens: nothing is computed here."""
+"""The drawings of a job: numbers of tables and screens, nothing is computed here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nsystui.questions.timeline.streams import queues_over_time
 MOST_LANES = 512
 LANE_COLUMNS = 380
 _LANE_COLUMNS = ((8, LANE_COLUMNS), (96, 190), (10**9, 95))
-"""The maximum of lanes, and their columns: a drawing of 512 lanes stays below two megabytes."""
+"""Maximum of lanes, and their columns: a drawing of 512 lanes stays below two megabytes."""
 
 BUDGET_PARTS = (
     Part("compute", "compute"),
@@ -54,7 +54,7 @@ _BUSY = (
 
 
 def budget_bars(budgets: Sequence[tuple[str, Budget]], title: str = "budget of time") -> Bars:
-    """Return a bar for each budget with its label, in percent of its own time."""
+    """Return a bar for each labelled budget, in percent of its time."""
     bars = []
     for label, budget in budgets:
         total = max(budget.time, 1)
@@ -92,7 +92,7 @@ _BLOCKING = {
 
 
 def iteration_bars(gpus: Sequence[RankIterations], limit: int = MOST_LANES) -> Bars | None:
-    """Return a bar for each GPU: the parts of all its iterations, in percent of their time; ``None`` without GPUs."""
+    """Return a bar for each GPU: all its iterations' parts, in percent; ``None`` without GPUs."""
     used = [part for part in _BLOCKING if any(gpu.of.part(part).any() for gpu in gpus)]
     bars = []
     for gpu in gpus[:limit]:
@@ -108,9 +108,9 @@ def iteration_bars(gpus: Sequence[RankIterations], limit: int = MOST_LANES) -> B
 
 
 def utilisation_lanes(job: OpenJob, selection: Selection, columns: int | None = None) -> DrawnLanes | None:
-    """Return a lane for each GPU: compute, NCCL that no compute hides, memory and graphs that nothing else hides.
+    """Return a lane for each GPU: compute, exposed NCCL, and memory and graphs that nothing else hides.
 
-    By default, ``columns`` suits the number of lanes. ``None`` without a GPU or a clock that all reports share.
+    ``None`` without a GPU or a shared clock; by default, ``columns`` suits the number of lanes.
     """
     busy: BusyIntervals = job.busy(selection)
     window = extent(job.session, selection)
@@ -135,10 +135,7 @@ def device_label(device: Device) -> str:
 
 
 def bandwidth_curves(job: OpenJob, selection: Selection, sizes: TableAnswer) -> Curves | None:
-    """Return median bus bandwidth over message size, a curve for each collective; ``sizes`` is by exact size.
-
-    ``None`` if no bandwidth is known.
-    """
+    """Return curves of median bus bandwidth, if known, by collective; ``sizes`` is by exact message size."""
     names = sorted(set(map(str, filter(None, sizes.cells("collective")))))
     curves = [(name, tuple(zip(*bandwidth_curve(sizes, name), strict=True))) for name in names]
     series = tuple(Series(name, "nccl", points) for name, points in curves if points)
@@ -153,7 +150,7 @@ def bandwidth_curves(job: OpenJob, selection: Selection, sizes: TableAnswer) -> 
 
 
 def duration_bars(answer: Answer) -> Bars | None:
-    """Return a bar for each duration range of ``nccl --durations`` over all ranks; ``None`` without durations."""
+    """Return a bar for each range of ``nccl --durations`` over all ranks; ``None`` without durations."""
     rows = [values for values in (record(answer.columns, row) for row in iter_rows(answer)) if values["rank"] is None]
     if not rows:
         return None
@@ -170,7 +167,7 @@ _STEP_PARTS = (Part("step time", "compute"), Part("slow step (over 1.5 times the
 
 
 def step_lanes(answer: Answer, limit: int = MOST_LANES) -> DrawnLanes | None:
-    """Return a lane of step times for each rank, relative to the longest step; ``None`` without steps."""
+    """Return a lane of step times for each rank, up to the longest; ``None`` without steps."""
     steps: dict[int, dict[int, tuple[int, bool]]] = {}
     for row in iter_rows(answer):
         values = record(answer.columns, row)
@@ -180,27 +177,24 @@ def step_lanes(answer: Answer, limit: int = MOST_LANES) -> DrawnLanes | None:
     if not steps:
         return None
     numbers = sorted(set().union(*steps.values()))
-    longest = max(duration for rank_steps in steps.values() for duration, _ in rank_steps.values())
+    longest = max(duration for times in steps.values() for duration, _ in times.values())
     lanes = []
-    for rank, rank_steps in sorted(steps.items())[:limit]:
+    for rank, times in sorted(steps.items())[:limit]:
         usual, slow = (
             tuple(
-                rank_steps[step][0] / longest * (rank_steps[step][1] is is_slow) if step in rank_steps else math.nan
+                times[step][0] / longest * (times[step][1] is is_slow) if step in times else math.nan
                 for step in numbers
             )
             for is_slow in (False, True)
         )
-        median = float(np.median([duration for duration, _ in rank_steps.values()]))
+        median = float(np.median([duration for duration, _ in times.values()]))
         lanes.append(DrawnLane(f"rank {rank}", (usual, slow), f"median {format_value(Unit.DURATION, median)}"))
     title = f"time of each step; a full lane is {format_value(Unit.DURATION, longest)}"
     return DrawnLanes(title, 0, 0, _STEP_PARTS, tuple(lanes), len(steps) - len(lanes), tuple(numbers))
 
 
 def metric_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
-    """Return a lane for each metric of each GPU, as in ``metrics --over-time``.
-
-    The full height is 100 % for percentages, else the metric's largest value.
-    """
+    """Return a lane for each metric of each GPU, up to 100 % or its maximum, as in ``metrics --over-time``."""
 
     def words(row: Record, largest: float) -> tuple[float, str]:
         if str(row["unit"] or "").startswith("%"):
@@ -212,7 +206,7 @@ def metric_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes
 
 
 def memory_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
-    """Return a lane for each memory of each GPU, relative to the largest peak, as in ``gpu-memory --over-time``."""
+    """Return a lane for each memory of each GPU, up to the largest peak, as in ``gpu-memory --over-time``."""
     answer = memory_over_time(job, selection, columns)
     values = [record(answer.columns, row)["peak"] for row in iter_rows(answer)]
     peaks = [float(value) for value in values if isinstance(value, int | float)]
@@ -224,7 +218,7 @@ def memory_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes
 
 
 def queue_lanes(job: OpenJob, selection: Selection, columns: int) -> DrawnLanes | None:
-    """Return a lane for each stream, relative to its largest queue, as in ``streams --over-time``."""
+    """Return a lane for each stream, up to its largest queue, as in ``streams --over-time``."""
 
     def words(_: Record, largest: float) -> tuple[float, str]:
         return largest, f"≤ {format_value(Unit.COUNT, largest)}"
@@ -241,9 +235,9 @@ def _over_time(
     words: Callable[[Record, float], tuple[float, str]],
     category: str,
 ) -> DrawnLanes | None:
-    """Return lanes of an answer with a row for each rank, device, name and column; ``keys``: columns of name and value.
+    """Return lanes of an answer by rank, device, name and column; ``keys``: columns of name and value.
 
-    ``words`` takes the largest value of a lane and returns the value at full height and the text after the lane.
+    ``words`` takes the largest value of a lane and returns its full height and the text after it.
     """
     rows = [record(answer.columns, row) for row in iter_rows(answer)]
     lanes: dict[tuple[Value, ...], list[Record]] = {}
@@ -260,15 +254,15 @@ def _over_time(
         recorded = [value for value in values if value == value]
         top, text = words(lane_rows[0], max(recorded)) if recorded else (1.0, MISSING)
         rank_words = "no rank" if rank is None else f"rank {rank}"
-        what = f"{keys[0]} {name}" if isinstance(name, int) else str(name).partition(" [")[0]
-        label = " ".join((rank_words, *([numbered("GPU", device)] if has_several else []), what))
+        subject = f"{keys[0]} {name}" if isinstance(name, int) else str(name).partition(" [")[0]
+        label = " ".join((rank_words, *([numbered("GPU", device)] if has_several else []), subject))
         drawn.append(DrawnLane(label, (tuple(value / (top or 1.0) for value in values),), text))
     more = len(lanes) - len(drawn)
     return DrawnLanes(title, starts[0], starts[-1] + step, (Part(category, category),), tuple(drawn), more)
 
 
 def timeline_lanes(pictures: Sequence[LanePicture], title: str = "timeline") -> DrawnLanes | None:
-    """Return the lanes of a timeline: each column in the colour of its largest category, as high as it is busy."""
+    """Return timeline lanes: columns in the colour of their largest category, as high as they are busy."""
     if not pictures:
         return None
     used = sorted({int(number) for picture in pictures for number in picture.columns.category if number > IDLE})

@@ -1,7 +1,7 @@
-"""A report on a job as data: its verdict, findings, tables and drawings, for one file to send to somebody.
+"""A report on a job as data: verdict, findings, tables and drawings, for one file to send to somebody.
 
-Every table is the answer of a question of the catalogue, or of a command; nothing is computed here. A long table has
-its first rows, the number of all rows, and the command that prints them.
+Every table is the answer of a question of the catalogue, or of a command: nothing is computed here. A long table has
+its first rows, the number of all, and the command for them.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from nsystui.questions.triage.thresholds import Thresholds
 
 TOP = 20
 _MOST_RANKS = 64
-"""The maximum of rows of a table with a row for each rank, and of bars of the budget."""
+"""The maximum of rows of a table by rank, and of bars of the budget."""
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """The first rows of an answer. ``total``: the number of all rows; ``command`` prints them."""
+    """The first rows of an answer; ``total``: the number of all; ``command`` prints them."""
 
     title: str
     answer: TableAnswer
@@ -83,13 +83,13 @@ class Told:
     gain: str = ""
     """The possible gain, in words; empty if it is unknown."""
     is_brief: bool = False
-    """Whether to report only the sentence, because it did not get worse."""
+    """Whether to report only the sentence: it did not get worse."""
     evidence: ReportTable | None = None
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report. ``lines`` are sentences, ``method`` is how its numbers are counted, by question."""
+    """A part of a report; ``lines``: sentences; ``method``: how its numbers are counted, by question."""
 
     key: str
     title: str
@@ -101,7 +101,7 @@ class Section:
 
 @dataclass(frozen=True)
 class JobPage:
-    """A report. The first of ``verdict`` is its main sentence; ``budget``: the time of all GPUs by part.
+    """A report; ``verdict``: the main sentence first; ``budget``: the time of all GPUs by part.
 
     ``warnings``: the files that are left out, to read before the numbers.
     """
@@ -123,7 +123,7 @@ class JobPage:
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """The subject of a report. ``flags``: the selection as flags of commands that print more of a table."""
+    """The subject of a report; ``flags``: the selection, for commands that print more of a table."""
 
     job: OpenJob
     selection: Selection
@@ -138,9 +138,9 @@ Advanced = Callable[[int, int, str], object]
 
 
 def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = lambda *_: None) -> JobPage:
-    """Return the report, against a ``baseline`` if there is one. Raises UsageError for a bad ``step_range``.
+    """Return the report, compared with a ``baseline`` if given. Raises UsageError if ``step_range`` is no pattern.
 
-    ``advanced`` is called before each section with the number of finished sections, the number of all, and its title.
+    ``advanced`` is called before each section: finished sections, all sections, and its title.
     """
     job, selection = asked.job, asked.selection
     facts = job_facts(job.session, job.ranks)
@@ -235,10 +235,8 @@ def _changed(change: Change, asked: Asked) -> Told:
             was = f"{format_value(Unit.DURATION, cost)}, {format_value(Unit.PERCENT, percent)}"
     if change.after is None:
         shown = replace(shown, cost="", percent=None)
-    is_brief = not change.kind.is_worse
-    return replace(
-        shown, kind=change.kind.value, was=was, is_brief=is_brief, evidence=None if is_brief else shown.evidence
-    )
+    brief = not change.kind.is_worse
+    return replace(shown, kind=change.kind.value, was=was, is_brief=brief, evidence=None if brief else shown.evidence)
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -250,7 +248,7 @@ def _table_of(title: str, answer: Answer, top: int, command: str = "") -> Report
 
 
 def _asked(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any) -> ReportTable:
-    """Return the answer to a question with some of its options, and the command that prints all of it."""
+    """Return the answer to a question with some options, and the command for all of it."""
     question = question_named(name)
     given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
     options = question.read({**question.default_values(), **given})
@@ -268,7 +266,7 @@ def _command(asked: Asked, words: str) -> str:
 def _section(
     key: str, title: str, tables: Sequence[ReportTable], *names: str, drawing: Drawing | None = None
 ) -> Section:
-    """Return a section of tables; a table without rows leaves its notes. Each note appears once."""
+    """Return a section of tables; tables without rows leave their notes, each once."""
     notes = tuple(dict.fromkeys(note for table in tables for note in table.answer.notes))
     kept = tuple(replace(table, answer=replace(table.answer, notes=())) for table in tables if len(table.answer))
     if not kept and not notes:
@@ -306,10 +304,8 @@ def _budget(asked: Asked) -> Section:
     budgets, _ = caused_budgets(asked.job, asked.selection, asked.step_range)
     table = _asked(asked, "budget", "by GPU", _MOST_RANKS, step_range=asked.step_range)
     drawing = device_bars(budgets, _MOST_RANKS) if len(budgets) > 1 else None
-    section = _section("budget", "Budget of time", [table], "budget", drawing=drawing)
-    return (
-        section if table.total else replace(section, lines=lacking(question_named("gaps"), asked.job) or section.lines)
-    )
+    part = _section("budget", "Budget of time", [table], "budget", drawing=drawing)
+    return part if table.total else replace(part, lines=lacking(question_named("gaps"), asked.job) or part.lines)
 
 
 def _blocking(asked: Asked) -> Section:
@@ -319,7 +315,7 @@ def _blocking(asked: Asked) -> Section:
 
 
 def _path(asked: Asked) -> Section:
-    tables = [_asked(asked, "path", f"by {by}", by=by, step_range=asked.step_range) for by in ("kind", "name")]
+    tables = [_asked(asked, "path", f"by {key}", by=key, step_range=asked.step_range) for key in ("kind", "name")]
     return _section("path", "Critical path", tables, "path")
 
 
@@ -347,7 +343,7 @@ def _kernels(asked: Asked) -> Section:
 
 
 def _nccl(asked: Asked) -> Section | None:
-    """Return the section on NCCL, or ``None`` if the job has no NCCL at all."""
+    """Return the section on NCCL, if the job has any."""
     pairing = asked.job.pairing()
     if not len(pairing.kernels) and not len(pairing.calls):
         return None
@@ -387,7 +383,6 @@ def _host(asked: Asked) -> Section:
 
 
 def _capture(asked: Asked) -> Section:
-    """Return the files, their contents, and the messages of nsys on its capture."""
     session = asked.job.session
     reports = reports_table(session, asked.job.ranks)
     reports = reports.with_columns(tuple(column for column in reports.columns if column.key != "path"))

@@ -1,9 +1,9 @@
-"""A triage compared with the triage of a baseline job: new, worse, gone, better and unchanged findings.
+"""A triage compared with a baseline job's: new, worse, gone, better and unchanged findings.
 
-Findings are compared by their cost per unit of the verdict (`compare.verdict`): a step, the same work or the job.
+Findings are compared by cost per unit of the verdict (`compare.verdict`): a step, the same work or the job.
 ``worse_points`` is the minimum change in % of the baseline's unit. Costs that a job pays once are compared as a whole.
-The baseline's findings are computed again with every minimum cost at 0, so that a finding just above its threshold is
-not called new if the baseline has it just below.
+If the baseline has a finding just below its threshold, it is not called new: the baseline's findings are computed again
+with every minimum cost at 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nsystui.questions.triage.thresholds import Thresholds
 
 
 class ChangeKind(Enum):
-    """The change of a finding, in the order in which changes are reported."""
+    """The change of a finding, in the order of the report."""
 
     NEW = "new"
     WORSE = "worse"
@@ -38,7 +38,7 @@ class ChangeKind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A finding in both jobs. If ``before`` is below the thresholds, it is no finding of the baseline.
+    """A finding of one job or both. If ``before`` is below the thresholds, it is no finding of the baseline.
 
     ``unit``: the unit of the costs, if it is not the job; ``costs``: before and after, ns per unit.
     """
@@ -59,10 +59,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A triage and its baseline's.
-
-    ``changes``: in the order of `ChangeKind`; ``summary``: the largest differences between the jobs.
-    """
+    """A triage and its baseline's; ``changes``: in the order of `ChangeKind`; ``summary``: the largest differences."""
 
     found: Triage
     baseline: Triage
@@ -72,7 +69,7 @@ class Against:
 
     @property
     def told(self) -> list[Change]:
-        """The changes of findings that are no symptoms of other findings."""
+        """The changes of findings that are no symptoms."""
         return [change for change in self.changes if not change.finding.under]
 
     @property
@@ -81,13 +78,13 @@ class Against:
 
     @property
     def words(self) -> str:
-        """The verdict and the counts that changed most as a sentence; empty without a verdict."""
+        """The verdict and the most changed counts as a sentence; empty without a verdict."""
         words = self.summary.words
         return words[:1].upper() + words[1:]
 
     @property
     def headline(self) -> str:
-        """The number of changes of each kind, after ``Nothing got worse.`` if that is true."""
+        """The number of changes of each kind, and whether nothing got worse."""
         parts = [f"{count} {kind.value}" for kind, count in counts(self).items() if count]
         parts = parts or ["no issues found in either job"]
         is_slower = self.verdict is not None and not self.verdict.is_no_worse
@@ -119,7 +116,7 @@ class Against:
 
 
 def against(side: Side, baseline: Side, thresholds: Thresholds | None = None, step_name: str | None = None) -> Against:
-    """Compare the triage of ``side`` with the triage of ``baseline``. Raises UsageError as `triage` does."""
+    """Compare the triages of ``side`` and ``baseline``. Raises UsageError as `triage` does."""
     limits = thresholds or Thresholds()
     after, before = (triage(compared.job, compared.selection, limits, step_name) for compared in (side, baseline))
     baseline_keys = {_key(finding) for finding in before.findings}
@@ -129,19 +126,19 @@ def against(side: Side, baseline: Side, thresholds: Thresholds | None = None, st
     differences = summary(baseline, side, step_name)
     if differences.verdict is not None:
         differences = replace(differences, verdict=replace(differences.verdict, least=limits.slower_percent))
-    # Costs of different work compare only by their shares of the jobs.
+    # Costs of different work compare only by their shares.
     unit = None if differences.verdict is not None and differences.verdict.other_work else differences.verdict
     changes = tuple(_changes(after, before, below, limits.worse_points, unit))
     return Against(after, before, baseline.label, changes, worded(differences))
 
 
 _WARM_UP_IDS = ("host-allocation", "first-launches")
-"""Findings that a job also pays once, but that may cost much of it."""
+"""Findings that a job pays once, too, but that may cost much of it."""
 _Key = tuple[str, tuple[int, ...]]
 
 
 def _key(finding: Finding) -> _Key:
-    """Return the identity of a finding across jobs: its id, and its rank if it has a single rank."""
+    """Return the identity of a finding in both jobs: its id, and its rank if it has only one."""
     return finding.id, finding.ranks if len(finding.ranks) == 1 else ()
 
 
@@ -157,9 +154,7 @@ def _changes(
         is_unknown = before.rule_of.get(old.id) in after.incomplete
         changes.append(Change(ChangeKind.UNKNOWN if is_unknown else ChangeKind.GONE, old, None))
     kinds = list(ChangeKind)
-    changes.sort(
-        key=lambda change: (kinds.index(change.kind), change.finding.severity.order, -(change.finding.cost or 0))
-    )
+    changes.sort(key=lambda item: (kinds.index(item.kind), item.finding.severity.order, -(item.finding.cost or 0)))
     return changes
 
 
@@ -170,24 +165,22 @@ def _by_key(findings: Sequence[Finding]) -> dict[_Key, Finding]:
     return findings_by_key
 
 
-def _change(
-    before: Finding | None, after: Finding, is_in_baseline: bool, min_points: float, verdict: Verdict | None = None
-) -> Change:
-    if before is None:
-        return Change(ChangeKind.NEW, None, after)
-    if before.cost is None or after.cost is None:
-        is_graver = after.severity.order < before.severity.order
-        return Change(ChangeKind.WORSE if is_graver else ChangeKind.SAME, before, after)
-    once = kind_of(after.id).is_paid_once or after.id in _WARM_UP_IDS
-    shares = (after.percent or 0.0) - (before.percent or 0.0)
-    growth = shares if verdict is None else verdict.points(before.cost, after.cost, once)
-    if abs(growth) < min_points:
-        return Change(ChangeKind.SAME, before, after)
-    kind = ChangeKind.BETTER if growth < 0 else ChangeKind.WORSE if is_in_baseline else ChangeKind.NEW
+def _change(old: Finding | None, new: Finding, is_found: bool, limit: float, verdict: Verdict | None = None) -> Change:
+    if old is None:
+        return Change(ChangeKind.NEW, None, new)
+    if old.cost is None or new.cost is None:
+        is_graver = new.severity.order < old.severity.order
+        return Change(ChangeKind.WORSE if is_graver else ChangeKind.SAME, old, new)
+    once = kind_of(new.id).is_paid_once or new.id in _WARM_UP_IDS
+    shares = (new.percent or 0.0) - (old.percent or 0.0)
+    growth = shares if verdict is None else verdict.points(old.cost, new.cost, once)
+    if abs(growth) < limit:
+        return Change(ChangeKind.SAME, old, new)
+    kind = ChangeKind.BETTER if growth < 0 else ChangeKind.WORSE if is_found else ChangeKind.NEW
     if once or verdict is None or verdict.a.count == verdict.b.count:
-        return Change(kind, before, after)
-    costs = before.cost / verdict.a.count, after.cost / verdict.b.count
-    return Change(kind, before, after, verdict.basis.value, costs)
+        return Change(kind, old, new)
+    costs = old.cost / verdict.a.count, new.cost / verdict.b.count
+    return Change(kind, old, new, verdict.basis.value, costs)
 
 
 _MORE = (
@@ -200,7 +193,7 @@ _MORE = (
 
 
 def against_table(comparison: Against) -> TableAnswer:
-    """Return a row for each change in their order, then a row for each rule that was not checked."""
+    """Return a row for each change, then for each rule that was not checked."""
     rows: list[Row] = []
     for change in comparison.changes:
         cells = record(COLUMNS, row_of(change.finding))

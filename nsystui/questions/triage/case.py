@@ -43,12 +43,12 @@ from nsystui.store.report import Report
 T = TypeVar("T")
 CUDA_TABLES = (KERNELS, API_CALLS)
 REMARKED = 0.05
-"""The part of a threshold below which a rule does not even make a remark."""
+"""The part of a threshold below which a rule makes no remark."""
 
 
 @dataclass(frozen=True)
 class RankCompute:
-    """The computation of a rank: its kernels that do not communicate, and |U(K)| in ns."""
+    """The kernels of a rank that do not communicate: their number, and |U(K)| in ns."""
 
     kernels: int
     time: int
@@ -56,7 +56,7 @@ class RankCompute:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A job and a selection; without a window, all of its events. The name filter is ignored: rules judge all work."""
+    """A job and a selection; without a window, all events. The name filter is ignored: rules judge all work."""
 
     job: OpenJob
     selection: Selection = field(default_factory=Selection)
@@ -65,7 +65,7 @@ class Case:
     _cache: dict[str, Any] = field(default_factory=dict)
 
     def once(self, key: str, make: Callable[[], T]) -> T:
-        """Return ``make()``, or its earlier result for the same key, which several rules share."""
+        """Return ``make()``, or its earlier result for this key, which several rules share."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[no-any-return]
@@ -77,12 +77,12 @@ class Case:
 
     @cached_property
     def communicating(self) -> list[str]:
-        """The names of the kernels that communicate without NCCL."""
+        """The names of kernels that communicate without NCCL."""
         return communicating(self.job.session)
 
     @property
     def communication(self) -> str:
-        """The word for kernels that communicate: ``NCCL`` if no other library has any."""
+        """The word for communication: ``NCCL`` if no other library has kernels."""
         return "communication" if self.communicating else "NCCL"
 
     @cached_property
@@ -118,7 +118,7 @@ class Case:
 
     @property
     def each_gpu(self) -> str:
-        """``Each GPU``, or ``The GPU`` of a job with one GPU: the subject of a sentence on means."""
+        """``Each GPU``, or ``The GPU`` of a job with one GPU, for sentences on means."""
         return "The GPU" if len(self.devices) == 1 else "Each GPU"
 
     def window_of(self, device: DeviceIntervals) -> Window:
@@ -126,7 +126,7 @@ class Case:
 
     @cached_property
     def time(self) -> int:
-        """The run time of the job, ns: the mean over its GPUs of the windows in which they are judged."""
+        """The run time of the job, ns: the mean over its GPUs of the judged windows."""
         spans = [self.window_of(device) for device in self.devices] or list(self.windows.values())
         return sum(span.end - span.start for span in spans) // len(spans) if spans else 0
 
@@ -139,7 +139,7 @@ class Case:
 
     @cached_property
     def has_message_sizes(self) -> bool:
-        """Whether NCCL's message size is known for any call, from the exports or a log."""
+        """Whether any call has NCCL's message size, from the exports or a log."""
         calls, session = tables.nccl_calls, self.job.session
         if self.job.nccl_log is not None:
             return bool(self.job.pairing().calls["message_size"].notna().any())
@@ -154,7 +154,7 @@ class Case:
 
     @property
     def absence(self) -> str:
-        """Words for operations that a job lacks; nothing is known of the inside of a whole CUDA graph."""
+        """Words for operations that the job lacks; the inside of a whole CUDA graph is unknown."""
         graph_words = " outside of its CUDA graphs, which were not traced inside" if self.spent.graph else ""
         return f"this job has none{graph_words}"
 
@@ -179,7 +179,7 @@ class Case:
         severity: Severity = Severity.WARNING,
         **more: Any,
     ) -> Finding:
-        """Return a finding of this cost. ``evidence``: a table, or its columns and rows."""
+        """Return a finding. ``evidence``: a table, or its columns and rows."""
         if isinstance(evidence, tuple):
             evidence = TableAnswer(name, *evidence, len(evidence[1]))
         return Finding(name, severity, sentence, advice, door, cost, self.percent(cost), measured, evidence, **more)
@@ -189,18 +189,18 @@ class Case:
         return self._idle[device]
 
     def gaps(self, device: DeviceIntervals) -> Intervals:
-        """Return the `idle` time without the profiler's own work in its process (docs/numbers.md#expert-rules)."""
+        """Return `idle` without the profiler's own work in its process (docs/numbers.md#expert-rules)."""
         return self._gaps[device]
 
     def long_gaps(self, device: DeviceIntervals) -> Intervals:
-        """Return the gaps with ``gap_ms`` or more without the profiler; its work of some µs divides no gap."""
+        """Return gaps of ``gap_ms`` or more without the profiler's work, which takes some µs and divides no gap."""
         min_length, overhead = self.thresholds.gap_ms * 1e6, self.overhead.get(device.device.task.task, EMPTY)
         idle = self.idle(device)
         long = idle.chosen(idle.lengths >= min_length)
         return long.chosen(long.lengths - overhead.covered(long.starts, long.ends) >= min_length)
 
     def long_idle(self, device: DeviceIntervals) -> Intervals:
-        """Return the idle time in `long_gaps` without the profiler's own work."""
+        """Return `long_gaps` without the profiler's own work."""
         return subtract(self.long_gaps(device), self.overhead.get(device.device.task.task, EMPTY))
 
     def short_gaps(self, device: DeviceIntervals) -> Intervals:
@@ -220,12 +220,12 @@ class Case:
 
     @cached_property
     def overhead(self) -> Mapping[Task, Intervals]:
-        """The times of the profiler's own work in each process."""
+        """The times of the profiler's own work, by process."""
         return profiler_overhead(self.job.session, self.chosen)
 
     @cached_property
     def scheduling(self) -> Scheduling:
-        """The times at which the threads of the selected reports had a CPU."""
+        """When the threads of the selected reports had a CPU."""
         return scheduling_of(self.job.session, self.chosen)
 
     def idle_spans(self, device: DeviceIntervals, intervals: Intervals) -> list[IdleSpan]:
@@ -246,7 +246,7 @@ class Case:
 
     @cached_property
     def computed(self) -> Mapping[Task, RankCompute]:
-        """The kernels of each task with GPU work in its window, and their time."""
+        """The kernels of each task with GPU work, and their time."""
         times: dict[Task, int] = {}
         for device in self.job.busy(self.chosen).devices:
             task, spent = device.device.task.task, device.breakdown(self.window_of(device))
@@ -263,18 +263,18 @@ class Case:
 
     @cached_property
     def gpu_of(self) -> Mapping[Place, Place]:
-        """The process and device that represent a GPU, by each process and device of it: the busiest process."""
+        """The process and device with the most busy time on a GPU, by each process and device of that GPU."""
         gpus = [((gpu.device.task.task, gpu.device.device), gpu) for gpu in self.devices]
         return {(device.task.task, device.device): key for key, gpu in gpus for device in gpu.devices}
 
     @cached_property
     def budgets(self) -> list[RankIterations]:
-        """The budgets of the iterations of each selected GPU, or of all of its time if it has no steps."""
+        """The budgets of the iterations of each selected GPU; without steps, of all its time."""
         return iterations(self.job, self.chosen, self.step_name)
 
     @cached_property
     def blocked(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """The time by part of the budget, and its `possible` time: means over all GPUs, ns, with or without steps."""
+        """The mean time of a GPU by part of the budget, and its `possible` time, ns, with or without steps."""
         if self.chosen.window is None:
             gpus = [gpu for key, gpu in blocking(self.job, self.step_name).whole.items() if key[0] in self.tasks]
         else:
@@ -296,7 +296,7 @@ class Case:
         return f" It {range_words} {time_words(upper)}: not all that kernels waited for was recorded."
 
     def blocks(self, parts: Collection[str], threshold: float) -> bool:
-        """Return whether some parts of the time block, or may block, compute for enough of ``threshold``, %."""
+        """Return whether some parts of the time may block compute for `REMARKED` of ``threshold``, %, or more."""
         return self.percent(bounds(*self.blocked, parts)[1]) >= REMARKED * threshold
 
     @cached_property
@@ -312,7 +312,7 @@ class Case:
 
 
 def worked_by(devices: Iterable[DeviceIntervals], window: Window) -> Intervals:
-    """Return the times at which one or more of some GPUs work."""
+    """Return when at least one of some GPUs works."""
     return merge(*(part.clip(window.start, window.end) for device in devices for part in device.parts.disjoint))
 
 
@@ -327,7 +327,7 @@ def bytes_words(size: float) -> str:
 
 
 _SEVERAL = 4
-"""The minimum of ranks, all of one host of several, that are named with the host."""
+"""The minimum number of ranks to name their host, if it is one of several and has all of them."""
 
 
 def rank_words(ranks: Iterable[int], among: Sequence[RankedTask] = ()) -> str:
@@ -357,7 +357,7 @@ class Spans:
 
 
 def spans(case: Case, table: sa.FromClause, conditions: Sequence[Condition] = (), by_device: bool = False) -> Spans:
-    """Merge the selected rows of ``table`` that have an end, by process, or by process and device."""
+    """Merge the selected rows of ``table`` with an end, by process, or by process and device."""
     columns = table.c
     device = columns.device if by_device else sa.literal(_NO_DEVICE)
     query = sa.select(
@@ -396,10 +396,10 @@ def by_place(spans: Iterable[tuple[Task, int, int, int]]) -> dict[Place, Interva
 
 
 def places_in(batch: Mapping[str, NDArray[Any]]) -> Iterator[tuple[Place, NDArray[np.bool_]]]:
-    """Yield each process and device in a batch, with the mask of its rows."""
+    """Yield each process and device of a batch, and the mask of its rows."""
     columns = [batch[key].astype(np.int64) for key in ("report", "process", "device")]
     changes = np.flatnonzero(np.logical_or.reduce([column[1:] != column[:-1] for column in columns])) + 1
-    # Rows of one device are mostly adjacent, so there are few runs.
+    # Rows of a device are mostly adjacent, so there are few runs.
     firsts = np.concatenate(([0], changes)) if len(columns[0]) else changes
     for report, process, device in sorted({tuple(int(column[row]) for column in columns) for row in firsts.tolist()}):
         matches = [column == key for column, key in zip(columns, (report, process, device), strict=True)]

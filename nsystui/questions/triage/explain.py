@@ -15,7 +15,7 @@ _COST = "time of one GPU, the mean over the GPUs of the job; with steps, from th
 
 
 def explanation(name: str, thresholds: Thresholds) -> list[str]:
-    """Return the lines that explain a finding and its measurement. Raises UsageError for an unknown name."""
+    """Return the lines that explain a finding. Raises UsageError for an unknown name."""
     rows = explained()
     if name not in rows:
         hint = meant(name, rows, f"write one of {', '.join(sorted(rows))}")
@@ -24,7 +24,7 @@ def explanation(name: str, thresholds: Thresholds) -> list[str]:
 
 
 def explained() -> dict[str, tuple[str, str]]:
-    """Return the meaning and the measurement of each finding, by its name."""
+    """Return meaning and measurement of each finding, by name."""
     text = files("nsystui").joinpath("docs", "triage.md").read_text(encoding="utf-8")
     return {name: (meaning, words or "") for name, meaning, words in _ROW.findall(text)}
 

@@ -1,4 +1,4 @@
-"""The results of a rule: findings with doors to their subjects, or the data that the rule lacks."""
+"""The results of a rule: findings with doors to their subjects, or missing data."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ DIAGNOSTICS = "diagnostics"
 
 @dataclass(frozen=True)
 class Door:
-    """The view that shows the subject of a finding, with the names, window, grouping and sort order there.
+    """The view of the subject of a finding, with names, window, grouping and sort order.
 
-    ``view``: a view of the catalogue, or `DIAGNOSTICS`. ``report``: an ``nsys stats`` report that the command prints
-    instead, because it is more detailed.
+    ``view``: a view of the catalogue, or `DIAGNOSTICS`. ``report``: a report of ``nsys stats`` with more details, which
+    the command prints instead.
     """
 
     view: str
@@ -94,11 +94,11 @@ _FEW_RANKS = 16
 class Finding:
     """A problem of a job, or a remark on it.
 
-    ``cost``: the mean over the GPUs of the job, ns, to compare with the job's run time; ``percent``: the cost in % of
-    it. Both are ``None`` if no time can be attributed. ``measured``: how. Costs of several findings may include the
-    same time. ``window``: job time; ``ranks``: the ranks concerned, empty for all. ``under``: the id of the finding
-    that causes most of this finding, if any. ``gist``: a few words for the summary. ``times``: when it costs time, by
-    process and device, if known: of two findings at the same times, one may cause the other.
+    ``cost``: the mean over the job's GPUs, ns, comparable with its run time; ``percent``: the cost in % of it. Both are
+    ``None`` if no time can be attributed. ``measured``: how. Costs of findings may include the same time. ``window``:
+    job time; ``ranks``: the ranks concerned, empty for all. ``under``: the id of the finding that causes most of it, if
+    any. ``gist``: a few words for the summary. ``times``: when it costs time, by process and device, if known: of two
+    findings at the same times, one may cause the other.
     """
 
     id: str
@@ -116,7 +116,7 @@ class Finding:
     gist: str = ""
     times: Mapping[tuple[Task, int], Intervals] = field(default_factory=dict)
     gain: Gain | None = None
-    """``None`` if no time could be won back, or if the gain is unknown."""
+    """``None`` if no time could be won back, or if it is unknown."""
 
     @property
     def rank_numbers(self) -> str:
@@ -124,20 +124,18 @@ class Finding:
         return " ".join(map(str, self.ranks)) if len(self.ranks) <= _FEW_RANKS else spans(self.ranks)
 
     def shared_with(self, other: Finding) -> float | None:
-        """Return the share of its time that is also the other's, or ``None`` if either is unknown."""
+        """Return the share of its time that is also the other's; ``None`` if either is unknown."""
         if not self.times or not other.times:
             return None
         from nsystui.questions.algebra.intervals import intersect
 
-        shared = sum(
-            intersect(intervals, other.times[key]).length for key, intervals in self.times.items() if key in other.times
-        )
-        return shared / max(sum(intervals.length for intervals in self.times.values()), 1)
+        shared = sum(intersect(when, other.times[key]).length for key, when in self.times.items() if key in other.times)
+        return shared / max(sum(when.length for when in self.times.values()), 1)
 
 
 @dataclass(frozen=True)
 class NotChecked:
-    """A rule that could not judge. ``why``: the data that it needs, or the error if it ``failed``."""
+    """A rule that could not judge. ``why``: the missing data, or the error if it ``failed``."""
 
     rule: str
     why: str

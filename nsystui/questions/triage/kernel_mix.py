@@ -1,4 +1,4 @@
-"""The time of kernels by name, with families and precisions, and the frameworks of a job, for several rules."""
+"""The time of kernels by name, family and precision, and the frameworks of a job."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _FRAMEWORKS = {
     JAX: r"\bxla::|xla_extension|jaxlib|^jax|^XlaModule|^TSL:|^(?:loop|input)_\w*fusion|^wrapped_",
     DALI: r"\bdali::|libdali|^DALI\b",
 }
-"""Patterns that match only names of a framework's kernels, NVTX ranges and libraries."""
+"""Patterns of names that only a framework's kernels, NVTX ranges and libraries have."""
 
 
 class NameWork(NamedTuple):
-    """The launches of one kernel by its full name; ``time`` is the sum of their durations over all GPUs, ns."""
+    """The launches of a kernel by full name; ``time``: the sum of their durations over all GPUs, ns."""
 
     time: int
     launches: int
@@ -61,15 +61,13 @@ def _load(case: Case) -> list[NameWork]:
         .group_by(name)
         .order_by(time.desc(), name)
     )
-    session, families = case.job.session, case.job.families
+    session, rules = case.job.session, case.job.families
     rows = of_all_reports(session, case.chosen, table, "kernel-mix", lambda: session.rows(query))
-    return [
-        NameWork(int(time), count, family_of(name, families), precision_of(name), name) for name, time, count in rows
-    ]
+    return [NameWork(int(time), count, family_of(name, rules), precision_of(name), name) for name, time, count in rows]
 
 
 def frameworks(case: Case) -> frozenset[str]:
-    """Return the frameworks that the job is known to use; empty for a CUDA C++ program or without evidence."""
+    """Return the known frameworks of the job; empty for a CUDA C++ program or without evidence."""
     return case.once("frameworks", lambda: _frameworks(case))
 
 
@@ -87,14 +85,12 @@ def _frameworks(case: Case) -> frozenset[str]:
 
 
 def by_framework(case: Case, usual: str, **words: str) -> str:
-    """Return the words for the job's framework, by its name in lower case, else ``usual``."""
-    return next(
-        (text for key, text in words.items() if key in {framework.lower() for framework in frameworks(case)}), usual
-    )
+    """Return the words of the job's framework, by its name in lower case, else ``usual``."""
+    return next((text for key, text in words.items() if key in {name.lower() for name in frameworks(case)}), usual)
 
 
 def shares(works: Iterable[NameWork], key: Callable[[NameWork], str]) -> list[tuple[str, float]]:
-    """Return the time of each group in % of all time, the largest first."""
+    """Return the time of each group in % of all, the largest first."""
     times = Counter[str]()
     for work in works:
         times[key(work)] += work.time

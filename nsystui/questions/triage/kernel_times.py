@@ -1,12 +1,11 @@
 """Durations of the launches of the same kernel: by GPU, over time, and their spread (median and MAD).
 
-Kernels are the same if their full name, grid and block are. The run is cut into parts; the usual duration of a kernel
-on a GPU is the median of the means of its parts: a stall of many launches does not change it, and it needs a single
-pass of sums.
+Kernels are the same if full name, grid and block are. The usual duration of a kernel on a GPU is the median of the
+means over parts of the run: one stall of many launches does not change it, and a single pass of sums is enough.
 
-`spreads` returns the median of the launches and of their distances from it (MAD), for kernels that may have outliers:
-these affect means and standard deviations, but not medians. Both are exact, over all launches of the kernel on all
-GPUs, and take four passes, so `tails` first selects the kernels in one pass.
+`spreads` returns median and MAD (median distance from the median) of all launches on all GPUs, which outliers do not
+affect, unlike mean and standard deviation. Both are exact and take four passes: `tails` first selects the kernels in
+one pass.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from nsystui.store import tables
 
 PARTS = 12
 MOST_KERNELS = 40
-"""The number of kernels to examine, by largest total time."""
+"""The number of examined kernels, by total time."""
 FEWEST = 24
-"""The minimum number of launches of a kernel on a GPU for a usual duration."""
+"""The minimum of launches of a kernel on a GPU for a usual duration."""
 
 _NO_SIZE = -1
 _MOST_GROUPS = 100_000
@@ -49,7 +48,7 @@ class Kernel:
 
     @property
     def words(self) -> str:
-        """``name <<<132·1·1, 384·1·1>>>`` with the smart name, or the smart name alone if the shape is unknown."""
+        """``name <<<132·1·1, 384·1·1>>>`` with the smart name; without a known shape, only the name."""
         if _NO_SIZE in self.shape:
             return smart_name(self.name)
         grid, block = ("·".join(map(str, part)) for part in (self.shape[:3], self.shape[3:]))
@@ -83,7 +82,7 @@ class KernelLaunches:
 
 
 def kernel_launches(case: Case) -> list[KernelLaunches]:
-    """Return the launches in the steady state of the longest kernels except NCCL's, by kernel and GPU."""
+    """Return the launches of the longest kernels except NCCL's in the steady state, by kernel and GPU."""
     return case.once("kernel-launches", lambda: _load(case))
 
 
@@ -113,7 +112,6 @@ def _local_bounds(case: Case, bounds: Mapping[int, tuple[int, int]]) -> list[tup
 
 
 def _top_rows(case: Case, bounds: Mapping[int, tuple[int, int]]) -> list[tuple[Any, ...]]:
-    """Return the rows of `_grouped` for the kernels with the most time."""
     rows = case.job.session.rows(_grouped(case, bounds).limit(_MOST_GROUPS))
     if len(rows) == _MOST_GROUPS:  # grids keep changing: only then it pays to select the largest first
         keys, time = shape_columns(), sa.func.sum(duration(tables.kernels))
@@ -129,7 +127,6 @@ def _top_rows(case: Case, bounds: Mapping[int, tuple[int, int]]) -> list[tuple[A
 
 
 def _launches(key: tuple[Any, ...], parts: Sequence[tuple[int, ...]]) -> KernelLaunches:
-    """Return the launches of ``key`` (GPU, name and shape) from its ``parts``, as `_grouped` selects them."""
     report, process, device, name, *shape = key
     counts, totals = np.zeros(PARTS, np.int64), np.zeros(PARTS, np.int64)
     means = np.full(PARTS, np.nan)
@@ -142,7 +139,7 @@ def _launches(key: tuple[Any, ...], parts: Sequence[tuple[int, ...]]) -> KernelL
 
 
 def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | None = None) -> sa.Select[Any]:
-    """Select, by GPU, kernel and part, the launches with their total, longest and shortest time."""
+    """Select count, total, longest and shortest time of the launches by GPU, kernel and part."""
     table = tables.kernels
     begin, start, time, keys = begins(bounds), job_start(table), duration(table), shape_columns()
     width = by_report(table, {report: max(hi - lo, 1) for report, (lo, hi) in bounds.items()})
@@ -163,7 +160,7 @@ def _grouped(case: Case, bounds: Mapping[int, tuple[int, int]], top: sa.CTE | No
 
 
 def begins(bounds: Mapping[int, tuple[int, int]]) -> sa.ColumnElement[Any]:
-    """Return the time from which the kernels of a report count, job time; NULL for a report without bounds."""
+    """Return the time from which a report's kernels count, job time; NULL without bounds."""
     return by_report(tables.kernels, {report: lo for report, (lo, _) in bounds.items()})
 
 
@@ -185,13 +182,13 @@ def shape_columns() -> list[sa.Label[Any]]:
 
 
 def conditions(case: Case) -> list[Condition]:
-    """Return conditions for the selected kernels that do not communicate."""
+    """Return conditions for selected kernels that do not communicate."""
     kernels = tables.kernels
     return [*where(kernels, case.chosen), sa.not_(communicates(case.communicating)), kernels.c.end.is_not(None)]
 
 
 _NORMAL = 0.6745
-"""MAD divided by standard deviation, for normally distributed values."""
+"""MAD / standard deviation of normally distributed values."""
 _NUMBER, _LIMIT = "number", "least"
 
 
@@ -215,7 +212,7 @@ class KernelSpread:
 class Classes:
     """The launches of a kernel in narrow duration classes (`distributions.class_of`), the shortest first.
 
-    Arrays of shape ``(n,)``: the number of the class, the count of its launches, and their total time, ns.
+    Number, launches and total time (ns) of each class, shapes ``(n,)``.
     """
 
     number: NDArray[np.int64]
@@ -223,14 +220,14 @@ class Classes:
     total: NDArray[np.int64]
 
     def tail(self, times: float, score: float, rare: float) -> float:
-        """Return an upper bound, ns, of the time over the median of all launches above `KernelSpread.above`.
+        """Return an upper bound of the time over the median, ns, of all launches above `KernelSpread.above`.
 
-        0 if these are certainly more than a share of ``rare`` of all launches.
+        0 if these are certainly more than a share of ``rare`` of all.
         """
         low, high = _edge(self.number), _edge(self.number + 1)
         lower, upper = self._middle(np.arange(len(self.count)))
         low_median, high_median = low[lower], high[upper]
-        # Bounds of each class's distance from the median, which is between ``low_median`` and ``high_median``.
+        # Bounds of each class's distance from the median, which is between `low_median` and `high_median`.
         near = np.maximum(np.maximum(low - high_median, low_median - high), 0.0)
         far = np.maximum(high - low_median, high_median - low)
         nearest = near[self._middle(np.argsort(near, kind="stable"))[0]]
@@ -242,7 +239,7 @@ class Classes:
         return float((self.total - self.count * low_median)[possible].sum())
 
     def _middle(self, order: NDArray[np.int64]) -> tuple[int, int]:
-        """Return the classes of the two middle launches, with the classes in ``order``."""
+        """Return the classes of the two middle launches, for classes in ``order``."""
         until, count = np.cumsum(self.count[order]), int(self.count.sum())
         lower, upper = np.searchsorted(until, ((count - 1) // 2, count // 2), side="right")
         return int(order[lower]), int(order[upper])
@@ -255,7 +252,7 @@ def _edge(number: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def tails(case: Case, kernels: Sequence[Kernel], times: float, score: float, rare: float) -> dict[Kernel, float]:
-    """Return the result of `Classes.tail` for each kernel."""
+    """Return `Classes.tail` for each kernel."""
     bounds = part_bounds(case)
     if not kernels or not bounds:
         return {}
@@ -289,7 +286,6 @@ def spreads(case: Case, kernels: Sequence[Kernel]) -> dict[Kernel, KernelSpread]
 
 
 def _medians(case: Case, given: Mapping[Kernel, float], is_distance: bool = False) -> dict[Kernel, float]:
-    """Return the medians of the durations, or of their distances from the given numbers."""
     bounds = part_bounds(case)
     if not given or not bounds:
         return {}
@@ -304,7 +300,7 @@ def _medians(case: Case, given: Mapping[Kernel, float], is_distance: bool = Fals
 
 
 def given_kernels(limits: Mapping[Kernel, float]) -> tuple[sa.ColumnElement[bool], sa.CTE]:
-    """Return whether a row of `kernels` is of a given kernel, and a table of these, numbered, with limits (ns)."""
+    """Return the condition that a row is of a given kernel, and the numbered kernels with limits (ns)."""
     keys = [sa.column(key.name, key.type) for key in shape_columns()]
     columns = [sa.column(_NUMBER, sa.BigInteger), *keys, sa.column(_LIMIT, sa.Double)]
     rows = [(number, kernel.name, *kernel.shape, limit) for number, (kernel, limit) in enumerate(limits.items())]

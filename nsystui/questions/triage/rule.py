@@ -1,4 +1,4 @@
-"""The declaration of a rule: the tables it reads, its findings, and its order among the rules."""
+"""The declaration of a rule: its tables, its findings, and its order."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BY_COMPUTE = ("compute",)
 
 @dataclass(frozen=True)
 class FindingKind:
-    """The properties shared by all findings of an id.
+    """The properties of all findings of an id.
 
-    ``gist``: a few words for the summary, if a finding has no gist. ``symptom_of``: the ids of findings that may
-    cause it: the cause shares at least half of its time or, if only costs are known, has at least half of its cost.
-    ``is_paid_once``: however long the job runs. ``parts``: the parts of the budget of an iteration (`blocking.parts`)
-    in which its time can have blocked the GPU; with ``compute`` its gain is inferred.
+    ``gist``: a few words for the summary, if a finding has no gist. ``symptom_of``: ids of findings that cause it if
+    they share at least half of its time or, if only costs are known, have at least half of its cost. ``is_paid_once``:
+    however long the job runs. ``parts``: the parts of the budget of an iteration (`blocking.parts`) in which its time
+    can block the GPU; with ``compute``, its gain is inferred.
     """
 
     gist: str = ""

@@ -1,4 +1,4 @@
-"""All rules over a job: the findings, worst first, and the rules that could not judge."""
+"""All rules over a job: the findings, worst first, and rules that could not judge."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from nsystui.questions.triage.thresholds import Thresholds
 from nsystui.store.report import Report
 
 _LITTLE = 5.0
-"""Communication that costs less, in %, is reported as hidden."""
+"""Communication below this cost, in %, counts as hidden."""
 _MIN_ONCE = 20.0
 """The minimum share of start-up or tail in the summary, %."""
 _CAUSES = 3
-"""The number of causes to name for each part of idle time."""
+"""The number of named causes of each part of idle time."""
 _BUSY = {"compute": "compute", "exposed_nccl": "exposed NCCL", "memory": "memory", "graph": "graphs"}
 _BLOCKERS = {
     "late launches": ("starved",),
@@ -53,10 +53,10 @@ _BLOCKERS = {
     "unresolved": ("unresolved",),
     "tail": ("tail",),
 }
-"""Words for each blocker of compute, and the parts of the budget of an iteration that they name."""
+"""Words for the blockers of compute, and their parts of the budget of an iteration."""
 _NO_BLOCKERS = ("compute", "unresolved", "tail")
 _LAUNCHES = ("launch-overhead", "launch-bound")
-"""Findings whose cost is short gaps alone; a job has at most one of them."""
+"""Findings whose cost is only short gaps; a job has at most one."""
 _MIN_SHARE = 1.0
 """The minimum share of a named kernel family or blocker, %."""
 Result = Finding | NotChecked
@@ -64,13 +64,13 @@ Result = Finding | NotChecked
 _DAMAGED = "damaged"
 _OF_GPU = frozenset(table.name for table in GPU_TABLES)
 _HARDLY = 1.0
-"""The minimum busy time of the GPUs of a healthy job, %."""
+"""The minimum busy time of a healthy job's GPUs, %."""
 COSTS = "Each cost is time of one GPU, the mean over all. Costs may overlap: do not add them."
 
 
 @dataclass(frozen=True)
 class Triage:
-    """The findings of the rules. ``time``: 100 % of a cost, ns; ``gpus``: the number of GPUs in each mean cost.
+    """The findings of the rules; ``time``: 100 % of a cost, ns; ``gpus``: a cost is their mean.
 
     ``incomplete``: the rules that could not judge something.
     """
@@ -81,33 +81,33 @@ class Triage:
     gpus: int
     incomplete: frozenset[str] = frozenset()
     rule_of: Mapping[str, str] = field(default_factory=dict)
-    """The rule that made a finding, by the finding's id."""
+    """The rule of each finding, by the finding's id."""
     busy: float | None = None
-    """The share of their time in which the GPUs worked, %."""
+    """The busy share of the GPUs' time, %."""
     budget: Budget = field(default_factory=Budget)
-    """The time of all GPUs by part, and the causes of the idle parts; empty without GPU work."""
+    """The time of all GPUs by part, and the causes of idle parts; empty without GPU work."""
     causes: IdleCauses = field(default_factory=IdleCauses)
     parts: Mapping[str, float] = field(default_factory=dict)
-    """The mean time of a GPU's iteration by part of `blocking.parts`, ns; empty without iterations."""
+    """The mean time of an iteration by part of `blocking.parts`, ns; empty without iterations."""
     has_steps: bool = False
-    """Whether the iterations are steps; else each is all of the time."""
+    """Whether the iterations are steps, else all of the time."""
     possible: Mapping[str, float] = field(default_factory=dict)
-    """The unresolved time of an iteration that may belong to each part, likewise."""
+    """The unresolved time that may belong to each part, likewise."""
     mix: tuple[tuple[str, float], ...] = ()
-    """The share of each family in the time of all kernels, %, the largest first; empty if graphs hide most."""
+    """The share of each family in kernel time, %, the largest first; empty if graphs hide most."""
     notes: tuple[str, ...] = ()
     """Notes on busy and idle time; empty without GPU work."""
     damaged: frozenset[str] = frozenset()
-    """The canonical tables that could not be read completely: rules do not judge without them."""
+    """The canonical tables that could not be read completely."""
 
     @property
     def summary(self) -> str:
-        """The blockers of compute, the share of busy time and the largest losses, in sentences."""
+        """The blockers of compute, the busy share and the largest losses, in sentences."""
         return " ".join([*self._blocking(), self.losses])
 
     @property
     def losses(self) -> str:
-        """The share of busy time and the largest losses, in sentences."""
+        """The busy share and the largest losses, in sentences."""
         if self.damaged & _OF_GPU:
             return f"The use of the GPUs is not judged, which needs {_words(sorted(self.damaged & _OF_GPU))}."
         if self.busy is None:
@@ -117,11 +117,7 @@ class Triage:
             if total + percent <= 100.05:  # larger losses may contain this loss
                 losses.append(words)
                 total += percent
-        hidden = [
-            finding.gist
-            for finding in self.findings
-            if finding.id == "communication" and (finding.percent or 0) < _LITTLE
-        ]
+        hidden = [item.gist for item in self.findings if item.id == "communication" and (item.percent or 0) < _LITTLE]
         whose = ("GPUs are", "The GPU is")[self.gpus == 1]
         busy = {0: "<1"}.get(round(self.busy), f"{self.busy:.0f}")
         nothing = "No loss was found." * (not self.damaged)
@@ -131,9 +127,7 @@ class Triage:
     def _named(self) -> Iterator[tuple[float, str]]:
         """Yield the two largest findings, %, and larger parts of the time that no finding explains."""
         worst = [
-            finding
-            for finding in self.findings
-            if not finding.under and finding.percent and finding.severity is not Severity.INFO
+            item for item in self.findings if not item.under and item.percent and item.severity is not Severity.INFO
         ]
         shares = [(finding.percent or 0.0, finding.gist or kind_of(finding.id).gist or finding.id) for finding in worst]
         largest = sorted(shares, key=lambda share: -share[0])[:2]
@@ -149,27 +143,21 @@ class Triage:
 
     @property
     def blockers(self) -> dict[str, tuple[float, str]]:
-        """The largest possible share of compute and of each blocker, %, and its range in words.
-
-        Compute is first, then the largest blocker. Empty if the GPUs hardly work.
-        """
-        whole = 0 if self.damaged else sum(self.parts.values())
-        if not whole or self._hardly_works:
+        """The largest possible share of compute, then of blockers, %, and its range; empty if GPUs hardly work."""
+        total = 0 if self.damaged else sum(self.parts.values())
+        if not total or self._hardly_works:
             return {}
-        # All unresolved time may be stalled, which is no reason to name stalls.
+        # All unresolved time may be stalled: no reason to name stalls.
         possible = {**self.possible, "stalled": 0}
         times = {words: bounds(self.parts, possible, parts) for words, parts in _BLOCKERS.items()}
         if self.parts["unresolved"]:
             times["stalls"] = times.pop("launch latency")
-        if any(lower < upper for lower, upper in times.values()):
+        if any(low < high for low, high in times.values()):
             del times["unresolved"]  # the ranges of the other parts contain it
         times = {"compute": (self.parts["compute"],) * 2, **dict(sorted(times.items(), key=lambda item: -item[1][1]))}
-        return {
-            words: (100 * upper / whole, _range_words(lower, upper, whole)) for words, (lower, upper) in times.items()
-        }
+        return {words: (100 * high / total, _range_words(low, high, total)) for words, (low, high) in times.items()}
 
     def _blocking(self) -> Iterator[str]:
-        """Yield a sentence on the share of compute and its largest blockers, if the GPUs work."""
         shares = self.blockers
         if not shares:
             return
@@ -188,7 +176,7 @@ class Triage:
         yield f"{when}, {whose} {computed} % of the time{blocked}."
 
     def _paid_once(self) -> Iterator[tuple[float, str]]:
-        """Yield start-up and tail if they are much of the time: %, and ``start-up (98.0 %, mostly cudaMallocHost)``."""
+        """Yield start-up and tail if they are large: %, and ``start-up (98.0 %, mostly cudaMallocHost)``."""
         parts = (("start-up", self.budget.startup, self.causes.startup), ("tail", self.budget.tail, self.causes.tail))
         for name, time, causes in parts:
             if 100 * time >= _MIN_ONCE * max(self.budget.time, 1):
@@ -199,7 +187,7 @@ class Triage:
 
     @property
     def headline(self) -> str:
-        """The number of findings of each severity, or that the job is healthy; and the judged time."""
+        """The number of findings of each severity, or the health; and the judged time."""
         counts = {severity: sum(finding.severity is severity for finding in self.findings) for severity in Severity}
         words = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "remark"}
         parts = [counted(count, words[severity]) for severity, count in counts.items() if count]
@@ -213,19 +201,19 @@ class Triage:
 
     @property
     def unread(self) -> list[str]:
-        """The damaged parts of exports and the rules that failed, with the causes."""
+        """The damaged parts of exports and the failed rules, with the causes."""
         return [f"{rule.rule}: {rule.why}" for rule in self.not_checked if rule.failed]
 
     @property
     def broken(self) -> list[str]:
-        """The names of the rules that failed, and whether an export is damaged."""
+        """The names of failed rules, and whether an export is damaged."""
         names = dict.fromkeys(rule.rule for rule in self.not_checked if rule.failed)
         damage = f"an export is damaged (not read: {_words(sorted(self.damaged))})"
         return [damage if name == _DAMAGED else f"{name} failed" for name in names]
 
     @property
     def unjudged(self) -> list[str]:
-        """The rules that could not judge, in a line for each reason."""
+        """The rules that could not judge, a line for each reason."""
         names_by_reason: dict[str, list[str]] = {}
         for rule in self.not_checked:
             names_by_reason.setdefault(rule.why, []).append(rule.rule)
@@ -233,12 +221,12 @@ class Triage:
 
     @property
     def account(self) -> str:
-        """All time of the GPUs by part, with the causes of idle time; the parts add up. Empty without GPU work."""
-        whole = self.budget.time
-        if self.damaged or not whole:
+        """All time of the GPUs by part, with the causes of idle time; empty without GPU work."""
+        total = self.budget.time
+        if self.damaged or not total:
             return ""
         busy = ", ".join(
-            f"{_BUSY[part]} {format_value(Unit.PERCENT, 100 * getattr(self.budget, part) / whole)}"
+            f"{_BUSY[part]} {format_value(Unit.PERCENT, 100 * getattr(self.budget, part) / total)}"
             for part in _BUSY
             if getattr(self.budget, part)
         )
@@ -246,13 +234,13 @@ class Triage:
 
     @property
     def kernels(self) -> str:
-        """The families of kernels with the most time, in a sentence; empty if the largest family is unknown."""
+        """The largest kernel families, in a sentence; empty if the largest is unknown."""
         families = [f"{family} {share:.0f} %" for family, share in self.mix if share >= _MIN_SHARE]
         return f"Kernel time: {', '.join(families)}." if families and self.mix[0][0] != OTHER else ""
 
     @property
     def health(self) -> str:
-        """``No issues found``, apart from large parts that are paid once; empty if a rule warns or GPUs hardly work."""
+        """``No issues found``, except large costs paid once; empty if a rule warns or GPUs hardly work."""
         if self.broken or self._hardly_works or any(finding.severity is not Severity.INFO for finding in self.findings):
             return ""
         paid_once = " and ".join(words.partition(" (")[0] for _, words in self._paid_once())
@@ -279,7 +267,7 @@ def triage(
 
     A rule is not checked if it fails, or needs a table that a damaged export lacks; the other rules still judge.
     ``advanced`` is called before each rule, and before the time budget, with the number of finished rules, the number
-    of all rules, and the name of the next; its exceptions end the triage.
+    of all, and the name of the next; its exceptions end the triage.
     """
     case = Case(job, selection or Selection(), thresholds or Thresholds(), step_name)
     if step_name is not None:
@@ -320,25 +308,21 @@ def triage(
     )
 
 
-def _range_words(lower: float, upper: float, whole: float) -> str:
+def _range_words(lower: float, upper: float, total: float) -> str:
     """Return ``36.0 %``, or ``0 to 36.0 %, unresolved``."""
-    words, bound = (f"{100 * time / whole:.1f}" for time in (lower, upper))
+    words, bound = (f"{100 * time / total:.1f}" for time in (lower, upper))
     return f"{bound} %" if words == bound else f"{words if lower else 0} to {bound} %, unresolved"
 
 
 def _mean(case: Case, name: str) -> Mapping[str, float]:
-    """Compute the mean of an array of `Iterations` by part over the iterations of each GPU, and over the GPUs, ns."""
+    """Return the mean of an array of `Iterations` by part, over a GPU's iterations and then the GPUs, ns."""
     means = [getattr(budget.of, name).mean(axis=0).tolist() for budget in case.budgets]
     return {part: sum(times) / len(means) for part, times in zip(PARTS, zip(*means, strict=True), strict=False)}
 
 
 def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with their gains: the cost, or the time for which it blocked the GPU if that is less."""
-    costly = [
-        finding
-        for finding in findings
-        if finding.cost and kind_of(finding.id).parts and not kind_of(finding.id).is_paid_once
-    ]
+    """Return the findings with their gains: the cost, at most the time for which it blocked the GPU."""
+    costly = [item for item in findings if item.cost and kind_of(item.id).parts and not kind_of(item.id).is_paid_once]
     parts, possible = _mean(case, "parts"), _mean(case, "possible")
     if not parts:
         return list(findings)
@@ -355,7 +339,7 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
         if not round(min(share, upper)):
             continue
         standing = Standing.MEASURED if is_measured else Standing.BOUNDED
-        # Gains may overlap if findings share parts of the budget and are not at different times.
+        # Gains may overlap if findings share parts of the budget and times, or if times are unknown.
         related = [
             other
             for other in costly
@@ -374,13 +358,11 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[float, float]:
-    """Return the launch-starved part of some times, and the part too short to be known: means over GPUs, ns."""
+    """Return the launch-starved part of some times, and the part too short to be known: mean ns of a GPU."""
     starved_time = unknown_time = 0
-    for iterations in (budget.of for budget in case.budgets):
-        local = times.get((iterations.task, iterations.device), EMPTY).clip(
-            int(iterations.starts[0]), int(iterations.ends[-1])
-        )
-        starved = iterations.when["starved"].covered(local.starts, local.ends)
+    for gpu in (budget.of for budget in case.budgets):
+        local = times.get((gpu.task, gpu.device), EMPTY).clip(int(gpu.starts[0]), int(gpu.ends[-1]))
+        starved = gpu.when["starved"].covered(local.starts, local.ends)
         lengths = local.ends - local.starts
         starved_time += int(starved.sum())
         unknown_time += int((lengths - starved)[lengths < LONG].sum())
@@ -388,10 +370,7 @@ def _starved(case: Case, times: Mapping[tuple[Task, int], Intervals]) -> tuple[f
 
 
 def _ordered(findings: Sequence[Finding], time: int) -> list[Finding]:
-    """Sort findings by severity, recurring before one-time costs, then by the share of time to win back or their cost.
-
-    Symptoms follow their cause.
-    """
+    """Sort by severity, recurring before one-time costs, then by gain or cost; symptoms follow their cause."""
     by_id = {finding.id: finding for finding in findings}
 
     def cause(finding: Finding) -> str:
@@ -430,7 +409,7 @@ def _ordered(findings: Sequence[Finding], time: int) -> list[Finding]:
 
 
 def _account(case: Case, findings: Iterable[Finding]) -> tuple[Budget, IdleCauses]:
-    """Return the budget of all GPUs and its causes, which are empty if they fail; then a rule reports the failure."""
+    """Return the budget of all GPUs and its causes; if the causes fail, a rule reports that."""
     try:
         budgets, causes = caused_budgets(case.job, case.chosen, case.step_name)
     except Exception:  # any failure: the findings count without causes
@@ -445,7 +424,6 @@ def _account(case: Case, findings: Iterable[Finding]) -> tuple[Budget, IdleCause
 
 
 def _damaged(report: Report) -> Iterator[NotChecked]:
-    """Yield the parts of damaged exports that are left out, by cause."""
     for cause in dict.fromkeys(report.damaged.values()):
         tables = [name for name, why in report.damaged.items() if why == cause]
         why = f"{report.name} is judged without {_words(_judged(tables))}: {cause}; export it again"
@@ -453,13 +431,12 @@ def _damaged(report: Report) -> Iterator[NotChecked]:
 
 
 def _judged(names: Iterable[str]) -> list[str]:
-    """Return the canonical tables that rules read, or all if rules read none of them."""
+    """Return the tables that rules read, or all if no rule reads any."""
     reads = frozenset().union(*(rule.reads for rule in rules().values()))
     return [name for name in names if name in reads] or list(names)
 
 
 def _words(names: Iterable[str]) -> str:
-    """Return short names of canonical tables."""
     return ", ".join(canonical.BY_NAME[name].short for name in names)
 
 
@@ -499,14 +476,11 @@ COLUMNS = (
 
 
 def triage_table(result: Triage) -> TableAnswer:
-    """Return a row for each failed rule, each finding, worst first, and each other rule that was not checked."""
+    """Return a row for each failed rule, each finding, worst first, and each other unchecked rule."""
     empty = (None,) * (len(COLUMNS) - 5)
-    unjudged = [
-        (unchecked.failed, (NOT_CHECKED, unchecked.rule, None, None, unchecked.why, *empty))
-        for unchecked in result.not_checked
-    ]
-    rows: list[Row] = [row for failed, row in unjudged if failed]
-    rows += [*map(row_of, result.findings), *(row for failed, row in unjudged if not failed)]
+    others = [(rule.failed, (NOT_CHECKED, rule.rule, None, None, rule.why, *empty)) for rule in result.not_checked]
+    rows: list[Row] = [row for failed, row in others if failed]
+    rows += [*map(row_of, result.findings), *(row for failed, row in others if not failed)]
     return TableAnswer("triage", COLUMNS, rows, len(rows), result.notes)
 
 

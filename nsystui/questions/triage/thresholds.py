@@ -1,4 +1,4 @@
-"""The thresholds of triage with unit, usual value and meaning; users change them with ``--set gap_ms=5``."""
+"""The thresholds of triage with unit, default and meaning; ``--set gap_ms=5`` changes one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def _of(value: float, meaning: str) -> Any:
 
 
 def _min_cost(value: float, whose: str) -> Any:
-    """Return a field for a cost below which a finding does not count."""
+    """Return a field for the minimum cost of a finding."""
     return field(default=value, metadata={"meaning": f"minimum cost of {whose}", "is_least_cost": True})
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The thresholds. Percentages are of the job's time, unless their meaning names another whole."""
+    """The thresholds: percentages of the job's time, unless the meaning names another whole."""
 
     straggler_percent: float = _min_cost(3.0, "a straggler to each GPU that waits for it")
     straggler_share: float = _of(50.0, "minimum share of all waiting that one rank causes, in %, to be a straggler")
@@ -99,7 +99,7 @@ class Thresholds:
         return replace(self, **values)
 
     def without_least_costs(self) -> Thresholds:
-        """Return thresholds with every minimum cost at 0, so that findings may have any cost."""
+        """Return thresholds with every minimum cost at 0."""
         names = [threshold.name for threshold in fields(self) if threshold.metadata["is_least_cost"]]
         return replace(self, **dict.fromkeys(names, 0.0))
 
@@ -115,8 +115,5 @@ def _number(setting: str, text: str) -> float:
 
 
 def meanings() -> list[tuple[str, float, str]]:
-    """Return name, usual value and meaning of every threshold, in order."""
-    return [
-        (threshold.name, float(str(threshold.default)), threshold.metadata["meaning"])
-        for threshold in fields(Thresholds)
-    ]
+    """Return name, default and meaning of every threshold, in order."""
+    return [(item.name, float(str(item.default)), item.metadata["meaning"]) for item in fields(Thresholds)]

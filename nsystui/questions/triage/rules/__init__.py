@@ -1,4 +1,4 @@
-"""The rules of triage, by subject: functions that `rule` decorates in the modules named here."""
+"""The rules of triage: functions that `rule` decorates in the modules named here."""
 
 from __future__ import annotations
 

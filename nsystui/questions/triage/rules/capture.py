@@ -1,4 +1,4 @@
-"""Problems of the capture itself: lost events, missing data, API errors, the profiler's own work."""
+"""Problems of the capture: lost events, missing data, API errors, the profiler's own work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CAPTURE = (
 
 @rule(10, reads=WORK | {"diagnostics", "nvtx_ranges", "nccl_calls"}, finds=dict.fromkeys(_CAPTURE, FindingKind()))
 def capture(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find problems of the capture itself: they explain more bad numbers than anything else."""
+    """Find problems of the capture, which explain more bad numbers than anything else."""
     results: list[Finding | NotChecked] = [*_runs(case), *_lost(case), *_empty(case), *_short(case), *_missing(case)]
     of_nsys = [report for report in case.reports if not report.metadata.made_of]
     if of_nsys and not any(report.count(tables.diagnostics) for report in of_nsys):
@@ -46,7 +46,6 @@ def capture(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _lost(case: Case) -> Iterator[Finding]:
-    """Yield the events that nsys reports as lost, and its errors."""
     messages_table = diagnostics_table(case.job.session, replace(case.chosen, name=None))
     texts = list(zip(messages_table.cells("severity"), messages_table.cells("text"), strict=True))
     lost = lost_events(texts)
@@ -75,7 +74,6 @@ def _lost(case: Case) -> Iterator[Finding]:
 
 
 def _runs(case: Case) -> Iterator[Finding]:
-    """Yield a finding if the reports are of different runs, which are no job."""
     if not shares_clock(case.reports):
         sentence = (
             f"These {counted(len(case.reports), 'report')} are of different runs, or a report does not say when its "
@@ -88,7 +86,7 @@ def _runs(case: Case) -> Iterator[Finding]:
 
 
 def _empty(case: Case) -> Iterator[Finding]:
-    """Yield ranks without any GPU work, and other processes that launched work without a record."""
+    """Yield ranks without GPU work, and other processes that launched work without a record."""
     session, selected = case.job.session, case.chosen.tasks
     worked = {task for device in case.devices for task in device.tasks}
     idle_ranks = {item.task: item.rank for item in case.ranks if item.task not in worked}
@@ -130,7 +128,6 @@ def _empty(case: Case) -> Iterator[Finding]:
 
 
 def _short(case: Case) -> Iterator[Finding]:
-    """Yield a finding if the capture is too short to represent the job."""
     advice = Advice("Record a longer part of the run.", "What happens once weighs too much in a short capture.")
     steps = [len(times) for times in case.steps.values()]
     if steps and max(steps) < case.thresholds.fewest_steps:
@@ -144,7 +141,7 @@ def _short(case: Case) -> Iterator[Finding]:
 
 
 def _missing(case: Case) -> Iterator[Finding]:
-    """Yield useful data that was not recorded, or not exported."""
+    """Yield useful data that was not recorded or exported."""
     session = case.job.session
     if case.devices and not session.count(tables.nvtx_ranges):
         text = "There are no NVTX ranges, so time cannot be split by phase."
@@ -171,7 +168,7 @@ def _missing(case: Case) -> Iterator[Finding]:
 
 
 _HARMLESS = (0, 600, 704)
-"""Success, "not ready" (the result of a query while work continues), "peer access is already enabled"."""
+"""Success, "not ready" (a query while work continues), "peer access is already enabled"."""
 _NAMES = {
     1: "invalid value",
     2: "out of memory",
@@ -189,7 +186,7 @@ _NAMES = {
     801: "not supported",
 }
 _STICKY = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719})
-"""Errors after which a process cannot use its GPU (cudaError_t in driver_types.h; same numbers in CUresult)."""
+"""After these errors a process cannot use its GPU (cudaError_t in driver_types.h; same numbers in CUresult)."""
 _OUT_OF_MEMORY, _NO_PEER_ACCESS = 2, 217
 _API_ERRORS_COLUMNS = (
     RANK,
@@ -276,7 +273,7 @@ _PROFILER_OVERHEAD_COLUMNS = (
 
 @rule(310, reads=IDLE, finds={"profiler-overhead": FindingKind("the profiler's own work")})
 def profiler_overhead(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find time in which a GPU is idle while the profiler itself works, which other runs do not have."""
+    """Find idle time of GPUs while the profiler works: a run without the profiler does not have it."""
     table = tables.profiler_overhead
     if not case.job.session.count(table) or not case.devices:
         why = "needs GPU work and the times of the profiler's own work: these exports have none"

@@ -54,7 +54,7 @@ _METHOD = (
 )
 _NONE = (None, None)
 _DIFFERS = 0.03
-"""The share from which a rank's compute time or kernel count differs from the other ranks'."""
+"""The share from which a rank's compute time or kernel count differs from other ranks'."""
 
 
 @rule(
@@ -69,24 +69,24 @@ def stragglers(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find ranks for which other ranks wait at collectives (docs/ranks.md#waiting).
 
     All kernels of a synchronous collective end together, so the shortest kernel began last, whatever the clocks show:
-    its rank is the late rank. Let E(r) be the exposed time, |C \ U(K)|, of the kernels of a GPU r in the collectives at
-    which a rank L arrives last. Each other GPU r loses
+    its rank is late. Let E(r) be the exposed time, |C \ U(K)|, of the kernels of a GPU r in the collectives at which a
+    rank L arrives last. Each other GPU r loses
 
         E(r) − E(L)
 
     This is the waiting (duration minus the shortest) in which r has no other work, and the transfers in which r idles
-    while L still computes: r would wait for L anyway. Waiting while a kernel runs costs nothing, and even the late rank
-    pays E(L) for the transfer. The loss is at most r's exposed time in these collectives. The cost of a straggler is
-    the sum over the waiting GPUs, divided by the number of all GPUs, as for every finding; the sentence shows the loss
-    of each waiting GPU.
+    while L still computes: r would wait for L anyway. Waiting while a kernel runs costs nothing, and E(L) is the
+    transfer's cost even for L. The loss is at most r's exposed time in these collectives. A straggler's cost is the sum
+    over the waiting GPUs, divided by the number of all GPUs, as for every finding; the sentence shows the loss of each
+    waiting GPU.
 
     Compared with how much longer whole jobs of the demo take with a slow GPU (2 to 8 ranks, slower by 15 to 100 %), the
-    loss is 1 to 12 % too large: the late rank hides transfers behind the time by which it is late. The waiting alone
-    would be 6 to 11 % too small in most of these jobs.
+    loss is 1 to 12 % too large: the late rank hides transfers behind its lateness. The waiting alone would be 6 to 11 %
+    too small in most of these jobs.
     """
     if len(case.job.ranks) < 2:
         return [NotChecked("straggler", "needs the exports of at least two ranks of one job")]
-    # The late rank need not be selected itself.
+    # The late rank may be unselected.
     arrivals = [
         Arrivals.of(group, case.chosen.window)
         for group in case.job.collectives().groups
@@ -119,9 +119,7 @@ def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -
         tasks = np.array([late_indices.get(member.task, NOBODY) for member in arrival.group.members], np.int64)[last]
         for index, member in enumerate(arrival.group.members):
             spans[member].append((arrival.group.start[index, operations], arrival.group.end[index, operations], tasks))
-    devices = {
-        Member(device.device.task.task, device.device.device): device for device in case.job.busy(Selection()).devices
-    }
+    devices = {Member(gpu.device.task.task, gpu.device.device): gpu for gpu in case.job.busy(Selection()).devices}
     exposed = np.zeros((len(late), len(members)), np.int64)
     took_part = np.zeros(exposed.shape, np.bool_)
     for column, member in enumerate(members):
@@ -129,11 +127,9 @@ def _lost(case: Case, arrivals: Sequence[Arrivals], members: Sequence[Member]) -
         took_part[tasks, column] = True
         exposed[:, column] = _exposed(starts, ends, tasks, len(late), devices.get(member))
     is_late = np.array([[member.task == task for member in members] for task in late], bool).reshape(exposed.shape)
-    late_exposed = np.where(is_late & took_part, exposed, np.iinfo(np.int64).max).min(
-        axis=1, initial=np.iinfo(np.int64).max
-    )
+    floor = np.where(is_late & took_part, exposed, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
     is_selected = np.array([member.task in case.tasks for member in members], bool)
-    lost = np.where(took_part & ~is_late & is_selected, np.maximum(exposed - late_exposed[:, None], 0), 0)
+    lost = np.where(took_part & ~is_late & is_selected, np.maximum(exposed - floor[:, None], 0), 0)
     return late, lost
 
 
@@ -143,10 +139,8 @@ def _exposed(starts: Times, ends: Times, tasks: Times, count: int, device: Devic
     order = np.argsort(starts, kind="stable")
     if (starts[order][1:] < ends[order][:-1]).any():  # concurrent kernels of several streams count once
         merged = {task: union(starts[tasks == task], ends[tasks == task]) for task in np.unique(tasks).tolist()}
-        starts, ends = (
-            np.concatenate([getattr(intervals, key) for intervals in merged.values()]) for key in ("starts", "ends")
-        )
-        tasks = np.repeat(list(merged), [len(intervals) for intervals in merged.values()])
+        starts, ends = (np.concatenate([getattr(part, key) for part in merged.values()]) for key in ("starts", "ends"))
+        tasks = np.repeat(list(merged), [len(part) for part in merged.values()])
     np.add.at(exposed, tasks, ends - starts)
     if device is not None:
         kernels = device.parts.kernels
@@ -161,7 +155,7 @@ def _judged(
     costs: Mapping[Task, int],
     suffered: Mapping[Task, int],
 ) -> list[Finding | NotChecked]:
-    """Return the stragglers by the exposed waits (ns) that each task caused and suffered, else the imbalance."""
+    """Return the stragglers by the exposed waits (ns) caused and suffered by each task, else the imbalance."""
     computed, parts = case.computed, case.job.model_parts(case.step_name).of_task
     evidence = _table(case, lateness_by_task, caused, suffered)
     door = Door("collectives", sort="late_by_ns")
@@ -216,7 +210,6 @@ def _table(
 
 
 def _division(computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -> str:
-    """Return a sentence on whether the ranks of each part compute equally long in total."""
     times: dict[str | None, list[int]] = {}
     for task, compute in computed.items():
         times.setdefault(parts.get(task), []).append(compute.time)
@@ -230,7 +223,7 @@ def _division(computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -
 
 
 def _reason(task: Task, computed: Mapping[Task, RankCompute], parts: Mapping[Task, str]) -> tuple[str, Advice]:
-    """Return why a rank may be late, from its own kernels compared with the other ranks of its model part."""
+    """Return why a rank may be late, by comparing its kernels with other ranks of its model part."""
     compute, part = computed.get(task), parts.get(task)
     others = [rank_compute for other, rank_compute in computed.items() if other != task and parts.get(other) == part]
     among = f" Among the {len(others) + 1} ranks of part {part}, the" if part else " The"
@@ -263,9 +256,9 @@ def _reason(task: Task, computed: Mapping[Task, RankCompute], parts: Mapping[Tas
 
 _NAMED = 2
 _LITTLE = 5.0
-"""Exposed time below this cost, in %, needs no advice if compute hides most of the communication."""
+"""Below this cost, in %, exposed time needs no advice if compute hides most communication."""
 _FEW, _MANY, _SHORT = 2, 100, 50_000
-"""The maximum of few calls in a step; the minimum of many, if their median is below ``_SHORT`` ns."""
+"""The maximum of few calls in a step; the minimum of many, with medians below ``_SHORT`` ns."""
 _USUAL = Advice(
     "First fix any straggler. Then overlap communication with compute (gradient buckets during backward, prefetch of "
     "shards, a separate stream).",
@@ -290,13 +283,13 @@ _SMALL_BUCKETS = "So many short calls in a step pay latency, not bandwidth."
     },
 )
 def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Find NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)|; a remark if it is little.
+    r"""Find NCCL time of a GPU that no other kernel hides, |U(C) \ U(K)| (docs/numbers.md#exposed-time).
 
-    See docs/numbers.md#exposed-time. The remark counts time in the steady state.
+    If it is little, a remark counts the time in the steady state.
     """
     if not case.spent.nccl:
         return [NotChecked("exposed-communication", f"needs NCCL kernels: {case.absence}")]
-    cost, limits, what = case.mean([case.spent.exposed_nccl]), case.thresholds, case.communication
+    cost, limits, name = case.mean([case.spent.exposed_nccl]), case.thresholds, case.communication
     is_exposed = case.percent(cost) >= limits.exposed_percent and case.blocks(BY_COMMUNICATION, limits.exposed_percent)
     if not is_exposed and case.percent(case.mean([case.spent.nccl])) < limits.communication_percent:
         return []
@@ -306,11 +299,11 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     top = kernels.sort_values("exposed" if is_exposed else "total", ascending=False, kind="stable")
     share = 100 * case.spent.exposed_nccl / case.spent.nccl
     calls = ", ".join(_calls(case, row) for row in top.head(_NAMED).to_dict("records"))
-    measured = f"Time of {what} kernels that no other kernel of the GPU overlaps. The mean is over the GPUs."
+    measured = f"Time of {name} kernels that no other kernel of the GPU overlaps. The mean is over the GPUs."
     door = Door("nccl", by="collective", sort="exposed_ns")
     if is_exposed:
         sentence = (
-            f"Exposed {what} kernels cost {time_words(cost)} per GPU ({share:.0f} % of all {what} time), including "
+            f"Exposed {name} kernels cost {time_words(cost)} per GPU ({share:.0f} % of all {name} time), including "
             f"waits for late ranks.{case.blocking_words(BY_COMMUNICATION)} {'Most' if len(top) > 1 else 'All'} of the "
             f"exposed time is in {_collective(top['collective'].iloc[0])} ({calls})."
         )
@@ -320,9 +313,9 @@ def exposed_communication(case: Case) -> Sequence[Finding | NotChecked]:
     if not spent.nccl:
         return []
     cost, share = case.mean([spent.exposed_nccl]), 100 * spent.exposed_nccl / spent.nccl
-    gist = f"Compute hides {100 - share:.0f} % of {what} time."
+    gist = f"Compute hides {100 - share:.0f} % of {name} time."
     sentence = (
-        f"{gist} {what[0].upper()}{what[1:]} runs {time_words(case.mean([spent.nccl]))} per GPU: {time_words(cost)} "
+        f"{gist} {name[0].upper()}{name[1:]} runs {time_words(case.mean([spent.nccl]))} per GPU: {time_words(cost)} "
         f"exposed, {time_words(case.mean([spent.nccl_only]))} with no other kernel or copy running."
         f"{case.blocking_words(BY_COMMUNICATION)} Calls: {calls}."
     )
@@ -349,7 +342,7 @@ def _advice(case: Case, kernels: pd.DataFrame, share: float) -> Advice:
 
 
 def _calls(case: Case, row: dict[str, object]) -> str:
-    """Return ``8 AllReduce a step (25 MiB each)``, or without steps the number of all calls."""
+    """Return ``8 AllReduce a step (25 MiB each)``; without steps, the number of all calls."""
     count = int(str(row["count"]))
     per_step = _per_step(case, row["collective"])
     name = _collective(row["collective"])
@@ -362,12 +355,11 @@ def _calls(case: Case, row: dict[str, object]) -> str:
 
 
 def _collective(name: object) -> str:
-    """Return the name of a collective in a sentence; kernels may hide it."""
     return name if isinstance(name, str) else "kernels of unknown collective"
 
 
 def _per_step(case: Case, collective: object) -> float | None:
-    """Return the mean number of kernels of a collective that a rank launches in a step; ``None`` if unknown."""
+    """Return the mean number of a collective's kernels in a rank's step; ``None`` if unknown."""
     steps = sum(map(len, case.steps.values()))
     if not steps:
         return None

@@ -82,9 +82,9 @@ _FROM = {
         "The memory is already pinned, but cudaMemcpy blocks the CPU until the copy is done.",
     ),
 }
-"""The advice for synchronous copies if the host's memory is nearly always of one kind."""
+"""The advice for synchronous copies if nearly all host memory is of one kind."""
 _SHOWN = 1 << 20
-"""The minimum of bytes for a rate: below, latency dominates."""
+"""The minimum of bytes for a rate; below, latency dominates."""
 
 
 @rule(
@@ -154,7 +154,6 @@ def _checked(case: Case, kind: _Kind, all_pageable: bool) -> Finding | None:
 
 
 def _blocking(case: Case, records: Sequence[tuple[Any, ...]]) -> str:
-    """Return a sentence on how long the calls that copy pageable memory block the CPU."""
     longest, waited = max(row[-2] or 0 for row in records), case.mean([sum(row[-1] or 0 for row in records)])
     names = Counter[str]()
     for call, count in (row[3:5] for row in records if row[3] is not None):
@@ -164,7 +163,6 @@ def _blocking(case: Case, records: Sequence[tuple[Any, ...]]) -> str:
 
 
 def _rates(case: Case, kind: _Kind) -> str:
-    """Return the rates of the copies in words, by direction and memory of the host."""
     copies = [group for group in case.host_copies if kind is not _PAGEABLE or group.memory == PAGEABLE]
     copies = [group for group in copies if group.bytes >= _SHOWN][:3]
     if kind is _SYNC_MEMSET or not copies:
@@ -182,10 +180,7 @@ _STAGED_COPIES_FEWEST = 10
     finds={"staged-peer-copies": FindingKind("GPU-to-GPU copies through the host", parts=BY_COPIES + BY_CPU)},
 )
 def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find copies between GPUs through the host (docs/numbers.md#staged-peer-copies).
-
-    These are copies from or to the host with device memory at both ends.
-    """
+    """Find copies from or to the host with device memory at both ends (docs/numbers.md#staged-peer-copies)."""
     table = tables.memory_ops
     if not case.job.session.count(table):
         return [NotChecked("staged-peer-copies", f"needs memory operations: {case.absence}")]
@@ -227,7 +222,7 @@ def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
 
 _ROUND_TRIPS_FEWEST, _LARGE = 5, 1 << 20
 _ALIKE = 0.2
-"""The numbers of copies of a size up and down may differ by this share."""
+"""The share by which the numbers of copies of a size up and down may differ."""
 _ROUND_TRIPS_COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -243,22 +238,20 @@ _ROUND_TRIPS_COLUMNS = (
     finds={"round-trips": FindingKind("data that go to the GPU and back repeatedly", parts=BY_COPIES + BY_CPU)},
 )
 def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Find copies of a size to the GPU and back equally often; the cost is |U(M of these) \ U(K)|."""
+    r"""Find copies of a size to the GPU and back equally often, |U(M of these) \ U(K)|."""
     threshold = case.thresholds.copy_percent
     if not case.job.session.count(tables.memory_ops):
         return []  # `exposed_memory` reports it
     if case.percent(case.mean([case.spent.exposed_memory])) < threshold:
         return []
     trips = _trips(case)
-    sizes = {size for device_trips in trips.values() for size, _, _ in device_trips}
+    sizes = {size for group in trips.values() for size, _, _ in group}
     if not sizes:
         return []
     memory = tables.memory_ops.c
     is_trip = [memory.copy_kind.in_((HOST_TO_DEVICE, DEVICE_TO_HOST)), memory.bytes.in_(sorted(sizes))]
     copies = spans(case, tables.memory_ops, is_trip, by_device=True)
-    cost = case.exposed(
-        Spans({device: intervals for device, intervals in copies.merged.items() if device in trips}, copies.count)
-    )
+    cost = case.exposed(Spans({key: times for key, times in copies.merged.items() if key in trips}, copies.count))
     if case.percent(cost) < threshold:
         return []
     rows: list[tuple[int, ...]] = [
@@ -268,9 +261,7 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
     ]
     rows.sort(key=lambda row: (-row[2] * row[3], str(row)))
     moved = sum(size * min(up, down) for _, _, size, up, down in rows)
-    size, ups, downs = max(
-        (trip for device_trips in trips.values() for trip in device_trips), key=lambda trip: trip[0] * trip[1]
-    )
+    size, ups, downs = max((trip for group in trips.values() for trip in group), key=lambda trip: trip[0] * trip[1])
     sentence = (
         f"Copies of equal size go to the GPU and back repeatedly: {bytes_words(moved)} each way. The largest group is "
         f"{ups:,} copies of {bytes_words(size)} up and {downs:,} down. "
@@ -288,7 +279,7 @@ def round_trips(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _trips(case: Case) -> dict[Place, list[tuple[int, int, int]]]:
-    """Return the sizes that are copied both ways, and how often each way, by process and device."""
+    """Return the sizes copied both ways, and how often each way, by process and device."""
     memory = tables.memory_ops.c
     up, down = (sa.func.count().filter(memory.copy_kind == kind) for kind in (HOST_TO_DEVICE, DEVICE_TO_HOST))
     keys = (memory.report, memory.process, memory.device, memory.bytes)
@@ -341,7 +332,7 @@ def exposed_memory(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _shared_stream_remark(case: Case) -> list[Finding]:
-    """Return a remark if many large copies from pinned memory share streams with kernels and cannot overlap."""
+    """Return a remark on many large copies from pinned memory that share streams with kernels."""
     memory = tables.memory_ops
     conditions = [memory.c.copy_kind == HOST_TO_DEVICE, memory.c.source_memory == PINNED, sa.not_(_is_apart(case))]
     query = sa.select(sa.func.count(), sa.func.sum(memory.c.bytes)).where(*where(memory, case.chosen), *conditions)
@@ -375,7 +366,7 @@ def _is_apart(case: Case) -> Condition:
 
 
 def _copy_advice(case: Case, direction: str, operation: str) -> Advice:
-    """Return advice for copies over the link: the next step after pinned memory and separate streams."""
+    """Return the next step after pinned memory and separate streams for copies over the link."""
     memory = tables.memory_ops
     host = memory.c.source_memory if direction == "Host-to-Device" else memory.c.target_memory
     time = sa.func.sum(duration(memory))

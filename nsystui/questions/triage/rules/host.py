@@ -1,4 +1,4 @@
-"""Long idle gaps of the GPUs, start-up and tail, and the work of the launching threads meanwhile."""
+"""Long idle gaps of the GPUs, start-up and tail, and the launching threads' work meanwhile."""
 
 from __future__ import annotations
 
@@ -94,14 +94,12 @@ def preempted(case: Case) -> Sequence[Finding | NotChecked]:
     upper_bound = sum(intervals.length for intervals in ready.values()) * len(case.devices)
     if not upper_bound or case.percent(case.mean([upper_bound])) < threshold:
         return []  # cheaper than finding the threads that launched
-    attribution = attribute(case.job, idle_spans)
+    rows = attribute(case.job, idle_spans)
     spent: dict[tuple[int, str], int] = {}
     span_indices: set[int] = set()
-    for span, cause, time in zip(
-        attribution.span.tolist(), attribution.cause.tolist(), attribution.time.tolist(), strict=True
-    ):
-        if attribution.causes[cause].kind == PREEMPTED:
-            key = (case.rank_of[idle_spans[span].task], attribution.causes[cause].what)
+    for span, cause, time in zip(rows.span.tolist(), rows.cause.tolist(), rows.time.tolist(), strict=True):
+        if rows.causes[cause].kind == PREEMPTED:
+            key = (case.rank_of[idle_spans[span].task], rows.causes[cause].what)
             spent[key] = spent.get(key, 0) + time
             span_indices.add(span)
     cost = case.mean(spent.values())
@@ -136,17 +134,14 @@ def _preempted_finding(
 
 
 def _crowd(case: Case, ready: Mapping[int, Intervals]) -> str:
-    """Return a sentence on the runnable threads while a GPU waited for a CPU, and the CPUs that they used."""
-    index, when = max(ready.items(), key=lambda item: (item[1].length, -item[0]))
+    index, waits = max(ready.items(), key=lambda item: (item[1].length, -item[0]))
     scheduling = case.scheduling
     own_threads = [thread for thread in scheduling.threads if thread[0] == index]
-    runnable_times = [
-        intersect(scheduling.threads[thread].labelled(RUNNING, RUNNABLE), when).length for thread in own_threads
-    ]
+    times = [intersect(scheduling.threads[thread].labelled(RUNNING, RUNNABLE), waits).length for thread in own_threads]
     used_cpus = {cpu for thread in own_threads for cpu in scheduling.cpus[thread].labels.tolist() if cpu >= 0}
     node_cpus = next(report.metadata.cpus for report in case.reports if report.index == index)
     cpus = f"{len(used_cpus)} of the node's {node_cpus} CPUs" if node_cpus else counted(len(used_cpus), "CPU")
-    threads = sum(runnable_times) / when.length
+    threads = sum(times) / waits.length
     return f"Meanwhile {threads:.1f} threads of the export could run on average, and used {cpus} in all."
 
 
@@ -170,7 +165,7 @@ _AHEAD = Advice(
 def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
     """Find idle GPUs whose launching thread waits for Python's GIL, or for a file that any thread reads.
 
-    The costs are sums over the host causes of all gaps, also short gaps: see docs/numbers.md#gaps.
+    The costs are sums over the causes of gaps of any length: see docs/numbers.md#gaps.
     """
     if not case.devices:
         return [NotChecked(name, f"needs GPU work: {case.record(canonical.KERNELS)}") for name in (_GIL, _READS)]
@@ -179,7 +174,7 @@ def blocked_host(case: Case) -> Sequence[Finding | NotChecked]:
 
 @dataclass(frozen=True)
 class _Blocked:
-    """The time of each cause by rank (ns), the number of gaps with a cause, and the gap with the most of that time."""
+    """The time of each cause by rank (ns), the number of gaps with a cause, and the gap with most of that time."""
 
     times: Mapping[tuple[int, Cause], int]
     gaps: int
@@ -195,12 +190,12 @@ class _Blocked:
 
 
 def _blocked(case: Case, during: Mapping[Task, Intervals], is_meant: Callable[[Cause], bool]) -> _Blocked:
-    """Return the causes that ``is_meant`` accepts, in the gaps of each GPU that overlap ``during`` of its process."""
+    """Return the causes that ``is_meant`` accepts, in the gaps that overlap ``during`` of their process."""
     candidates: list[IdleSpan] = []
     for device in case.devices:
         task, ordinal = device.device.task.task, device.device.device
-        gaps, when = case.gaps(device), during.get(task, EMPTY)
-        nearby = np.unique(pairs(gaps, Segments(when.starts, when.ends, when.starts)).span)
+        gaps, intervals = case.gaps(device), during.get(task, EMPTY)
+        nearby = np.unique(pairs(gaps, Segments(intervals.starts, intervals.ends, intervals.starts)).span)
         edges = zip(gaps.starts[nearby].tolist(), gaps.ends[nearby].tolist(), strict=True)
         candidates += [IdleSpan(task, ordinal, start, end) for start, end in edges]
     attribution = attribute(case.job, candidates)
@@ -244,8 +239,8 @@ def _gil_held(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(cost) < case.thresholds.gil_percent:
         return []
     holder, share = blocked.most(lambda cause: cause.thread)
-    what, call_share = blocked.most(lambda cause: cause.what if cause.thread == holder else "")
-    call_words = f", mostly in {what}" if what and call_share > share / 2 else ""
+    call, call_share = blocked.most(lambda cause: cause.what if cause.thread == holder else "")
+    call_words = f", mostly in {call}" if call and call_share > share / 2 else ""
     held = f"Thread {holder} holds the GIL for {share:.0f} % of that time{call_words}."
     sentence = (
         f"{case.each_gpu} idles {time_words(cost)} while the launching thread waits for Python's GIL "
@@ -265,7 +260,7 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
     has_files = session.count(tables.file_accesses) > 0
 
     during = {task: intervals for (task, _), intervals in calls.merged.items()}
-    # If files are recorded, a call without a file is of something else.
+    # If files are recorded, a call without a file reads something else.
     blocked = _blocked(case, during, lambda cause: cause.reads and (bool(cause.file) or not has_files))
     cost = case.mean(blocked.times.values())
     if case.percent(cost) < case.thresholds.read_percent:
@@ -295,7 +290,7 @@ def _blocking_reads(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 _MAX_GAPS = 40
-"""The number of longest gaps that are the evidence, with their NVTX ranges."""
+"""The number of longest gaps in the evidence, with their NVTX ranges."""
 _ADVICE = {
     SYNCHRONISING: Advice(
         "Synchronise less often, or use events on the stream instead of blocking the CPU.",
@@ -361,10 +356,9 @@ _IDLE_GAPS_COLUMNS = (
 
 @rule(80, reads=IDLE | {"api_calls"}, finds={"idle-gaps": FindingKind(symptom_of=_OTHER_FINDINGS, parts=BY_CPU)})
 def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find long idle gaps of the GPUs in the steady state, and the work of the CPU during them.
+    """Find long idle gaps in the steady state, and the CPU's work meanwhile (docs/numbers.md#expert-rules).
 
-    The profiler's own work divides no gap and is no part of the cost: `profiler_overhead` finds it. See
-    docs/numbers.md#expert-rules.
+    The profiler's own work divides no gap and is no part of the cost: `profiler_overhead` finds it.
     """
     if not case.devices:
         return [NotChecked("idle-gaps", f"needs GPU work: {case.record(canonical.KERNELS)}")]
@@ -389,7 +383,7 @@ def idle_gaps(case: Case) -> Sequence[Finding | NotChecked]:
 def _idle_gaps_finding(
     case: Case, cpu_spans: Sequence[CpuSpan], times: Counter[Cause], works: Sequence[HostWork], cost: int
 ) -> Finding:
-    """Make the finding. ``times``: ns by cause over all gaps. ``works``: the CPU's work in the longest gaps."""
+    """Make the finding. ``times``: ns by cause over all gaps; ``works``: the CPU's work in the longest."""
     spent = {kind: sum(time for cause, time in times.items() if cause.kind == kind) for kind in KINDS}
     kind = max(spent, key=lambda name: spent[name])
     longest = cpu_spans[0]
@@ -412,7 +406,7 @@ def _idle_gaps_finding(
         f"{rank_words([case.rank_of[longest.task]])}, takes {time_words(longest.length)}.{activity}"
     )
     measured = "Long gaps of each GPU in its steady state, without the profiler's own work. Mean over the GPUs."
-    when = by_place((span.task, span.device, span.window.start, span.window.end) for span in cpu_spans)
+    gap_times = by_place((span.task, span.device, span.window.start, span.window.end) for span in cpu_spans)
     rows: list[Row] = []
     for work in works:
         span, kind = work.span, work.kind
@@ -421,25 +415,24 @@ def _idle_gaps_finding(
     evidence = TableAnswer("idle-gaps", _IDLE_GAPS_COLUMNS, rows, len(cpu_spans))
     return case.finding(
         "idle-gaps", sentence, advice, Door("timeline", window=longest.window), cost, measured, evidence,
-        window=longest.window, ranks=ranks, times=when, gist=gist,
+        window=longest.window, ranks=ranks, times=gap_times, gist=gist,
     )  # fmt: skip
 
 
 def _unknown(case: Case, kind: str) -> Advice:
-    """Return advice for an unknown cause: the data to record, or else the views to look at."""
     if record := what_to_record(case, kind):
         return Advice(f"To see what that thread did: {record}.", _REASON[kind])
     return Advice("Look at the threads of all processes in the gaps (`nsystui gaps`, Timeline).", _REASON[kind])
 
 
 def what_to_record(case: Case, kind: str) -> str:
-    """Return how to record missing data on the cause of a kind of idle time; empty if nothing is missing."""
+    """Return how to record missing data on a cause of idle time; empty if nothing is missing."""
     lacking = [table for table in _RECORDED[kind] if not case.job.session.count(getattr(tables, table.name))]
     return case.record(*lacking, together=True) if lacking else ""
 
 
 def _where(cause: Cause, part: float, works: Sequence[HostWork]) -> str:
-    """Name the main call of a kind, with ``part`` of its time, and the NVTX range of most of the longest gaps."""
+    """Name the main call of a kind, with ``part`` of its time, and the largest NVTX range of the longest gaps."""
     ranges: Counter[str | None] = Counter()
     for work in works:
         ranges[work.range_name] += work.spent[cause.kind]
@@ -456,7 +449,7 @@ def _where(cause: Cause, part: float, works: Sequence[HostWork]) -> str:
 
 _MAX_CAUSES = 3
 _MIN_SHARE = 0.02
-"""The minimum share of the time of a named cause."""
+"""The minimum share of a named cause."""
 _START_AND_END_COLUMNS = (
     Column("cause", header="Cause", label="cause"),
     Column("what", header="What", label="call or function"),
@@ -480,9 +473,9 @@ _ONCE = "The program pays this time once: in a long run it does not matter."
     },
 )
 def start_and_end(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find idle time before the steady state and after the last operation, with its causes (docs/numbers.md#gaps).
+    """Find idle time before the steady state and after the last operation, with causes (docs/numbers.md#gaps).
 
-    Both are remarks, because a program pays this time once.
+    Both are remarks, because a program pays them once.
     """
     budget = in_sum(device_budgets(case.job, case.chosen, case.step_name))
     costs = {STARTUP: case.mean([budget.startup]), TAIL: case.mean([budget.tail])}
@@ -506,8 +499,8 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
     rows = sorted(((kind, what or None, time) for (kind, what), time in times.items() if time), key=lambda row: -row[2])
     largest = [_words(case, *row) for row in rows[:_MAX_CAUSES] if case.mean([row[2]]) >= _MIN_SHARE * cost]
     name, when_words, _ = _PARTS[part]
-    when = by_place((span.task, span.device, span.start, span.end) for span in attribution.spans)
-    sentence = f"{case.each_gpu} idles {time_words(cost)} {when_words}.{_beside(case, when)}"
+    idle_times = by_place((span.task, span.device, span.start, span.end) for span in attribution.spans)
+    sentence = f"{case.each_gpu} idles {time_words(cost)} {when_words}.{_beside(case, idle_times)}"
     sentence += f" Largest causes: {'; '.join(largest)}." if largest else ""
     longest = max(kinds, key=lambda kind: kinds[kind], default=NOTHING)
     record = what_to_record(case, longest) if longest in (NOTHING, OFF_CPU) else ""
@@ -521,23 +514,20 @@ def _start_and_end_finding(case: Case, part: str, cost: int) -> Finding:
         advice = Advice(text, _ONCE)
     measured = "Idle time by part of the budget. The causes leave out gaps below 1 ms. Mean over the GPUs."
     evidence, door, severity = (_START_AND_END_COLUMNS, rows), Door("gaps"), Severity.INFO
-    return case.finding(name, sentence, advice, door, cost, measured, evidence, severity, times=when)
+    return case.finding(name, sentence, advice, door, cost, measured, evidence, severity, times=idle_times)
 
 
-def _beside(case: Case, when: Mapping[Place, Intervals]) -> str:
-    """Return a sentence on the share of time in which another GPU of the process works, as the CPU may serve it."""
+def _beside(case: Case, idle_times: Mapping[Place, Intervals]) -> str:
+    """Return a sentence on the time in which another GPU of the process works, which the CPU may serve then."""
     idle: dict[Task, list[Intervals]] = {}
-    for (task, _), intervals in when.items():
+    for (task, _), intervals in idle_times.items():
         idle.setdefault(task, []).append(intervals)
     overlap = 0
-    for task, gpu_intervals in idle.items():  # only another GPU of the process can work while the first idles
-        hull = Window(
-            min(int(intervals.starts[0]) for intervals in gpu_intervals),
-            max(int(intervals.ends[-1]) for intervals in gpu_intervals),
-        )
+    for task, parts in idle.items():  # only another GPU can work while the first idles
+        hull = Window(min(int(part.starts[0]) for part in parts), max(int(part.ends[-1]) for part in parts))
         work = worked_by((device for device in case.devices if task in device.tasks), hull)
-        overlap += sum(intersect(intervals, work).length for intervals in gpu_intervals)
-    share = overlap / max(sum(intervals.length for intervals in when.values()), 1)
+        overlap += sum(intersect(part, work).length for part in parts)
+    share = overlap / max(sum(intervals.length for intervals in idle_times.values()), 1)
     return f" For {100 * share:.0f} % of that time another GPU of the process works." if share >= _MIN_SHARE else ""
 
 

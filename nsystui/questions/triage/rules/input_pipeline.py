@@ -1,4 +1,4 @@
-"""GPUs that wait for input: long gaps in a data loader's range, or between steps, and their causes."""
+"""GPUs that wait for input: long gaps in a data loader's range, or between steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _RANGES = (
     "dataload", "data load", "data_load", "load data", "load_data", "loading data", "data_iter",
     "next_batch", "next batch", "get_batch", "fetch_batch", "fetch batch", "load_batch", "load batch",
 )  # fmt: skip
-"""Words in the names of ranges in which a program reads its input."""
+"""Words in the names of ranges in which a program reads input."""
 _WAITS = re.compile(r"poll|select|sem_|cond_|futex|mutex|recv|msgrcv|mq_")
 _LOADS = re.compile(r"pin_memory|jpe?g|decode|imaging|collate|tokeniz|inflate|uncompress|resize", re.IGNORECASE)
 """Functions that prepare input."""
@@ -85,7 +85,7 @@ _LOADS_ITSELF = "The launching thread prepares the input itself, and launches no
 
 @dataclass(frozen=True)
 class _Worker:
-    """A thread in the gaps: its CPU samples, and the part of the gap time in which it ran (``None``: not recorded)."""
+    """A thread in the gaps: its CPU samples, and its running share of the gap time (``None``: not recorded)."""
 
     thread: HostThread
     ran: float | None
@@ -111,8 +111,8 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
     """Find long gaps that wait for input, in a data loader's range or between steps, and their causes.
 
     At least half of the gap is in an NVTX range of a data loader. Or most of the gap is outside of every step, the
-    launching thread waits or reads for half of the gap or more, and a copy from the host begins at its end. A gap with
-    the launching thread mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
+    launching thread waits or reads for at least half of the gap, and a copy from the host begins at its end. A gap
+    mostly in CUDA or MPI calls does not count. See docs/numbers.md#input-pipeline.
     """
     if not case.devices:
         return [NotChecked("input-pipeline", f"needs GPU work: {case.record(canonical.KERNELS)}")]
@@ -163,12 +163,11 @@ def input_pipeline(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _inside(steps: TaskSteps) -> Intervals:
-    """Return the time in steps: on the CPU if NVTX ranges mark them, else on the GPU, if operations do."""
+    """Return the time in steps: on the CPU in their NVTX ranges, or on the GPU if operations mark steps."""
     return union(steps.starts, steps.ends) if steps.anchor == NVTX else union(steps.gpu.start, steps.gpu.end)
 
 
 def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
-    """Return the time of a gap in which the launching thread waits, reads, or prepares input itself."""
     times = dict.fromkeys(("waits", "reads", "prepares"), 0)
     for cause, time in causes.items():
         if cause.kind in (OFF_CPU, WAITING) or (cause.kind == IN_OS and not cause.thread and _WAITS.search(cause.what)):
@@ -181,7 +180,6 @@ def _times(causes: Mapping[Cause, int]) -> dict[str, int]:
 
 
 def _loading_ranges(case: Case) -> dict[Task, Intervals]:
-    """Return the ranges of data loaders of each process."""
     session, table = case.job.session, tables.nvtx_ranges
     if not session.count(table):
         return {}
@@ -195,7 +193,7 @@ def _loading_ranges(case: Case) -> dict[Task, Intervals]:
 
 
 def _arrivals(case: Case) -> dict[Place, set[int]]:
-    """Return the times at which copies from the host begin on each GPU, job time."""
+    """Return when copies from the host begin on each GPU, job time."""
     table = tables.memory_ops
     query = sa.select(table.c.report, table.c.process, table.c.device, job_start(table).label("start"))
     query = query.where(*where(table, case.chosen), table.c.copy_kind == _HOST_TO_DEVICE)
@@ -205,25 +203,21 @@ def _arrivals(case: Case) -> dict[Place, set[int]]:
     return starts
 
 
-def _finding(
-    case: Case, idle_spans: Sequence[IdleSpan], in_ranges: int, spent: Mapping[str, int], cost: int
-) -> Finding:
-    workers = _workers(case, idle_spans)
-    total = sum(span.end - span.start for span in idle_spans)
+def _finding(case: Case, gaps: Sequence[IdleSpan], in_ranges: int, spent: Mapping[str, int], cost: int) -> Finding:
+    workers = _workers(case, gaps)
+    total = sum(span.end - span.start for span in gaps)
     pinning = next((worker for worker in workers if worker.pins), None)
     others = {
         worker.thread.task: worker for worker in workers if worker.thread.rank is None and (worker.ran or 0) >= _WORKS
     }
-    periods = [
-        period_of(times.duration[int(case.thresholds.warm_up_steps) :]) for _, times in sorted(case.steps.items())
-    ]
-    period = next(filter(None, periods), None)
-    advice = _advice(case, idle_spans, spent, total, pinning)
+    lags = [period_of(times.duration[int(case.thresholds.warm_up_steps) :]) for _, times in sorted(case.steps.items())]
+    period = next(filter(None, lags), None)
+    advice = _advice(case, gaps, spent, total, pinning)
     words = []
     activity = max(spent, key=lambda key: spent[key])
     if spent[activity]:
-        what = {"waits": "waits", "reads": "reads files", "prepares": "prepares the input itself"}[activity]
-        words.append(f"The launching thread {what} for {100 * spent[activity] / total:.0f} % of the gap time.")
+        verb = {"waits": "waits", "reads": "reads files", "prepares": "prepares the input itself"}[activity]
+        words.append(f"The launching thread {verb} for {100 * spent[activity] / total:.0f} % of the gap time.")
     busiest = max(workers, key=lambda worker: worker.samples, default=None)
     sampled = sum(worker.samples for worker in workers)
     if pinning is not None:
@@ -238,11 +232,11 @@ def _finding(
         words.append(f"{processes} for {share:.0f} % of the gap time.")
     if period:
         words.append(f"Step times repeat every {period} steps, as with {period} workers.")
-    longest = max(idle_spans, key=lambda span: (span.end - span.start, -span.start))
+    longest = max(gaps, key=lambda span: (span.end - span.start, -span.start))
     window = Window(longest.start, longest.end)
     where_words = "in NVTX ranges of the data loader" if in_ranges else "between steps"
     sentence = (
-        f"{case.each_gpu} waits {time_words(cost)} for the data loader ({counted(len(idle_spans), 'gap')} of "
+        f"{case.each_gpu} waits {time_words(cost)} for the data loader ({counted(len(gaps), 'gap')} of "
         f"{case.thresholds.gap_ms:g} ms or more, {where_words}). {' '.join(words)}"
     ).rstrip()
     rows: list[Row] = [
@@ -257,11 +251,11 @@ def _finding(
         "a copy from the host begins. Mean over the GPUs."
     )
     gist = "waiting for the data loader" + ("" if pinning is None else f"'s pin_memory thread {pinning.name}")
-    ranks = tuple(sorted({case.rank_of[span.task] for span in idle_spans}))
-    when = by_place((span.task, span.device, span.start, span.end) for span in idle_spans)
+    ranks = tuple(sorted({case.rank_of[span.task] for span in gaps}))
+    gap_times = by_place((span.task, span.device, span.start, span.end) for span in gaps)
     return case.finding(
         "input-pipeline", sentence, advice, Door("timeline", window=window), cost, measured, (_COLUMNS, rows),
-        window=window, ranks=ranks, gist=gist, times=when,
+        window=window, ranks=ranks, gist=gist, times=gap_times,
     )  # fmt: skip
 
 
@@ -296,7 +290,6 @@ def _gaps_of(idle_spans: Sequence[IdleSpan]) -> dict[int, Intervals]:
 
 
 def _reading(case: Case, idle_spans: Sequence[IdleSpan]) -> float:
-    """Return the part of the gap time in which some process reads a file."""
     if not case.job.session.count(tables.os_calls):
         return 0.0
     calls = spans(case, tables.os_calls, [tables.os_calls.c.name.in_(FILE_READS)])
@@ -308,7 +301,7 @@ def _reading(case: Case, idle_spans: Sequence[IdleSpan]) -> float:
 
 
 def _workers(case: Case, idle_spans: Sequence[IdleSpan]) -> list[_Worker]:
-    """Return the threads that ran in the gaps, except the profiler's, by samples and time, descending."""
+    """Return the threads in the gaps, except the profiler's, with the most samples and time first."""
     session, gaps = case.job.session, _gaps_of(idle_spans)
     scheduling, samples = case.scheduling, samples_of(session, case.chosen)
     workers = []
@@ -341,19 +334,17 @@ def _workers(case: Case, idle_spans: Sequence[IdleSpan]) -> list[_Worker]:
 def period_of(values: Times) -> int | None:
     """Return the smallest lag of at least 2 at which values repeat (autocorrelation), or ``None``.
 
-    There must be four periods, and smaller lags must correlate much less: else the values drift, or are all alike.
+    There must be four periods, and smaller lags must correlate much less: else values drift, or are all alike.
     """
     count = len(values)
     if count < _FEWEST_STEPS or np.ptp(values) < 0.1 * np.median(values):
         return None
-    deviations = np.clip(values.astype(float), *np.percentile(values, [2, 98]))  # a single long step is no period
-    deviations -= deviations.mean()
-    variance = float((deviations * deviations).mean())
-    if not variance:
+    offsets = np.clip(values.astype(float), *np.percentile(values, [2, 98]))  # a single long step is no period
+    offsets -= offsets.mean()
+    power = float((offsets * offsets).mean())
+    if not power:
         return None
-    correlations = [
-        float((deviations[lag:] * deviations[: count - lag]).mean()) / variance for lag in range(1, count // 4 + 1)
-    ]
+    correlations = [float((offsets[lag:] * offsets[: count - lag]).mean()) / power for lag in range(1, count // 4 + 1)]
     min_correlation = max(0.5, 3 / count**0.5)
     for lag in range(2, len(correlations) + 1):
         if correlations[lag - 1] > min_correlation and correlations[lag - 1] - max(correlations[: lag - 1]) > 0.3:

@@ -1,4 +1,4 @@
-"""Kernels that another choice would avoid: precision, changes of layout, pointwise kernels that are not fused."""
+"""Kernels that another choice would avoid: precision, layout changes, unfused pointwise kernels."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _FASTER = (
 def precision(case: Case) -> Sequence[Finding | NotChecked]:
     """Find matrix products, convolutions and attention in FP32 or TF32 on GPUs that are faster in BF16 or FP16.
 
-    The cost is an upper limit: the time saved if each such kernel sped up by the ratio of the two peaks. The ratios are
-    of dense peaks in NVIDIA's data sheets (see docs/numbers.md#kernel-families).
+    The cost is an upper limit: the time saved if each kernel sped up by the ratio of the two dense peaks in NVIDIA's
+    data sheets (see docs/numbers.md#kernel-families).
     """
     mix = kernel_mix(case)
     works = [work for work in mix if work.family in _ARITHMETIC]
@@ -79,7 +79,7 @@ def precision(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _faster(case: Case, works: Sequence[NameWork]) -> tuple[str, str, dict[str, float]]:
-    """Return the GPU, its faster precision, and the factors of that over each slower; empty if the GPU is unknown."""
+    """Return the GPU, its faster precision, and its factors over slower precisions; empty if unknown."""
     table = tables.devices
     gpus = [(str(name or chip), f"{chip} {name}") for name, chip in case.job.session.rows(
         sa.select(table.c.name, table.c.chip).distinct().order_by(table.c.name, table.c.chip)
@@ -125,7 +125,7 @@ _TRANSPOSES = Advice(
     260, reads=frozenset({"kernels"}), finds={"layout-changes": FindingKind("tensor layout changes", parts=BY_COMPUTE)}
 )
 def layout_changes(case: Case) -> Sequence[Finding]:
-    """Find kernels that only change tensor layouts: between NCHW and NHWC around convolutions, and transposes."""
+    """Find kernels that only change tensor layouts: NCHW to NHWC and back, and transposes."""
     mix = kernel_mix(case)
     works = [work for work in mix if work.family == COPY and _LAYOUT.search(work.name)]
     cost = case.mean(work.time for work in works)
@@ -152,9 +152,9 @@ def layout_changes(case: Case) -> Sequence[Finding]:
 
 _MAX_CHAINS = 40
 _MOST_LAUNCHES = 2_000_000
-"""With more kernels, launches are not read for the name of a range."""
+"""With more kernels, launches are not read for a range name."""
 _KERNEL = 900
-"""Bytes per kernel while chains are searched."""
+"""Bytes per kernel in the search for chains."""
 _STREAM = ("report", "process", "device", "context", "stream")
 _CHAIN = ("report", "process", "row", "device", "stream", "start", "duration", "kernels", "idle", "saved")
 _COLUMNS = (
@@ -177,11 +177,10 @@ _COLUMNS = (
 def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     """Find chains of pointwise kernels that could be one kernel, as in eager programs and unfused optimizers.
 
-    A chain is two or more such kernels of a stream with nothing between them except gaps below `tiny_kernel_us`. A
-    chain ends at a kernel that repeats on the same grid: that may be the next iteration of a loop, which needs the
-    results of this iteration. Kernels of the same grid work on tensors of the same size, and fused take at least as
-    long as the longest: the remaining time of the chain is the upper limit of what fusing saves. Multi-tensor kernels
-    are fused already.
+    A chain is two or more such kernels of a stream with only gaps below `tiny_kernel_us` between them. It ends at a
+    kernel that repeats on the same grid: that may be the next iteration of a loop, which needs the results of this
+    iteration. Kernels of a grid work on tensors of equal size, and fused take at least as long as the longest: the
+    remaining time is the upper limit of what fusing saves. Multi-tensor kernels are fused already.
     """
     works = [work for work in kernel_mix(case) if _is_pointwise(work)]
     if not works or case.percent(case.mean(work.time for work in works)) < case.thresholds.unfused_percent / 2:
@@ -189,9 +188,7 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
     max_gap, compute = round(case.thresholds.tiny_kernel_us * 1e3), partial(_summed, case, works)
     rows = of_all_reports(case.job.session, case.chosen, tables.kernels, f"unfused {max_gap}", compute)
     (saved, kernels, idle, count), *chains = rows
-    worst = [
-        (*chain[:5], chain[5] + report_at(case.job.session, chain[0]).clock_offset, *chain[6:]) for chain in chains
-    ]
+    worst = [(*row[:5], row[5] + report_at(case.job.session, row[0]).clock_offset, *row[6:]) for row in chains]
     cost = case.mean([saved])
     if not saved or case.percent(cost) < case.thresholds.unfused_percent:
         return []
@@ -224,13 +221,13 @@ def unfused_kernels(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _is_pointwise(work: NameWork) -> bool:
-    """Return whether a kernel computes each element from the elements at the same index, as casts do."""
+    """Return whether a kernel computes each element from elements at the same index, as casts do."""
     is_copy = work.family == COPY and "copy_kernel" in work.name
     return "multi_tensor" not in work.name and (work.family == ELEMENTWISE or is_copy)
 
 
 def _summed(case: Case, works: Sequence[NameWork]) -> list[Row]:
-    """Return time saved, kernels, idle time and number of all chains; then the worst chains on their own clocks."""
+    """Return saved time, kernels, idle time and number of chains; then the worst chains on their own clocks."""
     saved = kernels = idle = count = 0
     worst: list[tuple[int, ...]] = []
     for chains in _chains(case, works):
@@ -250,7 +247,7 @@ def _summed(case: Case, works: Sequence[NameWork]) -> list[Row]:
 def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers]]:
     """Yield portions of chains: GPU, stream, first row, start, duration, kernels, idle time, and time saved at most.
 
-    The last run of a stream may continue in the next portion and waits for it, unless it is as long as a portion.
+    The last run of a stream waits for the next portion, unless it is as long as a portion.
     """
     at_once = case.job.session.limits.rows_at_once(_KERNEL)
     max_gap, waiting = round(case.thresholds.tiny_kernel_us * 1e3), dict[str, Numbers]()
@@ -272,10 +269,7 @@ def _chains(case: Case, works: Sequence[NameWork]) -> Iterator[dict[str, Numbers
 
 
 def _launches(case: Case, works: Sequence[NameWork], at_once: int) -> Iterator[dict[str, Numbers]]:
-    """Yield all kernels in portions of about ``at_once`` by time.
-
-    ``kernel`` is the number of a pointwise kernel's name, 0 for other kernels.
-    """
+    """Yield all kernels in portions by time; ``kernel``: the number of a pointwise kernel's name, else 0."""
     table, columns = tables.kernels, tables.kernels.c
     names = [(name, number) for number, name in enumerate(sorted({work.name for work in works}), 1)]
     given = sa.values(sa.column("name", sa.String), sa.column("number", sa.BigInteger), name="pointwise").data(names)
@@ -315,7 +309,7 @@ def _of_runs(rows: dict[str, Numbers]) -> dict[str, Numbers]:
     rows, times, chain = {key: values[is_chain] for key, values in rows.items()}, times[is_chain], chain[is_chain]
     firsts = np.flatnonzero(_changes([chain]))
     columns = {key: rows[key][firsts] for key in (*_STREAM, "start")}
-    # The time of each kernel of a chain on a grid; for each grid, the longest counts.
+    # The time of each kernel of a chain on a grid; the longest of a grid counts.
     order = np.lexsort((rows["kernel"], rows["grid"], chain))
     grid = [chain[order], rows["grid"][order]]
     kernel_firsts = np.flatnonzero(_changes([*grid, rows["kernel"][order]]))
@@ -334,12 +328,14 @@ def _of_runs(rows: dict[str, Numbers]) -> dict[str, Numbers]:
 
 
 def _changes(columns: Iterable[Numbers]) -> NDArray[np.bool_]:
-    """Return whether each row, the first included, differs from the previous row in any column."""
+    """Return whether each row, also the first, differs from the previous in any column."""
     return np.append(True, np.any([values[1:] != values[:-1] for values in columns], axis=0))
 
 
 def _range(case: Case, chains: Sequence[tuple[int, ...]]) -> str:
-    """Return the innermost NVTX range that launched most of these chains; empty if none did, or after many launches."""
+    """Return the innermost NVTX range that launched most of the chains; empty without such a range, or for many
+    launches.
+    """
     reports, rows = (np.array([chain[column] for chain in chains], np.int64) for column in (0, 2))
     part = case.job.session.part(sorted(set(reports.tolist())))
     if part.count(tables.kernels) > _MOST_LAUNCHES:

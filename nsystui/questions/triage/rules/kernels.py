@@ -45,7 +45,7 @@ _DOOR = Door("kernels")
 
 @rule(240, reads=frozenset({"kernels"}), finds={"dominant-kernel": FindingKind()})
 def dominant_kernel(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find the kernel, by full name with template arguments, with most of the kernel time without NCCL's."""
+    """Find the kernel, by full name with template arguments, with most kernel time except NCCL's."""
     table = tables.kernels
     session = case.job.session
     if not session.count(table):
@@ -92,7 +92,7 @@ _TENSOR_ACTIVITY_COLUMNS = (
 
 @rule(290, reads=WORK | {"gpu_metrics"}, finds={"tensor-activity": FindingKind()})
 def tensor_activity(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find tensor cores that hardly work although the GPU is busy, if GPU metrics were sampled."""
+    """Find tensor cores that hardly work on a busy GPU, if GPU metrics were sampled."""
     session = case.job.session
     sources = metric_sources(session, case.chosen)
     means_by_gpu: dict[tuple[int, int], dict[str, float]] = {}
@@ -152,7 +152,7 @@ def kernel_pace(case: Case) -> Sequence[Finding | NotChecked]:
 
 @dataclass(frozen=True)
 class _Pace:
-    """Median part means of the first and the last third of the run, and the total time above the first; ns."""
+    """Median part means of the first and the last third of the run, and the time above the first; ns."""
 
     launches: KernelLaunches
     first: float
@@ -188,8 +188,8 @@ def _slower(case: Case, launches: Sequence[KernelLaunches]) -> list[Finding]:
     paces.sort(key=lambda pace: (-pace.lost, pace.launches.kernel.words))
     rows: list[Row] = []
     for pace in paces:
-        rank, of = case.rank_of.get(pace.launches.task), pace.launches
-        rows.append((rank, of.device, pace.lost, of.count, pace.first, pace.last, of.kernel.words))
+        rank, gpu = case.rank_of.get(pace.launches.task), pace.launches
+        rows.append((rank, gpu.device, pace.lost, gpu.count, pace.first, pace.last, gpu.kernel.words))
     measured = (
         "Time of the launches above the usual time of the first third (same name, grid and block; medians of parts). "
         "Only kernels that slow down from third to third. Mean over the GPUs."
@@ -199,7 +199,7 @@ def _slower(case: Case, launches: Sequence[KernelLaunches]) -> list[Finding]:
 
 
 def _paces(launches: Sequence[KernelLaunches], growth: float) -> Iterator[_Pace]:
-    """Yield the kernels that slow down from third to third, by at least ``growth`` percent in all."""
+    """Yield kernels that slow down from third to third, in all by at least ``growth`` percent."""
     complete = [kernel for kernel in launches if (np.isfinite(kernel.means).reshape(3, _THIRD).sum(axis=1) >= 2).all()]
     thirds = np.array([kernel.means for kernel in complete]).reshape(len(complete), 3, _THIRD)
     for kernel, (first, middle, last) in zip(complete, np.nanmedian(thirds, axis=2).tolist(), strict=True):
@@ -209,7 +209,7 @@ def _paces(launches: Sequence[KernelLaunches], growth: float) -> Iterator[_Pace]
 
 
 def _clock(case: Case) -> tuple[float, float] | None:
-    """Return the mean GPU clock in the first and the last third of the run, MHz; ``None`` if it was not sampled."""
+    """Return the mean GPU clock in the first and the last third of the run, MHz, if it was sampled."""
     table = tables.gpu_metrics
     bounds = list(part_bounds(case).values())
     if not case.job.session.count(table) or not bounds:
@@ -228,7 +228,7 @@ def _clock(case: Case) -> tuple[float, float] | None:
 
 
 _RARE = 0.03
-"""If a larger share of the launches is long, on a GPU or on all, the kernel has two kinds of work, not outliers."""
+"""If more of the launches are long, on a GPU or on all, the kernel has two kinds of work, not outliers."""
 _KERNEL_OUTLIERS_COLUMNS = (
     RANK,
     DEVICE.with_importance(2),
@@ -256,7 +256,7 @@ class _Row(NamedTuple):
 
 @rule(350, reads=frozenset({"kernels"}), finds={"kernel-outliers": FindingKind("rare slow launches", parts=BY_COMPUTE)})
 def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find launches that take far longer than the median launch of their kernel (`kernel_times`)."""
+    """Find launches that take far longer than the median of their kernel (`kernel_times`)."""
     launches = [kernel for kernel in kernel_launches(case) if kernel.count >= FEWEST]
     if not launches:
         return [NotChecked("kernel-outliers", f"needs a kernel that a GPU runs {FEWEST} times or more")]
@@ -266,15 +266,15 @@ def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
     limits = case.thresholds
     usual = spreads(case, suspects)
     above = {kernel: spread.above(limits.outlier, limits.outlier_score) for kernel, spread in usual.items()}
-    launch_counts = {(item.task, item.device, item.kernel): item.count for item in launches}
+    launch_counts = {(gpu.task, gpu.device, gpu.kernel): gpu.count for gpu in launches}
     rows: list[_Row] = []
     worst = (0, 0)
     outliers = list(_outliers(case, above))
     outlier_counts, counts = Counter[Kernel](), Counter[Kernel]()
     for _, _, kernel, count, *_ in outliers:
         outlier_counts[kernel] += count
-    for item in launches:
-        counts[item.kernel] += item.count
+    for gpu in launches:
+        counts[gpu.kernel] += gpu.count
     for task, device, kernel, count, time, longest, start in outliers:
         total, spread = launch_counts.get((task, device, kernel), 0), usual[kernel]
         if count <= _RARE * total and outlier_counts[kernel] <= _RARE * counts[kernel]:
@@ -292,30 +292,26 @@ def kernel_outliers(case: Case) -> Sequence[Finding | NotChecked]:
 def _suspects(case: Case, launches: Sequence[KernelLaunches]) -> list[Kernel]:
     """Return the kernels whose outliers may cost more than the threshold, without reading single launches.
 
-    A median is at least the shortest launch, so an outlier is longer than the shortest launch times the factor. The
-    rare launches cost at most as if each were the longest.
+    The median is at least the shortest launch, so an outlier is longer than the factor times the shortest. Rare
+    launches cost at most as if each were the longest.
     """
     limits = case.thresholds
     shortest: dict[Kernel, int] = {}
-    for item in launches:
-        shortest[item.kernel] = min(item.shortest, shortest.get(item.kernel, item.shortest))
-    candidates = [item for item in launches if item.longest > limits.outlier * shortest[item.kernel]]
+    for gpu in launches:
+        shortest[gpu.kernel] = min(gpu.shortest, shortest.get(gpu.kernel, gpu.shortest))
+    slow = [gpu for gpu in launches if gpu.longest > limits.outlier * shortest[gpu.kernel]]
     upper_bound = case.mean(
-        min(
-            item.total - item.count * shortest[item.kernel], _RARE * item.count * (item.longest - shortest[item.kernel])
-        )
-        for item in candidates
+        min(gpu.total - gpu.count * shortest[gpu.kernel], _RARE * gpu.count * (gpu.longest - shortest[gpu.kernel]))
+        for gpu in slow
     )
-    if not candidates or case.percent(upper_bound) < limits.outlier_percent:
+    if not slow or case.percent(upper_bound) < limits.outlier_percent:
         return []
-    times = tails(
-        case, list(dict.fromkeys(item.kernel for item in candidates)), limits.outlier, limits.outlier_score, _RARE
-    )
+    times = tails(case, list(dict.fromkeys(gpu.kernel for gpu in slow)), limits.outlier, limits.outlier_score, _RARE)
     is_worth_it = case.percent(case.mean(times.values())) >= limits.outlier_percent
     return [kernel for kernel, time in times.items() if time > 0] if is_worth_it else []
 
 
-def _finding(case: Case, rows: Sequence[_Row], cost: int, window: Window) -> Finding:
+def _finding(case: Case, rows: Sequence[_Row], cost: int, span: Window) -> Finding:
     worst = rows[0]
     count = sum(row.outliers for row in rows)
     sentence = (
@@ -333,13 +329,11 @@ def _finding(case: Case, rows: Sequence[_Row], cost: int, window: Window) -> Fin
     )
     ranks = tuple(sorted({row.rank for row in rows if row.rank is not None}))
     evidence = _KERNEL_OUTLIERS_COLUMNS, rows
-    return case.finding(
-        "kernel-outliers", sentence, advice, _DOOR, cost, measured, evidence, window=window, ranks=ranks
-    )
+    return case.finding("kernel-outliers", sentence, advice, _DOOR, cost, measured, evidence, window=span, ranks=ranks)
 
 
 def _outliers(case: Case, limits: Mapping[Kernel, float]) -> Iterator[tuple[Task, int, Kernel, int, int, int, int]]:
-    """Yield task, device, kernel, and of its launches above the limit: count, total time, longest, its start."""
+    """Yield task, device, kernel, and of launches above the limit: count, total time, longest, its start."""
     table = tables.kernels
     keys, (is_given, given) = shape_columns(), given_kernels(limits)
     time, start = duration(table), job_start(table)

@@ -1,4 +1,4 @@
-"""Short idle gaps: kernels that are launched too late, launch-bound stretches, synchronising calls."""
+"""Short idle gaps: late launches, launch-bound stretches, synchronising calls."""
 
 from __future__ import annotations
 
@@ -116,10 +116,7 @@ class _LaunchOverheadRow(NamedTuple):
     },
 )
 def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find GPUs that wait for launches: short gaps that end when the CPU has launched the next operation.
-
-    See docs/numbers.md#launches.
-    """
+    """Find short gaps that end when the CPU has launched the next operation (docs/numbers.md#launches)."""
     session = case.job.session
     if not session.count(tables.kernels) or not session.count(tables.api_calls):
         return [NotChecked("launch-overhead", f"needs kernels and CUDA API calls: {case.record(*CUDA_TABLES)}")]
@@ -154,7 +151,7 @@ def launch_overhead(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _portions(case: Case) -> Iterator[list[DeviceIntervals]]:
-    """Yield the GPUs in portions of about `_AT_ONCE` kernels, which limits the memory of a query."""
+    """Yield the GPUs in portions of about `_AT_ONCE` kernels, to limit the memory of a query."""
     counts = {report.index: report.count(tables.kernels) for report in case.reports}
     portion: list[DeviceIntervals] = []
     kernels = 0
@@ -194,7 +191,7 @@ def late_gaps(case: Case, device: DeviceIntervals, launches: Sequence[Times]) ->
 
 
 def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, tuple[Times, ...]]:
-    """Return start and end of the launch calls, and of the kernels, of each device; job time, ns."""
+    """Return start and end of launch calls and of kernels, by device; job time, ns."""
     kernels, calls = tables.kernels, tables.api_calls
     tasks = frozenset(device.device.task.task for device in devices)
     reports = sorted({task.report for task in tasks})
@@ -211,7 +208,7 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
         .join_from(kernels, calls, is_launched_by(kernels, calls))
         .where(
             *where(kernels, case.chosen.with_tasks(tasks)),
-            # Without these conditions, the rows of all other reports are read as well.
+            # Without these, the rows of all other reports are read, too.
             of_reports(kernels.c.report, reports),
             of_reports(calls.c.report, reports),
             kernels.c.end.is_not(None),
@@ -233,7 +230,7 @@ def launches_of(case: Case, devices: Sequence[DeviceIntervals]) -> dict[Place, t
 
 
 _FEWEST = 100
-"""The minimum number of kernels in a stretch."""
+"""The minimum of kernels in a stretch."""
 _LAUNCH_BOUND_COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -268,9 +265,9 @@ class _Stretch(NamedTuple):
 
 @rule(150, reads=IDLE | {"api_calls"}, finds={"launch-bound": FindingKind("launch-bound stretches", parts=BY_CPU)})
 def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find stretches of work that are bound by launches, if late launches cost too little for `launch_overhead`.
+    """Find launch-bound stretches, if late launches cost too little for `launch_overhead`.
 
-    A stretch is time of a GPU without a long gap. Between tiny kernels the GPU also idles for a µs or two if the next
+    A stretch is time of a GPU without a long gap. Between tiny kernels a GPU also idles for a µs or two if the next
     kernel was launched in time: the cost of a kernel start on the GPU. See docs/numbers.md#launches.
     """
     session = case.job.session
@@ -298,7 +295,7 @@ def launch_bound(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:
-    """Yield the time of a GPU between its long gaps; the kernels in it are not yet counted."""
+    """Yield the time of a GPU between its long gaps; its kernels are not yet counted."""
     worked = device.worked(case.working(device))
     if worked is None:
         return
@@ -313,7 +310,7 @@ def _stretches(case: Case, device: DeviceIntervals) -> Iterator[_Stretch]:
 def _bound(
     case: Case, device: DeviceIntervals, stretches: Sequence[_Stretch], launches: Sequence[Times]
 ) -> Iterator[_Stretch]:
-    """Yield the stretches of many kernels in which the GPU waits long enough for launches."""
+    """Yield stretches of many kernels in which the GPU waits long enough for launches."""
     _, _, start, end = launches
     tiny = case.thresholds.tiny_kernel_us * 1e3
     late = late_gaps(case, device, launches)
@@ -373,15 +370,12 @@ def _finding(case: Case, stretches: Sequence[_Stretch], cost: int, share: float)
     finds={"synchronising-calls": FindingKind("idle time after synchronising calls", parts=BY_CPU)},
 )
 def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find synchronising API calls that leave a GPU idle: idle time that begins while the CPU waits in the call.
-
-    See docs/numbers.md#expert-rules.
-    """
+    """Find idle time that begins while the CPU waits in a synchronising call (docs/numbers.md#expert-rules)."""
     if not case.job.session.count(tables.api_calls) or not case.devices:
         why = f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}"
         return [NotChecked("synchronising-calls", why)]
     calls = spans(case, tables.api_calls, [tables.api_calls.c.name.contains("Synchronize")])
-    # In a long gap the CPU did something else after the call: `idle_gaps` reports these.
+    # `idle_gaps` reports long gaps: the CPU did something else after the call.
     waits = [idle_after(case.short_gaps(device), calls.of(device.device.task.task)) for device in case.devices]
     cost = case.mean(gaps.length for gaps in waits)
     if not cost or case.percent(cost) < case.thresholds.sync_percent:
@@ -409,7 +403,7 @@ def synchronising_calls(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def idle_after(gaps: Intervals, calls: Intervals) -> Intervals:
-    """Return the gaps that begin inside a call and outlast it: the GPU became idle while the CPU waited for it."""
+    """Return the gaps that begin inside a call and outlast it: the CPU waited for the GPU."""
     if not len(gaps) or not len(calls):
         return EMPTY
     index = np.searchsorted(calls.starts, gaps.starts, side="right") - 1

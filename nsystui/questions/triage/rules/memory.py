@@ -47,7 +47,7 @@ def advice(case: Case) -> Advice:
 
 @dataclass(frozen=True, eq=False)
 class _Calls:
-    """Calls that allocate or free GPU memory, in order of start: job time, and names."""
+    """Calls that allocate or free GPU memory, by start: job time, and names."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -67,9 +67,9 @@ class _Calls:
     finds={"allocator-churn": FindingKind("GPU memory allocation", parts=BY_CPU)},
 )
 def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find GPU memory that is allocated and freed repeatedly: idle time in these calls, and after calls that free.
+    """Find idle time in calls that allocate and free GPU memory, and after calls that free.
 
-    See docs/numbers.md#allocator-churn. Page-locked host memory is the finding of `first_use`.
+    See docs/numbers.md#allocator-churn. `first_use` finds page-locked host memory.
     """
     if not case.job.session.count(tables.api_calls) or not case.devices:
         return [NotChecked("allocator-churn", f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}")]
@@ -81,23 +81,19 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
         task, begin, end = device.device.task.task, *_steady(case, device)
         if task not in calls_by_task:
             continue
-        steady_calls = calls_by_task[task].of(
-            (calls_by_task[task].starts >= begin) & (calls_by_task[task].starts < end)
-        )
-        if len(steady_calls.starts) < case.thresholds.churn_calls:
+        steady = calls_by_task[task].of((calls_by_task[task].starts >= begin) & (calls_by_task[task].starts < end))
+        if len(steady.starts) < case.thresholds.churn_calls:
             continue
-        calls[task] = steady_calls
-        gaps = [replace(span, start=max(span.start, begin)) for span in case.idle_spans(device, steady_calls.covered)]
+        calls[task] = steady
+        gaps = [replace(span, start=max(span.start, begin)) for span in case.idle_spans(device, steady.covered)]
         short = [(span.start, span.end) for span in gaps if span.end - span.start < case.thresholds.gap_ms * 1e6]
-        waits = np.array(["Free" in name and "Async" not in name for name in steady_calls.names.tolist()], bool)
-        after_free = idle_after(Intervals(*np.array(short, np.int64).reshape(-1, 2).T), steady_calls.of(waits).covered)
+        waits = np.array(["Free" in name and "Async" not in name for name in steady.names.tolist()], bool)
+        after_free = idle_after(Intervals(*np.array(short, np.int64).reshape(-1, 2).T), steady.of(waits).covered)
         whole_gaps |= {(task, device.device.device, start) for start in after_free.starts.tolist()}
         idle_spans += gaps
     attribution = attribute(case.job, idle_spans)
-    are_allocations = [
-        cause.kind == ALLOCATING and not cause.what.startswith(HOST_CALLS) for cause in attribution.causes
-    ]
-    is_allocation = np.array(are_allocations, bool)[attribution.cause]
+    allocates = [cause.kind == ALLOCATING and not cause.what.startswith(HOST_CALLS) for cause in attribution.causes]
+    is_allocation = np.array(allocates, bool)[attribution.cause]
     spent = np.bincount(attribution.span[is_allocation], attribution.time[is_allocation], len(idle_spans)).tolist()
     is_whole = [(span.task, span.device, span.start) in whole_gaps for span in idle_spans]
     cost = case.mean(
@@ -110,13 +106,12 @@ def allocator_churn(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def of_device_memory(name: sa.ColumnElement[str]) -> list[Condition]:
-    """Return conditions that a call allocates or frees GPU memory, by its name."""
+    """Return conditions on its name that a call allocates or frees GPU memory."""
     is_any = sa.or_(*(name.contains(word) for word in ALLOCATIONS))
     return [is_any, *(sa.not_(name.startswith(host)) for host in HOST_CALLS)]
 
 
 def _calls(case: Case) -> Mapping[Task, _Calls]:
-    """Return the calls of each process in the selection."""
     calls = tables.api_calls
     name = calls.c.name
     times = job_start(calls).label("start"), job_end(calls).label("end")
@@ -130,7 +125,7 @@ def _calls(case: Case) -> Mapping[Task, _Calls]:
 
 
 def _steady(case: Case, device: DeviceIntervals) -> tuple[int, int]:
-    """Return the time of a GPU from the end of its warm-up (its first steps) to its last operation."""
+    """Return the time of a GPU from the end of its warm-up to its last operation."""
     window = case.window_of(device)
     worked, steps = device.worked(window) or window, case.steps.get(device.device.task.task)
     skipped = int(case.thresholds.warm_up_steps)
@@ -166,15 +161,12 @@ def _allocator_churn_finding(case: Case, calls: Mapping[Task, _Calls], cost: int
 _NO_MEMORY = 2
 """cudaErrorMemoryAllocation, and CUDA_ERROR_OUT_OF_MEMORY of the driver."""
 _SHOWN = 40
-"""The number of largest allocations in the evidence."""
+"""The number of allocations in the evidence."""
 
 
 @rule(230, reads=frozenset({"gpu_memory", "devices", "api_calls"}), finds={"memory-full": FindingKind()})
 def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find GPU memory use close to the size of the device: the peak, its allocations, and allocations that failed.
-
-    See docs/numbers.md#gpu-memory.
-    """
+    """Find GPU memory use close to the size of the device, and failed allocations (docs/numbers.md#gpu-memory)."""
     if not case.job.session.count(tables.gpu_memory):
         return [NotChecked("memory-full", f"needs {canonical.GPU_MEMORY.what}: {case.record(canonical.GPU_MEMORY)}")]
     peaks = device_peaks(case.job, case.chosen)
@@ -185,7 +177,7 @@ def device_memory(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _failures(case: Case) -> str:
-    """Return the allocations of GPU memory that failed, and retries that succeeded, in words; empty if none failed."""
+    """Return a sentence on failed allocations of GPU memory and successful retries; empty if none failed."""
     calls = tables.api_calls
     if not case.job.session.count(calls):
         return ""
@@ -216,9 +208,7 @@ def _device_memory_finding(case: Case, full: Sequence[DevicePeak], gpus: int, fa
     worst = full[0]
     percent = 100 * worst.peak / worst.total
     is_warning = percent >= case.thresholds.memory_full or failures
-    whose = rank_words(
-        {case.rank_of[device.task] for device in worst.places if device.task in case.rank_of}, case.ranks
-    )
+    whose = rank_words({case.rank_of[gpu.task] for gpu in worst.places if gpu.task in case.rank_of}, case.ranks)
     sentence = (
         f"GPU memory use peaks at {bytes_words(worst.peak)} of {bytes_words(worst.total)} ({percent:.0f} %) at "
         f"{time_words(worst.time)} ({whose}). The peak has {counted(len(worst.sizes), 'allocation')}, the largest "
@@ -238,15 +228,13 @@ def _device_memory_finding(case: Case, full: Sequence[DevicePeak], gpus: int, fa
         "The most memory that allocations of all processes on the GPU used at once. Contexts, code, libraries and "
         "allocations before the recording add to it."
     )
-    allocations = allocation_table(
-        case.job, case.chosen.with_tasks(frozenset(device.task for device in worst.places)), AT_PEAK
-    )
-    devices = {device.device for device in worst.places}
-    rows = [row for row in allocations.rows if row[1] in devices and row[2] in ON_DEVICE]
-    ranks = {case.rank_of[device.task] for peak in full for device in peak.places if device.task in case.rank_of}
+    table = allocation_table(case.job, case.chosen.with_tasks(frozenset(gpu.task for gpu in worst.places)), AT_PEAK)
+    devices = {gpu.device for gpu in worst.places}
+    rows = [row for row in table.rows if row[1] in devices and row[2] in ON_DEVICE]
+    ranks = {case.rank_of[gpu.task] for peak in full for gpu in peak.places if gpu.task in case.rank_of}
     return Finding(
         "memory-full", Severity.WARNING if is_warning else Severity.INFO, sentence, advice, Door("GPU memory"),
-        measured=measured, evidence=TableAnswer("memory-full", allocations.columns, rows[:_SHOWN], len(rows)),
+        measured=measured, evidence=TableAnswer("memory-full", table.columns, rows[:_SHOWN], len(rows)),
         window=Window(worst.time, worst.time + 1), ranks=tuple(sorted(ranks)),
     )  # fmt: skip
 
@@ -326,7 +314,7 @@ def unified_memory(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _counts(case: Case, task: Task, device: int) -> tuple[int | None, int, int | None]:
-    """Return GPU page faults, migrated bytes, CPU page faults (of the process); ``None`` for faults not recorded."""
+    """Return GPU page faults, migrated bytes, CPU page faults (of the process); ``None``: not recorded."""
     session, memory = case.job.session, tables.memory_ops
     gpu, cpu = tables.gpu_page_faults, tables.cpu_page_faults
 

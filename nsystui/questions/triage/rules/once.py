@@ -1,4 +1,4 @@
-"""Costs that a program pays once: compilers, and first uses of CUDA."""
+"""Costs that a program pays once: compilers, first uses of CUDA."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _COMPILERS = {
     "LLVM": re.compile(r"libLLVM|llvm::|mlir::", re.IGNORECASE),
     "a C++ compiler": re.compile(r"\b(?:nvcc|cc1plus|cudafe\+\+|fatbinary)\b"),
 }
-"""Words in the names of modules, functions and programs; if a stack has several, the first entry counts."""
+"""Words in names of modules, functions and programs; the first entry in a stack counts."""
 _IN_RANGES = {
     "PTX": "ptx",
     "NVRTC": "nvrtc",
@@ -47,7 +47,7 @@ _IN_RANGES = {
 }
 """Words in the names of NVTX ranges."""
 _COMPILES = re.compile(r"compil(?!ed)", re.IGNORECASE)
-"""Required in a range name longer than a compiler's name, because ranges of compiled kernels have such names."""
+"""Names with more than a compiler's name need this, because ranges of compiled kernels name compilers, too."""
 _ADVICE = {
     "PTX": "Build for this GPU's architecture (-gencode, TORCH_CUDA_ARCH_LIST), so that no PTX is left to "
     "compile. Keep the driver's cache (CUDA_CACHE_PATH, CUDA_CACHE_MAXSIZE).",
@@ -64,7 +64,7 @@ _COLUMNS = (
 
 
 class _Compiling(NamedTuple):
-    """When compilers ran, by compiler and process (or report, if the process is no rank), and the rows of evidence."""
+    """When compilers ran, by process (by report, if the process has no rank) and compiler; the rows of evidence."""
 
     times: Mapping[tuple[object, str], list[Intervals]]
     rows: Sequence[Row]
@@ -106,22 +106,18 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
     if case.percent(cost) < case.thresholds.jit_percent:
         return []
     longest = sorted((name for name in names if spent[name]), key=lambda name: -spent[name])
-    compiler_words = ", ".join(f"{name} {time_words(case.mean([spent[name]]))}" for name in longest[:3])
+    words = ", ".join(f"{name} {time_words(case.mean([spent[name]]))}" for name in longest[:3])
     rows = sorted([*in_samples.rows, *in_ranges.rows], key=lambda row: (-int(row[3] or 0), str(row)))
     counts = ((in_samples.rows, "CPU sample"), (in_ranges.rows, "NVTX range"))
-    seen = " and ".join(
-        counted(sum(int(row[3] or 0) for row in rows_of_kind), what) for rows_of_kind, what in counts if rows_of_kind
-    )
-    sentence = (
-        f"The GPU idles during just-in-time compilation: {time_words(cost)} per GPU ({compiler_words}). Seen in {seen}."
-    )
+    seen = " and ".join(counted(sum(int(row[3] or 0) for row in group), noun) for group, noun in counts if group)
+    sentence = f"The GPU idles during just-in-time compilation: {time_words(cost)} per GPU ({words}). Seen in {seen}."
     reason = "Code that is compiled at its first use makes the GPU wait; later uses do not."
     advice = Advice(_ADVICE.get(longest[0], _USUAL), reason)
     measured = (
         "Idle time around CPU samples in compilers and in NVTX ranges of compilers, in the processes of the GPUs and "
         "in compiler processes. The mean is over the GPUs."
     )
-    # Compilation before the first operation is part of the start-up, which every program has.
+    # Before the first operation it is part of the start-up, which every program has.
     is_later = case.percent(case.mean([later])) >= case.thresholds.jit_percent
     severity = Severity.WARNING if is_later else Severity.INFO
     gist = f"just-in-time compilation by {longest[0]}"
@@ -134,7 +130,6 @@ def jit_compilation(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _in_samples(case: Case) -> _Compiling:
-    """Return compilers in the stacks of CPU samples and the names of processes."""
     session = case.job.session
     stacks = stacks_of(session, [report for report in case.reports if report.count(tables.host_samples)])
     kinds = {report: _kinds(report_stacks.tree) for report, report_stacks in stacks.items()}
@@ -163,7 +158,6 @@ def _in_samples(case: Case) -> _Compiling:
 
 
 def _in_ranges(case: Case) -> _Compiling:
-    """Return compilers in the names of NVTX ranges."""
     session, table = case.job.session, tables.nvtx_ranges
     if not session.count(table):
         return _NONE
@@ -196,24 +190,22 @@ def _in_ranges(case: Case) -> _Compiling:
 
 
 def _kinds(tree: StackTree) -> NDArray[np.int64]:
-    """Return the compiler in each node's stack: 1 for the first of `_COMPILERS`, 0 for no compiler."""
+    """Return the compiler in each node's stack: 1 for the first of `_COMPILERS`, 0 without a compiler."""
     words = [f"{function.library} {function.name}" for function in tree.functions]
     kinds = [next((n for n, pattern in enumerate(_COMPILERS.values(), 1) if pattern.search(text)), 0) for text in words]
     function_kinds = np.array(kinds or [0], np.int64)
     node_kinds = np.where(tree.function >= 0, function_kinds[tree.function], 0)
     for first, last in pairwise([*tree.levels.tolist()[1:], len(tree)]):
-        parent_kinds = node_kinds[tree.parent[first:last]]
-        level_kinds = node_kinds[first:last]
-        node_kinds[first:last] = np.where(
-            (level_kinds == 0) | ((parent_kinds > 0) & (parent_kinds < level_kinds)), parent_kinds, level_kinds
-        )
+        parent = node_kinds[tree.parent[first:last]]
+        level = node_kinds[first:last]
+        node_kinds[first:last] = np.where((level == 0) | ((parent > 0) & (parent < level)), parent, level)
     return node_kinds
 
 
 _CONTEXT, _HOST_MEMORY, _LAUNCHES = "context-creation", "host-allocation", "first-launches"
 _FIRST_CALLS = 20
 _LATER = 10
-"""The call that creates the context takes at least `_LATER` times the usual duration."""
+"""How many times longer than usual the call that creates the context is, at least."""
 _NO_CONTEXT = re.compile(r"Synchronize|Memcpy|Memset|Launch|EventQuery|StreamQuery")
 HOST_CALLS = (
     "cudaHostAlloc", "cudaMallocHost", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cuMemHostAlloc",
@@ -237,7 +229,7 @@ _KERNELS = (
 
 
 class _First(NamedTuple):
-    """The call that creates the context: when (job time), and how much longer it is than the same call later."""
+    """The call that creates the context: job time, and how much longer it is than the same call later."""
 
     rank: int
     name: str
@@ -257,10 +249,7 @@ class _First(NamedTuple):
     },
 )
 def first_use(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find costs that a program pays once: its CUDA context, pinned host memory, and the first launch of each kernel.
-
-    See docs/numbers.md#first-use.
-    """
+    """Find the cost of the CUDA context, pinned memory, and first launches of kernels (docs/numbers.md#first-use)."""
     if not case.job.session.count(tables.api_calls) or not case.devices:
         return [NotChecked(_CONTEXT, f"needs GPU work and CUDA API calls: {case.record(*CUDA_TABLES)}")]
     contexts = _contexts(case)
@@ -269,7 +258,7 @@ def first_use(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 class _Call(NamedTuple):
-    """A call of a process: when (job time), its row and its name."""
+    """A call of a process: job time, row and name."""
 
     start: int
     row: int
@@ -278,7 +267,7 @@ class _Call(NamedTuple):
 
 
 def _contexts(case: Case) -> list[_First]:
-    """Return the first long call of each process, before its GPUs work, if the same call is short later."""
+    """Return the first long call of each process, before its GPUs work, if the call is short later."""
     first = {task: call for task, call in _first_long_calls(case).items() if not _NO_CONTEXT.search(call.name)}
     contexts = []
     for task, (before, usual, total) in sorted(_compared(case, first).items()):
@@ -290,7 +279,6 @@ def _contexts(case: Case) -> list[_First]:
 
 
 def _first_long_calls(case: Case) -> dict[Task, _Call]:
-    """Return the first long call of each process before its GPUs work."""
     begins: dict[Task, int] = {}
     for device in case.devices:
         task, worked = device.device.task.task, device.worked(case.window_of(device))
@@ -331,7 +319,7 @@ def _compared(case: Case, candidates: Mapping[Task, _Call]) -> dict[Task, tuple[
 
 
 def _given(columns: Mapping[str, Any], rows: Sequence[tuple[Any, ...]]) -> sa.CTE:
-    """Return a table to join, with a row for each task (the first value of a row) and its other values."""
+    """Return rows, each a task and other values, as a table to join."""
     kinds = {"report": sa.BigInteger, "process": sa.BigInteger, **columns}
     names: list[sa.ColumnClause[Any]] = [sa.column(name, kind) for name, kind in kinds.items()]
     data = [(task.report, task.process, *values) for task, *values in rows]
@@ -408,7 +396,7 @@ def _host_memory(case: Case, contexts: Sequence[_First]) -> Finding | None:
 
 
 def longest_calls(rows: Sequence[Row]) -> str:
-    """Return ``cudaFree 3.1 ms, cudaMalloc 1.2 ms``: the two calls with the most time in rows of `CALL_COLUMNS`."""
+    """Return ``cudaFree 3.1 ms, cudaMalloc 1.2 ms``: the two longest calls in rows of `CALL_COLUMNS`."""
     spent: dict[str, int] = {}
     for _, name, _, time in rows:
         spent[str(name)] = spent.get(str(name), 0) + int(time or 0)
@@ -417,7 +405,7 @@ def longest_calls(rows: Sequence[Row]) -> str:
 
 
 class _Launch(NamedTuple):
-    """The launches of one kernel: the first launch (job time); ``later``: the lower median of all launches, ns."""
+    """The launches of a kernel: the first launch (job time); ``later``: the lower median of all, ns."""
 
     name: str
     start: int
@@ -467,12 +455,12 @@ def _first_launches(case: Case) -> Finding | None:
 
 
 def _launches(case: Case) -> Mapping[Place, list[_Launch]]:
-    """Return the launches of each kernel that was launched more than once, by process and device."""
+    """Return the launches of each kernel launched more than once, by process and device."""
     kernels, calls = tables.kernels, tables.api_calls
     gpu_columns = (kernels.c.report, kernels.c.process, kernels.c.device)
     start, end = job_start(calls), job_end(calls)
     first = sa.func.min(start), sa.func.arg_min(end, start)
-    # The lower median: of two launches the shorter, which is the later if the first is long.
+    # The lower median: of two launches, the short launch, which is the later if the first is long.
     usual = sa.func.quantile_disc(end - start, 0.5)
     query = (
         sa.select(*gpu_columns, kernels.c.short_name, *first, usual, sa.func.count())

@@ -1,4 +1,4 @@
-"""Ranks compared: waits in MPI, different work, slow hosts and slow parts of hosts."""
+"""Ranks compared: waits in MPI, different work, slow hosts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BLOCKING = (
     "MPI_(Wait|Probe|Mprobe|Recv|Mrecv|Send|Ssend|Rsend|Bsend|Sendrecv|Barrier|Bcast|Gather|Scatter|Allgather|"
     "Alltoall|Reduce|Allreduce|Scan|Exscan|Neighbor|File_(read|write)|Win_(fence|lock|unlock|wait|flush))"
 )
-"""The beginnings of the names of blocking calls; starting and ending MPI is not waiting."""
+"""The beginnings of blocking calls' names; starting and ending MPI is not waiting."""
 _MPI_WAITS_COLUMNS = (
     RANK,
     HOST.with_importance(2),
@@ -62,9 +62,9 @@ _ADVICE_OF_ALL = Advice(
     "A rank in a blocking call launches nothing, so its GPU idles. All ranks wait about equally long, so none is late.",
 )
 _FEWEST, _LONGER = 4, 10
-"""Among at least `_FEWEST` calls, leading calls of at least `_LONGER` times the median set up connections."""
+"""Among at least `_FEWEST` calls, leading calls of `_LONGER` times the median or more set up connections."""
 _SPREAD = 0.1
-"""If the waits of ranks differ by a smaller share, no rank is late."""
+"""If waits differ by a smaller share, no rank is late."""
 _SLOW, _ALIKE = 2.0, 2.0
 """A pair is slow if its rate is at most 1 / `_SLOW` of the median of pairs with messages of similar size."""
 _PAIRS = 3
@@ -94,7 +94,7 @@ class _MpiWaitsRow(NamedTuple):
 def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
     r"""Find blocking MPI calls in which a GPU has nothing to do: |U(blocking calls) \ U(GPU work)| of a rank.
 
-    In a job without GPU work, the cost is all time in these calls, as the mean over the ranks. See
+    Without GPU work in the job, the cost is all time in these calls: the mean over the ranks. See
     docs/triage.md#collectives-and-communication.
     """
     if not has_mpi(case.job.session):
@@ -150,15 +150,15 @@ def mpi_waits(case: Case) -> Sequence[Finding | NotChecked]:
             f"{others}. The other ranks wait for this pair."
         )
         advice = _SLOW_PAIR
-    when, with_gpu = (" while the GPU is idle, in the steady state", " with a GPU") if on_gpus else ("", "")
-    measured = f"Time in blocking MPI calls (threads merged){when}. The mean is over the ranks{with_gpu}."
+    idle_words, with_gpu = (" while the GPU is idle, in the steady state", " with a GPU") if on_gpus else ("", "")
+    measured = f"Time in blocking MPI calls (threads merged){idle_words}. The mean is over the ranks{with_gpu}."
     ranks = tuple(sorted(item.rank for item in judged if waited[item].length))
     evidence, severity = (_MPI_WAITS_COLUMNS, rows), Severity.WARNING if is_steady else Severity.INFO
     return [case.finding("mpi-waits", sentence, advice, Door("mpi"), cost, measured, evidence, severity, ranks=ranks)]
 
 
 def _slow_pair(pairs: Sequence[Pair]) -> tuple[Pair, float] | None:
-    """Return the slowest pair, if it is slow, and the median rate of the pairs with messages of similar size."""
+    """Return the slowest pair, if it is slow, and the median rate of pairs with messages of similar size."""
     if len(pairs) < _PAIRS:
         return None
     slowest = min(pairs, key=lambda pair: pair.rate)
@@ -188,7 +188,7 @@ class _Call(NamedTuple):
 
 
 def _leading(case: Case, table: sa.FromClause, conditions: list[Condition]) -> dict[_Call, float]:
-    """Return the leading calls of a name (and peer) that each take many times the median, with that median, ns."""
+    """Return the leading calls of a name (and peer) that take many times the median, with that median, ns."""
     start, end = job_start(table), job_end(table)
     selected = [*where(table, case.chosen), *conditions, table.c.end.is_not(None)]
     names = ("report", "process", "name")
@@ -219,7 +219,7 @@ def _rows(
     calls: Spans,
     pairs: Sequence[Pair],
 ) -> list[_MpiWaitsRow]:
-    """Return rows by rank, the longest exchange first (the others wait for it), or else the longest wait first."""
+    """Return rows by rank: the longest exchange first, because others wait for it, else the longest wait."""
     spent: Counter[Task] = Counter()
     for pair in pairs:
         for task in pair.tasks:
@@ -233,12 +233,10 @@ def _rows(
     for report, process, name, count, time in case.job.session.rows(query):
         named.setdefault(Task(report, process), []).append((int(time or 0), str(name), int(count)))
     rows: list[_MpiWaitsRow] = []
-    for item, intervals in waited.items():
+    for item, wait in waited.items():
         names, inside = named.get(item.task, []), calls.of(item.task).length
-        longest, count = max(names)[1] if names else None, sum(count for _, _, count in names)
-        rows.append(
-            _MpiWaitsRow(item.rank, item.host or None, intervals.length, inside, count, longest, spent.get(item.task))
-        )
+        call, count = max(names)[1] if names else None, sum(count for _, _, count in names)
+        rows.append(_MpiWaitsRow(item.rank, item.host or None, wait.length, inside, count, call, spent.get(item.task)))
     return sorted(rows, key=lambda row: (-(row.exchange or 0), -row.waited, row.rank))
 
 
@@ -265,7 +263,7 @@ _OF_PARTS = Advice(
     },
 )
 def different_work(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find ranks that launch more kernels than other ranks of their model part: uneven work, however fast a GPU is.
+    """Find ranks that launch more kernels than others of their model part: uneven work, however fast a GPU is.
 
     A remark names the parts if there are several.
     """
@@ -324,7 +322,7 @@ _SLOW_PLACES_COLUMNS = (
 
 @dataclass(frozen=True)
 class _Gpu:
-    """A GPU of a rank. ``slowness``: the time of its kernels relative to their median over its model part."""
+    """A GPU of a rank; ``slowness``: its kernels' time relative to their median over its model part."""
 
     rank: int
     host: str
@@ -340,11 +338,11 @@ class _Gpu:
     finds={"slow-place": FindingKind("slow GPUs of one place", parts=BY_COMMUNICATION)},
 )
 def slow_places(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find hosts, or NUMA nodes or PCI addresses of hosts, on whose GPUs the same kernels take longer than elsewhere.
+    """Find hosts, or NUMA nodes or PCI addresses of hosts, on whose GPUs the same kernels take longer.
 
     A single slow GPU is the subject of the rule on stragglers. Here every GPU of a host is slow, or the GPUs of the
-    same NUMA node or address on every host. The usual time of a kernel on each GPU (see `kernel_times`) is compared
-    with its median over the GPUs of its model part, if most of these run it, weighted by time.
+    same node or address on every host. The usual time of a kernel on each GPU (see `kernel_times`) is compared with its
+    median over the GPUs of its model part, weighted by time, for kernels that most of these GPUs run.
     """
     gpus = _gpus(case) if shares_clock(case.reports) else []
     hosts = {gpu.host for gpu in gpus}
@@ -414,11 +412,9 @@ def _gpus(case: Case) -> list[_Gpu]:
     gpus = []
     for device in case.devices:
         gpu, key = device.device, (device.device.task.task, device.device.device)
-        gpu_launches = of_gpu.get(key, [])
-        time = sum(launches.count * launches.usual for launches in gpu_launches)
-        median_time = sum(
-            launches.count * usual[part_of.get(launches.task), launches.kernel] for launches in gpu_launches
-        )
+        group = of_gpu.get(key, [])
+        time = sum(launches.count * launches.usual for launches in group)
+        median_time = sum(launches.count * usual[part_of.get(launches.task), launches.kernel] for launches in group)
         if median_time:
             compute, name = device.breakdown(case.window_of(device)).kernels, positions.get(key, "")
             gpus.append(_Gpu(gpu.task.rank, gpu.task.host, name, gpu.device, time / median_time, compute))
@@ -426,7 +422,7 @@ def _gpus(case: Case) -> list[_Gpu]:
 
 
 def _positions(case: Case) -> dict[tuple[Task, int], str]:
-    """Return the NUMA node of each GPU in its host if nsys recorded it, else its PCI address."""
+    """Return the NUMA node of each GPU if nsys recorded it, else its PCI address."""
     table = tables.devices.c
     query = sa.select(table.report, table.process, table.device, table.numa, table.bus)
     return {

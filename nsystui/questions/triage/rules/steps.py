@@ -1,4 +1,4 @@
-"""Training steps: slow steps, drift, and host-to-device copies within steps."""
+"""Training steps: slow steps, drift, and host-to-device copies."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from nsystui.store import tables
 
 _DOOR = Door("steps across", sort="duration_ns")
 _FEWEST = 5
-_LOOKED_AT = 40
-"""The number of longest gaps in which the CPU's work is examined."""
+_MAX_GAPS = 40
+"""The number of longest gaps whose CPU work is examined."""
 
 
 @rule(
@@ -58,12 +58,12 @@ def _mean(values: Sequence[float]) -> int:
 
 def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding | None:
     lost, idle, numbers, ranks = [], [], set(), set()
-    window, longest, usual, when = None, 0, 0.0, dict[Place, Intervals]()
+    window, longest, usual, slow_times = None, 0, 0.0, dict[Place, Intervals]()
     for task, times in steps.items():
         typical = times.typical
         indices = np.flatnonzero((times.duration > case.thresholds.slow_step * typical)[warm_up:]) + warm_up
         slow = union(times.start[indices], (times.start + times.duration)[indices])
-        when |= {(task, device.device.device): slow for device in case.devices if device.device.task.task == task}
+        slow_times |= {(task, device.device.device): slow for device in case.devices if device.device.task.task == task}
         lost.append(float((times.duration - typical)[indices].sum()))
         gaps = _long_gaps(case, times)
         idle.append(float(np.maximum(gaps[indices] - np.median(gaps[warm_up:]), 0).sum()))
@@ -92,11 +92,11 @@ def _slow(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding 
     text = "Compare the slow step with the step before it (Timeline, or `nsystui diff` with --time-a and --time-b)."
     advice = Advice(text, reason)
     finding = _finding(case, "slow-steps", Severity.WARNING, sentence, advice, cost, "the median step", ranks)
-    return replace(finding, window=window, under="idle-gaps" if 2 * in_gaps >= cost else "", times=when)
+    return replace(finding, window=window, under="idle-gaps" if 2 * in_gaps >= cost else "", times=slow_times)
 
 
 def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
-    """Return the idle time in long gaps within each step, ns: the mean over the GPUs of its task."""
+    """Return the idle time in long gaps of each step, ns: the mean over its task's GPUs."""
     devices = [device for device in case.devices if steps.task in device.tasks]
     idle = np.zeros(len(steps))
     for device in devices:
@@ -105,7 +105,7 @@ def _long_gaps(case: Case, steps: StepTimes) -> NDArray[np.float64]:
 
 
 def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
-    """Return a sentence on the CPU's work in the long gaps of the first steps, as far as it is known."""
+    """Return a sentence on the CPU's known work in the long gaps of the first steps."""
     spans: list[CpuSpan] = []
     for device in case.devices:
         gpu, times = device.device, steps.get(device.device.task.task)
@@ -121,7 +121,7 @@ def _work_of(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> str:
         return ""
     spans.sort(key=lambda span: (-span.length, span.window.start, span.task, span.device))
     causes: dict[str, int] = {}
-    for work in host_work(case.job, spans[:_LOOKED_AT]):
+    for work in host_work(case.job, spans[:_MAX_GAPS]):
         for cause, time in work.causes.items():
             if cause.kind != NOTHING:
                 causes[cause.words] = causes.get(cause.words, 0) + time
@@ -156,7 +156,7 @@ def _drift(case: Case, steps: Mapping[Task, StepTimes], warm_up: int) -> Finding
         third = len(later) // 3
         if len(later) < max(case.thresholds.drift_steps, 3):
             continue
-        # Medians, so that single slow steps are no drift; in a steady drift the middle third is between the others.
+        # Medians, so that single slow steps are no drift; a steady drift has the middle third in between.
         first, middle, last = (float(np.median(part)) for part in (later[:third], later[third:-third], later[-third:]))
         lost.append(float(np.maximum(later - first, 0).sum()))
         shares.append(100 * (last / first - 1))
@@ -185,7 +185,7 @@ def _finding(
 
 
 _HOST_TO_DEVICE = (1, 11)
-"""Copies from the host, and data that unified memory fetches from it (CUpti_ActivityMemcpyKind)."""
+"""Copies from the host, also by unified memory (CUpti_ActivityMemcpyKind)."""
 _COLUMNS = (
     RANK,
     DEVICE.with_importance(1),
@@ -203,7 +203,7 @@ _COLUMNS = (
     finds={"step-traffic": FindingKind("host-to-device copies within steps", parts=BY_COPIES + BY_CPU)},
 )
 def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
-    r"""Find host-to-device traffic inside the steps that no kernel hides, |U(M, host to device) \ U(K)|."""
+    r"""Find host-to-device traffic in steps that no kernel hides, |U(M, host to device) \ U(K)|."""
     if not case.job.session.count(tables.memory_ops):
         return [NotChecked("step-traffic", f"needs memory operations: {case.absence}")]
     devices = [device for device in case.devices if device.device.task.task in case.steps]
@@ -236,7 +236,6 @@ def step_traffic(case: Case) -> Sequence[Finding | NotChecked]:
 
 
 def _advice(uploads: Sequence[HostCopies]) -> Advice:
-    """Return advice by how the copies are issued: pinned memory or not, separate stream or not."""
     first = "Keep constant data on the GPU, and copy less (smaller types, only what a step reads)."
     reason = "The link to the host is tens of times slower than GPU memory, and each step uses it again."
     if mostly(uploads, PAGEABLE):
@@ -253,7 +252,7 @@ def _advice(uploads: Sequence[HostCopies]) -> Advice:
 
 
 def _sizes(case: Case) -> dict[Place, tuple[int, int]]:
-    """Return the number and bytes of the copies from the host in the steady state, by process and device."""
+    """Return number and bytes of the steady state's copies from the host, by process and device."""
     memory = tables.memory_ops
     starts = {device.device.task.task: case.working(device).start for device in case.devices}
     # A join, because conditions would compare every row with hundreds of processes.
