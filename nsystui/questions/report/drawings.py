@@ -1,4 +1,4 @@
-"""The drawings of a job: numbers of tables and screens, nothing is computed here."""
+"""The drawings of a job, from numbers of tables and screens: nothing is computed here."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _BLOCKING = {
 
 
 def iteration_bars(gpus: Sequence[RankIterations], limit: int = MOST_LANES) -> Bars | None:
-    """Return a bar for each GPU: all its iterations' parts, in percent; ``None`` without GPUs."""
+    """Return a bar for each GPU: the parts of its iterations, in percent; ``None`` without GPUs."""
     used = [part for part in _BLOCKING if any(gpu.of.part(part).any() for gpu in gpus)]
     bars = []
     for gpu in gpus[:limit]:

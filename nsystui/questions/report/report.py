@@ -49,7 +49,7 @@ _MOST_RANKS = 64
 
 @dataclass(frozen=True)
 class ReportTable:
-    """The first rows of an answer; ``total``: the number of all; ``command`` prints them."""
+    """The first rows of an answer; ``total``: the number of all rows; ``command`` prints them."""
 
     title: str
     answer: TableAnswer
@@ -138,7 +138,7 @@ Advanced = Callable[[int, int, str], object]
 
 
 def job_report(asked: Asked, baseline: Side | None = None, advanced: Advanced = lambda *_: None) -> JobPage:
-    """Return the report, compared with a ``baseline`` if given. Raises UsageError if ``step_range`` is no pattern.
+    """Return the report, also against a ``baseline``. Raises UsageError if ``step_range`` is no regular expression.
 
     ``advanced`` is called before each section: finished sections, all sections, and its title.
     """
@@ -248,7 +248,7 @@ def _table_of(title: str, answer: Answer, top: int, command: str = "") -> Report
 
 
 def _asked(asked: Asked, name: str, title: str = "", top: int = 0, **values: Any) -> ReportTable:
-    """Return the answer to a question with some options, and the command for all of it."""
+    """Return the answer to a question with some options, and the command that prints all of it."""
     question = question_named(name)
     given: Mapping[str, Any] = {key: value for key, value in values.items() if value is not None}
     options = question.read({**question.default_values(), **given})
@@ -343,7 +343,7 @@ def _kernels(asked: Asked) -> Section:
 
 
 def _nccl(asked: Asked) -> Section | None:
-    """Return the section on NCCL, if the job has any."""
+    """Return the section on NCCL; ``None`` if the job does not use it."""
     pairing = asked.job.pairing()
     if not len(pairing.kernels) and not len(pairing.calls):
         return None

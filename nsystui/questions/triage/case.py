@@ -193,7 +193,7 @@ class Case:
         return self._gaps[device]
 
     def long_gaps(self, device: DeviceIntervals) -> Intervals:
-        """Return gaps of ``gap_ms`` or more without the profiler's work, which takes some µs and divides no gap."""
+        """Return whole gaps that last ``gap_ms`` or more without the profiler's work: its few µs divide no gap."""
         min_length, overhead = self.thresholds.gap_ms * 1e6, self.overhead.get(device.device.task.task, EMPTY)
         idle = self.idle(device)
         long = idle.chosen(idle.lengths >= min_length)

@@ -70,7 +70,7 @@ COSTS = "Each cost is time of one GPU, the mean over all. Costs may overlap: do 
 
 @dataclass(frozen=True)
 class Triage:
-    """The findings of the rules; ``time``: 100 % of a cost, ns; ``gpus``: a cost is their mean.
+    """The findings of the rules. ``time``: 100 % of a cost, ns; ``gpus``: the number of GPUs in the mean of a cost.
 
     ``incomplete``: the rules that could not judge something.
     """
@@ -339,7 +339,7 @@ def _with_gains(case: Case, findings: Sequence[Finding]) -> list[Finding]:
         if not round(min(share, upper)):
             continue
         standing = Standing.MEASURED if is_measured else Standing.BOUNDED
-        # Gains may overlap if findings share parts of the budget and times, or if times are unknown.
+        # Gains may overlap if findings share parts of the budget and times; unknown times may be shared.
         related = [
             other
             for other in costly

@@ -180,7 +180,10 @@ _STAGED_COPIES_FEWEST = 10
     finds={"staged-peer-copies": FindingKind("GPU-to-GPU copies through the host", parts=BY_COPIES + BY_CPU)},
 )
 def staged_copies(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find copies from or to the host with device memory at both ends (docs/numbers.md#staged-peer-copies)."""
+    """Find copies between GPUs through the host: copies from or to the host with device memory at both ends.
+
+    See docs/numbers.md#staged-peer-copies.
+    """
     table = tables.memory_ops
     if not case.job.session.count(table):
         return [NotChecked("staged-peer-copies", f"needs memory operations: {case.absence}")]

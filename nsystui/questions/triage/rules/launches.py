@@ -37,7 +37,7 @@ _CAUSES = ("preempted", "allocator-churn", "launch-overhead", "host-bound", "lau
 
 @rule(110, reads=IDLE, finds={"low-utilisation": FindingKind("many short idle gaps", symptom_of=_CAUSES, parts=BY_CPU)})
 def low_utilisation(case: Case) -> Sequence[Finding | NotChecked]:
-    """Find stretches with many short gaps, like nsys's ``gpu_time_util`` with unions (docs/numbers.md#expert-rules)."""
+    """Find stretches of many short gaps: nsys's ``gpu_time_util``, but with unions (docs/numbers.md#expert-rules)."""
     rows: list[tuple[int, int, int, int, int]] = []
     for device in case.devices:
         gaps, window, gpu = case.gaps(device), case.working(device), device.device

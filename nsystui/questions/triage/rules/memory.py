@@ -161,7 +161,7 @@ def _allocator_churn_finding(case: Case, calls: Mapping[Task, _Calls], cost: int
 _NO_MEMORY = 2
 """cudaErrorMemoryAllocation, and CUDA_ERROR_OUT_OF_MEMORY of the driver."""
 _SHOWN = 40
-"""The number of allocations in the evidence."""
+"""The number of largest allocations in the evidence."""
 
 
 @rule(230, reads=frozenset({"gpu_memory", "devices", "api_calls"}), finds={"memory-full": FindingKind()})

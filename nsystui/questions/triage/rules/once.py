@@ -47,7 +47,7 @@ _IN_RANGES = {
 }
 """Words in the names of NVTX ranges."""
 _COMPILES = re.compile(r"compil(?!ed)", re.IGNORECASE)
-"""Names with more than a compiler's name need this, because ranges of compiled kernels name compilers, too."""
+"""Range names longer than a compiler's name need this, because ranges of compiled kernels name compilers, too."""
 _ADVICE = {
     "PTX": "Build for this GPU's architecture (-gencode, TORCH_CUDA_ARCH_LIST), so that no PTX is left to "
     "compile. Keep the driver's cache (CUDA_CACHE_PATH, CUDA_CACHE_MAXSIZE).",
